@@ -1,0 +1,88 @@
+"""The one way in for placement: `place_one(request)` decides, checks and books.
+
+The simulator's `sim pack`, the core's cycle and the Kubernetes extender all come through here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.random import Generator
+
+from wattherd.engine.reference import decide_reference
+from wattherd.engine.state import ClusterState
+from wattherd.engine.table import NO_NODE, Table, decide, empty_table, plan_of
+from wattherd.jit import HAVE_JIT
+from wattherd.model.allocation import Allocation
+from wattherd.model.request import Request
+from wattherd.policy.place.registry import PlacePolicy
+
+_ORDERED = -1.0
+
+
+class Placer:
+    """A policy at work on a state.
+
+    `draws` is the stream for policies that draw; `random_ties` makes any policy choose uniformly
+    among equally good nodes instead of taking the first. `compiled` False forces the NumPy
+    definitions, which give the same decisions.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        policy: PlacePolicy,
+        *,
+        draws: Generator,
+        random_ties: bool = False,
+        compiled: bool = HAVE_JIT,
+    ) -> None:
+        """Tables start empty and fill as shapes are asked for."""
+        self.state = state
+        self.policy = policy
+        self._draws = draws
+        self._random_ties = random_ties or policy.random_ties
+        self._decide = decide if compiled and policy.compiled else decide_reference
+        self._plan = plan_of(policy) if self._decide is decide else policy
+        self._table = self._sized_table()
+
+    def _sized_table(self) -> Table:
+        shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
+        return empty_table(len(self.policy.parts), shapes, nodes)
+
+    def choose(self, request: Request) -> Allocation | None:
+        """Where the policy wants `request`, or None if it fits nowhere now; books nothing."""
+        shape = self.state.intern(request)
+        if len(self._table.cursor) < self.state.shapes.capacity:
+            self._table = self._sized_table()
+        pick = float(self._draws.random()) if self._random_ties else _ORDERED
+        pick_gpu = float(self._draws.random()) if self.policy.random_gpu else _ORDERED
+        node, mask = self._decide(
+            self.state.world,
+            self._table,
+            self._plan,
+            self.state.log,
+            self.state.totals,
+            shape,
+            request.memory_mib,
+            self.policy.direct,
+            pick,
+            pick_gpu,
+        )
+        return None if node == NO_NODE else Allocation(request, node, _bits(mask))
+
+    def place_one(self, request: Request) -> Allocation | None:
+        """Choose and book; None if the request fits nowhere now."""
+        allocation = self.choose(request)
+        if allocation is not None:
+            self.state.place(allocation)
+        return allocation
+
+
+_SINGLE = tuple((gpu,) for gpu in range(64))
+
+
+def _bits(mask: int) -> tuple[int, ...]:
+    """Numbers of the set bits, ascending."""
+    if mask and not mask & (mask - 1):
+        return _SINGLE[mask.bit_length() - 1]
+    return tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)

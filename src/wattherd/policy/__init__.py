@@ -1,0 +1,1 @@
+"""How we choose. Policies propose; the guard of the engine disposes."""

@@ -1,0 +1,298 @@
+"""Which plots a report holds, what they show, and how to read each of them in two sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattherd.report.compare import (
+    SAVING_SPAN,
+    Curves,
+    Floats,
+    Row,
+    baseline_policy,
+    curves,
+    power_and_gpus,
+    saving_curves,
+)
+from wattherd.report.lines import LinePlot, Series, draw_lines
+from wattherd.report.pareto import draw_pareto
+from wattherd.report.runs import TraceRuns
+from wattherd.report.svg import Element, Frame, tick_label
+
+WIDE = Frame(width=560, height=340)
+NARROW = Frame(width=360, height=320, left=44, font=11)
+ZOOM_FROM = 85.0
+"""Below this arrived load hardly any policy fails a request, so their lines coincide."""
+ARRIVED = "GPUs requested so far, % of capacity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTable:
+    """The numbers behind a plot, as text."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One picture: `draw(frame, key)` gives its SVG, `key` names it in files and ids."""
+
+    key: str
+    title: str
+    caption: str
+    draw: Callable[[Frame, str], Element]
+    table: DataTable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """One quantity of all policies, ready to be drawn."""
+
+    title: str
+    caption: str
+    y_title: str
+    lines: dict[str, Curves]
+    factor: float = 1.0
+    y_low: float | None = None
+    y_high: float | None = None
+    digits: int = 1
+    unit: str = ""
+    x_low: float = 0.0
+
+
+def trace_charts(trace: TraceRuns, rows: Sequence[Row], numbers: dict[str, int]) -> list[Chart]:
+    """Every plot of one trace that its data allow, in reading order."""
+    found = []
+    for key, subject in _subjects(trace).items():
+        if chart := _line_chart(key, subject, numbers):
+            found.append(chart)
+    return found + _pareto(rows, numbers)
+
+
+def _subjects(trace: TraceRuns) -> dict[str, _Subject]:
+    last = _last_load(trace)
+    zoom = ZOOM_FROM if last >= ZOOM_FROM + 10 else 0.0
+    found = {"allocation": _allocation(trace)}
+    if zoom:
+        found["allocation-full"] = _allocation_full(trace, zoom)
+    found["unallocated"] = _unallocated(trace, zoom)
+    found["frag-ratio"] = _frag_ratio(trace)
+    found["frag-amount"] = _frag_amount(trace)
+    found["power"] = _power(trace)
+    if len(trace.policies) > 1:
+        found["savings"] = _savings(trace)
+    return found
+
+
+def _last_load(trace: TraceRuns) -> float:
+    reached = [
+        load
+        for run in trace.runs
+        for load, value in zip(run.curve.arrived_pct, run.curve.allocated_pct, strict=True)
+        if value is not None
+    ]
+    return max(reached, default=0.0)
+
+
+def _all(trace: TraceRuns, quantity: str) -> dict[str, Curves]:
+    return {policy: curves(trace, policy, quantity) for policy in trace.policies}
+
+
+def _allocation(trace: TraceRuns) -> _Subject:
+    return _Subject(
+        title="GPUs allocated",
+        caption="Each line shows the share of all GPUs handed out while requests keep arriving. "
+        "It rises along the diagonal as long as every request is placed and bends where requests "
+        "begin to fail.",
+        y_title="allocated, % of GPUs",
+        lines=_all(trace, "allocated_pct"),
+        y_low=0,
+        y_high=100,
+        unit="%",
+    )
+
+
+def _allocation_full(trace: TraceRuns, zoom: float) -> _Subject:
+    return _Subject(
+        title="GPUs allocated as the cluster fills up",
+        caption="The same lines, enlarged where the policies part; note that the scale does not "
+        "start at zero. The higher a line ends, the fewer GPUs its policy wastes.",
+        y_title="allocated, % of GPUs",
+        lines=_all(trace, "allocated_pct"),
+        digits=2,
+        unit="%",
+        x_low=zoom,
+    )
+
+
+def _unallocated(trace: TraceRuns, zoom: float) -> _Subject:
+    gpus = trace.cluster.gpus
+    lines = {
+        policy: Curves(lines.x, gpus * (1 - lines.y / 100))
+        for policy, lines in _all(trace, "allocated_pct").items()
+    }
+    return _Subject(
+        title="GPUs left unallocated",
+        caption=f"Of {tick_label(gpus)} GPUs, so many are in nobody's hands at each load, shares "
+        "of GPUs counted as shares. Once more than 100 % has been requested, all of them are "
+        "waste: they are free but fit no request that came.",
+        y_title="unallocated GPUs",
+        lines=lines,
+        y_low=0,
+        digits=0 if gpus >= 500 else 1,
+        x_low=zoom,
+    )
+
+
+def _frag_ratio(trace: TraceRuns) -> _Subject:
+    return _Subject(
+        title="Fragmentation ratio",
+        caption="The share of the free GPUs that a typical request could not use. A line that "
+        "stays low for longer keeps the free GPUs usable; near 100 % whatever is free is scrap.",
+        y_title="fragmented, % of free GPUs",
+        lines=_all(trace, "frag_ratio_pct"),
+        y_low=0,
+        y_high=100,
+        unit="%",
+    )
+
+
+def _frag_amount(trace: TraceRuns) -> _Subject:
+    return _Subject(
+        title="Fragmented GPUs",
+        caption="The same unusable GPUs, counted against the whole cluster instead of what is "
+        "free. Lower is better, and the value at the right is what stays wasted in the end.",
+        y_title="fragmented, % of all GPUs",
+        lines=_all(trace, "frag_amount_pct"),
+        y_low=0,
+        unit="%",
+    )
+
+
+def _power(trace: TraceRuns) -> _Subject:
+    lines = _all(trace, "power_w")
+    highest = max((_highest(line.y) for line in lines.values()), default=0.0)
+    unit, factor = ("MW", 1e-6) if highest >= 1e6 else ("kW", 1e-3) if highest >= 1e4 else ("W", 1)
+    return _Subject(
+        title="Power of the whole cluster",
+        caption="Estimated draw of all nodes, idle ones included, at each load. Compare lines "
+        "straight above each other: at the same load the lower one does the same work with less.",
+        y_title=f"power, {unit}",
+        lines=lines,
+        factor=factor,
+        y_low=0,
+        digits={"MW": 3, "kW": 1, "W": 0}[unit],
+        unit=unit,
+    )
+
+
+def _savings(trace: TraceRuns) -> _Subject:
+    baseline = baseline_policy(trace.policies)
+    others = [policy for policy in trace.policies if policy != baseline]
+    return _Subject(
+        title=f"Power saved against {baseline}",
+        caption=f"Power saved against {baseline} on the same arrivals and at the same load; above "
+        "zero is less power. Where a policy has begun to fail requests, a part of its saving is "
+        "work not done.",
+        y_title=f"saved, % of {baseline}'s power",
+        lines={policy: saving_curves(trace, policy, baseline) for policy in others},
+        y_low=None,
+        unit="%",
+    )
+
+
+def _highest(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.max()) if known.size else 0.0
+
+
+def _line_chart(key: str, subject: _Subject, numbers: dict[str, int]) -> Chart | None:
+    series = tuple(
+        _series(policy, lines, subject.factor, numbers[policy])
+        for policy, lines in subject.lines.items()
+        if np.isfinite(lines.mean).any()
+    )
+    if not series:
+        return None
+    plot = LinePlot(
+        title=subject.title,
+        about=subject.caption,
+        x_title=ARRIVED,
+        y_title=subject.y_title,
+        series=series,
+        x_low=subject.x_low,
+        x_high=_end_of(series, subject.x_low),
+        y_low=_with_zero(subject, series) if key == "savings" else subject.y_low,
+        y_high=subject.y_high,
+        digits=subject.digits,
+        unit=subject.unit,
+    )
+    return Chart(
+        key=key,
+        title=subject.title,
+        caption=subject.caption,
+        draw=lambda frame, name: draw_lines(plot, frame, name),
+        table=_table(plot),
+    )
+
+
+def _with_zero(subject: _Subject, series: Sequence[Series]) -> float | None:
+    """Savings keep the zero line in sight."""
+    lowest = min(value for line in series for value in (*line.low, *line.y) if np.isfinite(value))
+    return min(0.0, float(lowest)) if subject.y_low is None else subject.y_low
+
+
+def _series(policy: str, lines: Curves, factor: float, number: int) -> Series:
+    banded = lines.y.shape[0] > 1
+    return Series(
+        name=policy,
+        number=number,
+        x=tuple(lines.x.tolist()),
+        y=tuple((lines.mean * factor).tolist()),
+        low=tuple((lines.low * factor).tolist()) if banded else (),
+        high=tuple((lines.high * factor).tolist()) if banded else (),
+    )
+
+
+def _end_of(series: Sequence[Series], low: float) -> float:
+    known = [at for line in series for at, value in zip(line.x, line.y, strict=True)
+             if np.isfinite(value)]
+    return max(max(known), low + 1)
+
+
+def _table(plot: LinePlot) -> DataTable:
+    step = 5 if plot.x_low else 10
+    first, last = int(np.ceil(plot.x_low / step)) * step, int(plot.x_high)
+    loads = list(range(first, last + 1, step))
+    heads = ("policy", *(f"{load} %" for load in loads))
+    return DataTable(heads=heads, rows=tuple(_table_row(plot, line, loads) for line in plot.series))
+
+
+def _table_row(plot: LinePlot, series: Series, loads: Sequence[int]) -> tuple[str, ...]:
+    values = np.interp(loads, series.x, series.y, np.nan, np.nan)
+    cells = (tick_label(v, plot.digits) if np.isfinite(v) else "\N{EN DASH}" for v in values)
+    return (series.name, *cells)
+
+
+def _pareto(rows: Sequence[Row], numbers: dict[str, int]) -> list[Chart]:
+    if len(power_and_gpus(rows)) < 2:
+        return []
+    low, high = SAVING_SPAN
+    caption = (
+        f"To the right: more power saved against {rows[0].baseline}, mean over {low:.0f} to "
+        f"{high:.0f} % arrived; upwards: more GPUs allocated at the end. Policies on the dashed "
+        "line are not beaten in both at once; every other policy is."
+    )
+    title = "Power saved against GPUs allocated"
+    return [
+        Chart(
+            key="pareto",
+            title=title,
+            caption=caption,
+            draw=lambda frame, key: draw_pareto(rows, numbers, frame, key, title, caption),
+        )
+    ]

@@ -1,0 +1,134 @@
+"""The Pareto plot: power saved to the right, GPUs allocated upwards, the front drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wattherd.report.compare import Row, Spread, pareto_front, power_and_gpus
+from wattherd.report.labels import Placed, place_around
+from wattherd.report.svg import (
+    Axis,
+    Element,
+    Frame,
+    Point,
+    Scale,
+    document,
+    dot,
+    label,
+    polyline,
+    round_domain,
+    segment,
+    text_width,
+    tick_label,
+    x_axis,
+    y_axis,
+)
+from wattherd.report.theme import series_class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mark:
+    name: str
+    number: int
+    at: Point
+    whiskers: tuple[tuple[Point, Point], ...]
+    tip: str
+
+
+def draw_pareto(
+    rows: Sequence[Row], numbers: dict[str, int], frame: Frame, key: str, title: str, about: str
+) -> Element:
+    """One point per policy with its range over seeds, the front, and a name at each point."""
+    points = power_and_gpus(rows)
+    shown = [row for row in rows if row.policy in points]
+    x_span, y_span = _spans(shown, points, frame)
+    x = Scale(x_span.low, x_span.high, *frame.x_range)
+    y = Scale(y_span.low, y_span.high, *frame.y_range)
+    marks = [_mark(row, points[row.policy], numbers[row.policy], x, y) for row in shown]
+    front = [(x(points[name][0]), y(points[name][1])) for name in pareto_front(points)]
+    return document(
+        frame,
+        x_axis(x_span, x, frame),
+        y_axis(y_span, y, frame),
+        polyline(_staircase(front, frame), "front"),
+        Element("g", *_whiskers(marks)),
+        Element("g", *(_dot(mark) for mark in marks)),
+        Element("g", *_labels(marks, frame)),
+        title=title,
+        about=about,
+        key=key,
+    )
+
+
+def _spans(
+    rows: Sequence[Row], points: dict[str, tuple[float, float]], frame: Frame
+) -> tuple[Axis, Axis]:
+    saved = [value for row in rows for value in _ends(row.mean_saving_pct, points[row.policy][0])]
+    held = [value for row in rows for value in _ends(row.allocated_gpus, points[row.policy][1])]
+    count = int(frame.width // 90)
+    x_low, x_high = round_domain(*_padded(saved), count)
+    y_low, y_high = round_domain(*_padded(held), 5)
+    x_title = f"power saved against {rows[0].baseline}, %"
+    return (
+        Axis(low=x_low, high=x_high, title=x_title, count=count),
+        Axis(low=y_low, high=y_high, title="GPUs allocated at the end", count=5),
+    )
+
+
+def _ends(value: Spread | None, otherwise: float) -> tuple[float, float]:
+    return (value.low, value.high) if value else (otherwise, otherwise)
+
+
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    room = 0.06 * (max(values) - min(values))
+    return min(values) - room, max(values) + room
+
+
+def _mark(row: Row, point: tuple[float, float], number: int, x: Scale, y: Scale) -> _Mark:
+    at = x(point[0]), y(point[1])
+    left, right = _ends(row.mean_saving_pct, point[0])
+    low, high = _ends(row.allocated_gpus, point[1])
+    across = (x(left), at[1]), (x(right), at[1])
+    upright = (at[0], y(low)), (at[0], y(high))
+    tip = f"{row.policy}: {tick_label(point[0], 2)} % saved, {tick_label(point[1], 0)} GPUs"
+    return _Mark(name=row.policy, number=number, at=at, whiskers=(across, upright), tip=tip)
+
+
+def _staircase(front: Sequence[Point], frame: Frame) -> list[Point]:
+    """The edge of the dominated area: each point holds until the next one starts."""
+    bottom = frame.y_range[0]
+    corners = [(frame.x_range[0], front[0][1])]
+    for here, after in zip(front, [*front[1:], None], strict=True):
+        corners += [here, (here[0], after[1] if after else bottom)]
+    return corners
+
+
+def _whiskers(marks: Sequence[_Mark]) -> list[Element]:
+    return [
+        segment(*ends, f"whisker {series_class(mark.number)}")
+        for mark in marks
+        for ends in mark.whiskers
+    ]
+
+
+def _dot(mark: _Mark) -> Element:
+    return dot(mark.at, 6, f"dot {series_class(mark.number)}", mark.tip)
+
+
+def _labels(marks: Sequence[_Mark], frame: Frame) -> list[Element]:
+    (left, right), (bottom, top) = frame.x_range, frame.y_range
+    widths = [text_width(mark.name, frame.font) * 1.08 for mark in marks]
+    bounds = (left + 2, top, right + frame.right - 2, bottom)
+    places = place_around([mark.at for mark in marks], widths, 15, bounds)
+    found = []
+    for mark, place in zip(marks, places, strict=True):
+        me = series_class(mark.number)
+        if place.leader:
+            found.append(segment(mark.at, _near_end(place), f"leader {me}"))
+        found.append(label(mark.name, place.x, place.y, anchor=place.anchor, class_=f"name {me}"))
+    return found
+
+
+def _near_end(place: Placed) -> Point:
+    return place.x + {"start": -2, "middle": 0, "end": 2}[place.anchor], place.y
