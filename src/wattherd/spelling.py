@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterable
 
 _SHOWN = 20
+_MANY = 4
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -19,8 +20,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def hint_for(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'X'?` where something is near `name`, else the first known names."""
+    """`did you mean 'X'?` where `name` begins or resembles a known name, else the first known."""
     names = sorted(known)
+    begun = [candidate for candidate in names if candidate.casefold().startswith(name.casefold())]
+    if name and 0 < len(begun) <= _MANY:
+        return f"did you mean {' or '.join(map(repr, begun))}?"
     near = nearest(name, names)
     if near is not None:
         return f"did you mean {near!r}?"

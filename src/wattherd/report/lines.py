@@ -23,6 +23,7 @@ from wattherd.report.svg import (
     dot,
     label,
     polyline,
+    room_for_ticks,
     round_domain,
     segment,
     text_width,
@@ -37,6 +38,8 @@ ROW = 15.0
 FAR = 34.0
 """A label further than this from its line end is no longer read as its name."""
 MOST_NAMES = 16
+BOLD = 1.06
+Y_TICKS = 6
 LONGEST_NAME = 22
 
 
@@ -111,12 +114,13 @@ def _attribute(scale: Scale) -> str:
 
 
 def _canvas(plot: LinePlot, frame: Frame) -> tuple[_Canvas, Axis, Axis]:
-    frame = replace(frame, right=_label_room(plot, frame))
     low, high = _y_domain(plot)
+    y_span = Axis(low=low, high=high, title=plot.y_title, count=Y_TICKS)
+    left, right = room_for_ticks(y_span, frame), _label_room(plot, frame)
+    frame = replace(frame, left=left, right=right)
     x_span = Axis(
         low=plot.x_low, high=plot.x_high, title=plot.x_title, count=int(frame.width // 80)
     )
-    y_span = Axis(low=low, high=high, title=plot.y_title, count=5)
     x = Scale(plot.x_low, plot.x_high, *frame.x_range)
     return _Canvas(plot, frame, x, Scale(low, high, *frame.y_range)), x_span, y_span
 
@@ -126,7 +130,7 @@ def _label_room(plot: LinePlot, frame: Frame) -> float:
         return frame.right
     longest = max((text_width(_text(plot, s, frame, 0.0), frame.font) for s in plot.series),
                   default=0)
-    return 24 + longest
+    return 24 + BOLD * longest
 
 
 def _text(plot: LinePlot, series: Series, frame: Frame, value: float) -> str:
@@ -148,7 +152,7 @@ def _y_domain(plot: LinePlot) -> tuple[float, float]:
     ]
     low = min(shown, default=0.0) if plot.y_low is None else plot.y_low
     high = max(shown, default=1.0) if plot.y_high is None else plot.y_high
-    return round_domain(low, high, 5)
+    return round_domain(low, high, Y_TICKS)
 
 
 def _bands(canvas: _Canvas) -> list[Element]:
@@ -222,6 +226,7 @@ def _guided_names(canvas: _Canvas) -> list[Element]:
     names = max(_columns(canvas), key=lambda column: _separation(canvas, column))
     x, (bottom, top) = names[0].at[0], canvas.frame.y_range
     marks = [segment((x, bottom), (x, top), "guide")]
+    marks.append(_guide_note(canvas, names))
     marks += [dot(name.at, 3, f"dot {series_class(name.series.number)}") for name in names]
     for name, place in zip(names, _places(canvas, names), strict=True):
         me = series_class(name.series.number)
@@ -230,6 +235,15 @@ def _guided_names(canvas: _Canvas) -> list[Element]:
         marks.append(dot((right + 10, place), 4, f"dot {me}"))
         marks.append(label(text, right + 18, place, class_=f"name {me}"))
     return marks
+
+
+def _guide_note(canvas: _Canvas, names: list[_Name]) -> Element:
+    """Says at the head of the column of names where its values are taken."""
+    x = canvas.x
+    load = x.low + (names[0].at[0] - x.start) / (x.stop - x.start) * (x.high - x.low)
+    above = min(_places(canvas, names)) - ROW - 2
+    note = f"at {load:.0f} %, dotted:"
+    return label(note, canvas.frame.x_range[1] + 6, max(above, 6.0))
 
 
 def _columns(canvas: _Canvas) -> list[list[_Name]]:

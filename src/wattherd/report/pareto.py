@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattherd.report.compare import Row, Spread, pareto_front, power_and_gpus
 from wattherd.report.labels import Placed, place_around
@@ -17,7 +17,7 @@ from wattherd.report.svg import (
     dot,
     label,
     polyline,
-    round_domain,
+    room_for_ticks,
     segment,
     text_width,
     tick_label,
@@ -43,6 +43,7 @@ def draw_pareto(
     points = power_and_gpus(rows)
     shown = [row for row in rows if row.policy in points]
     x_span, y_span = _spans(shown, points, frame)
+    frame = replace(frame, left=room_for_ticks(y_span, frame), right=24)
     x = Scale(x_span.low, x_span.high, *frame.x_range)
     y = Scale(y_span.low, y_span.high, *frame.y_range)
     marks = [_mark(row, points[row.policy], numbers[row.policy], x, y) for row in shown]
@@ -67,8 +68,7 @@ def _spans(
     saved = [value for row in rows for value in _ends(row.mean_saving_pct, points[row.policy][0])]
     held = [value for row in rows for value in _ends(row.allocated_gpus, points[row.policy][1])]
     count = int(frame.width // 90)
-    x_low, x_high = round_domain(*_padded(saved), count)
-    y_low, y_high = round_domain(*_padded(held), 5)
+    (x_low, x_high), (y_low, y_high) = _padded(saved), _padded(held)
     x_title = f"power saved against {rows[0].baseline}, %"
     return (
         Axis(low=x_low, high=x_high, title=x_title, count=count),
@@ -81,7 +81,7 @@ def _ends(value: Spread | None, otherwise: float) -> tuple[float, float]:
 
 
 def _padded(values: Sequence[float]) -> tuple[float, float]:
-    room = 0.06 * (max(values) - min(values))
+    room = 0.08 * (max(values) - min(values)) or max(1.0, 0.01 * abs(values[0]))
     return min(values) - room, max(values) + room
 
 

@@ -16,8 +16,8 @@ Point = tuple[float, float]
 Value = str | float | int | None
 
 NAMESPACE = "http://www.w3.org/2000/svg"
-CHARACTER_WIDTH = 0.56
-"""Mean width of a character of a sans-serif face, in units of the font size."""
+CHARACTER_WIDTH = 0.6
+"""Mean width of a character of a wide sans-serif face, in units of the font size."""
 
 
 class Element:
@@ -134,7 +134,7 @@ def tick_label(value: float, places: int = 0) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide `text` is at font size `size`."""
+    """About how wide `text` is at font size `size`; rather too wide than too narrow."""
     return len(text) * CHARACTER_WIDTH * size
 
 
@@ -173,6 +173,13 @@ class Axis:
     high: float
     title: str
     count: int = 6
+
+
+def room_for_ticks(axis: Axis, frame: Frame) -> float:
+    """The left margin that a y axis needs for its tick labels and its title."""
+    places = decimals(tick_step(axis.low, axis.high, axis.count))
+    texts = (tick_label(value, places) for value in ticks(axis.low, axis.high, axis.count))
+    return 30 + max((text_width(text, frame.font) for text in texts), default=0.0)
 
 
 def document(
@@ -214,7 +221,7 @@ def x_axis(axis: Axis, scale: Scale, frame: Frame) -> Element:
     step = tick_step(axis.low, axis.high, axis.count)
     for value in ticks(axis.low, axis.high, axis.count):
         x = scale(value)
-        group.add(segment((x, bottom), (x, top), "grid"))
+        group.add(segment((x, bottom), (x, top), "rule"))
         group.add(label(tick_label(value, decimals(step)), x, bottom + 14, anchor="middle"))
     middle = (scale.start + scale.stop) / 2
     title = label(axis.title, middle, bottom + 33, anchor="middle", class_="axis-title")
@@ -228,7 +235,7 @@ def y_axis(axis: Axis, scale: Scale, frame: Frame) -> Element:
     step = tick_step(axis.low, axis.high, axis.count)
     for value in ticks(axis.low, axis.high, axis.count):
         y = scale(value)
-        name = "base" if value == 0 else "grid"
+        name = "base" if value == 0 else "rule"
         group.add(segment((left, y), (right, y), name))
         group.add(label(tick_label(value, decimals(step)), left - 7, y, anchor="end"))
     middle = (scale.start + scale.stop) / 2

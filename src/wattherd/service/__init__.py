@@ -1,1 +1,1 @@
-"""TBD."""
+"""Where the rooms meet: the only place that wires readers, core, shells and writers together."""

@@ -1,1 +1,1 @@
-"""TBD."""
+"""What outlives a process: run directories (and, later, the event log and its projections)."""

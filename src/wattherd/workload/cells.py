@@ -14,7 +14,7 @@ from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 from wattherd.workload.source import shown
 
-# Up to here every integer survives a trip through a float, and sums of thousands fit int64.
+# Up to here every integer survives a trip through a float.
 MAX_INTEGER = 2**53
 _MAX_DIGITS = len(str(MAX_INTEGER))
 

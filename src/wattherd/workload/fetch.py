@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import urlsplit
 
 from wattherd.errors import UserError
 from wattherd.workload.public_files import (
@@ -25,6 +27,9 @@ from wattherd.workload.public_files import (
     sha256_of,
     write_lock,
 )
+
+if TYPE_CHECKING:
+    import requests
 
 # One repository holds all 26 files; this commit comes after the last change to any of them.
 BASE_URL = (
@@ -50,8 +55,22 @@ class Fetched:
     path: Path
     before: Condition
 
+    def said(self) -> str:
+        """What was done, in a few words."""
+        match self.before:
+            case Condition.VERIFIED:
+                return "here already, checksum right"
+            case Condition.LOCKED:
+                return "here already, unchanged since it was first fetched"
+            case Condition.UNVERIFIED:
+                return f"here already; no checksum is known, recorded it in {LOCK_FILE}"
+            case Condition.DIFFERS:
+                return "replaced a damaged or changed file"
+            case Condition.MISSING:
+                return "fetched"
 
-def base_url(environ: Mapping[str, str] = os.environ) -> str:
+
+def trace_url(environ: Mapping[str, str] = os.environ) -> str:
     """`$WATTHERD_TRACE_URL`, else where the traces were published."""
     return environ.get("WATTHERD_TRACE_URL") or BASE_URL
 
@@ -85,6 +104,7 @@ def fetch(
             hint=f"--unverified takes it as it comes and records it in {directory / LOCK_FILE}",
         )
     if before is not Condition.UNVERIFIED:
+        _check(url)
         _download(entry, path, url, expected, patience or Patience())
     if entry.sha256 is None:
         _record(path)
@@ -94,43 +114,126 @@ def fetch(
 def _download(
     entry: PublicFile, path: Path, url: str, expected: str | None, patience: Patience
 ) -> None:
-    """Let pooch fetch, check and rename; say in one line what went wrong."""
-    _check(url)
-    import pooch  # type: ignore[import-untyped, unused-ignore]
+    """Let pooch fetch and check it in a directory of its own, then move it into place."""
+    import pooch
     import requests
 
+    pooch.get_logger().setLevel("WARNING")
     full = f"{url.rstrip('/')}/{entry.file}"
     elsewhere = f"or put the file there yourself: {path}"
-    pooch.get_logger().setLevel("WARNING")
-    cache = pooch.create(
-        path=path.parent, base_url=f"{url.rstrip('/')}/", registry={entry.file: expected}
-    )
     try:
-        # pooch takes any file for good that has no checksum; only a wrong size brought us here
-        if expected is None:
-            path.unlink(missing_ok=True)
-        cache.fetch(entry.file, downloader=_Download(entry=entry, patience=patience))
-        path.chmod(0o644)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=path.parent) as draft:
+            came = pooch.retrieve(
+                url=full,
+                known_hash=expected,
+                fname=entry.file,
+                path=draft,
+                downloader=_Download(entry=entry, patience=patience),
+            )
+            Path(came).chmod(0o644)
+            Path(came).replace(path)
     except requests.HTTPError as problem:
-        answer = problem.response
         raise UserError(
-            f"the server answered {answer.status_code} {answer.reason}",
+            _refusal(problem.response),
             where=full,
             hint=f"check --base-url and WATTHERD_TRACE_URL, {elsewhere}",
         ) from problem
     except requests.RequestException as problem:
-        raise UserError(
-            _what_went_wrong(problem), where=full, hint=f"try again, {elsewhere}"
-        ) from problem
+        raise UserError(_trouble(problem), where=full, hint=f"try again, {elsewhere}") from problem
     except ValueError as problem:
         raise UserError(
-            "the server's file has another SHA-256 than it should; nothing was kept",
+            "the server's file has another SHA-256 than it should; it was not kept",
             where=full,
-            hint=_hint_on_mismatch(entry, path.parent),
+            hint=_on_mismatch(entry, path.parent),
         ) from problem
     except OSError as problem:
         raise UserError(
             f"cannot write: {problem.strerror}",
             where=str(path),
-            hint="set WATTHERD_DATA to a directory that you can write to",
+            hint="point WATTHERD_DATA at a directory that you can write to",
         ) from problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Download:
+    """What pooch calls: stream one file; stop when it stalls, takes too long or is too large."""
+
+    entry: PublicFile
+    patience: Patience
+
+    def __call__(self, url: str, output_file: str, pooch: object) -> None:
+        import requests
+
+        timeout = (self.patience.connect_s, self.patience.stall_s)
+        with requests.get(url, stream=True, timeout=timeout) as answer:
+            answer.raise_for_status()
+            with Path(output_file).open("wb") as file:
+                self._copy(url, answer.iter_content(_CHUNK_BYTES), file)
+
+    def _copy(self, url: str, chunks: Iterable[bytes], file: BinaryIO) -> None:
+        until = time.monotonic() + self.patience.file_s
+        received = 0
+        for chunk in chunks:
+            received += file.write(chunk)
+            if received > self.entry.size_bytes:
+                break
+            if time.monotonic() > until:
+                raise UserError(f"not complete after {self.patience.file_s:g} s", where=url)
+        if received != self.entry.size_bytes:
+            more = "more than" if received > self.entry.size_bytes else f"{received:,} instead of"
+            raise UserError(
+                f"the server sent {more} {self.entry.size_bytes:,} bytes",
+                where=url,
+                hint="this is another file, or one cut short; check --base-url",
+            )
+
+
+def _check(url: str) -> None:
+    """Refuse an address that is not HTTP, and an installation that cannot fetch."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UserError(f"{url!r} is not an http(s) address", field="--base-url")
+    if importlib.util.find_spec("pooch") is None:
+        raise UserError("fetching needs the package pooch", hint="pip install 'wattherd[fetch]'")
+
+
+def _refusal(answer: requests.Response | None) -> str:
+    if answer is None:
+        return "the server refused"
+    return f"the server answered {answer.status_code} {answer.reason}".rstrip()
+
+
+def _trouble(problem: requests.RequestException) -> str:
+    """What went wrong on the way, in words; the most particular kind first."""
+    from requests import exceptions as kinds
+    from urllib3.exceptions import ReadTimeoutError
+
+    if any(isinstance(cause, ReadTimeoutError) for cause in problem.args):
+        return "the server stopped sending"
+    for kind, words in (
+        (kinds.ConnectTimeout, "no connection in time"),
+        (kinds.Timeout, "the server does not answer"),
+        (kinds.SSLError, "the server's certificate is not accepted"),
+        (kinds.ProxyError, "the proxy cannot be reached"),
+        (kinds.ConnectionError, "the server cannot be reached"),
+        (kinds.ChunkedEncodingError, "the connection broke off"),
+    ):
+        if isinstance(problem, kind):
+            return words
+    return f"the download failed ({type(problem).__name__})"
+
+
+def _on_mismatch(entry: PublicFile, directory: Path) -> str:
+    if entry.sha256:
+        return "check --base-url and WATTHERD_TRACE_URL"
+    return f"if it was republished, remove its line from {directory / LOCK_FILE}"
+
+
+def _record(path: Path) -> None:
+    """Write down what was taken without a checksum."""
+    try:
+        write_lock(path.parent, read_lock(path.parent) | {path.name: sha256_of(path)})
+    except OSError as problem:
+        where = str(path.parent / LOCK_FILE)
+        raise UserError(f"cannot write: {problem.strerror}", where=where) from problem

@@ -31,8 +31,7 @@ from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
 from wattherd.model.request import Pod, Request
 from wattherd.workload import published
 from wattherd.workload.streams import stream
-
-_MOST = 10_000_000
+from wattherd.workload.table import MAX_ROWS
 
 # Pods per 8152 with a request of (CPU milli, GPUs, milli per GPU). The first rows of the sharing
 # and one-GPU tables are the published top five; the rest is assumed.
@@ -96,9 +95,9 @@ _P999_S = 5_948_242.0
 
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = (
-    "name cpu_milli memory_mib num_gpu gpu_milli gpu_spec qos pod_phase "
-    "creation_time deletion_time scheduled_time"
-).split()
+    *("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "pod_phase"),
+    *("creation_time", "deletion_time", "scheduled_time"),
+)
 
 
 def apportion(total: int, weights: Sequence[int]) -> list[int]:
@@ -117,7 +116,7 @@ def generate_cluster(*, nodes: int, seed: int) -> ClusterSpec:
     1213 nodes give the published counts exactly (6,212 GPUs).
 
     Raises:
-        UserError: `nodes` is not between 1 and 10 million.
+        UserError: `nodes` is not between 1 and what a list may hold.
     """
     _check_count("nodes", nodes)
     shapes, weights = zip(*published.NODE_SHAPES, strict=True)
@@ -169,22 +168,23 @@ def generate_pods(
     )
 
 
-def write_openb(
-    cluster: ClusterSpec, pods: Sequence[Pod], directory: Path, *, stem: str = "generated"
-) -> tuple[Path, Path]:
-    """Write node and pod list in the public CSV columns; returns the two paths.
+def write_openb(cluster: ClusterSpec, pods: Sequence[Pod], directory: Path) -> tuple[Path, Path]:
+    """Write `nodes.csv` and `pods.csv` in the public columns; returns the two paths.
 
     `qos` and `pod_phase` stay empty; `scheduled_time` is the time of creation, since waiting is
-    what a simulation finds out. Times are whole seconds, as in the public files.
+    what a simulation finds out. Times are whole seconds, as in the public files; a column
+    `cpu_model` is added where some node names its CPU.
 
     Raises:
         UserError: the files cannot be written.
     """
-    nodes_csv = directory / f"{stem}_node_list.csv"
-    pods_csv = directory / f"{stem}_pod_list.csv"
+    nodes_csv = directory / "nodes.csv"
+    pods_csv = directory / "pods.csv"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _write(nodes_csv, _NODE_COLUMNS, map(_node_row, cluster.nodes))
+        with_cpus = any(node.cpu_model for node in cluster.nodes)
+        columns = (*_NODE_COLUMNS, "cpu_model") if with_cpus else _NODE_COLUMNS
+        _write(nodes_csv, columns, (_node_row(node)[: len(columns)] for node in cluster.nodes))
         _write(pods_csv, _POD_COLUMNS, map(_pod_row, pods))
     except OSError as problem:
         where = str(problem.filename or directory)
@@ -204,8 +204,8 @@ def _pods_for(mix: published.Family, capacity_milli: int | None, load: float) ->
 
 
 def _check_count(field: str, count: int) -> None:
-    if not 1 <= count <= _MOST:
-        raise UserError(f"{count} is not between 1 and {_MOST:,}", field=field)
+    if not 1 <= count <= MAX_ROWS:
+        raise UserError(f"{count} is not between 1 and {MAX_ROWS:,}", field=field)
 
 
 def _names(kind: str, count: int) -> Iterable[str]:
@@ -294,7 +294,8 @@ def _lifetimes(pods: int, seed: int) -> NDArray[np.float64]:
     quantiles = random.permutation((np.arange(pods) + random.random(pods)) / pods)
     *inner, longest = published.LIFETIME_QUANTILES
     at, seconds = np.array([(0.0, _SHORTEST_S), *inner, (0.999, _P999_S), longest]).T
-    return np.exp(np.interp(quantiles, at, np.log(seconds))).round()
+    lifetimes: NDArray[np.float64] = np.exp(np.interp(quantiles, at, np.log(seconds)))
+    return lifetimes.round()
 
 
 def _write(path: Path, columns: Sequence[str], rows: Iterable[tuple[object, ...]]) -> None:
@@ -305,7 +306,8 @@ def _write(path: Path, columns: Sequence[str], rows: Iterable[tuple[object, ...]
 
 
 def _node_row(node: NodeSpec) -> tuple[object, ...]:
-    return node.name, node.cpu_milli, node.memory_mib, node.gpu_count, node.gpu_model
+    size = (node.cpu_milli, node.memory_mib, node.gpu_count)
+    return node.name, *size, node.gpu_model, node.cpu_model
 
 
 def _pod_row(pod: Pod) -> tuple[object, ...]:

@@ -33,6 +33,10 @@ POD_LIST = Layout(
 # cost arrays of nodes × GPUs their memory.
 MAX_GPUS_PER_NODE = 128
 
+# Sums over millions of rows have to fit int64; beyond these no unit makes sense anyway.
+_MAX_GPUS_PER_POD = 1_000_000
+_MAX_NODE_AMOUNT = 2**40
+
 
 def read_nodes(
     path: Path, *, known: Collection[str], known_cpus: Collection[str] = CPUS
@@ -95,8 +99,8 @@ def _node(
         raise place.error("model", f"{shown(model)} on a node without GPUs", "is gpu 0 right?")
     return NodeSpec(
         name=place.name("sn", sn),
-        cpu_milli=place.integer("cpu_milli", cpu),
-        memory_mib=place.integer("memory_mib", memory),
+        cpu_milli=place.integer("cpu_milli", cpu, at_most=_MAX_NODE_AMOUNT),
+        memory_mib=place.integer("memory_mib", memory, at_most=_MAX_NODE_AMOUNT),
         gpu_count=gpu_count,
         gpu_model=place.model("model", model, known, "GPU") if has_model else "",
         cpu_model=_cpu_model(cpu_model, place, known_cpus),
@@ -109,7 +113,7 @@ def _cpu_model(text: str, place: Place, known_cpus: Collection[str]) -> str:
 
 def _request(asked: tuple[str, ...], place: Place, known: Collection[str]) -> Request:
     cpu, memory, gpus, milli, spec = asked
-    gpu_count = place.integer("num_gpu", gpus)
+    gpu_count = place.integer("num_gpu", gpus, at_most=_MAX_GPUS_PER_POD)
     gpu_milli = place.integer("gpu_milli", milli, at_most=WHOLE_GPU_MILLI)
     problem = _contradiction(gpu_count, gpu_milli, place)
     if problem is not None:

@@ -10,6 +10,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -31,9 +32,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """
     where = str(path)
     try:
-        with path.open("rb") as raw:
+        with _open(path) as raw:
             packed = raw.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
     except FileNotFoundError:
         raise UserError("no such file", where=where, hint=_neighbour(path)) from None
     except IsADirectoryError:
@@ -44,19 +45,40 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except (gzip.BadGzipFile, zlib.error) as error:
         hint = "fetch the file again"
         raise UserError(f"damaged gzip file: {error}", where=where, hint=hint) from None
-    except (OSError, ValueError) as error:
-        # ValueError: a path with a NUL byte, which open() refuses before it asks the system.
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot be read: {reason}", where=where) from None
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror or error}", where=where) from None
+
+
+def _open(path: Path) -> BufferedReader:
+    try:
+        return path.open("rb")
+    except ValueError as error:  # a NUL byte in the path, refused before the system is asked
+        raise UserError(f"cannot be opened: {error}", where=shown(str(path))) from None
 
 
 def line_count(path: Path, *, stop_after: int) -> int:
-    """Lines in `path`, or any number above `stop_after` as soon as there are more."""
+    """Lines in the regular file `path`, or any number above `stop_after` once there are more.
+
+    Counting also ends at a line of more than a block: no table has one, and a wrong file of any
+    size is given up early. What is no regular file (a pipe) can be read only once and counts 0.
+    """
     lines = 0
+    if not _is_regular(path):
+        return lines
     with opened(path) as stream:
         while lines <= stop_after and (block := stream.read(_BLOCK)):
-            lines += block.count(b"\n")
+            found = block.count(b"\n")
+            if not found:
+                break
+            lines += found
     return lines
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def shown(value: str) -> str:

@@ -48,7 +48,7 @@ def rows(
         UserError: the file cannot be read, is no UTF-8 CSV, misses a column, has a row of another
             length than the header, no row, or more than `MAX_ROWS` rows.
     """
-    if path.is_file() and line_count(path, stop_after=MAX_ROWS + 1) > MAX_ROWS + 1:
+    if line_count(path, stop_after=MAX_ROWS + 1) > MAX_ROWS + 1:
         raise _too_many(str(path))
     with opened(path) as stream:
         lines = _csv_rows(_lines(stream, path), path)

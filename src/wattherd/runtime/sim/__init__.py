@@ -1,1 +1,1 @@
-"""TBD."""
+"""The simulated world."""

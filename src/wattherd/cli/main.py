@@ -1,0 +1,82 @@
+"""`wattherd`: mounts the command groups and turns errors into one line and an exit code.
+
+Exit codes: 0 fine, 1 the answer is no (a comparison that does not hold), 2 unusable input.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from wattherd import __version__
+from wattherd.errors import UserError
+
+COMMANDS = {
+    "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
+    "report": ("wattherd.cli.report:report", "Turn a run directory into one HTML page."),
+    "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),
+    "sim": ("wattherd.cli.sim:sim", "Simulate placement and scheduling."),
+    "traces": ("wattherd.cli.traces:traces", "List, fetch, generate and inspect traces."),
+}
+
+
+class _Lazy(click.Group):
+    """Imports a command's module only when that command is called, so `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Short helps from the table, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="wattherd")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def cli(*, debug: bool) -> None:
+    """Schedule deep-learning training on heterogeneous GPU clusters under a power budget."""
+    del debug  # read by `main`, which alone may show a traceback
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the `wattherd` command."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        code = cli.main(arguments, prog_name="wattherd", standalone_mode=False)
+    except UserError as error:
+        if "--debug" in arguments:
+            raise
+        _fail(error.line())
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(error.ctx.get_usage(), err=True)
+        _fail(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("wattherd: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(line: str) -> None:
+    click.echo(f"wattherd: error: {line}", err=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

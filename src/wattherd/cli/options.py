@@ -1,0 +1,65 @@
+"""Option types that several commands share."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from wattherd.errors import UserError
+
+MAX_SEEDS = 10_000
+
+output_option: Callable[[Any], Any] = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print the result.",
+)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as `7`, `42..51` (both ends included) or `1,5,9`.
+
+    Raises:
+        UserError: not of that form, negative, or more than `MAX_SEEDS`.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        try:
+            low, high = int(first), int(last) if dots else int(first)
+        except ValueError:
+            raise _bad_seeds(f"{part!r} is no seed") from None
+        if low < 0 or high < low:
+            raise _bad_seeds(f"{part!r} is empty or negative")
+        if len(seeds) + high - low >= MAX_SEEDS:
+            raise _bad_seeds(f"more than {MAX_SEEDS} seeds")
+        seeds.extend(range(low, high + 1))
+    return list(dict.fromkeys(seeds))
+
+
+def _bad_seeds(problem: str) -> UserError:
+    return UserError(problem, field="--seed", hint="write 42, 42..51 or 1,5,9")
+
+
+def parse_policies(text: str) -> list[str]:
+    """Policy names separated by commas, each once.
+
+    Raises:
+        UserError: none is named.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError("no policy named", field="--policy", hint="see `wattherd policies`")
+    return list(dict.fromkeys(names))
+
+
+def command_line() -> str:
+    """The command as typed, for provenance."""
+    return shlex.join(["wattherd", *sys.argv[1:]])

@@ -1,0 +1,155 @@
+"""`wattherd sim`: simulations. `sim pack` answers which placement policy wastes least."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from wattherd.cli.options import command_line, output_option, parse_policies, parse_seeds
+from wattherd.cli.progress import tracked
+from wattherd.errors import UserError
+
+if TYPE_CHECKING:
+    from wattherd.service.pack import Experiment, Run
+
+DEFAULT_POLICIES = "wattherd,fgd,pwr+fgd:0.1,best-fit"
+
+
+@click.group()
+def sim() -> None:
+    """Simulate placement and scheduling."""
+
+
+@sim.command("pack")
+@click.option("--nodes", required=True, type=click.Path(path_type=Path), help="Node list (CSV).")
+@click.option("--pods", required=True, type=click.Path(path_type=Path), help="Pod list (CSV).")
+@click.option(
+    "--policy",
+    default=DEFAULT_POLICIES,
+    show_default=True,
+    metavar="A,B,…",
+    help="Placement policies; `wattherd policies` lists them.",
+)
+@click.option(
+    "--load",
+    default=1.3,
+    show_default=True,
+    help="GPU demand to let arrive, over the cluster's GPU capacity.",
+)
+@click.option(
+    "--seed", default="42", show_default=True, metavar="N|A..B|A,B,C", help="Seeds to run."
+)
+@click.option(
+    "--order",
+    type=click.Path(path_type=Path),
+    metavar="F.json.gz",
+    help="Exact arrival and tie orders, instead of drawing them from the seed.",
+)
+@click.option(
+    "--ties",
+    type=click.Choice(["order", "random"]),
+    default="order",
+    show_default=True,
+    help="Among equally good nodes: the first, or a random one.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory to write."
+)
+@click.option("--decisions", is_flag=True, help="Write every decision to DIR.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Runs at a time.  [default: one per core]",
+)
+@click.option("--reference", is_flag=True, help="Use the NumPy definitions, not compiled kernels.")
+@output_option
+def pack(
+    *,
+    nodes: Path,
+    pods: Path,
+    policy: str,
+    load: float,
+    seed: str,
+    order: Path | None,
+    ties: str,
+    out: Path | None,
+    decisions: bool,
+    processes: int | None,
+    reference: bool,
+    output: str,
+) -> None:
+    """Pack pods into a cluster one by one under each policy, and measure every step."""
+    from wattherd.catalog.cpus import CPUS
+    from wattherd.catalog.gpus import GPUS
+    from wattherd.service.compose import place_policy
+    from wattherd.service.pack import Experiment
+    from wattherd.store.run_dir import RunDir
+    from wattherd.workload.openb import read_nodes, read_pods
+
+    if decisions and out is None:
+        raise UserError("--decisions needs --out DIR", hint="add --out runs/mine")
+    policies, seeds = parse_policies(policy), parse_seeds(seed)
+    for name in policies:
+        place_policy(name)
+    experiment = Experiment(
+        cluster=read_nodes(nodes, known=GPUS, known_cpus=CPUS),
+        pods=read_pods(pods, known=GPUS),
+        load=load,
+        order_file=order,
+        random_ties=ties == "random",
+        compiled=not reference,
+        out=RunDir(out) if out else None,
+        keep_decisions=decisions,
+    )
+    workers = processes or os.cpu_count() or 1
+    _run_and_show(experiment, policies, seeds, workers, str(nodes), str(pods), output)
+
+
+def _run_and_show(
+    experiment: Experiment,
+    policies: list[str],
+    seeds: list[int],
+    workers: int,
+    nodes_file: str,
+    pods_file: str,
+    output: str,
+) -> None:
+    from wattherd.service.pack import run_all
+    from wattherd.service.pack_files import document
+    from wattherd.store.run_dir import PACK_FILE
+    from wattherd.workload.impossible import never_fits
+
+    impossible = never_fits(experiment.pods, experiment.cluster)
+    if impossible:
+        _warn_impossible(sum(one.count for one in impossible), impossible[0].reason)
+    finished: dict[int, Run] = {}
+    stream = run_all(experiment, policies, seeds, processes=workers)
+    for position, run in tracked(stream, len(policies) * len(seeds), "packing"):
+        finished[position] = run
+    runs = [finished[position] for position in sorted(finished)]
+    result = document(
+        experiment,
+        runs,
+        nodes_file=nodes_file,
+        pods_file=pods_file,
+        impossible=impossible,
+        command=command_line(),
+    )
+    if experiment.out:
+        written = experiment.out.write_json(PACK_FILE, result)
+        click.echo(f"wrote {written}", err=True)
+    if output == "json":
+        click.echo(json.dumps(result))
+        return
+    from wattherd.cli.tables import print_comparison
+
+    print_comparison(result)
+
+
+def _warn_impossible(pods: int, reason: str) -> None:
+    click.echo(f"note: {pods} pods fit no node even when it is empty (first: {reason})", err=True)

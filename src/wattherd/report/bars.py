@@ -1,0 +1,174 @@
+"""Grouped bars, one picture per family of traces: a group per trace, a bar per policy.
+
+Families are told by name (`cpu050`, `gpushare40`, `multigpu20`, `gpuspec33`); all other traces
+form one of their own. Bars start at zero, and all families share one scale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from wattherd.report.charts import Chart
+from wattherd.report.compare import Row, Spread
+from wattherd.report.svg import (
+    Axis,
+    Element,
+    Frame,
+    Scale,
+    bar,
+    document,
+    label,
+    room_for_ticks,
+    round_domain,
+    segment,
+    tick_label,
+    y_axis,
+)
+from wattherd.report.theme import series_class
+
+FAMILIES = {
+    "cpu": "CPU-only requests",
+    "gpushare": "GPU-sharing requests",
+    "multigpu": "multi-GPU requests",
+    "gpuspec": "requests for certain GPU models",
+}
+OTHER = "other traces"
+GAP = 14.0
+"""Space between two traces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarPlot:
+    """One family: rows by trace, and the quantity to draw."""
+
+    title: str
+    about: str
+    y_title: str
+    groups: dict[str, tuple[Row, ...]]
+    quantity: Callable[[Row], Spread | None]
+    low: float
+    high: float
+    smaller_is_better: bool
+    digits: int = 1
+
+
+def family(trace: str) -> str:
+    """The family a trace belongs to, by the letters before its number."""
+    found = re.match(r"([a-z]+)\d+", trace)
+    return FAMILIES.get(found[1], OTHER) if found else OTHER
+
+
+def by_family(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
+    """Family to trace to its rows; families in a fixed order, traces sorted by name."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in sorted(rows, key=lambda row: row.trace):
+        found.setdefault(family(row.trace), {}).setdefault(row.trace, []).append(row)
+    order = [OTHER, *FAMILIES.values()]
+    return {
+        name: {trace: tuple(members) for trace, members in found[name].items()}
+        for name in order
+        if name in found
+    }
+
+
+def unallocated_pct(row: Row) -> Spread:
+    """GPUs left over at the end, in percent of all."""
+    held = row.allocated_pct
+    return Spread(
+        mean=100 - held.mean, sd=held.sd, low=100 - held.high, high=100 - held.low, seeds=held.seeds
+    )
+
+
+def mean_saving(row: Row) -> Spread | None:
+    """Power saved, mean over 20..80 % arrived."""
+    return row.mean_saving_pct
+
+
+def bar_domain(
+    rows: Sequence[Row], quantity: Callable[[Row], Spread | None]
+) -> tuple[float, float]:
+    """A common scale for all families that includes zero."""
+    values = [v for row in rows if (found := quantity(row)) for v in (found.low, found.high)]
+    return round_domain(min(0.0, *values, 0.0), max(0.0, *values, 0.0), 5)
+
+
+def draw_bars(plot: BarPlot, numbers: dict[str, int], frame: Frame, key: str) -> Element:
+    """The bars of one family; the best value of each trace is printed on its bar."""
+    axis = Axis(low=plot.low, high=plot.high, title=plot.y_title, count=5)
+    frame = replace(frame, left=room_for_ticks(axis, frame))
+    y = Scale(plot.low, plot.high, *frame.y_range)
+    marks = Element("g")
+    left, right = frame.x_range
+    width = (right - left - GAP * len(plot.groups)) / max(1, sum(map(len, plot.groups.values())))
+    x = left + GAP / 2
+    for trace, rows in plot.groups.items():
+        marks.add(*_group(plot, rows, numbers, x, width, y))
+        middle = x + width * len(rows) / 2
+        marks.add(label(trace, middle, frame.y_range[0] + 14, anchor="middle", class_="axis-title"))
+        x += width * len(rows) + GAP
+    return document(
+        frame, y_axis(axis, y, frame), marks, title=plot.title, about=plot.about, key=key
+    )
+
+
+def _group(
+    plot: BarPlot, rows: Sequence[Row], numbers: dict[str, int], x: float, width: float, y: Scale
+) -> list[Element]:
+    found: list[Element] = []
+    known = [(row, value) for row in rows if (value := plot.quantity(row))]
+    pick = min if plot.smaller_is_better else max
+    best = pick((value.mean for _, value in known), default=None)
+    for place, row in enumerate(rows):
+        value = plot.quantity(row)
+        if value is None:
+            continue
+        at, me = x + place * width, series_class(numbers[row.policy])
+        tip = f"{row.trace}, {row.policy}: {tick_label(value.mean, 2)} %"
+        thick = max(width - 1.5, 1.0)
+        found.append(bar(at, thick, (y(0), y(value.mean)), f"bar {me}", tip))
+        found += _range(value, at + thick / 2, y)
+        if value.mean == best:
+            found.append(_best(value, at + thick / 2, y, plot.digits))
+    return found
+
+
+def _range(value: Spread, x: float, y: Scale) -> list[Element]:
+    return [segment((x, y(value.low)), (x, y(value.high)), "spread")] if value.seeds > 1 else []
+
+
+def _best(value: Spread, x: float, y: Scale, digits: int) -> Element:
+    top = y(max(value.high, 0.0)) - 9
+    return label(tick_label(value.mean, digits), x, top, anchor="middle", class_="axis-title")
+
+
+def charts(
+    rows: Sequence[Row], numbers: dict[str, int], measure: str, words: tuple[str, str, str]
+) -> list[Chart]:
+    """A chart per family for `measure`; `words` are its title, axis title and caption."""
+    quantity = unallocated_pct if measure == "unallocated" else mean_saving
+    low, high = bar_domain(rows, quantity)
+    found = []
+    for name, groups in by_family(rows).items():
+        plot = BarPlot(
+            title=f"{words[0]}: {name}",
+            about=words[2],
+            y_title=words[1],
+            groups=groups,
+            quantity=quantity,
+            low=low,
+            high=high,
+            smaller_is_better=measure == "unallocated",
+        )
+        found.append(_chart(plot, name, numbers))
+    return found
+
+
+def _chart(plot: BarPlot, name: str, numbers: dict[str, int]) -> Chart:
+    return Chart(
+        key=name.lower().replace(" ", "-"),
+        title=plot.title,
+        caption=plot.about,
+        draw=lambda frame, key: draw_bars(plot, numbers, frame, key),
+    )

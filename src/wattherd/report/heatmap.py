@@ -1,0 +1,208 @@
+"""The cluster heat map: a column per node, a cell per GPU, coloured by used share.
+
+One picture per GPU model. Equal neighbours are merged into one rectangle and the mesh between
+cells is drawn over them with dashed lines, so a thousand nodes take a few kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from wattherd.report.cluster import Column, ModelPanel, columns
+from wattherd.report.svg import Element, Frame, boxes, document, number
+from wattherd.report.theme import HEAT_STEPS
+
+MOST_COLUMNS = 1600
+CPU_BAR = 3.0
+TITLE, SIDE, SMALLEST = 30.0, 22.0, 220.0
+"""Height of a panel's title, space beside it, and width of a title."""
+ROW_GAP = 7.0
+PITCHES = (14.0, 12.0, 10.0, 8.0, 7.0, 6.0, 5.0)
+MAP_WIDTH = 1096.0
+TALL = 640.0
+"""All panels together should not be taller, so that the map fits a screen."""
+
+Cell = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One GPU model, ready to be drawn."""
+
+    model: str
+    nodes: int
+    gpus: int
+    used: float
+    columns: tuple[Column, ...]
+    nodes_per_column: int
+
+
+def panels(models: Sequence[ModelPanel], most: int = MOST_COLUMNS) -> list[Panel]:
+    """Summarise so that all models together take about `most` columns."""
+    total = sum(len(model.nodes) for model in models)
+    return [_panel(model, -(-len(model.nodes) * most // max(total, most))) for model in models]
+
+
+def _panel(model: ModelPanel, most: int) -> Panel:
+    found = columns(model, most)
+    return Panel(
+        model=model.model,
+        nodes=len(model.nodes),
+        gpus=model.gpus,
+        used=model.used,
+        columns=tuple(found),
+        nodes_per_column=max(column.count for column in found),
+    )
+
+
+def pitch_for(found: Sequence[Panel]) -> float:
+    """The largest cell with which all panels fit one screen, else the smallest."""
+    return next((pitch for pitch in PITCHES if _tall(found, pitch) <= TALL), PITCHES[-1])
+
+
+def _tall(found: Sequence[Panel], pitch: float) -> float:
+    """Height of all panels, small ones side by side as a page sets them."""
+    total, line, left = 0.0, 0.0, 0.0
+    for panel in found:
+        width, height = _size(panel, pitch)
+        if left + width > MAP_WIDTH:
+            total, line, left = total + line, 0.0, 0.0
+        line, left = max(line, height + TITLE), left + max(width, SMALLEST) + SIDE
+    return total + line
+
+
+def _size(panel: Panel, pitch: float) -> tuple[float, float]:
+    rows = _rows(panel, pitch)
+    return max(len(row.columns) for row in rows) * pitch, sum(row.height for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One wrapped line of columns; `deep` cells in its deepest column."""
+
+    columns: tuple[Column, ...]
+    top: float
+    deep: int
+    height: float
+
+
+def _rows(panel: Panel, pitch: float) -> list[_Row]:
+    per_row = int(MAP_WIDTH // pitch)
+    found: list[_Row] = []
+    top = 0.0
+    for at in range(0, len(panel.columns), per_row):
+        line = panel.columns[at : at + per_row]
+        deep = max(len(column.gpus) for column in line)
+        height = deep * pitch + CPU_BAR + ROW_GAP
+        found.append(_Row(columns=line, top=top, deep=deep, height=height))
+        top += height
+    return found
+
+
+def panel_title(panel: Panel) -> str:
+    """`G2: 549 nodes, 4,392 GPUs, 96.1 % used`."""
+    return (
+        f"{panel.model}: {_count(panel.nodes, 'node')}, {_count(panel.gpus, 'GPU')}, "
+        f"{100 * panel.used:.1f} % used"
+    )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def draw_panel(panel: Panel, pitch: float, key: str) -> Element:
+    """The map of one GPU model as SVG."""
+    rows = _rows(panel, pitch)
+    width = max(len(row.columns) for row in rows) * pitch
+    height = sum(row.height for row in rows) - ROW_GAP
+    return document(
+        Frame(width=width, height=height),
+        *cells(panel, pitch),
+        title=panel_title(panel),
+        about="A column per node, a cell per GPU, darker where more of it is in use; "
+        "the bar below is the node's CPU.",
+        key=key,
+        data_heat=f"{number(pitch)} {int(MAP_WIDTH // pitch)}",
+        data_tops=" ".join(number(row.top) for row in rows),
+        data_nodes="|".join(_tip(column) for column in panel.columns),
+    )
+
+
+def _tip(column: Column) -> str:
+    used = " ".join(f"{100 * share:.0f}" for share in column.gpus)
+    return f"{column.name.replace('|', ' ')}: GPUs {used} % used, CPU {100 * column.cpu:.0f} %"
+
+
+def cells(panel: Panel, pitch: float) -> list[Element]:
+    """Rectangles by colour, CPU bars, and the mesh above them."""
+    shaded: dict[int, list[Cell]] = {}
+    busy: list[Cell] = []
+    marks: list[Element] = []
+    rows = _rows(panel, pitch)
+    for row in rows:
+        for slot in range(row.deep):
+            for step, start, length in _runs(row.columns, slot):
+                box = (start * pitch, row.top + slot * pitch, length * pitch, pitch)
+                shaded.setdefault(step, []).append(box)
+        busy += _cpu_bars(row, pitch)
+    for step in sorted(shaded):
+        marks.append(boxes(shaded[step], f"cells h{step}"))
+    marks.append(boxes((_strip(row, pitch) for row in rows), "cpu-free"))
+    marks.append(boxes(busy, "cpu-used"))
+    return marks + [line for row in rows for line in _mesh(row, pitch)]
+
+
+def heat_step(share: float) -> int:
+    """Colour step of a used share; only a free GPU is 0, only a full one is the last."""
+    if share <= 0.0:
+        return 0
+    if share >= 1.0:
+        return HEAT_STEPS
+    return min(max(round(share * HEAT_STEPS), 1), HEAT_STEPS - 1)
+
+
+def _runs(line: Sequence[Column], slot: int) -> Iterator[tuple[int, int, int]]:
+    """Colour step, start and length of each run of equal cells in one row of GPUs."""
+    steps = [heat_step(column.gpus[slot]) if slot < len(column.gpus) else -1 for column in line]
+    start = 0
+    for at in range(1, len(steps) + 1):
+        if at < len(steps) and steps[at] == steps[start]:
+            continue
+        if steps[start] >= 0:
+            yield steps[start], start, at - start
+        start = at
+
+
+def _strip(row: _Row, pitch: float) -> Cell:
+    return 0.0, row.top + row.deep * pitch + 1, len(row.columns) * pitch, CPU_BAR
+
+
+def _cpu_bars(row: _Row, pitch: float) -> list[Cell]:
+    _, top, _, _ = _strip(row, pitch)
+    wide = pitch - 1
+    return [
+        (at * pitch, top, round(wide * column.cpu, 1), CPU_BAR)
+        for at, column in enumerate(row.columns)
+        if wide * column.cpu >= 0.1
+    ]
+
+
+def _mesh(row: _Row, pitch: float) -> list[Element]:
+    """Lines between cells: one dashed stroke for all columns, one line per row of GPUs."""
+    width, deep = len(row.columns) * pitch, row.deep * pitch
+    thick = deep + CPU_BAR + 1
+    middle = row.top + thick / 2
+    upright = Element(
+        "path",
+        d=f"M{number(pitch - 1)} {number(middle)}H{number(width)}",
+        class_="mesh",
+        stroke_width=thick,
+        stroke_dasharray=f"1 {number(pitch - 1)}",
+    )
+    flat = "".join(
+        f"M0 {number(row.top + slot * pitch - 0.5)}H{number(width)}"
+        for slot in range(1, row.deep + 1)
+    )
+    return [upright, Element("path", d=flat, class_="mesh", stroke_width=1)]

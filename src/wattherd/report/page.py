@@ -1,0 +1,344 @@
+"""The report: one self-contained HTML page, and its plots as files on request.
+
+The page loads nothing from anywhere and needs no script to be read; the script adds read-outs,
+sorting and hiding of policies. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from wattherd import __version__
+from wattherd.errors import UserError
+from wattherd.report import bars, heatmap, table, theme
+from wattherd.report.charts import NARROW, WIDE, Chart, trace_charts
+from wattherd.report.cluster import read_final
+from wattherd.report.compare import Row, comparison_table, trace_rows
+from wattherd.report.export import write_plots
+from wattherd.report.findings import findings
+from wattherd.report.runs import Run, RunSet, Source, TraceRuns, load_runs
+from wattherd.report.svg import Frame, tick_label
+
+FORMATS = ("html", "svg", "png", "pdf")
+BAR_FRAME = Frame(width=360, height=270, left=44, bottom=30, font=11)
+BRIEF = ("allocation-full", "savings", "pareto")
+"""Plots shown for each trace after the first."""
+
+
+def write_report(
+    directory: Path, *, out: Path | None = None, formats: Sequence[str] = ("html",)
+) -> list[Path]:
+    """Write the report of a run directory and return the files written.
+
+    Args:
+        directory: what `wattherd sim pack --out` wrote, or a directory of such directories.
+        out: the page to write, `DIR/report.html` by default; an existing directory is allowed.
+            Plots go into the folder `NAME-plots` beside it.
+        formats: any of html, svg, png and pdf; the last two need the extra `plot`.
+
+    Raises:
+        UserError: the directory cannot be used, a format is unknown, the extra is missing, or
+            the output cannot be written.
+    """
+    _check_formats(formats)
+    runs = load_runs(directory)
+    page = _page_path(directory, out)
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        written = [_write_page(runs, page)] if "html" in formats else []
+        pictures = [name for name in dict.fromkeys(formats) if name != "html"]
+        folder = page.with_name(f"{page.stem}-plots")
+        return written + (write_plots(all_charts(runs), _count(runs), folder, pictures))
+    except OSError as problem:
+        where = str(problem.filename or page)
+        raise UserError(f"cannot be written: {problem.strerror}", where=where) from None
+
+
+def _check_formats(formats: Sequence[str]) -> None:
+    for name in formats:
+        if name not in FORMATS:
+            raise UserError(f"unknown format {name!r}", hint=f"one of {', '.join(FORMATS)}")
+    if not formats:
+        raise UserError("no format to write", hint=f"any of {', '.join(FORMATS)}")
+
+
+def _page_path(directory: Path, out: Path | None) -> Path:
+    if out is None:
+        return directory / "report.html"
+    return out / "report.html" if out.is_dir() else out
+
+
+def _write_page(runs: RunSet, page: Path) -> Path:
+    page.write_text(render_page(runs), encoding="utf-8", errors="replace")
+    return page
+
+
+def _count(runs: RunSet) -> int:
+    return theme.series_count(theme.series_numbers(runs.policies))
+
+
+def all_charts(runs: RunSet) -> dict[str, Chart]:
+    """Every plot by file name: `TRACE-PLOT`, and `family-...` for the bars."""
+    numbers = theme.series_numbers(runs.policies)
+    found = {}
+    for index, trace in enumerate(runs.traces):
+        for chart in trace_charts(trace, trace_rows(trace), numbers):
+            found[f"{index + 1}-{_slug(trace.label)}-{chart.key}"] = chart
+    for measure, charts in _family_charts(comparison_table(runs), numbers):
+        for chart in charts:
+            found[f"family-{measure}-{chart.key}"] = chart
+    return found
+
+
+def _slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text).strip("-") or "trace"
+
+
+def render_page(runs: RunSet) -> str:
+    """The whole page as text."""
+    numbers = theme.series_numbers(runs.policies)
+    rows = comparison_table(runs)
+    sections = [_section(trace, numbers, index) for index, trace in enumerate(runs.traces)]
+    return _environment().get_template("report.html.j2").render(
+        version=__version__,
+        style=Markup(theme.page_rules(theme.series_count(numbers))),  # noqa: S704 - our own text
+        script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
+        numbers=numbers,
+        first=sections[0],
+        others=sections[1:],
+        families=_families(rows, numbers),
+        maps=_maps(runs.traces[0]),
+        impossible=[_impossible(source) for source in runs.sources],
+        sources=[_provenance(source) for source in runs.sources],
+    )  # fmt: skip
+
+
+def _environment() -> Environment:
+    loader = PackageLoader("wattherd.report", "assets")
+    return Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A plot as the template wants it: SVG text for wide and for narrow screens."""
+
+    title: str
+    caption: str
+    wide: Markup
+    narrow: Markup | None
+    table: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Everything the page says about one trace."""
+
+    trace: TraceRuns
+    rows: list[Row]
+    columns: list[table.Field]
+    cells: list[list[table.Cell]]
+    findings: list[str]
+    figures: list[Figure]
+    pods: str
+
+
+def _section(trace: TraceRuns, numbers: dict[str, int], index: int) -> Section:
+    rows = trace_rows(trace)
+    columns = table.fields(rows)
+    charts = trace_charts(trace, rows, numbers)
+    shown = [chart for chart in charts if index == 0 or chart.key in BRIEF]
+    return Section(
+        trace=trace,
+        rows=rows,
+        columns=columns,
+        cells=table.cells(rows, columns),
+        findings=findings(rows),
+        figures=[_figure(chart, f"s{index}-{chart.key}") for chart in shown],
+        pods=_pods(trace.runs),
+    )
+
+
+def _pods(runs: Sequence[Run]) -> str:
+    least, most = min(run.pods for run in runs), max(run.pods for run in runs)
+    few, many = tick_label(least), tick_label(most)
+    return few if least == most else f"{few} to {many}"
+
+
+def _figure(chart: Chart, key: str) -> Figure:
+    return Figure(
+        title=chart.title,
+        caption=chart.caption,
+        wide=_markup(chart, WIDE, f"{key}-w"),
+        narrow=_markup(chart, NARROW, f"{key}-n"),
+        table=chart.table,
+    )
+
+
+def _markup(chart: Chart, frame: Frame, key: str) -> Markup:
+    return Markup(chart.draw(frame, key).render())  # noqa: S704 - the SVG writer escapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyBlock:
+    """One measure for all families of traces."""
+
+    title: str
+    caption: str
+    figures: list[Figure]
+
+
+def _families(rows: Sequence[Row], numbers: dict[str, int]) -> list[FamilyBlock]:
+    blocks = []
+    for measure, charts in _family_charts(rows, numbers):
+        figures = [
+            Figure(title=chart.title, caption=chart.caption, narrow=None,
+                   wide=_markup(chart, BAR_FRAME, f"bars-{measure}-{chart.key}"))
+            for chart in charts
+        ]  # fmt: skip
+        title, _, caption = MEASURES[measure]
+        blocks.append(FamilyBlock(title=title, caption=caption, figures=figures))
+    return blocks
+
+
+MEASURES = {
+    "unallocated": (
+        "GPUs left unallocated at the end",
+        "unallocated, % of GPUs",
+        "Shorter bars waste fewer GPUs; the shortest of each trace carries its value. "
+        "Thin lines run from the lowest to the highest seed.",
+    ),
+    "savings": (
+        "Power saved at equal load",
+        "power saved, %",
+        "Longer bars save more power against the baseline, mean over 20 to 80 % arrived; the "
+        "longest of each trace carries its value. Thin lines run from the lowest to the highest "
+        "seed.",
+    ),
+}
+
+
+def _family_charts(
+    rows: Sequence[Row], numbers: dict[str, int]
+) -> list[tuple[str, list[Chart]]]:
+    """Bars only where there is more than one trace to compare."""
+    if len({row.trace for row in rows}) < 2:
+        return []
+    found = []
+    for measure, quantity in (("unallocated", bars.unallocated_pct), ("savings", bars.mean_saving)):
+        known = [row for row in rows if quantity(row)]
+        if known:
+            found.append((measure, bars.charts(known, numbers, measure, MEASURES[measure])))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMap:
+    """The final cluster of one run."""
+
+    policy: str
+    seed: int
+    used: str
+    per_column: int
+    panels: list[tuple[str, Markup]]
+
+
+def _maps(trace: TraceRuns) -> list[ClusterMap]:
+    """One map per policy that kept its final cluster, lowest seed first; best policy first."""
+    by_merit = sorted(trace_rows(trace), key=lambda row: -row.allocated_pct.mean)
+    found = []
+    for index, row in enumerate(by_merit):
+        if kept := _kept(trace, row.policy):
+            found.append(_map(*kept, f"map{index}"))
+    return [each for each in found if each.panels]
+
+
+def _kept(trace: TraceRuns, policy: str) -> tuple[Run, Path] | None:
+    for run in trace.of(policy):
+        for source in trace.sources:
+            if run in source.pack.runs and source.final_file(run).is_file():
+                return run, source.final_file(run)
+    return None
+
+
+def _map(run: Run, file: Path, key: str) -> ClusterMap:
+    found = heatmap.panels(read_final(file))
+    pitch = heatmap.pitch_for(found)
+    gpus = sum(panel.gpus for panel in found)
+    used = sum(panel.used * panel.gpus for panel in found) / gpus if gpus else 0.0
+    return ClusterMap(
+        policy=run.policy,
+        seed=run.seed,
+        used=f"{100 * used:.2f}",
+        per_column=max((panel.nodes_per_column for panel in found), default=1),
+        panels=[
+            (heatmap.panel_title(panel),
+             Markup(heatmap.draw_panel(panel, pitch, f"{key}-{at}").render()))  # noqa: S704
+            for at, panel in enumerate(found)
+        ],
+    )  # fmt: skip
+
+
+MOST_REQUESTS = 40
+
+
+def _impossible(source: Source) -> dict[str, Any]:
+    """Heads and rows for the pods that fit no node."""
+    requests = source.pack.impossible.requests
+    heads = [name for name in dict.fromkeys(k for r in requests for k in r) if name != "reason"]
+    if any("reason" in request for request in requests):
+        heads.append("reason")
+    shown = requests[:MOST_REQUESTS]
+    return {
+        "trace": source.pack.trace,
+        "pods": source.pack.impossible.pods,
+        "heads": [head.replace("_", " ") for head in heads],
+        "rows": [[_text(request.get(head)) for head in heads] for request in shown],
+        "more": len(requests) - len(shown),
+    }
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return table.NONE
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return tick_label(value) if isinstance(value, int) else str(value)
+
+
+def _provenance(source: Source) -> dict[str, str]:
+    pack = source.pack
+    seeds = sorted({run.seed for run in pack.runs})
+    command = pack.command if isinstance(pack.command, str) else " ".join(pack.command)
+    return {
+        "directory": source.directory.name or ".",
+        "version": pack.version,
+        "nodes": pack.nodes_file,
+        "pods": pack.pods_file,
+        "trace": pack.trace,
+        "load": f"{pack.load:g}",
+        "seeds": _ranges(seeds),
+        "command": command,
+    }
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    """`42..51, 60` for consecutive numbers, as the command line takes them."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}..{p[-1]}" for p in parts)
