@@ -138,6 +138,7 @@ def test_fetch_all_unverified_takes_everything(data: Path, url: str) -> None:
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 3
     assert "locked" in run("list").stdout
+    assert run("fetch", "--all", "--base-url", url).exit_code == 0, "it is recorded by now"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,13 +17,6 @@ from wattherd.workload.generate import apportion, generate_cluster, generate_pod
 from wattherd.workload.inspect import class_of, summarise
 from wattherd.workload.openb import read_nodes, read_pods
 from wattherd.workload.published import FAMILIES, LIFETIME_MEAN_S
-
-DATA = Path(os.environ.get("WATTHERD_DATA", Path(__file__).parents[3] / "shared" / "data"))
-OPENB = DATA / "openb"
-needs_trace = pytest.mark.skipif(
-    not (OPENB / "openb_pod_list_default.csv").exists(),
-    reason="the public traces are not at hand; point WATTHERD_DATA at them",
-)
 
 # Typed from the paper and the artifact's files, independently of the module under test.
 PUBLISHED_GPUS = {
@@ -285,15 +277,14 @@ def _distance(one: list[float], other: list[float]) -> float:
 TOLERATED = {"vcpu": 0.07, "memory": 0.32, "gpu_milli": 0.07, "run_s": 0.09}
 
 
-@needs_trace
-def test_marginals_are_near_those_of_the_trace(record_property: object) -> None:
+def test_marginals_are_near_those_of_the_trace(openb: Path, record_property: object) -> None:
     columns = {
         "vcpu": lambda pod: pod.request.cpu_milli,
         "memory": lambda pod: pod.request.memory_mib,
         "gpu_milli": lambda pod: pod.request.total_gpu_milli,
         "run_s": lambda pod: pod.duration_s or 0.0,
     }
-    trace = read_pods(OPENB / "openb_pod_list_default.csv", known=GPUS)
+    trace = read_pods(openb / "openb_pod_list_default.csv", known=GPUS)
     ours = default_pods()
     distances = {
         name: _distance([*map(value, trace)], [*map(value, ours)])

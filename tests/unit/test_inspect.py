@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,13 +12,6 @@ from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.request import Pod, Request
 from wattherd.workload.inspect import ClassSummary, NodeShape, class_of, summarise
 from wattherd.workload.openb import read_nodes, read_pods
-
-DATA = Path(os.environ.get("WATTHERD_DATA", Path(__file__).parents[3] / "shared" / "data"))
-OPENB = DATA / "openb"
-needs_trace = pytest.mark.skipif(
-    not (OPENB / "openb_pod_list_default.csv").exists(),
-    reason="the public traces are not at hand; point WATTHERD_DATA at them",
-)
 
 
 def a_node(name: str, *, gpus: int = 0, model: str = "", cpu_milli: int = 8000) -> NodeSpec:
@@ -132,13 +124,12 @@ def test_summaries_turn_into_plain_data() -> None:
     assert plain["run_s"]["median"] == 2.0
 
 
-@needs_trace
-def test_the_trace_has_the_published_statistics() -> None:
-    nodes = summarise(read_nodes(OPENB / "openb_node_list_gpu_node.csv", known=GPUS))
+def test_the_trace_has_the_published_statistics(openb: Path) -> None:
+    nodes = summarise(read_nodes(openb / "openb_node_list_gpu_node.csv", known=GPUS))
     assert (nodes.nodes, nodes.gpus, nodes.vcpu, nodes.memory_mib) == (
         1213, 6212, 107_018, 503_828_480,
     )  # fmt: skip
-    pods = summarise(read_pods(OPENB / "openb_pod_list_default.csv", known=GPUS))
+    pods = summarise(read_pods(openb / "openb_pod_list_default.csv", known=GPUS))
     assert (pods.pods, round(pods.vcpu), pods.memory_mib) == (8152, 85_436, 303_546_211)
     assert pods.gpus == pytest.approx(6086.8)
     assert [one.pods for one in pods.classes] == [1088, 3078, 3911, 16, 15, 44]

@@ -113,6 +113,7 @@ def test_a_node_list_may_name_cpus(tmp_path: Path) -> None:
         ("blank lines between and after", f"{PODS}\n\na,1,2,0,0\n\n\n".encode()),
         ("quotes", f'{PODS}\n"a","1",2,0,0\n'.encode()),
         ("blanks around the cells", f"{PODS}\n a , 1 ,2,0,0\n".encode()),
+        ("nameless columns that a spreadsheet left", f"{PODS},,\na,1,2,0,0,,\n".encode()),
         ("leading zeros", f"{PODS}\na,{'0' * 40}1,02,0,0\n".encode()),
     ],
 )

@@ -15,8 +15,8 @@ from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 
 _PWR = "PWR, CCGrid'25, power table of the released code"
-_AMD = "TDP and cores: AMD product page"
-_INTEL = "TDP and cores: Intel ARK"
+_AMD = "TDP and cores as published by AMD"
+_INTEL = "TDP and cores as published by Intel"
 # AnandTech measured 65 W of 225 W on Rome and 100 W of 280 W on Milan: 0.29 and 0.36.
 _CHIPLETS = "idle estimated: 0.3 of TDP, between Rome (0.29) and Milan (0.36) as AnandTech measured"
 _MONOLITH = "idle estimated: 0.15 of TDP, AnandTech's 30 to 50 W for monolithic server parts"
@@ -61,11 +61,7 @@ _CURRENT = (
     ),
     CpuModel(name="EPYC 9654", idle_w=108, max_w=360, cores=96, source=_AMD, note=_CHIPLETS),
     CpuModel(name="EPYC 9754", idle_w=108, max_w=360, cores=128, source=_AMD, note=_CHIPLETS),
-    CpuModel(name="EPYC 9575F", idle_w=120, max_w=400, cores=64, source=_AMD, note=_CHIPLETS),
-    CpuModel(name="EPYC 9755", idle_w=150, max_w=500, cores=128, source=_AMD, note=_CHIPLETS),
-    CpuModel(name="EPYC 9965", idle_w=150, max_w=500, cores=192, source=_AMD, note=_CHIPLETS),
     CpuModel(name="Xeon 8480+", idle_w=105, max_w=350, cores=56, source=_INTEL, note=_CHIPLETS),
-    CpuModel(name="Xeon 8570", idle_w=105, max_w=350, cores=56, source=_INTEL, note=_CHIPLETS),
     CpuModel(name="Xeon 8592+", idle_w=105, max_w=350, cores=64, source=_INTEL, note=_CHIPLETS),
     CpuModel(name="Xeon 6776P", idle_w=105, max_w=350, cores=64, source=_INTEL, note=_CHIPLETS),
     CpuModel(name="Xeon 6980P", idle_w=150, max_w=500, cores=128, source=_INTEL, note=_CHIPLETS),

@@ -48,7 +48,7 @@ def list_traces(output: str) -> None:
             "name": entry.name,
             "kind": entry.kind,
             "bytes": entry.size_bytes,
-            "checksum": "published" if entry.sha256 else "none",
+            "checksum": "known" if entry.sha256 else "none",
             "on_disk": str(condition(entry, directory)),
             "can_generate": entry.name != "all_node",
             "file": entry.file,
@@ -92,16 +92,18 @@ def fetch(
     """
     from wattherd.workload.fetch import fetch as fetch_one
     from wattherd.workload.fetch import trace_url
-    from wattherd.workload.public_files import data_directory
+    from wattherd.workload.public_files import data_directory, read_lock
 
-    chosen, left_out = _chosen(names, everything, unverified)
+    chosen = _chosen(names, everything=everything)
+    where = directory or data_directory()
+    left_out: list[str] = []
+    if everything and not unverified:
+        locked = read_lock(where)
+        left_out = [one.name for one in chosen if not one.sha256 and one.file not in locked]
     for entry in chosen:
-        got = fetch_one(
-            entry,
-            directory or data_directory(),
-            url=base_url or trace_url(),
-            unverified=unverified,
-        )
+        if entry.name in left_out:
+            continue
+        got = fetch_one(entry, where, url=base_url or trace_url(), unverified=unverified)
         click.echo(f"{entry.name}: {got.said()}", err=True)
         click.echo(got.path)
     if left_out:
@@ -137,16 +139,18 @@ def generate(
     directory: Path,
     force: bool,
 ) -> None:
-    """Make a cluster and a workload from published statistics; prints the two files.
+    """Make a cluster and a workload from published statistics.
 
-    Without --pods and --load there are as many pods per node as in the published list.
+    Prints the paths of the two files. Without --pods and --load there are as many pods per node
+    as in the published list.
     """
     from wattherd.workload import published
     from wattherd.workload.generate import generate_cluster, generate_pods, write_openb
 
     if pods is not None and load is not None:
         raise UserError("--pods and --load both say how many pods", hint="give one of them")
-    _refuse_to_overwrite(directory, force)
+    if not force:
+        _refuse_to_overwrite(directory)
     mix = published.family_of(family)
     cluster = generate_cluster(nodes=nodes, seed=seed)
     if pods is None and load is None:
@@ -168,7 +172,10 @@ def generate(
 @click.argument("file")
 @_output
 def inspect(file: str, output: str) -> None:
-    """Print the statistics of a node list or pod list: a FILE, or a public trace on disk."""
+    """Print the statistics of a node list or pod list.
+
+    FILE is a path, or the name of a public trace that is on disk.
+    """
     from wattherd.catalog.gpus import GPUS
     from wattherd.workload.inspect import summarise
     from wattherd.workload.openb import read_nodes, read_pods
@@ -187,26 +194,17 @@ def inspect(file: str, output: str) -> None:
     _print_table(summary.rows())
 
 
-def _chosen(
-    names: Sequence[str], everything: bool, unverified: bool
-) -> tuple[list[PublicFile], list[str]]:
-    """The files to fetch, and the names that `--all` leaves out for want of a checksum."""
+def _chosen(names: Sequence[str], *, everything: bool) -> list[PublicFile]:
     from wattherd.workload.public_files import PUBLIC_FILES, public_file
 
     if bool(names) == everything:
         raise UserError("name the traces to fetch, or say --all", hint="see wattherd traces list")
-    if names:
-        return [public_file(name) for name in names], []
-    entries = list(PUBLIC_FILES.values())
-    if unverified:
-        return entries, []
-    left_out = [entry.name for entry in entries if entry.sha256 is None]
-    return [entry for entry in entries if entry.sha256], left_out
+    return list(PUBLIC_FILES.values()) if everything else [public_file(name) for name in names]
 
 
-def _refuse_to_overwrite(directory: Path, force: bool) -> None:
+def _refuse_to_overwrite(directory: Path) -> None:
     for name in ("nodes.csv", "pods.csv"):
-        if not force and (directory / name).exists():
+        if (directory / name).exists():
             raise UserError(
                 "exists already", where=str(directory / name), hint="--force overwrites it"
             )

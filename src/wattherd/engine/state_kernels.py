@@ -11,11 +11,11 @@ from wattherd.jit import kernel
 MAX_PODS_PER_NODE = 1001
 """Pods per node in the published simulator (FGD artifact)."""
 
-# Columns of the running totals. Fragmentation is counted in 1e-6 milli-GPU, power in mW: as
+# Columns of the running totals. Fragmentation is counted in 1e-9 milli-GPU, power in mW: as
 # integers, so that sums neither drift nor depend on the order of events.
 USED_MILLI, CPU_MW, GPU_MW, FRAGMENT, CHANGES, IDLE_MILLI = 0, 1, 2, 3, 4, 5
 TOTALS = 6
-FRAGMENT_UNIT = 1e-6
+FRAGMENT_UNIT = 1e-9
 
 
 @kernel

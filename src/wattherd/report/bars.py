@@ -16,6 +16,7 @@ from wattherd.report.svg import (
     Axis,
     Element,
     Frame,
+    Point,
     Scale,
     bar,
     document,
@@ -23,6 +24,7 @@ from wattherd.report.svg import (
     room_for_ticks,
     round_domain,
     segment,
+    text_width,
     tick_label,
     y_axis,
 )
@@ -31,12 +33,13 @@ from wattherd.report.theme import series_class
 FAMILIES = {
     "cpu": "CPU-only requests",
     "gpushare": "GPU-sharing requests",
-    "multigpu": "multi-GPU requests",
-    "gpuspec": "requests for certain GPU models",
+    "multigpu": "Multi-GPU requests",
+    "gpuspec": "Requests for certain GPU models",
 }
-OTHER = "other traces"
+OTHER = "Other traces"
 GAP = 14.0
 """Space between two traces."""
+WIDEST = 26.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,42 +98,36 @@ def bar_domain(
 
 
 def draw_bars(plot: BarPlot, numbers: dict[str, int], frame: Frame, key: str) -> Element:
-    """The bars of one family; the best value of each trace is printed on its bar."""
+    """The bars of one family; below each trace stands who is best, and at what value."""
     axis = Axis(low=plot.low, high=plot.high, title=plot.y_title, count=5)
     frame = replace(frame, left=room_for_ticks(axis, frame))
     y = Scale(plot.low, plot.high, *frame.y_range)
-    marks = Element("g")
     left, right = frame.x_range
-    width = (right - left - GAP * len(plot.groups)) / max(1, sum(map(len, plot.groups.values())))
-    x = left + GAP / 2
-    for trace, rows in plot.groups.items():
-        marks.add(*_group(plot, rows, numbers, x, width, y))
-        middle = x + width * len(rows) / 2
-        marks.add(label(trace, middle, frame.y_range[0] + 14, anchor="middle", class_="axis-title"))
-        x += width * len(rows) + GAP
+    share = (right - left) / len(plot.groups)
+    marks = Element("g")
+    for place, (trace, rows) in enumerate(plot.groups.items()):
+        middle, floor = left + (place + 0.5) * share, frame.y_range[0]
+        marks.add(*_group(plot, rows, numbers, middle, share - GAP, y))
+        marks.add(label(trace, middle, floor + 13, anchor="middle", class_="axis-title"))
+        marks.add(*_best(plot, rows, numbers, (middle, floor + 28), share / frame.font))
     return document(
         frame, y_axis(axis, y, frame), marks, title=plot.title, about=plot.about, key=key
     )
 
 
 def _group(
-    plot: BarPlot, rows: Sequence[Row], numbers: dict[str, int], x: float, width: float, y: Scale
+    plot: BarPlot, rows: Sequence[Row], numbers: dict[str, int], middle: float, room: float, y: Scale
 ) -> list[Element]:
+    width = min(WIDEST, room / len(rows))
+    thick = max(width - 1.5, 1.0)
     found: list[Element] = []
-    known = [(row, value) for row in rows if (value := plot.quantity(row))]
-    pick = min if plot.smaller_is_better else max
-    best = pick((value.mean for _, value in known), default=None)
     for place, row in enumerate(rows):
-        value = plot.quantity(row)
-        if value is None:
-            continue
-        at, me = x + place * width, series_class(numbers[row.policy])
-        tip = f"{row.trace}, {row.policy}: {tick_label(value.mean, 2)} %"
-        thick = max(width - 1.5, 1.0)
-        found.append(bar(at, thick, (y(0), y(value.mean)), f"bar {me}", tip))
-        found += _range(value, at + thick / 2, y)
-        if value.mean == best:
-            found.append(_best(value, at + thick / 2, y, plot.digits))
+        if value := plot.quantity(row):
+            x = middle + (place - len(rows) / 2) * width
+            me = series_class(numbers[row.policy])
+            tip = f"{row.trace}, {row.policy}: {tick_label(value.mean, 2)} %"
+            found.append(bar(x, thick, (y(0), y(value.mean)), f"bar {me}", tip))
+            found += _range(value, x + thick / 2, y)
     return found
 
 
@@ -138,9 +135,19 @@ def _range(value: Spread, x: float, y: Scale) -> list[Element]:
     return [segment((x, y(value.low)), (x, y(value.high)), "spread")] if value.seeds > 1 else []
 
 
-def _best(value: Spread, x: float, y: Scale, digits: int) -> Element:
-    top = y(max(value.high, 0.0)) - 9
-    return label(tick_label(value.mean, digits), x, top, anchor="middle", class_="axis-title")
+def _best(
+    plot: BarPlot, rows: Sequence[Row], numbers: dict[str, int], at: Point, room: float
+) -> list[Element]:
+    """The best policy's name, where it fits, and value; `room` in units of the font size."""
+    known = [(value.mean, row.policy) for row in rows if (value := plot.quantity(row))]
+    if len(known) < 2:
+        return []
+    value, policy = min(known) if plot.smaller_is_better else max(known)
+    figure = tick_label(value, plot.digits)
+    whole = f"{policy} {figure}"
+    text = whole if text_width(whole, 1.0) <= room else figure
+    me = series_class(numbers[policy])
+    return [label(text, *at, anchor="middle", class_=f"name {me}")]
 
 
 def charts(

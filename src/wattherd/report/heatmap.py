@@ -6,6 +6,7 @@ cells is drawn over them with dashed lines, so a thousand nodes take a few kilob
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ TITLE, SIDE, SMALLEST = 30.0, 22.0, 220.0
 ROW_GAP = 7.0
 PITCHES = (14.0, 12.0, 10.0, 8.0, 7.0, 6.0, 5.0)
 MAP_WIDTH = 1096.0
-TALL = 640.0
+TALL = 660.0
 """All panels together should not be taller, so that the map fits a screen."""
 
 Cell = tuple[float, float, float, float]
@@ -87,8 +88,14 @@ class _Row:
     height: float
 
 
+def _per_row(panel: Panel, pitch: float) -> int:
+    """Columns in a row, the same in all rows but for a remainder."""
+    rows = math.ceil(len(panel.columns) / (MAP_WIDTH // pitch))
+    return math.ceil(len(panel.columns) / rows)
+
+
 def _rows(panel: Panel, pitch: float) -> list[_Row]:
-    per_row = int(MAP_WIDTH // pitch)
+    per_row = _per_row(panel, pitch)
     found: list[_Row] = []
     top = 0.0
     for at in range(0, len(panel.columns), per_row):
@@ -124,7 +131,7 @@ def draw_panel(panel: Panel, pitch: float, key: str) -> Element:
         about="A column per node, a cell per GPU, darker where more of it is in use; "
         "the bar below is the node's CPU.",
         key=key,
-        data_heat=f"{number(pitch)} {int(MAP_WIDTH // pitch)}",
+        data_heat=f"{number(pitch)} {_per_row(panel, pitch)}",
         data_tops=" ".join(number(row.top) for row in rows),
         data_nodes="|".join(_tip(column) for column in panel.columns),
     )

@@ -47,9 +47,13 @@ class Placed:
 
 
 def place_around(
-    points: Sequence[Point], widths: Sequence[float], height: float, bounds: Box
+    points: Sequence[Point],
+    widths: Sequence[float],
+    height: float,
+    bounds: Box,
+    obstacles: Sequence[Box] = (),
 ) -> list[Placed]:
-    """A place near each point for a label `widths[i]` wide, avoiding points and other labels.
+    """A place near each point for a label `widths[i]` wide, avoiding all other marks.
 
     Greedy, most crowded point first, over a fixed list of candidate places; the cheapest by
     overlap, then by distance, wins.
@@ -57,7 +61,7 @@ def place_around(
     taken: list[Box] = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
     placed: list[Placed | None] = [None] * len(points)
     for index in sorted(range(len(points)), key=lambda i: (-_crowd(points, i), i)):
-        others = [box for other, box in enumerate(taken) if other != index]
+        others = [box for other, box in enumerate(taken) if other != index] + list(obstacles)
         best = min(
             _candidates(points[index]),
             key=lambda place: _cost(place, points[index], widths[index], height, others, bounds),

@@ -35,8 +35,10 @@ from wattherd.report.theme import series_class
 
 ROW = 15.0
 """Height of a line of labels."""
-FAR = 34.0
+FAR = 48.0
 """A label further than this from its line end is no longer read as its name."""
+EARLY = 0.25
+"""No guide in this share of the range: one node more or less decides there."""
 MOST_NAMES = 16
 BOLD = 1.06
 Y_TICKS = 6
@@ -193,9 +195,10 @@ def _names(canvas: _Canvas) -> list[Element]:
     return _guided_names(canvas)
 
 
-def _places(canvas: _Canvas, names: list[_Name]) -> list[float]:
+def _places(canvas: _Canvas, names: list[_Name], *, above: float = 0.0) -> list[float]:
+    """Heights of a column of names that leaves `above` free at its head."""
     bottom, top = canvas.frame.y_range
-    return spread_out([name.at[1] for name in names], ROW, top + 2, bottom - 2)
+    return spread_out([name.at[1] for name in names], ROW, top + 2 + above, bottom - 2)
 
 
 def _end(canvas: _Canvas, series: Series) -> _Name | None:
@@ -226,9 +229,10 @@ def _guided_names(canvas: _Canvas) -> list[Element]:
     names = max(_columns(canvas), key=lambda column: _separation(canvas, column))
     x, (bottom, top) = names[0].at[0], canvas.frame.y_range
     marks = [segment((x, bottom), (x, top), "guide")]
-    marks.append(_guide_note(canvas, names))
+    places = _places(canvas, names, above=ROW)
+    marks.append(_guide_note(canvas, names[0].at[0], min(places) - ROW - 2))
     marks += [dot(name.at, 3, f"dot {series_class(name.series.number)}") for name in names]
-    for name, place in zip(names, _places(canvas, names), strict=True):
+    for name, place in zip(names, places, strict=True):
         me = series_class(name.series.number)
         right = canvas.frame.x_range[1]
         text = _text(canvas.plot, name.series, canvas.frame, name.value)
@@ -237,25 +241,25 @@ def _guided_names(canvas: _Canvas) -> list[Element]:
     return marks
 
 
-def _guide_note(canvas: _Canvas, names: list[_Name]) -> Element:
+def _guide_note(canvas: _Canvas, at: float, height: float) -> Element:
     """Says at the head of the column of names where its values are taken."""
     x = canvas.x
-    load = x.low + (names[0].at[0] - x.start) / (x.stop - x.start) * (x.high - x.low)
-    above = min(_places(canvas, names)) - ROW - 2
-    note = f"at {load:.0f} %, dotted:"
-    return label(note, canvas.frame.x_range[1] + 6, max(above, 6.0))
+    load = x.low + (at - x.start) / (x.stop - x.start) * (x.high - x.low)
+    return label(f"at {load:.0f} %, dotted:", canvas.frame.x_range[1] + 6, height)
 
 
 def _columns(canvas: _Canvas) -> list[list[_Name]]:
-    """All series at each x; only columns in which as many as possible have a value."""
+    """All series at each x where as many as possible have a value, past the first stretch."""
     columns: dict[float, list[_Name]] = {}
     for series in canvas.plot.series:
         for at, value in zip(series.x, series.y, strict=True):
             if canvas.plot.x_low <= at <= canvas.plot.x_high and math.isfinite(value):
                 point = (canvas.x(at), canvas.y(value))
                 columns.setdefault(at, []).append(_Name(series, point, value))
+    start = canvas.plot.x_low + EARLY * (canvas.plot.x_high - canvas.plot.x_low)
     most = max(len(column) for column in columns.values())
-    return [column for column in columns.values() if len(column) == most]
+    full = {at: column for at, column in columns.items() if len(column) == most}
+    return [column for at, column in full.items() if at >= start] or list(full.values())
 
 
 def _separation(canvas: _Canvas, column: list[_Name]) -> float:

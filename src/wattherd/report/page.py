@@ -26,7 +26,7 @@ from wattherd.report.runs import Run, RunSet, Source, TraceRuns, load_runs
 from wattherd.report.svg import Frame, tick_label
 
 FORMATS = ("html", "svg", "png", "pdf")
-BAR_FRAME = Frame(width=360, height=270, left=44, bottom=30, font=11)
+BAR_FRAME = Frame(width=360, height=280, bottom=42, font=11)
 BRIEF = ("allocation-full", "savings", "pareto")
 """Plots shown for each trace after the first."""
 
@@ -216,15 +216,15 @@ MEASURES = {
     "unallocated": (
         "GPUs left unallocated at the end",
         "unallocated, % of GPUs",
-        "Shorter bars waste fewer GPUs; the shortest of each trace carries its value. "
+        "Shorter bars waste fewer GPUs; the best policy of each trace is named below it. "
         "Thin lines run from the lowest to the highest seed.",
     ),
     "savings": (
         "Power saved at equal load",
         "power saved, %",
         "Longer bars save more power against the baseline, mean over 20 to 80 % arrived; the "
-        "longest of each trace carries its value. Thin lines run from the lowest to the highest "
-        "seed.",
+        "best policy of each trace is named below it. Thin lines run from the lowest to the "
+        "highest seed.",
     ),
 }
 

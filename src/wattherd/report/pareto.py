@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.report.compare import Row, Spread, pareto_front, power_and_gpus
-from wattherd.report.labels import Placed, place_around
+from wattherd.report.labels import Box, Placed, place_around
 from wattherd.report.svg import (
     Axis,
     Element,
@@ -48,14 +48,15 @@ def draw_pareto(
     y = Scale(y_span.low, y_span.high, *frame.y_range)
     marks = [_mark(row, points[row.policy], numbers[row.policy], x, y) for row in shown]
     front = [(x(points[name][0]), y(points[name][1])) for name in pareto_front(points)]
+    edge = _staircase(front, frame)
     return document(
         frame,
         x_axis(x_span, x, frame),
         y_axis(y_span, y, frame),
-        polyline(_staircase(front, frame), "front"),
+        polyline(edge, "front"),
         Element("g", *_whiskers(marks)),
         Element("g", *(_dot(mark) for mark in marks)),
-        Element("g", *_labels(marks, frame)),
+        Element("g", *_labels(marks, edge, frame)),
         title=title,
         about=about,
         key=key,
@@ -116,11 +117,14 @@ def _dot(mark: _Mark) -> Element:
     return dot(mark.at, 6, f"dot {series_class(mark.number)}", mark.tip)
 
 
-def _labels(marks: Sequence[_Mark], frame: Frame) -> list[Element]:
+def _labels(marks: Sequence[_Mark], edge: Sequence[Point], frame: Frame) -> list[Element]:
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     widths = [text_width(mark.name, frame.font) * 1.08 for mark in marks]
     bounds = (left + 2, top, right + frame.right - 2, bottom)
-    places = place_around([mark.at for mark in marks], widths, 15, bounds)
+    lines = [*zip(edge, edge[1:], strict=False), *(w for mark in marks for w in mark.whiskers)]
+    places = place_around(
+        [mark.at for mark in marks], widths, 15, bounds, [_around(*line) for line in lines]
+    )
     found = []
     for mark, place in zip(marks, places, strict=True):
         me = series_class(mark.number)
@@ -128,6 +132,11 @@ def _labels(marks: Sequence[_Mark], frame: Frame) -> list[Element]:
             found.append(segment(mark.at, _near_end(place), f"leader {me}"))
         found.append(label(mark.name, place.x, place.y, anchor=place.anchor, class_=f"name {me}"))
     return found
+
+
+def _around(start: Point, end: Point) -> Box:
+    (left, right), (top, bottom) = sorted((start[0], end[0])), sorted((start[1], end[1]))
+    return left - 1, top - 1, right + 1, bottom + 1
 
 
 def _near_end(place: Placed) -> Point:

@@ -1,9 +1,10 @@
 """Colours of the report: a light and a dark set, and the style sheets made from them.
 
 Lines use the palette of Okabe and Ito (jfly.uni-koeln.de/color), which people with the common
-forms of colour blindness can tell apart, without its yellow, which is too faint on white; text of
-the same colour is darker (lighter on a dark page) to stay readable. Past seven series the colours
-repeat with another dash. The heat scale runs through one hue from free to full.
+forms of colour blindness can tell apart, without its yellow, which is too faint on white, and then
+wine, olive and a violet after Paul Tol's sets; text of the same colour is darker (lighter on a
+dark page) to stay readable. Past ten series the colours repeat, dashed or hollow. The heat scale
+runs through one hue from free to full.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ _SERIES = (  # light line, light text, dark line, dark text
     ("#e69f00", "#8f6300", "#edb437", "#f0c25c"),
     ("#56b4e9", "#2274a5", "#8fd0f5", "#a5daf8"),
     ("#3b3f45", "#3b3f45", "#d5d9de", "#d5d9de"),
+    ("#882255", "#882255", "#c95f93", "#dd86b0"),
+    ("#999933", "#6b6b1d", "#c2c25a", "#cfcf7a"),
+    ("#5b3fb5", "#5b3fb5", "#9f8af0", "#b6a6f5"),
 )
-_DASHES = ("", "7 3", "2 3")
+_DASHES = ("", "6 3", "2 3")
 
 _PAGE_LIGHT = {
     "page": "#f6f7f9", "card": "#ffffff", "ink": "#1d2127", "muted": "#5a626d",
@@ -38,7 +42,7 @@ _PAGE_DARK = {
     "faint": "#2d333b", "edge": "#454d58", "accent": "#6db8ec", "best": "#173a30",
     "best-ink": "#8fe3c6", "warn": "#3a3017", "cpu": "#edb437",
 }  # fmt: skip
-_HEAT_LIGHT = ("#eef1f5", "#0b4f82")
+_HEAT_LIGHT = ("#dde4ec", "#0b4f82")
 _HEAT_DARK = ("#2b323b", "#7cc4f4")
 
 
@@ -79,20 +83,33 @@ def plot_rules(series: int) -> str:
     rules = [read_asset("plot.css")]
     for index in range(series):
         me = series_class(index)
-        dash = _DASHES[index // len(_SERIES) % len(_DASHES)]
+        dash = _DASHES[_round(index) % len(_DASHES)]
         pattern = f"stroke-dasharray:{dash};" if dash else ""
         rules.append(f".{me}.line,.{me}.leader,.{me}.whisker{{stroke:var(--c{index})}}")
         rules.append(f".{me}.line{{{pattern}fill:none}}")
         rules.append(f".{me}.band,.{me}.dot,.{me}.bar{{fill:var(--c{index})}}")
         rules.append(f".{me}.name{{fill:var(--t{index})}}")
+        if _round(index):
+            hollow = f"stroke:var(--c{index});stroke-width:1.5;fill-opacity:.25"
+            rules.append(f".{me}.bar,.{me}.dot{{{hollow}}}")
     rules += [f".h{step}{{fill:var(--h{step})}}" for step in range(HEAT_STEPS + 1)]
     return "\n".join(rules)
+
+
+def _round(index: int) -> int:
+    """How often the colours have been used up before series `index`."""
+    return index // len(_SERIES)
+
+
+def _swatch(index: int) -> str:
+    colour = f"var(--c{index})"
+    return f"box-shadow:inset 0 0 0 3px {colour}" if _round(index) else f"background:{colour}"
 
 
 def page_rules(series: int) -> str:
     """The whole style sheet of the page: both colour sets, page and plots."""
     legend = [
-        f".{series_class(index)}.swatch{{background:var(--c{index})}}\n"
+        f".{series_class(index)}.swatch{{{_swatch(index)}}}\n"
         f".hide-{index} .{series_class(index)}:not(.swatch):not(.entry){{display:none}}"
         for index in range(series)
     ]

@@ -31,7 +31,8 @@ from wattherd.workload.public_files import (
 if TYPE_CHECKING:
     import requests
 
-# One repository holds all 26 files; this commit comes after the last change to any of them.
+# One repository holds all 26 files. The commit is pinned so that they cannot change under us; it
+# added another trace, years after these were published and last changed.
 BASE_URL = (
     "https://raw.githubusercontent.com/alibaba/clusterdata/"
     "358ef992044f8393cb17d750e360cb5c26b7bdae/cluster-trace-gpu-v2023/csv"
@@ -162,7 +163,7 @@ class _Download:
     entry: PublicFile
     patience: Patience
 
-    def __call__(self, url: str, output_file: str, pooch: object) -> None:
+    def __call__(self, url: str, output_file: str, _pooch: object) -> None:
         import requests
 
         timeout = (self.patience.connect_s, self.patience.stall_s)

@@ -7,9 +7,11 @@ and memory; total CPU and memory (met within 1 %); median, mean, p90, p99 and ma
 lifetime; the six weeks within which pods arrive; the emphasis of every family.
 
 Assumed by us, because nothing was published: every request below the top five (CPU sizes and
-shares were chosen so that the totals come out), memory per vCPU of a class, lifetimes between
-and below the published quantiles, independence of lifetime and request, Poisson arrivals, and
-which GPU models a constrained pod accepts (only one-GPU pods are constrained).
+shares were chosen by hand so that the totals come out), memory per vCPU of a class, lifetimes
+between and below the published quantiles, independence of lifetime and request, Poisson
+arrivals, and which GPU models a constrained pod accepts (only one-GPU pods are constrained; the
+weights are round numbers in the order of frequency that the public gpuspec lists show). The run
+time of a pod follows the published lifetimes, which include a wait of 2 s in the median.
 
 Shares are met by count (largest remainder), not by drawing: the seed decides order, lifetimes
 and arrival times. This module knows nothing of files except `write_openb`.

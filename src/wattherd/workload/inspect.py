@@ -256,10 +256,18 @@ def _spread(values: Iterable[float]) -> Spread:
 
 
 def _spread_text(spread: Spread) -> str:
-    return (
-        f"{spread.least:,.6g} to {spread.most:,.6g}, median {spread.median:,.6g},"
-        f" mean {spread.mean:,.6g}, p90 {spread.p90:,.6g}, p99 {spread.p99:,.6g}"
+    parts = (
+        f"{_number(spread.least)} to {_number(spread.most)}",
+        f"median {_number(spread.median)}",
+        f"mean {_number(spread.mean)}",
+        f"p90 {_number(spread.p90)}",
+        f"p99 {_number(spread.p99)}",
     )
+    return ", ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _node_text(shape: NodeShape) -> str:

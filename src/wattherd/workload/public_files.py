@@ -66,7 +66,7 @@ class Condition(StrEnum):
 
     MISSING = "missing"
     VERIFIED = "verified"
-    """It has the published checksum."""
+    """It has the checksum of the published file."""
     LOCKED = "locked"
     """No checksum is known; it is what was first fetched."""
     UNVERIFIED = "unverified"

@@ -53,7 +53,7 @@ def rows(
     with opened(path) as stream:
         lines = _csv_rows(_lines(stream, path), path)
         _, header = next(lines, (0, []))
-        pick = _picker(_named(header, path), layout, others, path)
+        pick = _picker(_named(header, layout, path), layout, others, path)
         count = 0
         for count, (line, row) in enumerate(lines, start=1):
             if len(row) != len(header):
@@ -95,16 +95,14 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[tuple[int, list[str]
         raise UserError(f"not CSV: {error}", where=where, hint=_WRONG_FILE) from None
 
 
-def _named(header: list[str], path: Path) -> list[str]:
-    """Column names without surrounding blanks, each once."""
+def _named(header: list[str], layout: Layout, path: Path) -> list[str]:
+    """Column names without surrounding blanks; those of the layout stand there once at most."""
     if not header:
         raise UserError("the file is empty", where=str(path), hint="expected a CSV with a header")
     names = [name.strip() for name in header]
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for name in layout.columns:
+        if names.count(name) > 1:
             raise UserError(f"column {shown(name)} appears twice", where=f"{path}:1")
-        seen.add(name)
     return names
 
 

@@ -1,0 +1,100 @@
+"""`wattherd reproduce`: rerun a published experiment and print published | ours | difference."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from wattherd.cli.options import output_option, parse_seeds
+from wattherd.cli.progress import tracked
+
+if TYPE_CHECKING:
+    from wattherd.service.reproduce.checks import Check
+
+PAPERS = ("fgd-atc23", "pwr-ccgrid25")
+
+
+@click.command()
+@click.argument("paper", type=click.Choice(PAPERS))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the public files.  [default: $WATTHERD_DATA/openb, else what was fetched]",
+)
+@click.option("--trace", "traces", multiple=True, help="Only this trace; may be given repeatedly.")
+@click.option(
+    "--seed", default="42..51", show_default=True, metavar="N|A..B|A,B,C", help="Seeds to run."
+)
+@click.option(
+    "--processes", type=click.IntRange(1, 256), help="Runs at a time.  [default: one per core]"
+)
+@output_option
+def reproduce(
+    *,
+    paper: str,
+    data: Path | None,
+    traces: tuple[str, ...],
+    seed: str,
+    processes: int | None,
+    output: str,
+) -> int:
+    """Rerun PAPER's experiments; exit code 1 if a figure differs by more than promised."""
+    from wattherd.service.reproduce import fgd_atc23, pwr_ccgrid25
+    from wattherd.service.reproduce.source import OpenbFiles
+    from wattherd.workload.public_files import data_directory
+
+    files = OpenbFiles(data or data_directory())
+    chosen = files.traces(traces)
+    module = {"fgd-atc23": fgd_atc23, "pwr-ccgrid25": pwr_ccgrid25}[paper]
+    workers = processes or os.cpu_count() or 1
+    _say_how(files.directory)
+    stream = module.compare(files, chosen, parse_seeds(seed), processes=workers)
+    checks = list(tracked(stream, len(chosen) * 3 * len(module.POLICIES), paper))
+    failed = [check for check in checks if not check.holds]
+    _show(paper, checks, output)
+    click.echo(f"{len(checks) - len(failed)} of {len(checks)} figures hold", err=True)
+    return 1 if failed or not checks else 0
+
+
+def _say_how(directory: Path) -> None:
+    if any((directory / "orders").glob("*.json.gz")):
+        click.echo("comparing run by run: the authors' arrival and tie orders are there", err=True)
+    else:
+        click.echo(
+            "no order files (they are not public): comparing means over seeds of our own draws",
+            err=True,
+        )
+
+
+def _show(paper: str, checks: list[Check], output: str) -> None:
+    if output == "json":
+        rows = [
+            asdict(check) | {"difference": check.difference, "holds": check.holds}
+            for check in checks
+        ]
+        click.echo(json.dumps({"schema": "wattherd.reproduce/1", "paper": paper, "checks": rows}))
+        return
+    from wattherd.cli.tables import print_table
+
+    print_table(
+        ["TRACE", "POLICY", "QUANTITY", "PUBLISHED", "OURS", "DIFFERENCE", "ALLOWED", "HOLDS"],
+        [
+            [
+                check.trace,
+                check.policy,
+                check.quantity,
+                f"{check.published:.4f}",
+                f"{check.ours:.4f}",
+                f"{check.difference:+.5f}",
+                "shown only" if check.tolerance is None else f"{check.tolerance:g}",
+                "yes" if check.holds else "NO",
+            ]
+            for check in checks
+        ],
+        right_from=3,
+    )

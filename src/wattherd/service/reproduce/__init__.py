@@ -1,0 +1,1 @@
+"""Rerun published experiments and compare, number by number. One module per publication."""

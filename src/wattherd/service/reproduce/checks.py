@@ -1,0 +1,27 @@
+"""A published figure beside ours, and whether the difference is within what was promised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """`tolerance` None means that the row informs and cannot fail; the same unit throughout."""
+
+    trace: str
+    policy: str
+    quantity: str
+    published: float
+    ours: float
+    tolerance: float | None
+
+    @property
+    def difference(self) -> float:
+        """Ours minus published."""
+        return self.ours - self.published
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is within the tolerance (a hair is left for the last digit)."""
+        return self.tolerance is None or abs(self.difference) <= self.tolerance * (1 + 1e-9) + 1e-12
