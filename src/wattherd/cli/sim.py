@@ -14,7 +14,7 @@ from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.pack import Experiment, Run
+    from wattherd.service.pack import Experiment
 
 DEFAULT_POLICIES = "wattherd,fgd,pwr+fgd:0.1,best-fit"
 
@@ -127,10 +127,8 @@ def _run_and_show(
     impossible = never_fits(experiment.pods, experiment.cluster)
     if impossible:
         _warn_impossible(sum(one.count for one in impossible), impossible[0].reason)
-    finished: dict[int, Run] = {}
     stream = run_all(experiment, policies, seeds, processes=workers)
-    for position, run in tracked(stream, len(policies) * len(seeds), "packing"):
-        finished[position] = run
+    finished = dict(tracked(stream, len(policies) * len(seeds), "packing"))
     runs = [finished[position] for position in sorted(finished)]
     result = document(
         experiment,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+import click
+
 PIPE_WIDTH = 200
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right_from: int = 99) -> None:
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, right_from: int = 99
+) -> None:
     """Print `rows`; columns from number `right_from` on are numbers and align right."""
     from rich.console import Console
     from rich.table import Table
@@ -24,11 +28,11 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right_fro
 
 def print_comparison(result: Mapping[str, object]) -> None:
     """The headline figures of a `wattherd.pack/1` document, one row per policy."""
+    from pathlib import Path
+
     from wattherd.report.compare import trace_rows
     from wattherd.report.runs import Source, group, parse_pack
     from wattherd.report.table import cells, fields
-
-    from pathlib import Path
 
     source = Source(directory=Path(), pack=parse_pack(result))
     for trace in group([source]).traces:
@@ -36,8 +40,12 @@ def print_comparison(result: Mapping[str, object]) -> None:
         columns = fields(rows)
         head = ["POLICY", "SEEDS", *(f"{c.group} {c.head} {c.unit}".strip() for c in columns)]
         printed = [
-            [row.policy, str(row.seeds), *(f"{cell.mean}{'*' if cell.best else ''}" for cell in line)]
+            [
+                row.policy,
+                str(row.seeds),
+                *(f"{cell.mean}{'*' if cell.best else ''}" for cell in line),
+            ]
             for row, line in zip(rows, cells(rows, columns), strict=True)
         ]
         print_table(head, printed, right_from=1)
-    print("* best of the column; savings are power against fgd at equal arrived load")
+    click.echo("* best of the column; savings are power against fgd at equal arrived load")

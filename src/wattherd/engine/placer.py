@@ -5,7 +5,6 @@ The simulator's `sim pack`, the core's cycle and the Kubernetes extender all com
 
 from __future__ import annotations
 
-import numpy as np
 from numpy.random import Generator
 
 from wattherd.engine.reference import decide_reference
@@ -41,8 +40,8 @@ class Placer:
         self.policy = policy
         self._draws = draws
         self._random_ties = random_ties or policy.random_ties
-        self._decide = decide if compiled and policy.compiled else decide_reference
-        self._plan = plan_of(policy) if self._decide is decide else policy
+        self._plan = plan_of(policy)
+        self._decide = self._by_kernels if compiled and policy.compiled else self._by_definition
         self._table = self._sized_table()
 
     def _sized_table(self) -> Table:
@@ -56,18 +55,7 @@ class Placer:
             self._table = self._sized_table()
         pick = float(self._draws.random()) if self._random_ties else _ORDERED
         pick_gpu = float(self._draws.random()) if self.policy.random_gpu else _ORDERED
-        node, mask = self._decide(
-            self.state.world,
-            self._table,
-            self._plan,
-            self.state.log,
-            self.state.totals,
-            shape,
-            request.memory_mib,
-            self.policy.direct,
-            pick,
-            pick_gpu,
-        )
+        node, mask = self._decide(shape, request.memory_mib, pick, pick_gpu)
         return None if node == NO_NODE else Allocation(request, node, _bits(mask))
 
     def place_one(self, request: Request) -> Allocation | None:
@@ -76,6 +64,27 @@ class Placer:
         if allocation is not None:
             self.state.place(allocation)
         return allocation
+
+    def _by_kernels(self, shape: int, memory: int, pick: float, pick_gpu: float) -> tuple[int, int]:
+        state = self.state
+        found: tuple[int, int] = decide(
+            state.world,
+            self._table,
+            self._plan,
+            state.log,
+            state.totals,
+            shape,
+            memory,
+            self.policy.direct,
+            pick,
+            pick_gpu,
+        )
+        return found
+
+    def _by_definition(
+        self, shape: int, memory: int, pick: float, pick_gpu: float
+    ) -> tuple[int, int]:
+        return decide_reference(self.state, self._table, self.policy, shape, memory, pick, pick_gpu)
 
 
 _SINGLE = tuple((gpu,) for gpu in range(64))

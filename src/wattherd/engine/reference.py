@@ -9,26 +9,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.engine.state_kernels import CHANGES, MAX_PODS_PER_NODE
+from wattherd.engine.state import ClusterState
+from wattherd.engine.state_kernels import MAX_PODS_PER_NODE
 from wattherd.engine.table import NEVER, NO_NODE, Table
 from wattherd.policy.place.contract import INFEASIBLE, Ints, Normalise, World
 from wattherd.policy.place.registry import Part, PlacePolicy
 
 
 def decide_reference(
-    world: World,
+    state: ClusterState,
     table: Table,
     policy: PlacePolicy,
-    log: Ints,
-    totals: Ints,
     shape: int,
     memory: int,
-    direct: bool,
     pick: float,
     pick_gpu: float,
 ) -> tuple[int, int]:
     """(node or `NO_NODE`, GPU bits), as `engine.table.decide`."""
-    _refresh(world, table, policy, log, int(totals[CHANGES]), shape)
+    world = state.world
+    _refresh(world, table, policy, state.log, state.changes, shape)
     keys = table.keys[:, shape]
     usable = (keys[0] > INFEASIBLE) & (world.nodes.memory_free >= memory)
     if not usable.any():
@@ -65,16 +64,14 @@ def _feasible(world: World, shape: int, rows: Ints) -> NDArray[np.bool_]:
     if shapes.gpu_count[shape]:
         fitting = (nodes.gpu_free[rows] >= shapes.gpu_milli[shape]).sum(axis=1)
         room &= shapes.allowed[shape][nodes.model[rows]] & (fitting >= shapes.gpu_count[shape])
-    return room
+    return np.asarray(room, dtype=np.bool_)
 
 
 def _weighted(policy: PlacePolicy, keys: Ints) -> Ints:
     scores = [_normalised(part, row) for part, row in zip(policy.parts, keys, strict=True)]
     if len(scores) == 1:
         return scores[0]
-    total: Ints = sum(
-        part.weight * score for part, score in zip(policy.parts, scores, strict=True)
-    )  # type: ignore[assignment]
+    total: Ints = sum(part.weight * score for part, score in zip(policy.parts, scores, strict=True))  # type: ignore[assignment]
     return total
 
 

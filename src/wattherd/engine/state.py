@@ -144,7 +144,7 @@ class ClusterState:
 
 def _empty_nodes(cluster: ClusterSpec, target: Target) -> Nodes:
     specs = cluster.nodes
-    rows, gpus = len(specs), max(1, max(node.gpu_count for node in specs))
+    rows, gpus = len(specs), max([1, *(node.gpu_count for node in specs)])
     tasks = len(target.weight)
     count = np.array([node.gpu_count for node in specs], dtype=np.int64)
     models = {model: index for index, model in enumerate(cluster.gpu_models)}

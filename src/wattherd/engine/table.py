@@ -61,7 +61,7 @@ def empty_table(scorers: int, shapes: int, nodes: int) -> Table:
 
 def plan_of(policy: PlacePolicy) -> Plan:
     """`policy` for the kernels."""
-    width = max(1, max(len(part.options) for part in policy.parts))
+    width = max([1, *(len(part.options) for part in policy.parts)])
     options = np.zeros((len(policy.parts), width), dtype=np.float64)
     for row, part in enumerate(policy.parts):
         options[row, : len(part.options)] = part.options
@@ -180,38 +180,46 @@ def _normalised(key, low, high, mode):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _spread_of(keys, free, memory):  # type: ignore[no-untyped-def]
+    """Lowest and highest key among the nodes with room."""
+    low, high = np.int64(2**62), np.int64(-(2**62))
+    for n in range(keys.shape[0]):
+        if keys[n] > INFEASIBLE and free[n] >= memory:
+            low, high = min(low, keys[n]), max(high, keys[n])
+    return low, high
+
+
+@kernel
+def _weighted_sums(world, table, plan, shape, memory):  # type: ignore[no-untyped-def]
+    """Each node's weighted sum of normalised keys; `INFEASIBLE` where it has no room."""
+    free, scorers = world.nodes.memory_free, table.keys.shape[0]
+    sums = np.zeros(table.keys.shape[2], dtype=np.int64)
+    for k in range(scorers):
+        keys, mode = table.keys[k, shape], plan.modes[k]
+        weight = 1 if scorers == 1 else plan.weights[k]
+        low, high = (0, 0) if mode == 0 else _spread_of(keys, free, memory)
+        for n in range(keys.shape[0]):
+            if keys[n] == INFEASIBLE or free[n] < memory:
+                sums[n] = INFEASIBLE
+            else:
+                sums[n] += weight * _normalised(keys[n], low, high, mode)
+    return sums
+
+
+@kernel
 def best_by_weight(world, table, plan, shape, memory, pick):  # type: ignore[no-untyped-def]
     """First node with the highest weighted sum; with `pick` in [0, 1) a random one of the best."""
-    free = world.nodes.memory_free
-    scorers, count = table.keys.shape[0], table.keys.shape[2]
-    low = np.full(scorers, 2**62, dtype=np.int64)
-    high = np.full(scorers, -(2**62), dtype=np.int64)
-    for k in range(scorers):
-        if plan.modes[k] == 0:
-            continue
-        for n in range(count):
-            key = table.keys[k, shape, n]
-            if key > INFEASIBLE and free[n] >= memory:
-                low[k] = min(low[k], key)
-                high[k] = max(high[k], key)
+    sums = _weighted_sums(world, table, plan, shape, memory)
     best, top, ties = NO_NODE, INFEASIBLE, 0
-    sums = np.full(count, INFEASIBLE, dtype=np.int64)
-    for n in range(count):
-        if table.keys[0, shape, n] == INFEASIBLE or free[n] < memory:
-            continue
-        total = 0
-        for k in range(scorers):
-            score = _normalised(table.keys[k, shape, n], low[k], high[k], plan.modes[k])
-            total += score if scorers == 1 else plan.weights[k] * score
-        sums[n] = total
-        if total > top:
-            best, top, ties = n, total, 1
-        elif total == top:
+    for n in range(sums.shape[0]):
+        if sums[n] > top:
+            best, top, ties = n, sums[n], 1
+        elif sums[n] == top:
             ties += 1
     if pick < 0 or best == NO_NODE:
         return best
     left = np.int64(pick * ties)
-    for n in range(best, count):
+    for n in range(best, sums.shape[0]):
         if sums[n] == top:
             if left == 0:
                 return n

@@ -44,9 +44,7 @@ def fragment_rows(
         lack_cpu += np.where(access & enough_gpu & ~enough_cpu, all_idle, 0.0)
         lack_gpu += np.where(access & ~enough_gpu & enough_cpu, all_idle, 0.0)
         lack_both += np.where(access & ~enough_gpu & ~enough_cpu, all_idle, 0.0)
-    total: NDArray[np.float64] = (
-        lack_both + lack_gpu + lack_cpu + cpu_ok + cpu_short + no_access
-    )
+    total: NDArray[np.float64] = lack_both + lack_gpu + lack_cpu + cpu_ok + cpu_short + no_access
     return total
 
 

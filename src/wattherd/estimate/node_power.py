@@ -37,8 +37,9 @@ def power_columns(cluster: ClusterSpec, gpus: Mapping[str, GpuModel]) -> PowerCo
     """Look every node's parts up; a node without `cpu_model` gets the paper's reference CPU."""
     cpus = [CPUS[node.cpu_model or REFERENCE_CPU] for node in cluster.nodes]
     cards = [gpus[node.gpu_model] if node.gpu_count else None for node in cluster.nodes]
-    cores = np.array([-(-node.cpu_milli // MILLI_VCPU_PER_CORE) for node in cluster.nodes])
-    package_cores = np.array([cpu.cores for cpu in cpus])
+    vcpus = np.array([node.cpu_milli for node in cluster.nodes], dtype=np.int64)
+    cores = -(-vcpus // MILLI_VCPU_PER_CORE)
+    package_cores = np.array([cpu.cores for cpu in cpus], dtype=np.int64)
     return PowerColumns(
         cores=cores,
         package_cores=package_cores,
@@ -51,7 +52,7 @@ def power_columns(cluster: ClusterSpec, gpus: Mapping[str, GpuModel]) -> PowerCo
 
 
 def _milli(watts: list[float]) -> NDArray[np.int64]:
-    return np.rint(np.array(watts) * 1000).astype(np.int64)
+    return np.array([round(watt * 1000) for watt in watts], dtype=np.int64)
 
 
 def cpu_power_mw(
@@ -61,8 +62,8 @@ def cpu_power_mw(
     working = power.cores[rows] - cpu_free // MILLI_VCPU_PER_CORE
     active = -(-working // power.package_cores[rows])
     asleep = power.packages[rows] - active
-    draw: NDArray[np.int64] = active * power.cpu_max_mw[rows] + asleep * power.cpu_idle_mw[rows]
-    return draw
+    draw = active * power.cpu_max_mw[rows] + asleep * power.cpu_idle_mw[rows]
+    return np.asarray(draw, dtype=np.int64)
 
 
 def gpu_power_mw(

@@ -52,7 +52,7 @@ class PowerTree:
         if not 0 <= domain.loss < 1:
             raise UserError(f"loss {domain.loss} is outside 0 to 1", where=domain.name)
         steps = 0
-        for steps, _ in enumerate(self.path_to_root(domain.name)):  # noqa: B007
+        for steps, _ in enumerate(self.path_to_root(domain.name)):
             if steps > len(self.domains):
                 raise UserError("the domain is its own ancestor", where=domain.name)
 

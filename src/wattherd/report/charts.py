@@ -78,7 +78,7 @@ def _subjects(trace: TraceRuns) -> dict[str, _Subject]:
     zoom = ZOOM_FROM if last >= ZOOM_FROM + 10 else 0.0
     found = {"allocation": _allocation(trace)}
     if zoom:
-        found["allocation-full"] = _allocation_full(trace, zoom)
+        found["allocation-zoom"] = _allocation_full(trace, zoom)
     found["unallocated"] = _unallocated(trace, zoom)
     found["frag-ratio"] = _frag_ratio(trace)
     found["frag-amount"] = _frag_amount(trace)

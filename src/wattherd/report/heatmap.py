@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wattherd.report.cluster import Column, ModelPanel, columns
-from wattherd.report.svg import Element, Frame, boxes, document, number
+from wattherd.report.svg import Element, Frame, boxes, document, label, number
 from wattherd.report.theme import HEAT_STEPS
 
 MOST_COLUMNS = 1600
@@ -23,6 +23,11 @@ PITCHES = (14.0, 12.0, 10.0, 8.0, 7.0, 6.0, 5.0)
 MAP_WIDTH = 1096.0
 TALL = 660.0
 """All panels together should not be taller, so that the map fits a screen."""
+
+READING = (
+    "A column per node, a cell per GPU, coloured by the share in use; "
+    "the bar below is the node's CPU."
+)
 
 Cell = tuple[float, float, float, float]
 
@@ -63,14 +68,20 @@ def pitch_for(found: Sequence[Panel]) -> float:
 
 
 def _tall(found: Sequence[Panel], pitch: float) -> float:
-    """Height of all panels, small ones side by side as a page sets them."""
-    total, line, left = 0.0, 0.0, 0.0
+    """Height of all panels together."""
+    return max((y + _size(panel, pitch)[1] for panel, _, y in _flow(found, pitch)), default=0.0)
+
+
+def _flow(found: Sequence[Panel], pitch: float) -> Iterator[tuple[Panel, float, float]]:
+    """Left and top of each panel's cells, small panels side by side, titles above them."""
+    x, top, line = 0.0, 0.0, 0.0
     for panel in found:
         width, height = _size(panel, pitch)
-        if left + width > MAP_WIDTH:
-            total, line, left = total + line, 0.0, 0.0
-        line, left = max(line, height + TITLE), left + max(width, SMALLEST) + SIDE
-    return total + line
+        width = max(width, SMALLEST)
+        if x and x + width > MAP_WIDTH:
+            x, top, line = 0.0, top + line, 0.0
+        yield panel, x, top + TITLE
+        x, line = x + width + SIDE, max(line, TITLE + height)
 
 
 def _size(panel: Panel, pitch: float) -> tuple[float, float]:
@@ -128,8 +139,7 @@ def draw_panel(panel: Panel, pitch: float, key: str) -> Element:
         Frame(width=width, height=height),
         *cells(panel, pitch),
         title=panel_title(panel),
-        about="A column per node, a cell per GPU, darker where more of it is in use; "
-        "the bar below is the node's CPU.",
+        about=READING,
         key=key,
         data_heat=f"{number(pitch)} {_per_row(panel, pitch)}",
         data_tops=" ".join(number(row.top) for row in rows),
@@ -213,3 +223,26 @@ def _mesh(row: _Row, pitch: float) -> list[Element]:
         for slot in range(1, row.deep + 1)
     )
     return [upright, Element("path", d=flat, class_="mesh", stroke_width=1)]
+
+
+def draw_map(found: Sequence[Panel], title: str, frame: Frame, key: str) -> Element:
+    """All panels in one picture with their titles, as large as they need below `frame.top`."""
+    pitch = pitch_for(found)
+    margin = 12.0
+    marks = []
+    for panel, x, y in _flow(found, pitch):
+        place = f"translate({number(margin + x)} {number(frame.top + y)})"
+        group = Element("g", *cells(panel, pitch), transform=place)
+        marks += [label(panel_title(panel), margin + x, frame.top + y - 9), group]
+    marks.append(_key(margin, frame.top + _tall(found, pitch) + 14))
+    width, height = MAP_WIDTH + 2 * margin, frame.top + _tall(found, pitch) + 34
+    whole = Frame(width=width, height=height)
+    return document(whole, *marks, title=title, about=READING, key=key)
+
+
+def _key(x: float, y: float) -> Element:
+    """What the colours mean, as a row of all steps."""
+    group = Element("g", label("free", x, y))
+    for step in range(HEAT_STEPS + 1):
+        group.add(boxes([(x + 34 + 18 * step, y - 6, 18, 12)], f"cells h{step}"))
+    return group.add(label("fully used; amber: CPU in use", x + 242, y))

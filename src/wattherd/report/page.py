@@ -18,16 +18,16 @@ from wattherd import __version__
 from wattherd.errors import UserError
 from wattherd.report import bars, heatmap, table, theme
 from wattherd.report.charts import NARROW, WIDE, Chart, trace_charts
-from wattherd.report.cluster import read_final
 from wattherd.report.compare import Row, comparison_table, trace_rows
 from wattherd.report.export import write_plots
+from wattherd.report.finals import FinalCluster, final_clusters
 from wattherd.report.findings import findings
 from wattherd.report.runs import Run, RunSet, Source, TraceRuns, load_runs
 from wattherd.report.svg import Frame, tick_label
 
 FORMATS = ("html", "svg", "png", "pdf")
 BAR_FRAME = Frame(width=360, height=280, bottom=42, font=11)
-BRIEF = ("allocation-full", "savings", "pareto")
+BRIEF = ("allocation-zoom", "savings", "pareto")
 """Plots shown for each trace after the first."""
 
 
@@ -90,6 +90,10 @@ def all_charts(runs: RunSet) -> dict[str, Chart]:
     for index, trace in enumerate(runs.traces):
         for chart in trace_charts(trace, trace_rows(trace), numbers):
             found[f"{index + 1}-{_slug(trace.label)}-{chart.key}"] = chart
+        for final in final_clusters(trace):
+            found[f"{index + 1}-{_slug(trace.label)}-cluster-{_slug(final.run.policy)}"] = (
+                final.chart()
+            )
     for measure, charts in _family_charts(comparison_table(runs), numbers):
         for chart in charts:
             found[f"family-{measure}-{chart.key}"] = chart
@@ -104,6 +108,7 @@ def render_page(runs: RunSet) -> str:
     """The whole page as text."""
     numbers = theme.series_numbers(runs.policies)
     rows = comparison_table(runs)
+    finals = final_clusters(runs.traces[0])
     sections = [_section(trace, numbers, index) for index, trace in enumerate(runs.traces)]
     return _environment().get_template("report.html.j2").render(
         version=__version__,
@@ -113,7 +118,7 @@ def render_page(runs: RunSet) -> str:
         first=sections[0],
         others=sections[1:],
         families=_families(rows, numbers),
-        maps=_maps(runs.traces[0]),
+        maps=[_map(final, f"map{index}") for index, final in enumerate(finals)],
         impossible=[_impossible(source) for source in runs.sources],
         sources=[_provenance(source) for source in runs.sources],
     )  # fmt: skip
@@ -243,51 +248,20 @@ def _family_charts(
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMap:
-    """The final cluster of one run."""
-
-    policy: str
-    seed: int
-    used: str
-    per_column: int
-    panels: list[tuple[str, Markup]]
-
-
-def _maps(trace: TraceRuns) -> list[ClusterMap]:
-    """One map per policy that kept its final cluster, lowest seed first; best policy first."""
-    by_merit = sorted(trace_rows(trace), key=lambda row: -row.allocated_pct.mean)
-    found = []
-    for index, row in enumerate(by_merit):
-        if kept := _kept(trace, row.policy):
-            found.append(_map(*kept, f"map{index}"))
-    return [each for each in found if each.panels]
-
-
-def _kept(trace: TraceRuns, policy: str) -> tuple[Run, Path] | None:
-    for run in trace.of(policy):
-        for source in trace.sources:
-            if run in source.pack.runs and source.final_file(run).is_file():
-                return run, source.final_file(run)
-    return None
-
-
-def _map(run: Run, file: Path, key: str) -> ClusterMap:
-    found = heatmap.panels(read_final(file))
-    pitch = heatmap.pitch_for(found)
-    gpus = sum(panel.gpus for panel in found)
-    used = sum(panel.used * panel.gpus for panel in found) / gpus if gpus else 0.0
-    return ClusterMap(
-        policy=run.policy,
-        seed=run.seed,
-        used=f"{100 * used:.2f}",
-        per_column=max((panel.nodes_per_column for panel in found), default=1),
-        panels=[
-            (heatmap.panel_title(panel),
-             Markup(heatmap.draw_panel(panel, pitch, f"{key}-{at}").render()))  # noqa: S704
-            for at, panel in enumerate(found)
-        ],
-    )  # fmt: skip
+def _map(final: FinalCluster, key: str) -> dict[str, Any]:
+    pitch = heatmap.pitch_for(final.panels)
+    drawn = [
+        heatmap.draw_panel(panel, pitch, f"{key}-{at}").render()
+        for at, panel in enumerate(final.panels)
+    ]
+    titles = [heatmap.panel_title(panel) for panel in final.panels]
+    return {
+        "policy": final.run.policy,
+        "seed": final.run.seed,
+        "used": f"{100 * final.used:.2f}",
+        "per_column": max(panel.nodes_per_column for panel in final.panels),
+        "panels": [(t, Markup(svg)) for t, svg in zip(titles, drawn, strict=True)],  # noqa: S704
+    }
 
 
 MOST_REQUESTS = 40

@@ -26,7 +26,7 @@ _SERIES = (  # light line, light text, dark line, dark text
     ("#e69f00", "#8f6300", "#edb437", "#f0c25c"),
     ("#56b4e9", "#2274a5", "#8fd0f5", "#a5daf8"),
     ("#3b3f45", "#3b3f45", "#d5d9de", "#d5d9de"),
-    ("#882255", "#882255", "#c95f93", "#dd86b0"),
+    ("#882255", "#882255", "#d4406a", "#ee7d9b"),
     ("#999933", "#6b6b1d", "#c2c25a", "#cfcf7a"),
     ("#5b3fb5", "#5b3fb5", "#9f8af0", "#b6a6f5"),
 )
@@ -150,7 +150,7 @@ def series_numbers(policies: Sequence[str]) -> dict[str, int]:
     for policy in policies:
         if policy not in numbers:
             numbers[policy] = next(free)
-    return numbers
+    return {policy: numbers[policy] for policy in policies}
 
 
 def series_count(numbers: dict[str, int]) -> int:

@@ -164,4 +164,4 @@ def _curve(curve: Curve) -> Mapping[str, list[float | None]]:
 def _numbers(values: NDArray[np.float64] | NDArray[np.int64]) -> list[float | None]:
     """Numbers for JSON: an empty bin is null, and ten digits carry all that was measured."""
     plain: list[float] = values.tolist()
-    return [None if value != value else round(value, 10) for value in plain]  # noqa: PLR0124
+    return [None if value != value else round(value, 10) for value in plain]

@@ -43,8 +43,9 @@ def read_binned(path: Path) -> dict[tuple[str, str, int], Floats]:
     """
     found: dict[tuple[str, str, int], Floats] = {}
     for line, (trace, policy, seed, *cells) in rows(path, _BINNED):
-        values = [_number(cell, f"{path}:{line}", name) for cell, name in zip(cells, BINS, strict=True)]
-        key = (trace.removeprefix(TRACE_PREFIX), policy, int(_number(seed, f"{path}:{line}", "seed")))
+        where = f"{path}:{line}"
+        values = [_number(cell, where, name) for cell, name in zip(cells, BINS, strict=True)]
+        key = (trace.removeprefix(TRACE_PREFIX), policy, int(_number(seed, where, "seed")))
         found[key] = np.array(values)
     return found
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from wattherd.jit import kernel
 from wattherd.policy.place.best_fit import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI
 from wattherd.policy.place.contract import NO_GPU, Ints, Scorer, World
-from wattherd.policy.place.within import best_fit
+from wattherd.policy.place.within import best_fit, best_fit_rows
 
 KERNEL_ID = 4
 MERGE, SHARE, DIVIDE, EXTEND = 0, 1, 2, 3
@@ -41,8 +41,6 @@ def dot_product_rows(
 
 
 def _published_rows(world: World, shape: int, rows: Ints) -> tuple[Ints, Ints]:
-    from wattherd.policy.place.within import best_fit_rows
-
     nodes, shapes = world.nodes, world.shapes
     asked = shapes.gpu_milli[shape] * shapes.gpu_count[shape] / LARGEST_GPU_MILLI
     cpu = nodes.cpu_free[rows] / LARGEST_CPU_MILLI
@@ -105,7 +103,7 @@ def dot_product(world, shape, n, options):  # type: ignore[no-untyped-def]
     return np.int64(100.0 * max(best, 0.0)), chosen
 
 
-# The rarely used variants have no vectorised definition; the kernel's own source, uncompiled, is it.
+# The rarely used variants have no vectorised definition: the kernel's source, uncompiled, is it.
 _python_twin = getattr(dot_product, "py_func", dot_product)
 
 SCORER = Scorer(

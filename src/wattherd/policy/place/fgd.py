@@ -44,7 +44,8 @@ def fgd_rows(
 def _keys(gain: NDArray[np.float64], options: NDArray[np.float64]) -> Ints:
     scale, quantum = options
     if quantum > 0:
-        return np.rint(gain / quantum).astype(np.int64)
+        exact: Ints = np.rint(gain / quantum).astype(np.int64)
+        return exact
     # math.exp, not np.exp: the vectorised one may differ from libm in the last bit.
     sigmoid = [scale / (1.0 + math.exp(-value / 1000.0)) for value in gain]
     return np.array(sigmoid).astype(np.int64)

@@ -68,14 +68,14 @@ def pwr_expected(world, shape, n, options):  # type: ignore[no-untyped-def]
                 count -= 1
                 rise += step * (free[i] == 1000)
                 free[i] -= need
-        return -np.int64((rise + _expected_rise_mw(world, n, after, free)) / 1000.0), NO_GPU
+        return -int((rise + _expected_rise_mw(world, n, after, free)) / 1000.0), NO_GPU
     best, chosen = INFEASIBLE, NO_GPU
     for i in range(present):
         if free[i] < need:
             continue
-        woken = step if free[i] == 1000 else 0
+        total = rise + step * (free[i] == 1000)
         free[i] -= need
-        key = -np.int64((rise + woken + _expected_rise_mw(world, n, after, free)) / 1000.0)
+        key = -int((total + _expected_rise_mw(world, n, after, free)) / 1000.0)
         free[i] += need
         if key > best:
             best, chosen = key, i

@@ -6,15 +6,12 @@ lowest-numbered GPUs with room (as the published simulator does).
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 
 from wattherd.jit import kernel
 from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, World
 
 _BIG = 1 << 40
-Number = TypeVar("Number", np.int64, np.float64)
 
 
 def best_fit_rows(world: World, shape: int, rows: Ints) -> Ints:
@@ -22,7 +19,8 @@ def best_fit_rows(world: World, shape: int, rows: Ints) -> Ints:
     if not world.shapes.sharing[shape]:
         return np.full(len(rows), NO_GPU)
     free = world.nodes.gpu_free[rows]
-    return np.argmin(np.where(free >= world.shapes.gpu_milli[shape], free, _BIG), axis=1)
+    best: Ints = np.argmin(np.where(free >= world.shapes.gpu_milli[shape], free, _BIG), axis=1)
+    return best
 
 
 @kernel

@@ -40,7 +40,7 @@
       points: line.getAttribute("points").split(" ").map((pair) => pair.split(",").map(Number)),
     }));
     const rule = drawn("line");
-    rule.setAttribute("class", "guide");
+    rule.setAttribute("class", "reading-rule");
     rule.setAttribute("y1", top);
     rule.setAttribute("y2", bottom);
     let load = Math.round((low + high) / 2);
@@ -56,15 +56,18 @@
       const x = left + ((load - low) / (high - low)) * (right - left);
       const found = lines
         .filter(({ line }) => getComputedStyle(line).display !== "none")
-        .map(({ name, points }) => [name, heightAt(points, x)])
+        .map(({ line, name, points }) => [name, heightAt(points, x), line])
         .filter(([, y]) => y !== null)
-        .map(([name, y]) => [name, least + ((y - bottom) / (top - bottom)) * (most - least)])
+        .map(([name, y, line]) => [
+          name, least + ((y - bottom) / (top - bottom)) * (most - least), line])
         .sort((a, b) => b[1] - a[1]);
       const format = (value) => value.toLocaleString("en", {
         minimumFractionDigits: digits, maximumFractionDigits: digits });
-      const rows = found.map(([name, value]) => {
+      const rows = found.map(([name, value, line]) => {
         const row = make("span", "", "row");
-        row.append(make("span", name), make("span", `${format(value)} ${unit}`));
+        const said = make("span", "");
+        said.append(make("i", "", `swatch ${/k\d+/.exec(line.getAttribute("class"))[0]}`), name);
+        row.append(said, make("span", `${format(value)} ${unit}`));
         return row;
       });
       rule.setAttribute("x1", x);

@@ -90,7 +90,7 @@ def gridded(steps: Steps, capacity_milli: int, *, until: float = 1.0) -> Grid:
     grar = np.where(arrived > 0, steps.used_milli[first] / np.maximum(arrived, 1), 1.0)
 
     def column(values: Floats) -> Floats:
-        return np.interp(x, arrived / capacity_milli, values)
+        return np.asarray(np.interp(x, arrived / capacity_milli, values), dtype=np.float64)
 
     return Grid(
         x=x,

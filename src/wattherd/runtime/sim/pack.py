@@ -24,8 +24,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What was true after each of n arrivals (n,): cumulative arrived and used milli-GPU, the
-    fragment in milli-GPU, and estimated watts."""
+    """What was true after each of n arrivals.
+
+    Arrays of length n: cumulative arrived and used milli-GPU, fragment in milli-GPU, and
+    estimated watts.
+    """
 
     arrived_milli: Ints
     used_milli: Ints

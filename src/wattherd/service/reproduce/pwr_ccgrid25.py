@@ -54,8 +54,8 @@ def compare(
         experiment = files.experiment(trace)
         policies = [*known, EXPECTED]
         runs = [run for _, run in run_all(experiment, policies, used, processes=processes)]
-        exact = experiment.order_file is not None
-        yield from _trace_checks(trace, runs, known, TOLERANCE_POINTS if exact else LOOSE_TOLERANCE_POINTS)
+        tolerance = TOLERANCE_POINTS if experiment.order_file else LOOSE_TOLERANCE_POINTS
+        yield from _trace_checks(trace, runs, known, tolerance)
 
 
 def _trace_checks(
