@@ -110,6 +110,56 @@ def pack(
     _run_and_show(experiment, policies, seeds, workers, str(nodes), str(pods), output)
 
 
+@sim.command("churn")
+@click.option("--nodes", required=True, type=click.Path(path_type=Path), help="Node list (CSV).")
+@click.option("--pods", required=True, type=click.Path(path_type=Path), help="Pod list (CSV).")
+@click.option("--policy", default=DEFAULT_POLICIES, show_default=True, metavar="A,B,…")
+@click.option(
+    "--load",
+    default=0.9,
+    show_default=True,
+    type=click.FloatRange(0, 100, min_open=True),
+    help="GPU time offered in the long run, over the cluster's GPU capacity.",
+)
+@click.option("--arrivals", default=30_000, show_default=True, type=click.IntRange(1, 10_000_000))
+@click.option("--seed", default="1", show_default=True, metavar="N|A..B|A,B,C")
+@output_option
+def churn(
+    *, nodes: Path, pods: Path, policy: str, load: float, arrivals: int, seed: str, output: str
+) -> None:
+    """Let pods arrive and leave, and average over time.
+
+    Arrivals are Poisson; requests and run times are drawn from the pod list. A pod that finds no
+    room is lost.
+    """
+    from wattherd.catalog.gpus import GPUS
+    from wattherd.service.churn import ChurnExperiment, churn_document, run_churn
+    from wattherd.workload.openb import read_nodes, read_pods
+
+    experiment = ChurnExperiment(
+        cluster=read_nodes(nodes, known=GPUS),
+        pods=read_pods(pods, known=GPUS),
+        load=load,
+        arrivals=arrivals,
+    )
+    tasks = [(name, one) for name in parse_policies(policy) for one in parse_seeds(seed)]
+    rows = [
+        run_churn(experiment, name, one) for name, one in tracked(tasks, len(tasks), "churning")
+    ]
+    if output == "json":
+        click.echo(json.dumps(churn_document(experiment, rows, command_line())))
+        return
+    from wattherd.cli.tables import print_table
+
+    shown = [name for name in rows[0] if name not in ("arrivals", "simulated_s")]
+    cells = [[_cell(row[name]) for name in shown] for row in rows]
+    print_table([name.upper() for name in shown], cells, right_from=1)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
 def _run_and_show(
     experiment: Experiment,
     policies: list[str],

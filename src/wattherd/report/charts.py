@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,13 +39,17 @@ class DataTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One picture: `draw(frame, key)` gives its SVG, `key` names it in files and ids."""
+    """One picture: `draw(frame, key)` gives its SVG, `key` names it in files and ids.
+
+    `note` stands beside the title where the picture has no page around it.
+    """
 
     key: str
     title: str
     caption: str
     draw: Callable[[Frame, str], Element]
     table: DataTable | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,14 @@ def trace_charts(trace: TraceRuns, rows: Sequence[Row], numbers: dict[str, int])
     for key, subject in _subjects(trace).items():
         if chart := _line_chart(key, subject, numbers):
             found.append(chart)
-    return found + _pareto(rows, numbers)
+    return [replace(chart, note=_note(trace)) for chart in found + _pareto(rows, numbers)]
+
+
+def _note(trace: TraceRuns) -> str:
+    seeds = trace.seeds
+    return f"{trace.label}, " + (
+        f"range of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    )
 
 
 def _subjects(trace: TraceRuns) -> dict[str, _Subject]:
@@ -259,9 +270,13 @@ def _series(policy: str, lines: Curves, factor: float, number: int) -> Series:
 
 
 def _end_of(series: Sequence[Series], low: float) -> float:
-    known = [at for line in series for at, value in zip(line.x, line.y, strict=True)
-             if np.isfinite(value)]
-    return max(max(known), low + 1)
+    known = [
+        at
+        for line in series
+        for at, value in zip(line.x, line.y, strict=True)
+        if np.isfinite(value)
+    ]
+    return max(*known, low + 1)
 
 
 def _table(plot: LinePlot) -> DataTable:

@@ -53,7 +53,7 @@ class ModelPanel:
 
 
 def read_final(file: Path) -> list[ModelPanel]:
-    """The final cluster by GPU model, largest model first; raises UserError naming file and line."""
+    """The final cluster by GPU model, largest first; raises UserError naming file and line."""
     nodes: dict[str, list[FinalNode]] = {}
     for line, row in _rows(file):
         if node := _node(row, f"{file}:{line}"):

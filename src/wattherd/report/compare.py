@@ -207,7 +207,7 @@ def saving_curves(trace: TraceRuns, policy: str, baseline: str) -> Curves:
     """
     x = common_bins(trace)
     reference = {run.seed: on_bins(run, "power_w", x) for run in trace.of(baseline)}
-    mean = np.mean(list(reference.values()), axis=0)
+    mean: Floats = np.array(list(reference.values())).mean(axis=0)
     rows = []
     for run in trace.of(policy):
         base = reference.get(run.seed, mean)

@@ -38,7 +38,7 @@ def standalone(chart: Chart, series: int, key: str, frame: Frame = WIDE) -> str:
     picture = chart.draw(frame, key)
     style = Element("style", theme.standalone_rules(series))
     ground = Element("rect", width="100%", height="100%", fill="#ffffff")
-    picture.children[2:2] = [style, ground, headline(chart.title)]
+    picture.children[2:2] = [style, ground, headline(chart.title, note=chart.note)]
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{picture.render()}\n'
 
 

@@ -43,8 +43,11 @@ def _most_gpus(rows: Sequence[Row]) -> str:
 
 def _best_saver(rows: Sequence[Row]) -> Row | None:
     known = [row for row in rows if row.mean_saving_pct and row.mean_saving_pct.mean > 0]
-    return max(known, key=lambda row: row.mean_saving_pct.mean if row.mean_saving_pct else 0.0,
-               default=None)
+    return max(
+        known,
+        key=lambda row: row.mean_saving_pct.mean if row.mean_saving_pct else 0.0,
+        default=None,
+    )
 
 
 def _least_power(row: Row) -> str:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wattherd.report.cluster import Column, ModelPanel, columns
-from wattherd.report.svg import Element, Frame, boxes, document, label, number
+from wattherd.report.svg import Element, Frame, boxes, document, label, number, text_width
 from wattherd.report.theme import HEAT_STEPS
 
 MOST_COLUMNS = 1600
 CPU_BAR = 3.0
-TITLE, SIDE, SMALLEST = 30.0, 22.0, 220.0
-"""Height of a panel's title, space beside it, and width of a title."""
+TITLE, SIDE = 30.0, 22.0
+"""Height of a panel's title, and space beside it."""
 ROW_GAP = 7.0
 PITCHES = (14.0, 12.0, 10.0, 8.0, 7.0, 6.0, 5.0)
 MAP_WIDTH = 1096.0
@@ -77,7 +77,7 @@ def _flow(found: Sequence[Panel], pitch: float) -> Iterator[tuple[Panel, float, 
     x, top, line = 0.0, 0.0, 0.0
     for panel in found:
         width, height = _size(panel, pitch)
-        width = max(width, SMALLEST)
+        width = max(width, text_width(panel_title(panel), 12))
         if x and x + width > MAP_WIDTH:
             x, top, line = 0.0, top + line, 0.0
         yield panel, x, top + TITLE
@@ -156,7 +156,6 @@ def cells(panel: Panel, pitch: float) -> list[Element]:
     """Rectangles by colour, CPU bars, and the mesh above them."""
     shaded: dict[int, list[Cell]] = {}
     busy: list[Cell] = []
-    marks: list[Element] = []
     rows = _rows(panel, pitch)
     for row in rows:
         for slot in range(row.deep):
@@ -164,11 +163,12 @@ def cells(panel: Panel, pitch: float) -> list[Element]:
                 box = (start * pitch, row.top + slot * pitch, length * pitch, pitch)
                 shaded.setdefault(step, []).append(box)
         busy += _cpu_bars(row, pitch)
-    for step in sorted(shaded):
-        marks.append(boxes(shaded[step], f"cells h{step}"))
-    marks.append(boxes((_strip(row, pitch) for row in rows), "cpu-free"))
-    marks.append(boxes(busy, "cpu-used"))
-    return marks + [line for row in rows for line in _mesh(row, pitch)]
+    return [
+        *(boxes(shaded[step], f"cells h{step}") for step in sorted(shaded)),
+        boxes((_strip(row, pitch) for row in rows), "cpu-free"),
+        boxes(busy, "cpu-used"),
+        *(line for row in rows for line in _mesh(row, pitch)),
+    ]
 
 
 def heat_step(share: float) -> int:

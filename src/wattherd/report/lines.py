@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from wattherd.report.labels import spread_out
 from wattherd.report.svg import (
@@ -130,8 +131,9 @@ def _canvas(plot: LinePlot, frame: Frame) -> tuple[_Canvas, Axis, Axis]:
 def _label_room(plot: LinePlot, frame: Frame) -> float:
     if len(plot.series) > MOST_NAMES:
         return frame.right
-    longest = max((text_width(_text(plot, s, frame, 0.0), frame.font) for s in plot.series),
-                  default=0)
+    longest = max(
+        (text_width(_text(plot, s, frame, 0.0), frame.font) for s in plot.series), default=0
+    )
     return 24 + BOLD * longest
 
 
@@ -191,7 +193,8 @@ def _names(canvas: _Canvas) -> list[Element]:
         return []
     places = _places(canvas, ends)
     if max(abs(place - name.at[1]) for place, name in zip(places, ends, strict=True)) <= FAR:
-        return [mark for pair in zip(ends, places, strict=True) for mark in _end_name(canvas, *pair)]
+        beside = zip(ends, places, strict=True)
+        return [mark for name, place in beside for mark in _end_name(canvas, name, place)]
     return _guided_names(canvas)
 
 
@@ -226,7 +229,7 @@ def _end_name(canvas: _Canvas, name: _Name, place: float) -> list[Element]:
 
 
 def _guided_names(canvas: _Canvas) -> list[Element]:
-    names = max(_columns(canvas), key=lambda column: _separation(canvas, column))
+    names = max(_columns(canvas), key=_separation)
     x, (bottom, top) = names[0].at[0], canvas.frame.y_range
     marks = [segment((x, bottom), (x, top), "guide")]
     places = _places(canvas, names, above=ROW)
@@ -262,7 +265,6 @@ def _columns(canvas: _Canvas) -> list[list[_Name]]:
     return [column for at, column in full.items() if at >= start] or list(full.values())
 
 
-def _separation(canvas: _Canvas, column: list[_Name]) -> float:
+def _separation(column: list[_Name]) -> float:
     heights = sorted(name.at[1] for name in column)
-    gaps = (after - before for before, after in zip(heights, heights[1:], strict=False))
-    return sum(min(gap, ROW) for gap in gaps)
+    return sum(min(after - before, ROW) for before, after in pairwise(heights))

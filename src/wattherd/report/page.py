@@ -212,39 +212,20 @@ def _families(rows: Sequence[Row], numbers: dict[str, int]) -> list[FamilyBlock]
                    wide=_markup(chart, BAR_FRAME, f"bars-{measure}-{chart.key}"))
             for chart in charts
         ]  # fmt: skip
-        title, _, caption = MEASURES[measure]
-        blocks.append(FamilyBlock(title=title, caption=caption, figures=figures))
+        words = bars.MEASURES[measure]
+        blocks.append(FamilyBlock(title=words.title, caption=words.caption, figures=figures))
     return blocks
 
 
-MEASURES = {
-    "unallocated": (
-        "GPUs left unallocated at the end",
-        "unallocated, % of GPUs",
-        "Shorter bars waste fewer GPUs; the best policy of each trace is named below it. "
-        "Thin lines run from the lowest to the highest seed.",
-    ),
-    "savings": (
-        "Power saved at equal load",
-        "power saved, %",
-        "Longer bars save more power against the baseline, mean over 20 to 80 % arrived; the "
-        "best policy of each trace is named below it. Thin lines run from the lowest to the "
-        "highest seed.",
-    ),
-}
-
-
-def _family_charts(
-    rows: Sequence[Row], numbers: dict[str, int]
-) -> list[tuple[str, list[Chart]]]:
+def _family_charts(rows: Sequence[Row], numbers: dict[str, int]) -> list[tuple[str, list[Chart]]]:
     """Bars only where there is more than one trace to compare."""
     if len({row.trace for row in rows}) < 2:
         return []
     found = []
-    for measure, quantity in (("unallocated", bars.unallocated_pct), ("savings", bars.mean_saving)):
-        known = [row for row in rows if quantity(row)]
+    for key, measure in bars.MEASURES.items():
+        known = [row for row in rows if measure.quantity(row)]
         if known:
-            found.append((measure, bars.charts(known, numbers, measure, MEASURES[measure])))
+            found.append((key, bars.charts(known, numbers, measure)))
     return found
 
 

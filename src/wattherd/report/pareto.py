@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from wattherd.report.compare import Row, Spread, pareto_front, power_and_gpus
 from wattherd.report.labels import Box, Placed, place_around
@@ -121,7 +122,7 @@ def _labels(marks: Sequence[_Mark], edge: Sequence[Point], frame: Frame) -> list
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     widths = [text_width(mark.name, frame.font) * 1.08 for mark in marks]
     bounds = (left + 2, top, right + frame.right - 2, bottom)
-    lines = [*zip(edge, edge[1:], strict=False), *(w for mark in marks for w in mark.whiskers)]
+    lines = [*pairwise(edge), *(w for mark in marks for w in mark.whiskers)]
     places = place_around(
         [mark.at for mark in marks], widths, 15, bounds, [_around(*line) for line in lines]
     )

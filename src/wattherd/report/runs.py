@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -218,7 +219,7 @@ def _check(pack: Pack, where: str) -> None:
 
 def _check_curve(curve: Curve, where: str, place: str) -> None:
     bins = curve.arrived_pct
-    if any(after <= before for before, after in zip(bins, bins[1:], strict=False)):
+    if any(after <= before for before, after in pairwise(bins)):
         raise UserError("must increase", where=where, field=f"{place}.arrived_pct")
     for name in ("allocated_pct", "frag_ratio_pct", "frag_amount_pct", "power_w"):
         length = len(getattr(curve, name))

@@ -38,22 +38,14 @@ class Element:
 
     def render(self) -> str:
         """The element as XML text, every attribute and text escaped."""
-        parts: list[str] = []
-        self._render(parts)
-        return "".join(parts)
-
-    def _render(self, parts: list[str]) -> None:
-        parts.append(f"<{self.tag}{_attributes(self.attributes)}")
+        head = f"{self.tag}{_attributes(self.attributes)}"
         if not self.children:
-            parts.append("/>")
-            return
-        parts.append(">")
-        for child in self.children:
-            if isinstance(child, Element):
-                child._render(parts)
-            else:
-                parts.append(html.escape(child, quote=False))
-        parts.append(f"</{self.tag}>")
+            return f"<{head}/>"
+        inner = (
+            child.render() if isinstance(child, Element) else html.escape(child, quote=False)
+            for child in self.children
+        )
+        return f"<{head}>{''.join(inner)}</{self.tag}>"
 
 
 def _attributes(attributes: dict[str, Value]) -> str:

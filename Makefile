@@ -1,0 +1,65 @@
+# The command menu. Every target does its own set-up.
+SHELL := /bin/bash
+WATTHERD := .venv/bin/wattherd
+DEMO := runs/demo
+POLICIES := wattherd,fgd,pwr+fgd:0.1,best-fit,gpu-packing,random
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-pack test test-slow test-servers lint type format golden bench reproduce lock clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.venv/.demo: pyproject.toml scripts/venv.sh
+	@echo "setting up .venv (once; about half a minute from a warm package cache)"
+	@scripts/venv.sh .demo fast
+
+.venv/.dev: pyproject.toml scripts/venv.sh
+	@echo "setting up .venv with the development tools (once)"
+	@scripts/venv.sh .dev all dev
+
+setup: .venv/.dev ## everything a developer needs, in .venv
+
+demo: demo-pack ## the main job on the embedded default; leaves runs/demo/report.html
+
+demo-pack: .venv/.demo ## placement under fragmentation and power on a generated cluster
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@$(WATTHERD) traces generate --family default --nodes 1213 --seed 1 --out $(DEMO)/input >/dev/null
+	@$(WATTHERD) sim pack --nodes $(DEMO)/input/nodes.csv --pods $(DEMO)/input/pods.csv \
+	  --policy $(POLICIES) --seed 1..3 --out $(DEMO)
+	@$(WATTHERD) report $(DEMO)
+
+test: .venv/.dev lint type ## lint, types and tests (minutes)
+	@.venv/bin/pytest -n $(JOBS) -m "not slow"
+
+test-slow: .venv/.dev ## what takes long: every published bin of every trace
+	@.venv/bin/pytest -n $(JOBS) -m slow
+
+test-servers: ## servers that tests talk to: none yet
+	@echo "no test needs a server"
+
+lint: .venv/.dev ## ruff and the import contracts
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/lint-imports --no-logo 2>/dev/null | tail -n 1 | grep '0 broken'
+
+type: .venv/.dev ## mypy --strict
+	@.venv/bin/mypy
+
+format: .venv/.dev ## rewrite the sources in the house style
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+bench: .venv/.dev ## speed and memory, as in README
+	@.venv/bin/python benchmarks/run.py
+
+reproduce: .venv/.dev ## both placement papers, every figure (about ten minutes)
+	@$(WATTHERD) reproduce fgd-atc23
+	@$(WATTHERD) reproduce pwr-ccgrid25
+
+lock: .venv/.dev ## renew uv.lock
+	@.venv/bin/uv lock
+
+clean: ## remove what these targets made
+	@rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
