@@ -13,6 +13,11 @@ import click
 from wattherd import __version__
 from wattherd.errors import UserError
 
+# Click 8.2 and later raise this where earlier ones print the help themselves.
+_NO_ARGUMENTS: type[click.UsageError] | tuple[()] = getattr(
+    click.exceptions, "NoArgsIsHelpError", ()
+)
+
 COMMANDS = {
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
     "report": ("wattherd.cli.report:report", "Turn a run directory into one HTML page."),
@@ -60,6 +65,9 @@ def main(argv: list[str] | None = None) -> None:
         if "--debug" in arguments:
             raise
         _fail(error.line())
+    except _NO_ARGUMENTS as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(error.ctx.get_usage(), err=True)

@@ -23,7 +23,7 @@ from wattherd.engine.state_kernels import (
     change,
     derive,
 )
-from wattherd.errors import Bug
+from wattherd.errors import Bug, UserError
 from wattherd.estimate.node_power import PowerColumns
 from wattherd.estimate.target import Target
 from wattherd.model.allocation import Allocation
@@ -32,13 +32,20 @@ from wattherd.model.request import Request
 from wattherd.policy.place.contract import Ints, Nodes, World
 
 _PLACE, _RELEASE = 1, -1
+MAX_GPUS_PER_NODE = 63
+"""The GPUs of a decision are bits of a signed 64-bit integer."""
 
 
 class ClusterState:
     """Free resources of `cluster`, with running totals of use, fragmentation and power."""
 
     def __init__(self, cluster: ClusterSpec, target: Target, power: PowerColumns) -> None:
-        """Start with everything free."""
+        """Start with everything free.
+
+        Raises:
+            UserError: a node has more than `MAX_GPUS_PER_NODE` GPUs.
+        """
+        _check_width(cluster)
         self.cluster = cluster
         self.shapes = ShapeBook(cluster.gpu_models)
         self.world = World(_empty_nodes(cluster, target), self.shapes.columns, target, power)
@@ -97,13 +104,16 @@ class ClusterState:
         self._change(allocation, _RELEASE)
 
     def _change(self, allocation: Allocation, sign: int) -> None:
+        verb = "place" if sign == _PLACE else "release"
+        # Kernels do not check indices.
+        if not 0 <= allocation.node < len(self.cluster.nodes):
+            raise Bug(f"cannot {verb} {allocation}: no such node")
         shape = self.intern(allocation.request)
-        mask = sum(1 << gpu for gpu in allocation.gpus)
         memory = allocation.request.memory_mib
+        mask = _bits_of(allocation.gpus)
         if not change(
             self.world, self.totals, self.log, shape, memory, allocation.node, mask, sign
         ):
-            verb = "place" if sign == _PLACE else "release"
             raise Bug(f"cannot {verb} {allocation}: {self.describe(allocation.node)}")
         if self._journal is not None:
             self._journal.append((allocation, sign))
@@ -140,6 +150,24 @@ class ClusterState:
             f"{self.cluster.nodes[node].name} has {nodes.cpu_free[node]} milli-CPU, "
             f"{nodes.memory_free[node]} MiB and GPUs [{gpus}] free"
         )
+
+
+def _check_width(cluster: ClusterSpec) -> None:
+    widest = max(cluster.nodes, key=lambda node: node.gpu_count)
+    if widest.gpu_count > MAX_GPUS_PER_NODE:
+        raise UserError(
+            f"{widest.gpu_count} GPUs are more than the {MAX_GPUS_PER_NODE} a node may have here",
+            where=f"node {widest.name!r}",
+            field="gpu",
+            hint="describe it as several nodes",
+        )
+
+
+def _bits_of(gpus: tuple[int, ...]) -> int:
+    """GPU numbers as bits; no bits, which no GPU request matches, for a list that cannot be."""
+    if len(set(gpus)) != len(gpus) or not all(0 <= gpu < MAX_GPUS_PER_NODE for gpu in gpus):
+        return 0
+    return sum(1 << gpu for gpu in gpus)
 
 
 def _empty_nodes(cluster: ClusterSpec, target: Target) -> Nodes:

@@ -197,7 +197,7 @@ def on_bins(run: Run, quantity: str, x: Floats) -> Floats:
     if not known:
         return np.full(x.shape, np.nan)
     loads, heights = np.array(known, dtype=float).T
-    return np.interp(x, loads, heights, np.nan, np.nan)
+    return np.asarray(np.interp(x, loads, heights, np.nan, np.nan), dtype=np.float64)
 
 
 def saving_curves(trace: TraceRuns, policy: str, baseline: str) -> Curves:

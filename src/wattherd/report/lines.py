@@ -119,7 +119,7 @@ def _attribute(scale: Scale) -> str:
 def _canvas(plot: LinePlot, frame: Frame) -> tuple[_Canvas, Axis, Axis]:
     low, high = _y_domain(plot)
     y_span = Axis(low=low, high=high, title=plot.y_title, count=Y_TICKS)
-    left, right = room_for_ticks(y_span, frame), _label_room(plot, frame)
+    left, right = room_for_ticks(y_span, frame), _label_room(plot, frame, (low, high))
     frame = replace(frame, left=left, right=right)
     x_span = Axis(
         low=plot.x_low, high=plot.x_high, title=plot.x_title, count=int(frame.width // 80)
@@ -128,13 +128,12 @@ def _canvas(plot: LinePlot, frame: Frame) -> tuple[_Canvas, Axis, Axis]:
     return _Canvas(plot, frame, x, Scale(low, high, *frame.y_range)), x_span, y_span
 
 
-def _label_room(plot: LinePlot, frame: Frame) -> float:
+def _label_room(plot: LinePlot, frame: Frame, ends: tuple[float, float]) -> float:
+    """The right margin for the longest name with the longest value that may stand beside it."""
     if len(plot.series) > MOST_NAMES:
         return frame.right
-    longest = max(
-        (text_width(_text(plot, s, frame, 0.0), frame.font) for s in plot.series), default=0
-    )
-    return 24 + BOLD * longest
+    texts = (_text(plot, series, frame, end) for series in plot.series for end in ends)
+    return 24 + BOLD * max((text_width(text, frame.font) for text in texts), default=0.0)
 
 
 def _text(plot: LinePlot, series: Series, frame: Frame, value: float) -> str:

@@ -282,6 +282,8 @@ def _provenance(source: Source) -> dict[str, str]:
         "nodes": pack.nodes_file,
         "pods": pack.pods_file,
         "trace": pack.trace,
+        "order": Path(pack.order_file).name if pack.order_file else "drawn from the seed",
+        "ties": pack.ties,
         "load": f"{pack.load:g}",
         "seeds": _ranges(seeds),
         "command": command,

@@ -88,6 +88,8 @@ class Pack:
     runs: tuple[Run, ...]
     impossible: Impossible = field(default_factory=Impossible)
     command: str | tuple[str, ...] = ""
+    order_file: str | None = None
+    ties: str = "order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRuns:
-    """All runs that may be compared: same trace, same load, same cluster."""
+    """All runs that may be compared: same trace, load, tie rule and cluster."""
 
     label: str
     trace: str
@@ -230,18 +232,22 @@ def _check_curve(curve: Curve, where: str, place: str) -> None:
 
 def group(sources: Iterable[Source]) -> RunSet:
     """Bring together what is comparable; `default` comes first, then the order of discovery."""
-    groups: dict[tuple[str, float, Cluster], list[tuple[Source, Run]]] = {}
+    groups: dict[_Key, list[tuple[Source, Run]]] = {}
     for source in sources:
         for run in source.pack.runs:
             trace = run.trace or source.pack.trace
-            key = (trace, source.pack.load, source.pack.cluster)
+            key = (trace, source.pack.load, source.pack.cluster, source.pack.ties)
             groups.setdefault(key, []).append((source, run))
     traces = [_trace(key, members) for key, members in groups.items()]
     distinct = _with_distinct_labels(traces)
     return RunSet(traces=tuple(sorted(distinct, key=lambda trace: trace.label != "default")))
 
 
-def _trace(key: tuple[str, float, Cluster], members: list[tuple[Source, Run]]) -> TraceRuns:
+_Key = tuple[str, float, Cluster, str]
+"""Trace, load, cluster, tie rule."""
+
+
+def _trace(key: _Key, members: list[tuple[Source, Run]]) -> TraceRuns:
     seen: dict[tuple[str, int], Path] = {}
     for source, run in members:
         before = seen.get((run.policy, run.seed))

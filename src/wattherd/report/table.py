@@ -71,7 +71,7 @@ def _saving(at: int) -> Field:
 
 
 def cells(rows: Sequence[Row], columns: Sequence[Field]) -> list[list[Cell]]:
-    """A cell per row and column; all that print like the best are marked, if there are rivals."""
+    """A cell per row and column; all that print like the best are marked, unless all do."""
     by_column = [_column(rows, field) for field in columns]
     return [list(line) for line in zip(*by_column, strict=True)] if by_column else []
 
@@ -79,7 +79,7 @@ def cells(rows: Sequence[Row], columns: Sequence[Field]) -> list[list[Cell]]:
 def _column(rows: Sequence[Row], field: Field) -> list[Cell]:
     values = [field.value(row) for row in rows]
     printed = [_print(value.mean, field) if value else NONE for value in values]
-    best = _best(values, field)
+    best = _best(values, field) if len(set(printed)) > 1 else None
     return [
         Cell(
             mean=text,
@@ -93,7 +93,7 @@ def _column(rows: Sequence[Row], field: Field) -> list[Cell]:
 
 def _best(values: Sequence[Spread | None], field: Field) -> float | None:
     known = [value.mean for value in values if value]
-    if field.better == "neither" or len(values) < 2 or not known:
+    if field.better == "neither" or not known:
         return None
     return max(known) if field.better == "high" else min(known)
 

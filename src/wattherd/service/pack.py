@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wattherd.engine.placer import Placer
+from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Pod
 from wattherd.runtime.sim.curve import Curve, Grid, binned, gridded
@@ -78,9 +79,15 @@ def run_once(experiment: Experiment, policy: str, seed: int) -> Run:
 
 
 def _arrivals(experiment: Experiment, seed: int) -> Arrivals:
-    pods, cluster = experiment.pods, experiment.cluster
+    pods, cluster, load = experiment.pods, experiment.cluster, experiment.load
+    if not cluster.gpu_milli:
+        raise UserError("the cluster has no GPU", hint="load is a share of its GPUs")
     if experiment.order_file is None:
-        return draw_arrivals(pods, cluster, load=experiment.load, seed=seed)
+        drawn = draw_arrivals(pods, cluster, load=load, seed=seed)
+        if not len(drawn.pods):
+            problem = f"load {load} is too little for any pod to arrive"
+            raise UserError(problem, field="--load", hint="raise it; 1.3 is 130 %")
+        return drawn
     return read_order(experiment.order_file, seed=seed, pods=len(pods), nodes=len(cluster.nodes))
 
 

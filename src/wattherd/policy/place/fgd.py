@@ -31,14 +31,15 @@ def fgd_rows(
         after = after_exclusive(world, shape, rows)
         loss = fragment_rows(world.target, cpu, after, nodes.model[rows])
         return _keys(nodes.fragment[rows] - loss, options), np.full(len(rows), NO_GPU)
-    need, width = shapes.gpu_milli[shape], nodes.gpu_free.shape[1]
-    keys = np.full((len(rows), width), INFEASIBLE)
-    for i in range(width):
-        after = nodes.gpu_free[rows]
-        after[:, i] -= need
-        loss = fragment_rows(world.target, cpu, np.maximum(after, 0), nodes.model[rows])
-        keys[:, i] = _keys(nodes.fragment[rows] - loss, options)
-    return first_best_rows(keys, nodes.gpu_free[rows] >= need)
+    need = shapes.gpu_milli[shape]
+    feasible = nodes.gpu_free[rows] >= need
+    at, gpu = np.nonzero(feasible)
+    after = nodes.gpu_free[rows[at]]
+    after[np.arange(len(at)), gpu] -= need
+    loss = fragment_rows(world.target, cpu[at], after, nodes.model[rows[at]])
+    keys = np.full(feasible.shape, INFEASIBLE)
+    keys[at, gpu] = _keys(nodes.fragment[rows[at]] - loss, options)
+    return first_best_rows(keys, feasible)
 
 
 def _keys(gain: NDArray[np.float64], options: NDArray[np.float64]) -> Ints:

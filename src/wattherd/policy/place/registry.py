@@ -43,6 +43,7 @@ BUILT_IN: Mapping[str, Scorer] = {
     )
 }
 TOTAL_WEIGHT = 1000
+_LEAST_OPTION, _MOST_OPTION = 1e-12, 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +124,24 @@ def _option(word: str, scorer: Scorer, policy: str) -> Mapping[str, float]:
     if word in scorer.tokens:
         return scorer.tokens[word]
     key, _, value = word.partition("=")
-    try:
-        if key in scorer.options:
-            return {key: float(value)}
-    except ValueError:
-        raise UserError(f"{value!r} is not a number", where=_where(policy), field=key) from None
+    if key in scorer.options:
+        return {key: _number(value, key, policy)}
     allowed = [*scorer.tokens, *(f"{option}=NUMBER" for option in scorer.options)]
     hint = f"one of {', '.join(allowed)}" if allowed else f"{scorer.name} has no options"
     raise UserError(f"unknown option {word!r}", where=_where(policy), hint=hint)
+
+
+def _number(value: str, option: str, policy: str) -> float:
+    """0, or a number of a size that integer keys made with it can bear."""
+    try:
+        number = float(value)
+    except ValueError:
+        problem = f"{value!r} is not a number"
+        raise UserError(problem, where=_where(policy), field=option) from None
+    if number and not _LEAST_OPTION <= abs(number) <= _MOST_OPTION:
+        hint = f"0, or a number between {_LEAST_OPTION:g} and {_MOST_OPTION:g} in size"
+        raise UserError(f"{value!r} cannot be used", where=_where(policy), field=option, hint=hint)
+    return number
 
 
 def _shares(weights: list[str], parts: int, policy: str) -> list[int]:
@@ -139,9 +150,9 @@ def _shares(weights: list[str], parts: int, policy: str) -> list[int]:
         return [TOTAL_WEIGHT // parts] * parts
     try:
         points = [round(float(weight) * TOTAL_WEIGHT) for weight in weights]
-    except ValueError:
+    except (ValueError, OverflowError):
         points = []
-    if len(points) != parts - 1 or min(points) <= 0 or sum(points) >= TOTAL_WEIGHT:
+    if len(points) != parts - 1 or min(points, default=0) <= 0 or sum(points) >= TOTAL_WEIGHT:
         raise UserError(
             f"weights {':'.join(weights)!r} do not fit {parts} part(s)",
             where=_where(policy),
