@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from report_runs import a_cluster, a_node, write_final
@@ -42,7 +42,7 @@ WRONG = {
     "more free than there is": (HEAD + "a,G2,1000,0,0,1001\n", 2, "gpu_free_milli"),
     "negative": (HEAD + "a,G2,1000,0,0,-5\n", 2, "gpu_free_milli"),
     "no number": (HEAD + "a,G2,1000,x,0,5\n", 2, "cpu_free_milli"),
-    "a short row": (HEAD + "a,G2,1000,0,0,5\nb,G2\n", 3, "cpu_milli"),
+    "a short row": (HEAD + "a,G2,1000,0,0,5\nb,G2\n", 3, "gpu_free_milli"),
     "another file": ("x,y\n1,2\n", 1, "node"),
 }
 
@@ -100,7 +100,7 @@ def test_merged_cells_cover_as_much_as_there_are_gpus(tmp_path: Path) -> None:
 def test_every_node_can_be_read_off(tmp_path: Path) -> None:
     nodes = [a_node("one", [0, 250], cpu_free=24_000), a_node("two|x", [1000, 1000])]
     (panel,) = panels(read_final(write_final(tmp_path, "fgd-1", nodes)))
-    root = ElementTree.fromstring(draw_panel(panel, 10.0, "k").render())
+    root = ET.fromstring(draw_panel(panel, 10.0, "k").render())
     assert root.get("data-nodes") == (
         "one: GPUs 100 75 % used, CPU 75 %|two x: GPUs 0 0 % used, CPU 100 %"
     )
@@ -109,7 +109,7 @@ def test_every_node_can_be_read_off(tmp_path: Path) -> None:
 def test_a_cluster_of_the_published_size_fits_a_screen(tmp_path: Path) -> None:
     found = panels(read_final(write_final(tmp_path, "fgd-1", a_cluster(1213))))
     assert sum(len(panel.columns) for panel in found) == 1213
-    root = ElementTree.fromstring(draw_map(found, "Map", Frame(width=1, height=1), "k").render())
+    root = ET.fromstring(draw_map(found, "Map", Frame(width=1, height=1), "k").render())
     assert float(root.get("width", "0")) <= 1200
     assert float(root.get("height", "0")) <= 800
 

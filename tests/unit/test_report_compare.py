@@ -98,7 +98,7 @@ def test_a_seed_without_baseline_is_compared_with_the_baselines_mean(tmp_path: P
 
 
 def test_unknown_figures_stay_unknown(tmp_path: Path) -> None:
-    nothing = {"grar": None, "frag_ratio_pct": None, "power_w": None, "cpu_s": None}
+    nothing: Payload = {"grar": None, "frag_ratio_pct": None, "power_w": None, "cpu_s": None}
     blank = [None] * 131
     runs = [a_run("fgd", **nothing), a_run("pwr", **nothing)]
     for run in runs:

@@ -9,7 +9,7 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from report_runs import (
@@ -64,8 +64,8 @@ def parsed(page: str) -> Tags:
     return tags
 
 
-def pictures(page: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.S)]
+def pictures(page: str) -> list[ET.Element]:
+    return [ET.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
 
 
 def check(page: str) -> Tags:
@@ -165,7 +165,7 @@ def test_markup_in_names_is_escaped_everywhere(tmp_path: Path) -> None:
 def test_every_file_survives_markup_in_names(tmp_path: Path) -> None:
     runs = write_pack(tmp_path, a_pack([a_run(HOSTILE), a_run("fgd")]))
     for file in write_report(runs, formats=("svg",)):
-        ElementTree.fromstring(file.read_text("utf-8"))
+        ET.fromstring(file.read_text("utf-8"))
 
 
 def test_a_single_run_is_shown_without_comparison(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_plots_are_written_as_svg_beside_the_page(tmp_path: Path) -> None:
     assert "1-default-cluster-fgd" in {file.stem for file in files}
     for file in files:
         text = file.read_text("utf-8")
-        ElementTree.fromstring(text)
+        ET.fromstring(text)
         assert "var(--" not in text
         assert "prefers-color-scheme" not in text
 
@@ -306,3 +306,14 @@ def test_png_and_pdf_are_written_by_the_extra(tmp_path: Path) -> None:
     assert {file.suffix for file in files} == set(starts)
     for file in files:
         assert file.read_bytes().startswith(starts[file.suffix])
+
+
+def test_bars_that_stand_alone_name_their_policies(tmp_path: Path) -> None:
+    for name in ("cpu050", "cpu100"):
+        runs = [a_run(policy, trace=name) for policy in ("fgd", "pwr")]
+        write_pack(tmp_path / name, a_pack(runs, trace=name))
+    files = {file.stem: file for file in write_report(tmp_path, formats=("svg",))}
+    picture = ET.fromstring(files["family-unallocated-cpu-only-requests"].read_text("utf-8"))
+    texts = ["".join(node.itertext()) for node in picture.iter(f"{{{SVG}}}text")]
+    assert {"fgd", "pwr", "cpu050", "cpu100"} <= set(texts)
+    assert texts.count("fgd 5.0") == 2  # the better of the two, below each trace

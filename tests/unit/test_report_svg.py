@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
+from itertools import pairwise
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ FRAME = Frame(width=560, height=340)
 def test_elements_escape_text_and_attributes() -> None:
     text = Element("text", '<&"', data_name="<a> & 'b'", class_="x", hidden=None).render()
     assert text == '<text data-name="&lt;a&gt; &amp; &#x27;b&#x27;" class="x">&lt;&amp;"</text>'
-    ElementTree.fromstring(text)
+    ET.fromstring(text)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,9 @@ def test_ticks_are_round(name: str) -> None:
 def test_a_round_domain_holds_what_it_rounds(low: float, span: float, count: int) -> None:
     start, stop = round_domain(low, low + span, count)
     assert start < stop
-    assert start <= low + 1e-6 * max(1, abs(low))
-    assert stop >= low + span - 1e-6 * max(1, abs(low) + span)
+    rounding = 1e-6 * max(1, abs(low), span)
+    assert start <= low + rounding
+    assert stop >= low + span - rounding
 
 
 def test_a_round_domain_of_nothing_is_usable() -> None:
@@ -84,7 +86,7 @@ def test_boxes_are_one_path() -> None:
 def test_a_column_of_labels_keeps_order_and_distance(wanted: list[float]) -> None:
     placed = spread_out(wanted, 15, 0, 300)
     order = sorted(range(len(wanted)), key=lambda index: (wanted[index], index))
-    gaps = [placed[b] - placed[a] for a, b in zip(order, order[1:], strict=False)]
+    gaps = [placed[b] - placed[a] for a, b in pairwise(order)]
     assert all(gap >= 15 - 1e-6 for gap in gaps)
     assert min(placed) >= -1e-6
     assert max(placed) <= 300 + 1e-6
@@ -131,11 +133,11 @@ def a_plot(*values: list[float], names: str = "abcdefgh") -> LinePlot:
     )
 
 
-def drawn(plot: LinePlot) -> ElementTree.Element:
-    return ElementTree.fromstring(draw_lines(plot, FRAME, "key").render())
+def drawn(plot: LinePlot) -> ET.Element:
+    return ET.fromstring(draw_lines(plot, FRAME, "key").render())
 
 
-def texts(root: ElementTree.Element) -> list[str]:
+def texts(root: ET.Element) -> list[str]:
     return ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
 
 

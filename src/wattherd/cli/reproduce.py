@@ -12,6 +12,7 @@ import click
 
 from wattherd.cli.options import output_option, parse_seeds
 from wattherd.cli.progress import tracked
+from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.service.reproduce.checks import Check
@@ -33,6 +34,9 @@ PAPERS = ("fgd-atc23", "pwr-ccgrid25")
 @click.option(
     "--processes", type=click.IntRange(1, 256), help="Runs at a time.  [default: one per core]"
 )
+@click.option(
+    "--bins", type=click.Path(path_type=Path, dir_okay=False), help="CSV of differences bin by bin."
+)
 @output_option
 def reproduce(
     *,
@@ -41,6 +45,7 @@ def reproduce(
     traces: tuple[str, ...],
     seed: str,
     processes: int | None,
+    bins: Path | None,
     output: str,
 ) -> int:
     """Rerun PAPER's experiments; exit code 1 if a figure differs by more than promised."""
@@ -56,6 +61,8 @@ def reproduce(
     stream = module.compare(files, chosen, parse_seeds(seed), processes=workers)
     checks = list(tracked(stream, len(chosen) * 3 * len(module.POLICIES), paper))
     failed = [check for check in checks if not check.holds]
+    if bins:
+        _write_bins(bins, checks)
     _show(paper, checks, output)
     click.echo(f"{len(checks) - len(failed)} of {len(checks)} figures hold", err=True)
     return 1 if failed or not checks else 0
@@ -69,6 +76,21 @@ def _say_how(directory: Path) -> None:
             "no order files (they are not public): comparing means over seeds of our own draws",
             err=True,
         )
+
+
+def _write_bins(path: Path, checks: list[Check]) -> None:
+    """One row per compared curve and percent of arrived load."""
+    rows = ["trace,policy,quantity,arrived_pct,difference"]
+    rows.extend(
+        f'{check.trace},{check.policy},"{check.quantity}",{percent},{value!r}'
+        for check in checks
+        for percent, value in enumerate(check.by_bin)
+    )
+    try:
+        path.write_text("\n".join(rows) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=str(path)) from None
+    click.echo(f"wrote {path}", err=True)
 
 
 def _show(paper: str, checks: list[Check], output: str) -> None:

@@ -48,4 +48,4 @@ def print_comparison(result: Mapping[str, object]) -> None:
             for row, line in zip(rows, cells(rows, columns), strict=True)
         ]
         print_table(head, printed, right_from=1)
-    click.echo("* best of the column; savings are power against fgd at equal arrived load")
+        click.echo(f"* best of its column; power saved is against {rows[0].baseline} at equal load")

@@ -111,7 +111,7 @@ class ClusterState:
         shape = self.intern(allocation.request)
         memory = allocation.request.memory_mib
         mask = _bits_of(allocation.gpus)
-        if not change(
+        if mask < 0 or not change(
             self.world, self.totals, self.log, shape, memory, allocation.node, mask, sign
         ):
             raise Bug(f"cannot {verb} {allocation}: {self.describe(allocation.node)}")
@@ -164,9 +164,9 @@ def _check_width(cluster: ClusterSpec) -> None:
 
 
 def _bits_of(gpus: tuple[int, ...]) -> int:
-    """GPU numbers as bits; no bits, which no GPU request matches, for a list that cannot be."""
+    """GPU numbers as bits; negative if one repeats or is no GPU's number."""
     if len(set(gpus)) != len(gpus) or not all(0 <= gpu < MAX_GPUS_PER_NODE for gpu in gpus):
-        return 0
+        return -1
     return sum(1 << gpu for gpu in gpus)
 
 

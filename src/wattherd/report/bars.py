@@ -40,6 +40,8 @@ OTHER = "Other traces"
 GAP = 14.0
 """Space between two traces."""
 WIDEST = 26.0
+ALONE = 450.0
+"""From this width on a picture names its policies itself; narrower ones stand below a legend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,11 @@ def bar_domain(rows: Sequence[Row], measure: Measure) -> tuple[float, float]:
 def draw_bars(plot: BarPlot, numbers: dict[str, int], frame: Frame, key: str) -> Element:
     """The bars of one family; below each trace stands who is best, and at what value."""
     axis = Axis(low=plot.low, high=plot.high, title=plot.measure.y_title, count=5)
-    frame = replace(frame, left=room_for_ticks(axis, frame))
+    names = _policies(plot) if frame.width >= ALONE else []
+    wide = max((text_width(name, frame.font) for name in names), default=0.0)
+    frame = replace(
+        frame, left=room_for_ticks(axis, frame), right=frame.right + (28 + wide if names else 0)
+    )
     y = Scale(plot.low, plot.high, *frame.y_range)
     left, right = frame.x_range
     share = (right - left) / len(plot.groups)
@@ -143,8 +149,24 @@ def draw_bars(plot: BarPlot, numbers: dict[str, int], frame: Frame, key: str) ->
         marks.add(*_group(plot, rows, numbers, (middle, share - GAP), y))
         marks.add(label(trace, middle, floor + 13, anchor="middle", class_="axis-title"))
         marks.add(*_best(plot, rows, numbers, (middle, floor + 28), share / frame.font))
+    marks.add(*_legend(names, numbers, frame))
     words = {"title": plot.title, "about": plot.measure.caption}
     return document(frame, y_axis(axis, y, frame), marks, **words, key=key)
+
+
+def _policies(plot: BarPlot) -> list[str]:
+    return list(dict.fromkeys(row.policy for rows in plot.groups.values() for row in rows))
+
+
+def _legend(names: Sequence[str], numbers: dict[str, int], frame: Frame) -> list[Element]:
+    """A column of policies at the right, each with its colour."""
+    x, top = frame.x_range[1] + 6, frame.y_range[1] + 8
+    found = []
+    for place, name in enumerate(names):
+        me, y = series_class(numbers[name]), top + 16 * place
+        found.append(Element("rect", x=x, y=y - 5, width=10, height=10, class_=f"bar {me}"))
+        found.append(label(name, x + 16, y, class_=f"name {me}"))
+    return found
 
 
 def _group(

@@ -149,8 +149,8 @@ def _unallocated(trace: TraceRuns, zoom: float) -> _Subject:
     return _Subject(
         title="GPUs left unallocated",
         caption=f"Of {tick_label(gpus)} GPUs, so many are in nobody's hands at each load, shares "
-        "of GPUs counted as shares. Once more than 100 % has been requested, all of them are "
-        "waste: they are free but fit no request that came.",
+        "of GPUs counted as shares. Once more than 100 % has been requested, each of them stands "
+        "for a GPU that was asked for and not granted.",
         y_title="unallocated GPUs",
         lines=lines,
         y_low=0,
@@ -163,7 +163,7 @@ def _frag_ratio(trace: TraceRuns) -> _Subject:
     return _Subject(
         title="Fragmentation ratio",
         caption="The share of the free GPUs that a typical request could not use. A line that "
-        "stays low for longer keeps the free GPUs usable; near 100 % whatever is free is scrap.",
+        "stays low for longer keeps free GPUs usable; near 100 % hardly any of them is.",
         y_title="fragmented, % of free GPUs",
         lines=_all(trace, "frag_ratio_pct"),
         y_low=0,
@@ -191,7 +191,8 @@ def _power(trace: TraceRuns) -> _Subject:
     return _Subject(
         title="Power of the whole cluster",
         caption="Estimated draw of all nodes, idle ones included, at each load. Compare lines "
-        "straight above each other: at the same load the lower one does the same work with less.",
+        "straight above each other: while no request fails, the lower one does the same work with "
+        "less power.",
         y_title=f"power, {unit}",
         lines=lines,
         factor=factor,

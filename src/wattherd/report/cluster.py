@@ -69,7 +69,7 @@ def _order(node: FinalNode) -> tuple[float, ...]:
     return (-len(node.gpus), -node.used, *(-share for share in node.gpus), -node.cpu)
 
 
-def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, str | None]]]:
     try:
         with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
             reader = csv.DictReader(text)
@@ -85,18 +85,20 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
         ) from None
 
 
-def _node(row: dict[str, str], where: str) -> FinalNode | None:
+def _node(row: dict[str, str | None], where: str) -> FinalNode | None:
     free = row["gpu_free_milli"]
+    if free is None:
+        raise UserError("the row is too short", where=where, field="gpu_free_milli")
     if not free:
         return None
     shares = [_used(text, WHOLE_GPU_MILLI, where, "gpu_free_milli") for text in free.split("-")]
     capacity = _whole(row["cpu_milli"], where, "cpu_milli")
     cpu = _used(row["cpu_free_milli"], capacity, where, "cpu_free_milli") if capacity else 0.0
     gpus = tuple(sorted(shares, reverse=True))
-    return FinalNode(name=row["node"], model=row["gpu_model"] or "GPU", gpus=gpus, cpu=cpu)
+    return FinalNode(name=row["node"] or "", model=row["gpu_model"] or "GPU", gpus=gpus, cpu=cpu)
 
 
-def _used(text: str, capacity: int, where: str, field: str) -> float:
+def _used(text: str | None, capacity: int, where: str, field: str) -> float:
     free = _whole(text, where, field)
     if free > capacity:
         raise UserError(f"{free} is free of only {capacity}", where=where, field=field)

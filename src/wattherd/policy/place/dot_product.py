@@ -8,6 +8,8 @@ free and asked resources, the higher the score. Variants differ in what a node's
 - `share`: one vector (CPU, free) per GPU in use that has room, and one for all idle GPUs.
 - `divide`: as share, with CPU split in proportion to free GPU.
 - `extend`: (CPU, each GPU in use, idle GPUs together); the request occupies one of the entries.
+  CPU-only requests fit every vector, full GPUs included for `divide`; where no GPU milli is left,
+  these two give them 0.
 - `norm-max` (published): entries relative to the largest machine; `norm-node`: to the node's own
   capacity; `norm-pod`: to the request, through tanh(x / 10).
 """
@@ -63,6 +65,21 @@ def _closeness(cpu_free, cpu_asked, gpu_free, gpu_asked, width, cpu_unit, gpu_un
 
 
 @kernel
+def _idle_pool(nodes, n):  # type: ignore[no-untyped-def]
+    """Milli of the idle GPUs together, the first of them, and how many others have room left."""
+    pool, first_idle, in_use = 0, NO_GPU, 0
+    for i in range(nodes.gpu_count[n]):
+        free = nodes.gpu_free[n, i]
+        if free == 1000:
+            pool += 1000
+            if first_idle == NO_GPU:
+                first_idle = i
+        elif free > 0:
+            in_use += 1
+    return pool, first_idle, in_use
+
+
+@kernel
 def dot_product(world, shape, n, options):  # type: ignore[no-untyped-def]
     """`dot_product_rows` for one node."""
     nodes, shapes = world.nodes, world.shapes
@@ -74,25 +91,21 @@ def dot_product(world, shape, n, options):  # type: ignore[no-untyped-def]
     if norm == NORM_NODE:
         cpu_unit = max(1.0, float(nodes.cpu_capacity[n]))
         gpu_unit = max(1.0, 1000.0 * nodes.gpu_count[n])
-    if dim == MERGE or asked == 0:
+    if dim == MERGE or (dim == SHARE and asked == 0):
         score = _closeness(cpu, asked_cpu, float(total), asked, 2, cpu_unit, gpu_unit, norm)
         return np.int64(100.0 * score), best_fit(world, shape, n)
-    pool, first_idle, in_use = 0, NO_GPU, 0
-    for i in range(nodes.gpu_count[n]):
-        free = nodes.gpu_free[n, i]
-        if free == 1000:
-            pool += 1000
-            if first_idle == NO_GPU:
-                first_idle = i
-        elif free > 0:
-            in_use += 1
+    if total == 0:
+        return 0, NO_GPU
+    pool, first_idle, in_use = _idle_pool(nodes, n)
     width = 1 + in_use + (pool > 0) if dim == EXTEND else 2
     best, chosen = -1.0, NO_GPU
     # One extra round stands for the pool of idle GPUs, after the GPUs in use as published.
     for i in range(nodes.gpu_count[n] + 1):
         last = i == nodes.gpu_count[n]
         free = pool if last else nodes.gpu_free[n, i]
-        if free < asked or free == 0 or (not last and free == 1000):
+        if free < asked or (not last and free == 1000):
+            continue
+        if free == 0 and (asked > 0 or dim == EXTEND):
             continue
         part = cpu * free / total if dim == DIVIDE else cpu
         score = _closeness(part, asked_cpu, float(free), asked, width, cpu_unit, gpu_unit, norm)

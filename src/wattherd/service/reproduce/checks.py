@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """`tolerance` None means that the row informs and cannot fail; the same unit throughout."""
+    """`tolerance` None means that the row informs and cannot fail; the same unit throughout.
+
+    `by_bin` holds ours minus published per percent of arrived load, the seed with the largest
+    difference in each bin, where the check compares curves.
+    """
 
     trace: str
     policy: str
@@ -15,6 +19,7 @@ class Check:
     published: float
     ours: float
     tolerance: float | None
+    by_bin: tuple[float, ...] = ()
 
     @property
     def difference(self) -> float:

@@ -82,7 +82,9 @@ def _checks(
 def _worst(
     trace: str, policy: str, quantity: str, theirs: Floats, ours: Floats, tolerance: float | None
 ) -> Check:
-    worst = np.unravel_index(np.nanargmax(np.abs(ours - theirs)), ours.shape)
+    difference = ours - theirs
+    worst = np.unravel_index(np.nanargmax(np.abs(difference)), ours.shape)
+    seed = np.argmax(np.nan_to_num(np.abs(difference)), axis=0)
     return Check(
         trace=trace,
         policy=policy,
@@ -90,4 +92,5 @@ def _worst(
         published=float(theirs[worst]),
         ours=float(ours[worst]),
         tolerance=tolerance,
+        by_bin=tuple(difference[seed, np.arange(len(seed))].tolist()),
     )

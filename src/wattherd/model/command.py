@@ -1,0 +1,65 @@
+"""What to do: the core's orders to a shell. Every outcome comes back as an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattherd.model.allocation import Allocation
+from wattherd.model.reason import Reason, StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartJob:
+    """Start run number `attempt` on these allocations, each device capped at `cap_w`."""
+
+    job_id: str
+    attempt: int
+    allocations: tuple[Allocation, ...]
+    cap_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopJob:
+    """Ask run `attempt` to checkpoint and stop within `grace_s`, then end it."""
+
+    job_id: str
+    attempt: int
+    reason: StopReason
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectJob:
+    """The job can never run, or is not valid; tell its user why."""
+
+    job_id: str
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishJob:
+    """The job has reached a final state; tell its user."""
+
+    job_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetCap:
+    """Cap each device of a running job at `cap_w`; None removes the cap."""
+
+    job_id: str
+    attempt: int
+    cap_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeAt:
+    """Send `Woke(key)` at `at_s`; a later WakeAt with the same key replaces this one."""
+
+    at_s: float
+    key: str
+
+
+Command = StartJob | StopJob | RejectJob | FinishJob | SetCap | WakeAt

@@ -1,0 +1,111 @@
+"""What happened: facts from the world, in the order in which the core learns of them.
+
+Events are never refused. Those about one run of a job carry its `attempt`, so that a late or
+repeated message about an earlier run is recognised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattherd.model.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something at `at_s` seconds since the run's epoch; `cause` is what brought it about."""
+
+    at_s: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted(Event):
+    """A user handed in a job."""
+
+    job: JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHeld(Event):
+    """A user or operator wants it not to be started."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReleased(Event):
+    """The hold is over."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelled(Event):
+    """A user wants it gone, running or not."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent(Event):
+    """Something about run number `attempt` of a job."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted(RunEvent):
+    """All its tasks run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgressed(RunEvent):
+    """It reported `progress` in units of its own (steps, epochs), and optionally its loss."""
+
+    progress: float
+    rate_per_s: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStopped(RunEvent):
+    """It stopped as it was asked to, its checkpoint written; `progress` is what is kept."""
+
+    progress: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExited(RunEvent):
+    """It ended by itself; 0 is success, 143 asks to be queued again (docs: stopping a job)."""
+
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost(Event):
+    """A node no longer answers; what ran there is gone."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReturned(Event):
+    """A lost node is back, empty."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChanged(Event):
+    """The site may draw this much from now on; None lifts the budget."""
+
+    budget_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woke(Event):
+    """The time asked for by `WakeAt(key)` has come."""
+
+    key: str

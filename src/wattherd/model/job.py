@@ -1,0 +1,103 @@
+"""Training jobs: what a user submits, before anything happened to it.
+
+Units: seconds since the run's epoch, milli-vCPU, MiB, whole GPUs unless `gpu_milli` says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from wattherd.errors import UserError
+from wattherd.model.cluster import WHOLE_GPU_MILLI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRole:
+    """`count` equal tasks of a job (workers, parameter servers), and what each of them needs."""
+
+    name: str = "worker"
+    count: int = 1
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpu_count: int = 1
+    gpu_milli: int = WHOLE_GPU_MILLI
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job, a gang: all its tasks run or none does.
+
+    `width` is the number of tasks of the elastic role (the first one); it runs at `min_width` to
+    `max_width` of them. `after` names jobs that must have succeeded first. `duration_s` is how long
+    it runs at full width where that is known. `profile` names how fast it is, where that depends on
+    more than time.
+
+    Raises:
+        UserError: a width, count, time or resource that makes no sense, naming the field.
+    """
+
+    id: str
+    submit_s: float
+    roles: tuple[TaskRole, ...] = (TaskRole(),)
+    min_width: int | None = None
+    max_width: int | None = None
+    gpu_models: tuple[str, ...] = ()
+    priority: int = 0
+    queue: str = "default"
+    tenant: str = ""
+    user: str = ""
+    after: tuple[str, ...] = ()
+    duration_s: float | None = None
+    deadline_s: float | None = None
+    time_limit_s: float | None = None
+    restarts: int = 0
+    backoff_s: float = 0.0
+    grace_s: float = 0.0
+    checkpoint_s: float | None = None
+    group: str = ""
+    profile: str = ""
+    batch_size: int | None = None
+    labels: tuple[tuple[str, str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Refuse what no scheduler could serve."""
+        if not self.id:
+            raise UserError("a job needs an id", field="id")
+        if not self.roles:
+            raise self._bad("roles", "is empty", "one role with one task is the least")
+        for name in ("submit_s", "backoff_s", "grace_s"):
+            self._check_time(name, getattr(self, name))
+        for name in ("duration_s", "deadline_s", "time_limit_s", "checkpoint_s"):
+            if getattr(self, name) is not None:
+                self._check_time(name, getattr(self, name))
+        if not 1 <= self.least_width <= self.most_width:
+            widths = f"{self.least_width} to {self.most_width}"
+            raise self._bad("min_width", f"widths {widths} are empty", "1 <= min <= max")
+        if self.restarts < 0:
+            raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
+        if self.id in self.after:
+            raise self._bad("after", "the job waits for itself", "remove it from `after`")
+
+    def _check_time(self, name: str, value: float) -> None:
+        if not (math.isfinite(value) and value >= 0):
+            raise self._bad(name, f"{value} is no time", "seconds, zero or more")
+
+    def _bad(self, name: str, problem: str, hint: str) -> UserError:
+        return UserError(problem, where=f"job {self.id}", field=name, hint=hint)
+
+    @property
+    def least_width(self) -> int:
+        """The fewest tasks of the elastic role it runs with."""
+        return self.roles[0].count if self.min_width is None else self.min_width
+
+    @property
+    def most_width(self) -> int:
+        """The most tasks of the elastic role it can use."""
+        return self.roles[0].count if self.max_width is None else self.max_width
+
+    @property
+    def gpus(self) -> int:
+        """GPUs at the width it was submitted with."""
+        return sum(role.count * role.gpu_count for role in self.roles)

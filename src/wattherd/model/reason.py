@@ -1,0 +1,79 @@
+"""Why something was not done: a code, the numbers behind it, and what would change it.
+
+Codes stand in order of precedence: what is wrong with a job comes before what it merely waits for
+(a misconfigured job never shows "waiting for GPUs").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ReasonCode(StrEnum):
+    """Why a job is not running, most fundamental first."""
+
+    INVALID_SPEC = "InvalidSpec"
+    UNKNOWN_QUEUE = "UnknownQueue"
+    NEVER_FITS = "NeverFits"
+    HELD = "Held"
+    QUEUE_STOPPED = "QueueStopped"
+    NOT_BEFORE = "NotBefore"
+    DEPENDENCY = "Dependency"
+    BACKING_OFF = "BackingOff"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    WAITING_FOR_GPUS = "WaitingForGpus"
+    WAITING_FOR_POWER = "WaitingForPower"
+    WAITING_FOR_GANG = "WaitingForGang"
+    FRAGMENTED = "Fragmented"
+    LOWER_PRIORITY = "LowerPriority"
+    WAITING_FOR_PREEMPTION = "WaitingForPreemption"
+    WAITING_FOR_BUDGET_RISE = "WaitingForBudgetRise"
+
+    @property
+    def precedence(self) -> int:
+        """Position in this list; lower comes first."""
+        return _PRECEDENCE[self]
+
+
+_PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
+
+
+class StopReason(StrEnum):
+    """Why a running job was asked to stop."""
+
+    PREEMPTED_FOR_PRIORITY = "PreemptedForPriority"
+    PREEMPTED_FOR_POWER = "PreemptedForPower"
+    RESIZED = "Resized"
+    MIGRATED = "Migrated"
+    NODE_LOST = "NodeLost"
+    USER_REQUEST = "UserRequest"
+    TIME_LIMIT = "TimeLimit"
+    BUDGET_CUT = "BudgetCut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """`asked`, `in_use` and `available` share one unit, named in `unit`."""
+
+    code: ReasonCode
+    since_s: float
+    asked: float | None = None
+    in_use: float | None = None
+    available: float | None = None
+    unit: str = ""
+    unblocks: str = ""
+
+    def text(self) -> str:
+        """One line for people."""
+        parts = [
+            f"{name} {value:g} {self.unit}".rstrip()
+            for name, value in (
+                ("asked", self.asked),
+                ("in use", self.in_use),
+                ("available", self.available),
+            )
+            if value is not None
+        ]
+        facts = f": {', '.join(parts)}" if parts else ""
+        return f"{self.code}{facts}{f' ({self.unblocks})' if self.unblocks else ''}"
