@@ -51,7 +51,8 @@ def binned(steps: Steps, capacity_milli: int, *, load: float) -> Curve:
     """
     idle = np.maximum(capacity_milli - steps.used_milli, 1)
     percent = 100.0 / capacity_milli
-    bins = np.rint(steps.arrived_milli / capacity_milli * 100).astype(np.int64)
+    # Multiplied first: an arrived half percent must stay an exact half for rounding to even.
+    bins = np.rint(100 * steps.arrived_milli / capacity_milli).astype(np.int64)
     count = round(load * 100) + 1
 
     def column(values: Floats) -> Floats:
@@ -59,8 +60,8 @@ def binned(steps: Steps, capacity_milli: int, *, load: float) -> Curve:
 
     return Curve(
         arrived_pct=np.arange(count),
-        allocated_pct=column(np.round(steps.used_milli / capacity_milli * 100, 2)),
-        frag_ratio_pct=column(np.round(steps.fragment_milli / idle * 100, 2)),
+        allocated_pct=column(np.round(100 * steps.used_milli / capacity_milli, 2)),
+        frag_ratio_pct=column(np.round(100 * steps.fragment_milli / idle, 2)),
         frag_amount_pct=column(np.round(steps.fragment_milli * percent, 2)),
         power_w=column(steps.power_w),
     )

@@ -1,0 +1,425 @@
+"""The decision core: events in, commands out.
+
+`handle` is the only way to change anything. It notes what happened (events are facts and never
+refused), lets the planner make a plan when one is due, and turns the difference between what is
+and what is planned into commands. The same events in the same order give the same commands; the
+core reads no clock and draws no chance.
+
+Two states of the cluster are kept. `planned` is what every job will hold once all orders are
+carried out: planners work on it. `held` is what jobs hold at this moment: a job is started only
+when what it was given is really free, so that a plan may hand devices from one job to another
+while the first is still writing its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.engine.draft import GuardedDraft
+from wattherd.engine.ledger import Entry, JobRecord
+from wattherd.engine.lifecycle import FINAL, State, Trigger
+from wattherd.engine.state import ClusterState
+from wattherd.errors import Bug
+from wattherd.estimate.node_power import power_columns
+from wattherd.estimate.target import target_workload
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob, WakeAt
+from wattherd.model.event import (
+    BudgetChanged,
+    Event,
+    JobCancelled,
+    JobExited,
+    JobHeld,
+    JobProgressed,
+    JobReleased,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    NodeReturned,
+    RunEvent,
+    Woke,
+)
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Planner
+
+ROUND = "round"
+EXIT_REQUEUE = 143
+"""Exit code of a job that checkpointed on request and wants to be queued again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """`round_s` None plans after every event that could change the plan, else every `round_s`."""
+
+    cluster: ClusterSpec
+    planner: Planner
+    round_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Look:
+    """Implements `policy.contract.View`."""
+
+    core: Core
+    now_s: float
+    memory: dict[str, Any]
+
+    def live(self) -> Sequence[JobRecord]:
+        """Jobs that run or may run now, in order of submission."""
+        return [job for job in self.core.jobs.values() if job.active or job.state is State.QUEUED]
+
+    def gpus_per_node(self) -> NDArray[np.int64]:
+        """GPUs of each usable node."""
+        count = self.core.planned.world.nodes.gpu_count.copy()
+        count[list(self.core.lost)] = 0
+        return count
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Commands of one call of `handle`."""
+
+    commands: list[Command] = field(default_factory=list)
+    replan: bool = False
+
+
+class Core:
+    """One pool of nodes and the jobs on it."""
+
+    def __init__(self, config: CoreConfig) -> None:
+        """Start empty, with all nodes usable."""
+        self.config = config
+        self.jobs: dict[str, JobRecord] = {}
+        """Live jobs only; final ones leave with their `FinishJob`."""
+        self.finished: dict[str, State] = {}
+        self.now_s = 0.0
+        self.budget_w: float | None = None
+        self.lost: set[int] = set()
+        target = target_workload((), config.cluster.gpu_models)
+        power = power_columns(config.cluster, GPUS)
+        self.planned = ClusterState(config.cluster, target, power)
+        self.held = ClusterState(config.cluster, target, power)
+        self._memory: dict[str, Any] = {}
+        self._nodes = {node.name: index for index, node in enumerate(config.cluster.nodes)}
+        self._starting: dict[str, None] = {}
+        """Jobs with a plan that wait for their devices to be given back, oldest plan first."""
+        self._children: dict[str, set[str]] = {}
+        self._submitted = 0
+        self._round_set = False
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event and say what to do.
+
+        Raises:
+            Bug: an invariant of the core is broken; carries the job's story.
+        """
+        self.now_s = max(self.now_s, event.at_s)
+        batch = _Batch()
+        self._note(event, batch)
+        if self.config.round_s is not None:
+            self._ask_for_round(event, batch)
+        elif batch.replan:
+            self._plan(batch)
+        self._hand_over(batch)
+        return batch.commands
+
+    def story(self, job_id: str) -> list[Entry]:
+        """What happened to a live job, oldest first."""
+        return list(self.jobs[job_id].story)
+
+    # What happened ------------------------------------------------------------------------------
+
+    def _note(self, event: Event, batch: _Batch) -> None:
+        match event:
+            case JobSubmitted():
+                self._submitted_job(event, batch)
+            case JobHeld():
+                self._hold(event, batch)
+            case JobReleased():
+                self._release_hold(event, batch)
+            case JobCancelled():
+                self._cancel(event, batch)
+            case RunEvent():
+                self._note_run(event, batch)
+            case NodeLost():
+                self._lose(event, batch)
+            case NodeReturned():
+                self.lost.discard(self._nodes.get(event.node, -1))
+                batch.replan = True
+            case BudgetChanged():
+                self.budget_w = event.budget_w
+                batch.replan = True
+            case Woke():
+                self._woke(event, batch)
+            case _:
+                raise Bug(f"the core knows no event {type(event).__name__}")
+
+    def _submitted_job(self, event: JobSubmitted, batch: _Batch) -> None:
+        spec = event.job
+        if spec.id in self.jobs or spec.id in self.finished:
+            return  # a repeated message; the first one counts
+        reason = self._never_fits(spec)
+        if reason is not None:
+            self.finished[spec.id] = State.FAILED
+            batch.commands.append(RejectJob(job_id=spec.id, reason=reason, detail=reason.text()))
+            return
+        job = JobRecord(spec=spec, number=self._submitted, state_since_s=self.now_s)
+        job.held_since_s = self.now_s
+        job.story.append(Entry(self.now_s, "submitted", event.cause))
+        self._submitted += 1
+        self.jobs[spec.id] = job
+        job.waits_for = {one for one in spec.after if self.finished.get(one) is not State.SUCCEEDED}
+        for parent in sorted(job.waits_for):
+            self._children.setdefault(parent, set()).add(spec.id)
+        if job.waits_for:
+            job.apply(Trigger.BLOCK, self.now_s, f"after {', '.join(sorted(job.waits_for))}")
+            self._fail_orphans(batch)
+        batch.replan = True
+
+    def _never_fits(self, spec: object) -> Reason | None:
+        from wattherd.engine.feasibility import never_fits
+
+        return never_fits(spec, self.config.cluster, self.now_s)  # type: ignore[arg-type]
+
+    def _hold(self, event: JobHeld, batch: _Batch) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.state in (State.HELD, State.STOPPING):
+            return
+        if job.active:
+            self._stop(job, StopReason.USER_REQUEST, Trigger.HOLD, batch)
+        else:
+            job.apply(Trigger.HOLD, self.now_s, event.cause)
+        self._forget_plan(job)
+        batch.replan = True
+
+    def _release_hold(self, event: JobReleased, batch: _Batch) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.state is not State.HELD:
+            return
+        job.apply(Trigger.RELEASE, self.now_s, event.cause)
+        if job.waits_for:
+            job.apply(Trigger.BLOCK, self.now_s, "still waits for others")
+        batch.replan = True
+
+    def _cancel(self, event: JobCancelled, batch: _Batch) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            return
+        self._forget_plan(job)
+        if job.state is State.STOPPING:
+            job.after_stop = Trigger.CANCEL
+        elif job.active:
+            self._stop(job, StopReason.USER_REQUEST, Trigger.CANCEL, batch)
+        else:
+            self._end(job, Trigger.CANCEL, event.cause, batch)
+        batch.replan = True
+
+    def _note_run(self, event: RunEvent, batch: _Batch) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None or event.attempt != job.attempt or not job.active:
+            return  # late news of a run that is over
+        match event:
+            case JobStarted():
+                if job.state is State.STARTING:
+                    job.apply(Trigger.STARTED, self.now_s, event.cause)
+                    self._limit_time(job, batch)
+            case JobProgressed():
+                job.progress = event.progress
+                job.rate_per_s = event.rate_per_s
+                job.loss = event.loss
+            case JobStopped():
+                if event.progress is not None:
+                    job.progress = event.progress
+                trigger = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
+                self._give_back(job)
+                self._end(job, trigger, event.cause, batch)
+                batch.replan = True
+            case JobExited():
+                self._exited(job, event, batch)
+            case _:
+                raise Bug(f"the core knows no run event {type(event).__name__}")
+
+    def _exited(self, job: JobRecord, event: JobExited, batch: _Batch) -> None:
+        stopping = job.state is State.STOPPING
+        self._give_back(job)
+        if event.exit_code == 0:
+            trigger = Trigger.SUCCEED
+        elif event.exit_code == EXIT_REQUEUE:
+            trigger = job.after_stop if stopping else Trigger.REQUEUE
+        elif job.failures < job.spec.restarts:
+            trigger = Trigger.RETRY
+        else:
+            trigger = Trigger.FAIL
+        if trigger in (Trigger.SUCCEED, Trigger.FAIL, Trigger.RETRY):
+            self._forget_plan(job)
+        self._end(job, trigger, f"exit code {event.exit_code}", batch)
+        batch.replan = True
+
+    def _lose(self, event: NodeLost, batch: _Batch) -> None:
+        node = self._nodes.get(event.node)
+        if node is None or node in self.lost:
+            return
+        self.lost.add(node)
+        for job in list(self.jobs.values()):
+            if any(allocation.node == node for allocation in job.wanted):
+                self._forget_plan(job)
+            if job.active and any(allocation.node == node for allocation in job.allocations):
+                trigger = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
+                self._give_back(job)
+                self._end(job, trigger, f"node {event.node} lost", batch)
+        batch.replan = True
+
+    def _woke(self, event: Woke, batch: _Batch) -> None:
+        kind, _, job_id = event.key.partition(":")
+        job = self.jobs.get(job_id.rpartition("#")[0])
+        if event.key == ROUND:
+            self._round_set = False
+            self._plan(batch)
+        elif job is not None and event.key == self._key(kind, job):
+            if kind == "backoff" and job.state is State.BACKING_OFF:
+                job.apply(Trigger.BACKOFF_OVER, self.now_s)
+                batch.replan = True
+            elif kind == "limit" and job.state in (State.STARTING, State.RUNNING):
+                self._forget_plan(job)
+                self._stop(job, StopReason.TIME_LIMIT, Trigger.TIME_OUT, batch)
+                batch.replan = True
+
+    # What follows -------------------------------------------------------------------------------
+
+    def _key(self, kind: str, job: JobRecord) -> str:
+        return f"{kind}:{job.id}#{job.attempt}"
+
+    def _limit_time(self, job: JobRecord, batch: _Batch) -> None:
+        if job.spec.time_limit_s is not None:
+            left = job.spec.time_limit_s - job.service_s(self.now_s)
+            key = self._key("limit", job)
+            batch.commands.append(WakeAt(at_s=self.now_s + max(left, 0.0), key=key))
+
+    def _stop(self, job: JobRecord, why: StopReason, then: Trigger, batch: _Batch) -> None:
+        """Ask a starting or running job to stop; `then` is what becomes of it."""
+        job.apply(Trigger.STOP, self.now_s, str(why))
+        job.after_stop = then
+        job.preemptions += then is Trigger.REQUEUE
+        batch.commands.append(
+            StopJob(job_id=job.id, attempt=job.attempt, reason=why, grace_s=job.spec.grace_s)
+        )
+
+    def _give_back(self, job: JobRecord) -> None:
+        """The run is over: its devices are free."""
+        for allocation in job.allocations:
+            self.held.release(allocation)
+        job.settle(self.now_s)
+
+    def _forget_plan(self, job: JobRecord) -> None:
+        """Take a job out of the plan."""
+        for allocation in job.wanted:
+            self.planned.release(allocation)
+        job.wanted = ()
+        self._starting.pop(job.id, None)
+
+    def _end(self, job: JobRecord, trigger: Trigger, cause: str, batch: _Batch) -> None:
+        """Apply the trigger that ends a run (or a wait) and do what its new state asks for."""
+        if trigger is Trigger.RETRY:
+            job.failures += 1
+        job.apply(trigger, self.now_s, cause)
+        if job.state in FINAL:
+            self._forget_plan(job)
+            self._finish(job, batch)
+        elif job.state is State.BACKING_OFF:
+            wait_s = job.spec.backoff_s * 2 ** (job.failures - 1)
+            batch.commands.append(WakeAt(at_s=self.now_s + wait_s, key=self._key("backoff", job)))
+
+    def _finish(self, job: JobRecord, batch: _Batch) -> None:
+        del self.jobs[job.id]
+        self.finished[job.id] = job.state
+        batch.commands.append(FinishJob(job_id=job.id, state=str(job.state)))
+        for child in sorted(self._children.pop(job.id, ())):
+            waiting = self.jobs.get(child)
+            if waiting is not None and job.state is State.SUCCEEDED:
+                waiting.waits_for.discard(job.id)
+                if not waiting.waits_for and waiting.state is State.BLOCKED:
+                    waiting.apply(Trigger.UNBLOCK, self.now_s, f"{job.id} succeeded")
+        self._fail_orphans(batch)
+
+    def _fail_orphans(self, batch: _Batch) -> None:
+        """Jobs that wait for one that will never succeed fail, and so do those that wait for them."""
+        for job in list(self.jobs.values()):
+            dead = sorted(one for one in job.waits_for if one in self.finished)
+            if dead and job.state is State.BLOCKED:
+                self._end(job, Trigger.FAIL, f"{dead[0]} did not succeed", batch)
+
+    # Planning -----------------------------------------------------------------------------------
+
+    def _ask_for_round(self, event: Event, batch: _Batch) -> None:
+        """Rounds fall on whole multiples of `round_s` and are asked for while there are jobs."""
+        round_s = self.config.round_s
+        if round_s is None or self._round_set or not self.jobs:
+            return
+        count = int(self.now_s // round_s)
+        on_time = count * round_s == self.now_s and not isinstance(event, Woke) and count > 0
+        at_s = self.now_s if on_time else (count + 1) * round_s
+        batch.commands.append(WakeAt(at_s=at_s, key=ROUND))
+        self._round_set = True
+
+    def _plan(self, batch: _Batch) -> None:
+        draft = GuardedDraft(self.planned, self.lost, self.now_s)
+        self.config.planner.plan(_Look(self, self.now_s, self._memory), draft)
+        for job in list(self.jobs.values()):
+            self._carry_out(job, draft, batch)
+
+    def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: _Batch) -> None:
+        """Turn the difference between a job's plan and what it holds into orders."""
+        job.reason = None if job.wanted else draft.reasons.get(job.id, job.reason)
+        if job.active:
+            if job.wanted != job.allocations and job.state is not State.STOPPING:
+                why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
+                self._stop(job, why, Trigger.REQUEUE, batch)
+            if job.wanted and job.wanted != job.allocations:
+                self._starting[job.id] = None
+        elif job.wanted:
+            self._starting[job.id] = None
+        if not job.wanted:
+            self._starting.pop(job.id, None)
+
+    def _hand_over(self, batch: _Batch) -> None:
+        """Start every planned job whose devices are really free now."""
+        for job_id in list(self._starting):
+            job = self.jobs[job_id]
+            if job.state is State.QUEUED and self._take(job):
+                del self._starting[job_id]
+                self._start(job, batch)
+
+    def _take(self, job: JobRecord) -> bool:
+        mark = self.held.checkpoint()
+        try:
+            for allocation in job.wanted:
+                self.held.place(allocation)
+        except Bug:
+            self.held.rollback(mark)
+            self.held.commit()
+            return False
+        self.held.commit()
+        return True
+
+    def _start(self, job: JobRecord, batch: _Batch) -> None:
+        job.attempt += 1
+        job.allocations = job.wanted
+        job.held_since_s = self.now_s
+        if job.first_start_s is None:
+            job.first_start_s = self.now_s
+        job.apply(Trigger.START, self.now_s, f"attempt {job.attempt}")
+        batch.commands.append(
+            StartJob(
+                job_id=job.id,
+                attempt=job.attempt,
+                allocations=job.allocations,
+                cap_w=job.cap_w,
+            )
+        )

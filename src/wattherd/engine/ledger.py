@@ -1,0 +1,106 @@
+"""Every job the core knows: what was asked, where it stands, what it holds and has received."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from wattherd.engine.lifecycle import ACTIVE, FINAL, State, Trigger, step
+from wattherd.errors import Bug
+from wattherd.model.allocation import Allocation
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import Reason
+
+STORY_LENGTH = 1000
+"""Entries kept per job; a job that is moved more often loses its oldest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a job's story: when, what, and what brought it about."""
+
+    at_s: float
+    what: str
+    cause: str = ""
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """A job as the core sees it; mutable, and changed by the core alone.
+
+    `allocations` is what it holds now, `wanted` what the last plan gives it (None: nothing).
+    `attained_gpu_s` is GPU time received in earlier runs; `held_since_s` begins the present one.
+    """
+
+    spec: JobSpec
+    number: int
+    state: State = State.QUEUED
+    state_since_s: float = 0.0
+    attempt: int = 0
+    failures: int = 0
+    preemptions: int = 0
+    allocations: tuple[Allocation, ...] = ()
+    wanted: tuple[Allocation, ...] = ()
+    cap_w: float | None = None
+    attained_gpu_s: float = 0.0
+    attained_s: float = 0.0
+    held_since_s: float = 0.0
+    first_start_s: float | None = None
+    finish_s: float | None = None
+    progress: float = 0.0
+    rate_per_s: float | None = None
+    loss: float | None = None
+    after_stop: Trigger = Trigger.REQUEUE
+    reason: Reason | None = None
+    waits_for: set[str] = field(default_factory=set)
+    story: deque[Entry] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.spec.id
+
+    @property
+    def active(self) -> bool:
+        """Whether it holds devices."""
+        return self.state in ACTIVE
+
+    @property
+    def gpus(self) -> int:
+        """GPUs it holds now."""
+        return sum(len(allocation.gpus) for allocation in self.allocations)
+
+    def service_gpu_s(self, now_s: float) -> float:
+        """GPU time received up to now (2D attained service, Tiresias, NSDI'19)."""
+        return self.attained_gpu_s + self.gpus * (now_s - self.held_since_s if self.active else 0.0)
+
+    def service_s(self, now_s: float) -> float:
+        """Time for which it held devices, up to now."""
+        return self.attained_s + (now_s - self.held_since_s if self.active else 0.0)
+
+    def settle(self, now_s: float) -> None:
+        """Book the present run's service; the devices are given back."""
+        self.attained_gpu_s = self.service_gpu_s(now_s)
+        self.attained_s = self.service_s(now_s)
+        self.held_since_s = now_s
+        self.allocations = ()
+
+    def apply(self, trigger: Trigger, now_s: float, cause: str = "") -> None:
+        """Take one step of the lifecycle and note it in the story.
+
+        Raises:
+            Bug: the lifecycle has no such step; the message carries the story.
+        """
+        before = self.state
+        try:
+            self.state = step(before, trigger)
+        except Bug as bug:
+            raise Bug(f"job {self.id}: {bug}\n{self.told()}") from None
+        self.state_since_s = now_s
+        self.story.append(Entry(now_s, f"{before} -> {self.state} ({trigger})", cause))
+        if self.state in FINAL:
+            self.finish_s = now_s
+
+    def told(self) -> str:
+        """The story as text."""
+        return "\n".join(f"{e.at_s:12.1f} s  {e.what}  {e.cause}".rstrip() for e in self.story)

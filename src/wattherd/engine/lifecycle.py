@@ -1,0 +1,117 @@
+"""The life of a job as a table: state and trigger give the next state, nothing else does.
+
+The states, and where a job in each of them is kept:
+
+- BLOCKED: waits for jobs it depends on.          - STARTING: told to start, not yet running.
+- HELD: its user or an operator holds it.         - RUNNING: all its tasks run.
+- BACKING_OFF: failed, will be tried again.       - STOPPING: told to checkpoint and stop.
+- QUEUED: waits for its turn.                     - SUCCEEDED, FAILED, CANCELLED, TIMED_OUT: final.
+
+A job holds devices in STARTING, RUNNING and STOPPING only. What a stopped job becomes depends on
+why it was stopped; the core remembers that as the trigger to apply when the stop is confirmed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from wattherd.errors import Bug
+
+
+class State(StrEnum):
+    """Where a job stands."""
+
+    BLOCKED = "Blocked"
+    HELD = "Held"
+    BACKING_OFF = "BackingOff"
+    QUEUED = "Queued"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    STOPPING = "Stopping"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+    TIMED_OUT = "TimedOut"
+
+
+class Trigger(StrEnum):
+    """What moves a job on."""
+
+    UNBLOCK = "unblock"
+    BLOCK = "block"
+    HOLD = "hold"
+    RELEASE = "release"
+    START = "start"
+    STARTED = "started"
+    STOP = "stop"
+    REQUEUE = "requeue"
+    SUCCEED = "succeed"
+    RETRY = "retry"
+    BACKOFF_OVER = "backoff over"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    TIME_OUT = "time out"
+
+
+ACTIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+"""States in which a job holds devices."""
+WAITING = frozenset({State.BLOCKED, State.HELD, State.BACKING_OFF, State.QUEUED})
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.TIMED_OUT})
+
+_S, _T = State, Trigger
+
+TABLE: dict[tuple[State, Trigger], State] = {
+    (_S.BLOCKED, _T.UNBLOCK): _S.QUEUED,
+    (_S.BLOCKED, _T.HOLD): _S.HELD,
+    (_S.BLOCKED, _T.CANCEL): _S.CANCELLED,
+    (_S.BLOCKED, _T.FAIL): _S.FAILED,
+    (_S.HELD, _T.RELEASE): _S.QUEUED,
+    (_S.HELD, _T.CANCEL): _S.CANCELLED,
+    (_S.BACKING_OFF, _T.BACKOFF_OVER): _S.QUEUED,
+    (_S.BACKING_OFF, _T.HOLD): _S.HELD,
+    (_S.BACKING_OFF, _T.CANCEL): _S.CANCELLED,
+    (_S.QUEUED, _T.BLOCK): _S.BLOCKED,
+    (_S.QUEUED, _T.HOLD): _S.HELD,
+    (_S.QUEUED, _T.START): _S.STARTING,
+    (_S.QUEUED, _T.CANCEL): _S.CANCELLED,
+    (_S.QUEUED, _T.FAIL): _S.FAILED,
+    **{
+        (state, trigger): target
+        for state in (_S.STARTING, _S.RUNNING)
+        for trigger, target in (
+            (_T.STOP, _S.STOPPING),
+            (_T.REQUEUE, _S.QUEUED),
+            (_T.SUCCEED, _S.SUCCEEDED),
+            (_T.RETRY, _S.BACKING_OFF),
+            (_T.FAIL, _S.FAILED),
+        )
+    },
+    (_S.STARTING, _T.STARTED): _S.RUNNING,
+    (_S.STOPPING, _T.REQUEUE): _S.QUEUED,
+    (_S.STOPPING, _T.HOLD): _S.HELD,
+    (_S.STOPPING, _T.SUCCEED): _S.SUCCEEDED,
+    (_S.STOPPING, _T.RETRY): _S.BACKING_OFF,
+    (_S.STOPPING, _T.FAIL): _S.FAILED,
+    (_S.STOPPING, _T.CANCEL): _S.CANCELLED,
+    (_S.STOPPING, _T.TIME_OUT): _S.TIMED_OUT,
+}
+
+
+def step(state: State, trigger: Trigger) -> State:
+    """The state after `trigger`.
+
+    Raises:
+        Bug: the table has no such transition.
+    """
+    try:
+        return TABLE[state, trigger]
+    except KeyError:
+        raise Bug(f"no transition from {state} by {trigger!r}") from None
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for the documentation."""
+    lines = ["stateDiagram-v2", "    [*] --> Queued"]
+    lines.extend(f"    {old} --> {new}: {trigger}" for (old, trigger), new in TABLE.items())
+    lines.extend(f"    {state} --> [*]" for state in State if state in FINAL)
+    return "\n".join(lines) + "\n"
