@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.draft import GuardedDraft
+from wattherd.engine.feasibility import never_fits
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.state import ClusterState
@@ -46,7 +47,7 @@ from wattherd.model.event import (
     RunEvent,
     Woke,
 )
-from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Planner
 
 ROUND = "round"
@@ -165,7 +166,7 @@ class Core:
         spec = event.job
         if spec.id in self.jobs or spec.id in self.finished:
             return  # a repeated message; the first one counts
-        reason = self._never_fits(spec)
+        reason = never_fits(spec, self.config.cluster, self.now_s)
         if reason is not None:
             self.finished[spec.id] = State.FAILED
             batch.commands.append(RejectJob(job_id=spec.id, reason=reason, detail=reason.text()))
@@ -183,16 +184,13 @@ class Core:
             self._fail_orphans(batch)
         batch.replan = True
 
-    def _never_fits(self, spec: object) -> Reason | None:
-        from wattherd.engine.feasibility import never_fits
-
-        return never_fits(spec, self.config.cluster, self.now_s)  # type: ignore[arg-type]
-
     def _hold(self, event: JobHeld, batch: _Batch) -> None:
         job = self.jobs.get(event.job_id)
-        if job is None or job.state in (State.HELD, State.STOPPING):
+        if job is None or job.state is State.HELD:
             return
-        if job.active:
+        if job.state is State.STOPPING:
+            job.after_stop = Trigger.HOLD
+        elif job.active:
             self._stop(job, StopReason.USER_REQUEST, Trigger.HOLD, batch)
         else:
             job.apply(Trigger.HOLD, self.now_s, event.cause)
@@ -349,7 +347,7 @@ class Core:
         self._fail_orphans(batch)
 
     def _fail_orphans(self, batch: _Batch) -> None:
-        """Jobs that wait for one that will never succeed fail, and so do those that wait for them."""
+        """Jobs that wait for one that will never succeed fail; so do those that wait for them."""
         for job in list(self.jobs.values()):
             dead = sorted(one for one in job.waits_for if one in self.finished)
             if dead and job.state is State.BLOCKED:
@@ -369,7 +367,7 @@ class Core:
         self._round_set = True
 
     def _plan(self, batch: _Batch) -> None:
-        draft = GuardedDraft(self.planned, self.lost, self.now_s)
+        draft = GuardedDraft(self.planned, self.jobs, self.lost, self.now_s)
         self.config.planner.plan(_Look(self, self.now_s, self._memory), draft)
         for job in list(self.jobs.values()):
             self._carry_out(job, draft, batch)
@@ -377,16 +375,14 @@ class Core:
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: _Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""
         job.reason = None if job.wanted else draft.reasons.get(job.id, job.reason)
-        if job.active:
-            if job.wanted != job.allocations and job.state is not State.STOPPING:
-                why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
-                self._stop(job, why, Trigger.REQUEUE, batch)
-            if job.wanted and job.wanted != job.allocations:
-                self._starting[job.id] = None
-        elif job.wanted:
-            self._starting[job.id] = None
-        if not job.wanted:
+        stays = job.wanted == job.allocations and job.state in (State.STARTING, State.RUNNING)
+        if job.wanted and not stays:
+            self._starting.setdefault(job.id, None)
+        else:
             self._starting.pop(job.id, None)
+        if job.active and not stays and job.state is not State.STOPPING:
+            why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
+            self._stop(job, why, Trigger.REQUEUE, batch)
 
     def _hand_over(self, batch: _Batch) -> None:
         """Start every planned job whose devices are really free now."""

@@ -6,7 +6,7 @@ What devices are held at this moment is the core's business; see `engine.core`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,18 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.model.request import Request
-from wattherd.policy.contract import Share
+from wattherd.policy.contract import JobView, Share
 
 
 class GuardedDraft:
     """Implements `policy.contract.Draft` on the planned cluster state."""
 
-    def __init__(self, planned: ClusterState, lost: set[int], now_s: float) -> None:
+    def __init__(
+        self, planned: ClusterState, jobs: Mapping[str, JobRecord], lost: set[int], now_s: float
+    ) -> None:
         """`lost` are the indices of nodes that must not be used."""
         self._planned = planned
+        self._jobs = jobs
         self._lost = lost
         self._now_s = now_s
         self.stops: dict[str, StopReason] = {}
@@ -39,8 +42,9 @@ class GuardedDraft:
         free[list(self._lost)] = 0
         return free
 
-    def start(self, job: JobRecord, shares: Sequence[Share]) -> Reason | None:
+    def start(self, job: JobView, shares: Sequence[Share]) -> Reason | None:
         """All shares or none; what the job held in the plan before is given back first."""
+        record = self._jobs[job.id]
         before = job.wanted
         for allocation in before:
             self._planned.release(allocation)
@@ -50,7 +54,7 @@ class GuardedDraft:
                 self._planned.place(allocation)
             self.reasons[job.id] = booked
             return booked
-        job.wanted = booked
+        record.wanted = booked
         if before and before != booked:
             self.stops.setdefault(job.id, _why_moved(before, booked))
         return None
@@ -59,7 +63,7 @@ class GuardedDraft:
         mark = self._planned.checkpoint()
         booked: list[Allocation] = []
         refusal = self._gang(spec, shares)
-        for share in () if refusal else sorted(shares, key=lambda share: (share.node, share.role)):
+        for share in () if refusal else shares:
             allocation = self._fit(spec, share)
             if isinstance(allocation, Reason):
                 refusal = allocation
@@ -93,8 +97,8 @@ class GuardedDraft:
         role, nodes = spec.roles[share.role], self._planned.world.nodes
         request = role_request(role, share.tasks, spec.gpu_models)
         free = nodes.gpu_free[share.node, : nodes.gpu_count[share.node]]
-        roomy = np.flatnonzero(free >= request.gpu_milli) if request.gpu_count else []
-        gpus = tuple(int(gpu) for gpu in roomy[: request.gpu_count])
+        roomy = np.flatnonzero(free >= request.gpu_milli)
+        gpus = tuple(roomy[: request.gpu_count].tolist())
         model = self._planned.cluster.nodes[share.node].gpu_model
         if share.node in self._lost or not request.allows(model):
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, 0, "GPUs")
@@ -111,15 +115,15 @@ class GuardedDraft:
     def _refuse(self, code: ReasonCode, asked: int, available: int, unit: str) -> Reason:
         return Reason(code=code, since_s=self._now_s, asked=asked, available=available, unit=unit)
 
-    def stop(self, job: JobRecord, why: StopReason) -> None:
+    def stop(self, job: JobView, why: StopReason) -> None:
         """Take everything from a job."""
         for allocation in job.wanted:
             self._planned.release(allocation)
         if job.wanted:
             self.stops[job.id] = why
-        job.wanted = ()
+        self._jobs[job.id].wanted = ()
 
-    def wait(self, job: JobRecord, reason: Reason) -> None:
+    def wait(self, job: JobView, reason: Reason) -> None:
         """Note why a job gets nothing."""
         if job.wanted:
             raise Bug(f"job {job.id} is said to wait for {reason.code} while the plan runs it")

@@ -1,0 +1,121 @@
+"""Tiresias (Gu et al., NSDI'19): least attained service, discretised into queues.
+
+A job's attained service is GPUs x time held. Jobs begin in the first queue and fall to the next
+when their service passes its threshold; within a queue the order is that of arrival there. Jobs
+are admitted in that order while GPUs last; one that does not fit is passed over. A job that has
+waited `promote` times as long as it has run returns to the first queue (0: never).
+
+The default is the setting of the Pollux artifact: one threshold at 16 GPU hours, service counted
+at the width the user asked for, whole seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.schedule.most_free import most_free
+
+POLLUX_THRESHOLD_GPU_S = 57_600.0
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What Tiresias remembers of a job."""
+
+    queue: int = 0
+    since: int = 0
+    executed_s: float = 0.0
+    waited_s: float = 0.0
+    checked_s: float = 0.0
+    running: bool = False
+
+
+@dataclass(slots=True)
+class _Memory:
+    standings: dict[str, _Standing] = field(default_factory=dict)
+    arrivals: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiresias:
+    """2D-LAS with thresholds in GPU seconds, ascending."""
+
+    thresholds_gpu_s: tuple[float, ...] = (POLLUX_THRESHOLD_GPU_S,)
+    promote: float = 0.0
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Admit by queue and arrival; start what is admitted, stop what is not."""
+        memory = view.memory.setdefault("tiresias", _Memory())
+        jobs = {job.id: job for job in view.live()}
+        for gone in [name for name in memory.standings if name not in jobs]:
+            del memory.standings[gone]
+        for job in jobs.values():
+            self._update(memory, job, view.now_s)
+        order = sorted(jobs.values(), key=lambda job: _key(memory.standings[job.id]))
+        admitted = self._admit(order, memory, int(view.gpus_per_node().sum()), draft, view.now_s)
+        for job in admitted:
+            if not job.wanted:
+                shares = most_free(draft.free_gpus(), job.spec.gpus)
+                if shares is not None:
+                    draft.start(job, shares)
+
+    def _update(self, memory: _Memory, job: JobView, now_s: float) -> None:
+        standing = memory.standings.get(job.id)
+        if standing is None:
+            standing = memory.standings[job.id] = _Standing(checked_s=now_s)
+            self._move(memory, standing, 0)
+        passed, standing.checked_s = now_s - standing.checked_s, now_s
+        if standing.running:
+            standing.executed_s += passed
+            served = standing.executed_s * job.spec.gpus
+            queue = sum(served >= threshold for threshold in self.thresholds_gpu_s)
+            if queue > standing.queue:
+                self._move(memory, standing, queue)
+        elif standing.executed_s > 0:
+            standing.waited_s += passed
+            starved = standing.waited_s >= standing.executed_s * self.promote
+            if self.promote > 0 and standing.queue > 0 and starved:
+                standing.executed_s = standing.waited_s = 0.0
+                self._move(memory, standing, 0)
+
+    def _move(self, memory: _Memory, standing: _Standing, queue: int) -> None:
+        standing.queue, standing.since = queue, memory.arrivals
+        memory.arrivals += 1
+
+    def _admit(
+        self,
+        order: Sequence[JobView],
+        memory: _Memory,
+        gpus: int,
+        draft: Draft,
+        now_s: float,
+    ) -> list[JobView]:
+        admitted = []
+        for job in order:
+            running = job.spec.gpus <= gpus
+            memory.standings[job.id].running = running
+            if running:
+                gpus -= job.spec.gpus
+                admitted.append(job)
+                continue
+            draft.stop(job, StopReason.PREEMPTED_FOR_PRIORITY)
+            draft.wait(job, _waits(job, gpus, now_s))
+        return admitted
+
+
+def _key(standing: _Standing) -> tuple[int, int]:
+    return standing.queue, standing.since
+
+
+def _waits(job: JobView, available: int, now_s: float) -> Reason:
+    return Reason(
+        code=ReasonCode.WAITING_FOR_GPUS,
+        since_s=now_s,
+        asked=job.spec.gpus,
+        available=available,
+        unit="GPUs",
+        unblocks="jobs with less attained service come first",
+    )

@@ -1,0 +1,138 @@
+"""A plant of measured applications: the job model of the Pollux artifact (OSDI'21).
+
+A job makes progress at its goodput, gain / step time, where the gain says how much a batch of
+this size is worth in iterations at the initial one. Epoch boundaries end a slice of time; their
+durations are rounded to whole seconds, as published. A run begins with a pause (restart) that
+holds its GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wattherd.estimate.application import Application, BatchPlan
+from wattherd.model.command import StartJob, StopJob
+from wattherd.model.event import Event, JobExited, JobProgressed, JobStarted, JobStopped
+from wattherd.model.job import JobSpec
+
+RESTART_S = 30.0
+SLICE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job's training state; `placement` is empty while it has no GPUs."""
+
+    spec: JobSpec
+    application: Application
+    placement: tuple[int, ...] = ()
+    attempt: int = 0
+    batch: BatchPlan | None = None
+    pause_s: float = 0.0
+    progress: float = 0.0
+    epoch: int = 0
+    done_s: float | None = None
+
+
+class ApplicationPlant:
+    """Jobs of known applications, advanced in slices of `slice_s`."""
+
+    def __init__(
+        self,
+        applications: Mapping[str, Application],
+        *,
+        restart_s: float = RESTART_S,
+        slice_s: float = SLICE_S,
+    ) -> None:
+        """Progress is computed slice by slice so that sums are those of the published runs."""
+        self._applications = applications
+        self._restart_s = restart_s
+        self._slice_s = slice_s
+        self._runs: dict[str, _Run] = {}
+        self._now_s = 0.0
+
+    def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
+        """Give the job its placement; ranks are in the order of the allocations."""
+        run = self._runs.get(spec.id)
+        if run is None:
+            run = self._runs[spec.id] = _Run(spec, self._applications[spec.profile])
+        run.placement = tuple(len(allocation.gpus) for allocation in order.allocations)
+        run.attempt = order.attempt
+        run.pause_s = self._restart_s
+        run.batch = _plan(run)
+        return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
+
+    def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
+        """Take the job's GPUs; its progress stays."""
+        run = self._runs[order.job_id]
+        run.placement = ()
+        return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
+
+    def next_s(self) -> float | None:
+        """Nothing is foreseen: the core's rounds drive this plant."""
+        return None
+
+    def advance(self, to_s: float) -> Sequence[Event]:
+        """Advance all running jobs by whole slices up to `to_s`."""
+        events: list[Event] = []
+        while self._now_s + self._slice_s <= to_s:
+            for run in [run for run in self._runs.values() if run.placement]:
+                events.extend(self._slice(run))
+            self._now_s += self._slice_s
+        return sorted(events, key=lambda event: event.at_s)
+
+    def _slice(self, run: _Run) -> Sequence[Event]:
+        epoch = run.epoch
+        _train(run, self._now_s, self._slice_s)
+        if run.done_s is not None:
+            del self._runs[run.spec.id]
+            return [JobExited(at_s=run.done_s, job_id=run.spec.id, attempt=run.attempt)]
+        if run.epoch == epoch:
+            return ()
+        return [
+            JobProgressed(
+                at_s=self._now_s + self._slice_s,
+                job_id=run.spec.id,
+                attempt=run.attempt,
+                progress=float(run.epoch),
+            )
+        ]
+
+
+def _plan(run: _Run) -> BatchPlan:
+    if run.spec.batch_size is None:
+        return run.application.batch_plan(run.application.initial_batch, sum(run.placement))
+    return run.application.batch_plan(run.spec.batch_size, sum(run.placement))
+
+
+def _train(run: _Run, now_s: float, seconds: float) -> None:
+    """Let `run` train for `seconds` from `now_s` on, or until it is done."""
+    application = run.application
+    delay = min(run.pause_s, seconds)
+    run.pause_s -= delay
+    now_s += delay
+    left = seconds - delay
+    while left > 0 and run.done_s is None:
+        goodput = _goodput(run)
+        boundary = application.boundaries[run.epoch + 1]
+        if run.progress + goodput * left < boundary:
+            run.progress += goodput * left
+            return
+        run.epoch += 1
+        spent = float(round((boundary - run.progress) / goodput))
+        if run.epoch > application.last_epoch:
+            run.done_s = now_s + spent
+        run.progress = boundary
+        now_s += spent
+        left -= spent
+
+
+def _goodput(run: _Run) -> float:
+    """Useful iterations per second: statistical gain over the time of a step."""
+    batch = run.batch or _plan(run)
+    size = batch.total(sum(run.placement))
+    step_s, sync_s = run.application.step_times(run.placement, batch.local)
+    sqr, var = run.application.gradient(size, run.epoch)
+    gain = (var + sqr) / (var / (size / run.application.initial_batch) + sqr)
+    return gain / (step_s + (step_s - sync_s) * batch.accumulation)

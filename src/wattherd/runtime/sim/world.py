@@ -1,0 +1,106 @@
+"""The loop of a simulated world: no sleeping, no threads, one heap of things to come.
+
+At equal times what jobs did comes first, then what users and operators do, then the core's own
+wake-ups: a round sees everything that happened before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from wattherd.engine.core import Core
+from wattherd.errors import Bug
+from wattherd.model.command import Command, FinishJob, RejectJob, SetCap, StartJob, StopJob, WakeAt
+from wattherd.model.event import Event, JobSubmitted, Woke
+from wattherd.model.job import JobSpec
+from wattherd.runtime.contract import Plant
+
+
+@dataclass(slots=True)
+class Recording:
+    """Events and commands in the order in which they occurred, as the store will keep them."""
+
+    events: list[Event] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+
+
+class World:
+    """Drives one core through one plant until nothing is left to happen."""
+
+    def __init__(self, core: Core, plant: Plant, given: Iterable[Event]) -> None:
+        """`given` is what comes from outside: submissions, node failures, budget changes."""
+        self.core = core
+        self._plant = plant
+        self._given = deque(sorted(given, key=lambda event: event.at_s))
+        self._wakes: list[tuple[float, int, str]] = []
+        self._latest: dict[str, int] = {}
+        self._order = 0
+        self._specs: dict[str, JobSpec] = {}
+        self.recording = Recording()
+
+    def run(self, until_s: float = float("inf")) -> Recording:
+        """Let everything happen up to `until_s`.
+
+        Raises:
+            Bug: the core plans for ever without any job getting anywhere.
+        """
+        for event in self._happenings(until_s):
+            self._deliver(event)
+        return self.recording
+
+    def _happenings(self, until_s: float) -> Iterator[Event]:
+        while True:
+            now_s = min(self._candidates(), default=float("inf"))
+            if now_s > until_s or now_s == float("inf"):
+                return
+            yield from self._plant.advance(now_s)
+            while self._given and self._given[0].at_s <= now_s:
+                yield self._given.popleft()
+            while self._wakes and self._wakes[0][0] <= now_s:
+                at_s, number, key = heapq.heappop(self._wakes)
+                if self._latest.get(key) == number:
+                    del self._latest[key]
+                    yield Woke(at_s=at_s, key=key)
+
+    def _candidates(self) -> Iterator[float]:
+        if self._given:
+            yield self._given[0].at_s
+        if self._wakes:
+            yield self._wakes[0][0]
+        at_s = self._plant.next_s()
+        if at_s is not None:
+            yield at_s
+
+    def _deliver(self, event: Event) -> None:
+        """Hand an event to the core and carry its orders out, and theirs, until quiet."""
+        pending = deque([event])
+        for _ in range(1_000_000):
+            if not pending:
+                return
+            event = pending.popleft()
+            if isinstance(event, JobSubmitted):
+                self._specs[event.job.id] = event.job
+            self.recording.events.append(event)
+            for command in self.core.handle(event):
+                self.recording.commands.append(command)
+                pending.extend(self._carry_out(command))
+        raise Bug(f"no end of orders at {self.core.now_s} s")
+
+    def _carry_out(self, command: Command) -> Iterable[Event]:
+        match command:
+            case StartJob():
+                return self._plant.start(self._specs[command.job_id], command, self.core.now_s)
+            case StopJob():
+                return self._plant.stop(command, self.core.now_s)
+            case WakeAt():
+                self._order += 1
+                self._latest[command.key] = self._order
+                heapq.heappush(self._wakes, (command.at_s, self._order, command.key))
+            case FinishJob() | RejectJob():
+                self._specs.pop(command.job_id, None)
+            case SetCap():
+                pass
+        return ()
