@@ -24,3 +24,12 @@ def openb() -> Path:
     if not (folder / "openb_node_list_gpu_node.csv").is_file():
         pytest.skip(f"no openb traces in {folder}; set WATTHERD_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """Published job traces, found by WATTHERD_DATA; the test is skipped where they are absent."""
+    data = Path(os.environ.get("WATTHERD_DATA") or REPOSITORY.parent / "shared" / "data")
+    if not (data / "traces").is_dir():
+        pytest.skip(f"no traces in {data / 'traces'}; set WATTHERD_DATA")
+    return data / "traces"

@@ -26,13 +26,23 @@ from wattherd.engine.feasibility import never_fits
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.state import ClusterState
+from wattherd.engine.watts import CurveOf, Watts, prior
 from wattherd.errors import Bug
 from wattherd.estimate.node_power import power_columns
 from wattherd.estimate.target import target_workload
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob, WakeAt
+from wattherd.model.command import (
+    Command,
+    FinishJob,
+    RejectJob,
+    SetCap,
+    StartJob,
+    StopJob,
+    WakeAt,
+)
 from wattherd.model.event import (
     BudgetChanged,
+    CapApplied,
     Event,
     JobCancelled,
     JobExited,
@@ -49,6 +59,8 @@ from wattherd.model.event import (
 )
 from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Planner
+from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.power.water_filling import WaterFilling
 
 ROUND = "round"
 EXIT_REQUEUE = 143
@@ -62,6 +74,8 @@ class CoreConfig:
     cluster: ClusterSpec
     planner: Planner
     round_s: float | None = None
+    power: PowerPolicy = field(default_factory=WaterFilling)
+    curve_of: CurveOf = prior
 
 
 @dataclass(slots=True)
@@ -101,7 +115,7 @@ class Core:
         """Live jobs only; final ones leave with their `FinishJob`."""
         self.finished: dict[str, State] = {}
         self.now_s = 0.0
-        self.budget_w: float | None = None
+        self.watts = Watts(config.cluster, config.power, config.curve_of)
         self.lost: set[int] = set()
         target = target_workload((), config.cluster.gpu_models)
         power = power_columns(config.cluster, GPUS)
@@ -155,7 +169,8 @@ class Core:
                 self.lost.discard(self._nodes.get(event.node, -1))
                 batch.replan = True
             case BudgetChanged():
-                self.budget_w = event.budget_w
+                self.watts.budget_w = event.budget_w
+                self._keep_budget(batch)
                 batch.replan = True
             case Woke():
                 self._woke(event, batch)
@@ -232,6 +247,9 @@ class Core:
                 job.progress = event.progress
                 job.rate_per_s = event.rate_per_s
                 job.loss = event.loss
+            case CapApplied():
+                job.cap_w = event.cap_w
+                self.watts.note(job)
             case JobStopped():
                 if event.progress is not None:
                     job.progress = event.progress
@@ -314,6 +332,7 @@ class Core:
         for allocation in job.allocations:
             self.held.release(allocation)
         job.settle(self.now_s)
+        self.watts.note(job)
 
     def _forget_plan(self, job: JobRecord) -> None:
         """Take a job out of the plan."""
@@ -367,10 +386,39 @@ class Core:
         self._round_set = True
 
     def _plan(self, batch: _Batch) -> None:
-        draft = GuardedDraft(self.planned, self.jobs, self.lost, self.now_s)
+        draft = self._draft()
+        self._shed(draft)
         self.config.planner.plan(_Look(self, self.now_s, self._memory), draft)
-        for job in list(self.jobs.values()):
+        self._carry_all_out(draft, batch)
+
+    def _keep_budget(self, batch: _Batch) -> None:
+        """A new budget holds at once, whenever the next plan is due."""
+        draft = self._draft()
+        self._shed(draft)
+        self._carry_all_out(draft, batch)
+
+    def _draft(self) -> GuardedDraft:
+        return GuardedDraft(self.planned, self.jobs, self.lost, self.watts, self.now_s)
+
+    def _shed(self, draft: GuardedDraft) -> None:
+        """While the least needs exceed the budget: stop the least important, newest job."""
+        if not draft.over_budget():
+            return
+        running = [job for job in self.jobs.values() if job.wanted]
+        for job in sorted(running, key=lambda job: (job.spec.priority, -job.number)):
+            if not draft.over_budget():
+                return
+            draft.stop(job, StopReason.BUDGET_CUT)
+            need_mw = self.watts.needs_mw(job, job.allocations)
+            draft.wait(job, self.watts.refusal(need_mw, 0, self.now_s))
+
+    def _carry_all_out(self, draft: GuardedDraft, batch: _Batch) -> None:
+        jobs = list(self.jobs.values())
+        for job in jobs:
             self._carry_out(job, draft, batch)
+        self.watts.share(jobs)
+        for job in jobs:
+            self._lower(job, batch)
 
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: _Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""
@@ -384,8 +432,29 @@ class Core:
             why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
             self._stop(job, why, Trigger.REQUEUE, batch)
 
+    def _lower(self, job: JobRecord, batch: _Batch) -> None:
+        """Order lower caps at once; higher ones wait until `_raise` finds them room."""
+        cap_w = job.wanted_cap_w
+        runs = job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
+        if runs and cap_w is not None and (job.cap_w is None or cap_w < job.cap_w):
+            batch.commands.append(SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w))
+
+    def _raise(self, job: JobRecord, batch: _Batch) -> None:
+        """Order a higher cap once what others gave up has been read back."""
+        runs = job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
+        cap_w = job.wanted_cap_w
+        higher = job.cap_w is not None and (cap_w is None or cap_w > job.cap_w)
+        if runs and higher and self.watts.fits(job, job.allocations):
+            # In force from the order on: the device may draw more before it is read back.
+            job.cap_w = cap_w
+            self.watts.note(job)
+            batch.commands.append(SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w))
+
     def _hand_over(self, batch: _Batch) -> None:
         """Start every planned job whose devices are really free now."""
+        if self.watts.budget_w is not None or batch.replan:
+            for job in list(self.jobs.values()):
+                self._raise(job, batch)
         for job_id in list(self._starting):
             job = self.jobs[job_id]
             if job.state is State.QUEUED and self._take(job):
@@ -393,6 +462,8 @@ class Core:
                 self._start(job, batch)
 
     def _take(self, job: JobRecord) -> bool:
+        if not self.watts.fits(job, job.wanted):
+            return False
         mark = self.held.checkpoint()
         try:
             for allocation in job.wanted:
@@ -407,7 +478,9 @@ class Core:
     def _start(self, job: JobRecord, batch: _Batch) -> None:
         job.attempt += 1
         job.allocations = job.wanted
+        job.cap_w = job.wanted_cap_w
         job.held_since_s = self.now_s
+        self.watts.note(job)
         if job.first_start_s is None:
             job.first_start_s = self.now_s
         job.apply(Trigger.START, self.now_s, f"attempt {job.attempt}")

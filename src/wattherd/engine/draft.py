@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.state import ClusterState
+from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec, TaskRole
@@ -25,11 +26,18 @@ class GuardedDraft:
     """Implements `policy.contract.Draft` on the planned cluster state."""
 
     def __init__(
-        self, planned: ClusterState, jobs: Mapping[str, JobRecord], lost: set[int], now_s: float
+        self,
+        planned: ClusterState,
+        jobs: Mapping[str, JobRecord],
+        lost: set[int],
+        watts: Watts,
+        now_s: float,
     ) -> None:
         """`lost` are the indices of nodes that must not be used."""
         self._planned = planned
         self._jobs = jobs
+        self._watts = watts
+        self._room_mw = watts.room_mw(jobs.values())
         self._lost = lost
         self._now_s = now_s
         self.stops: dict[str, StopReason] = {}
@@ -48,18 +56,39 @@ class GuardedDraft:
         before = job.wanted
         for allocation in before:
             self._planned.release(allocation)
-        booked = self._book(job.spec, shares)
+        self._spend(record, before, -1)
+        booked = self._book(record, shares)
         if isinstance(booked, Reason):
             for allocation in before:
                 self._planned.place(allocation)
+            self._spend(record, before, 1)
             self.reasons[job.id] = booked
             return booked
         record.wanted = booked
+        self._spend(record, booked, 1)
         if before and before != booked:
             self.stops.setdefault(job.id, _why_moved(before, booked))
         return None
 
-    def _book(self, spec: JobSpec, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
+    def _spend(self, record: JobRecord, allocations: tuple[Allocation, ...], sign: int) -> None:
+        """Take (sign 1) or return the least watts that a job needs on `allocations`."""
+        if self._room_mw is not None:
+            self._room_mw -= sign * self._watts.needs_mw(record, allocations)
+
+    def _powered(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
+        if self._room_mw is None:
+            return None
+        need_mw = self._watts.needs_mw(record, allocations)
+        if need_mw <= self._room_mw:
+            return None
+        return self._watts.refusal(need_mw, self._room_mw, self._now_s)
+
+    def over_budget(self) -> bool:
+        """Whether the plan needs more watts than there are, every job at its least."""
+        return self._room_mw is not None and self._room_mw < 0
+
+    def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
+        spec = record.spec
         mark = self._planned.checkpoint()
         booked: list[Allocation] = []
         refusal = self._gang(spec, shares)
@@ -70,6 +99,7 @@ class GuardedDraft:
                 break
             self._planned.place(allocation)
             booked.append(allocation)
+        refusal = refusal or self._powered(record, tuple(booked))
         if refusal:
             self._planned.rollback(mark)
         self._planned.commit()
@@ -121,6 +151,7 @@ class GuardedDraft:
             self._planned.release(allocation)
         if job.wanted:
             self.stops[job.id] = why
+        self._spend(self._jobs[job.id], job.wanted, -1)
         self._jobs[job.id].wanted = ()
 
     def wait(self, job: JobView, reason: Reason) -> None:

@@ -28,7 +28,8 @@ class Entry:
 class JobRecord:
     """A job as the core sees it; mutable, and changed by the core alone.
 
-    `allocations` is what it holds now, `wanted` what the last plan gives it (None: nothing).
+    `allocations` is what it holds now, `wanted` what the last plan gives it (empty: nothing);
+    `cap_w` is the cap in force per device, `wanted_cap_w` the planned one (None: uncapped).
     `attained_gpu_s` is GPU time received in earlier runs; `held_since_s` begins the present one.
     """
 
@@ -42,6 +43,7 @@ class JobRecord:
     allocations: tuple[Allocation, ...] = ()
     wanted: tuple[Allocation, ...] = ()
     cap_w: float | None = None
+    wanted_cap_w: float | None = None
     attained_gpu_s: float = 0.0
     attained_s: float = 0.0
     held_since_s: float = 0.0

@@ -84,6 +84,13 @@ class JobExited(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CapApplied(RunEvent):
+    """A cap was set and read back on every device of the run; None: no cap."""
+
+    cap_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(Event):
     """A node no longer answers; what ran there is gone."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from wattherd.model.command import StartJob, StopJob
+from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import Event
 from wattherd.model.job import JobSpec
 
@@ -19,6 +19,10 @@ class Plant(Protocol):
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """Stop a run, its progress kept; returns what is known at once."""
+        ...
+
+    def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
+        """Set a run's power cap; returns the read-back, where it is immediate."""
         ...
 
     def next_s(self) -> float | None:

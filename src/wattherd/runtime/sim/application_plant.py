@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattherd.estimate.application import Application, BatchPlan
-from wattherd.model.command import StartJob, StopJob
-from wattherd.model.event import Event, JobExited, JobProgressed, JobStarted, JobStopped
+from wattherd.model.command import SetCap, StartJob, StopJob
+from wattherd.model.event import CapApplied, Event, JobExited, JobProgressed, JobStarted, JobStopped
 from wattherd.model.job import JobSpec
+from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
 RESTART_S = 30.0
 SLICE_S = 60.0
@@ -26,9 +27,11 @@ class _Run:
 
     spec: JobSpec
     application: Application
+    node: int = 0
     placement: tuple[int, ...] = ()
     attempt: int = 0
     batch: BatchPlan | None = None
+    speed: float = 1.0
     pause_s: float = 0.0
     progress: float = 0.0
     epoch: int = 0
@@ -44,8 +47,10 @@ class ApplicationPlant:
         *,
         restart_s: float = RESTART_S,
         slice_s: float = SLICE_S,
+        speed_at: SpeedAt = uncapped,
     ) -> None:
         """Progress is computed slice by slice so that sums are those of the published runs."""
+        self._speed_at = speed_at
         self._applications = applications
         self._restart_s = restart_s
         self._slice_s = slice_s
@@ -61,6 +66,8 @@ class ApplicationPlant:
         run.attempt = order.attempt
         run.pause_s = self._restart_s
         run.batch = _plan(run)
+        run.node = order.allocations[0].node
+        run.speed = self._speed_at(spec, run.node, order.cap_w)
         return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
@@ -68,6 +75,14 @@ class ApplicationPlant:
         run = self._runs[order.job_id]
         run.placement = ()
         return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
+
+    def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
+        """Set the cap; drivers answer at once here, and the job's speed follows."""
+        run = self._runs[order.job_id]
+        run.speed = self._speed_at(run.spec, run.node, order.cap_w)
+        return [
+            CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
+        ]
 
     def next_s(self) -> float | None:
         """Nothing is foreseen: the core's rounds drive this plant."""
@@ -135,4 +150,4 @@ def _goodput(run: _Run) -> float:
     step_s, sync_s = run.application.step_times(run.placement, batch.local)
     sqr, var = run.application.gradient(size, run.epoch)
     gain = (var + sqr) / (var / (size / run.application.initial_batch) + sqr)
-    return gain / (step_s + (step_s - sync_s) * batch.accumulation)
+    return gain / (step_s + (step_s - sync_s) * batch.accumulation) * run.speed

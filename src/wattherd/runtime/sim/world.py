@@ -17,6 +17,7 @@ from wattherd.model.command import Command, FinishJob, RejectJob, SetCap, StartJ
 from wattherd.model.event import Event, JobSubmitted, Woke
 from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import Plant
+from wattherd.runtime.sim.meter import EnergyMeter
 
 
 @dataclass(slots=True)
@@ -30,7 +31,14 @@ class Recording:
 class World:
     """Drives one core through one plant until nothing is left to happen."""
 
-    def __init__(self, core: Core, plant: Plant, given: Iterable[Event]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        plant: Plant,
+        given: Iterable[Event],
+        *,
+        meter: EnergyMeter | None = None,
+    ) -> None:
         """`given` is what comes from outside: submissions, node failures, budget changes."""
         self.core = core
         self._plant = plant
@@ -38,6 +46,8 @@ class World:
         self._wakes: list[tuple[float, int, str]] = []
         self._latest: dict[str, int] = {}
         self._order = 0
+        self._last_orders = 0
+        self._meter = meter
         self._specs: dict[str, JobSpec] = {}
         self.recording = Recording()
 
@@ -49,7 +59,17 @@ class World:
         """
         for event in self._happenings(until_s):
             self._deliver(event)
+            if isinstance(event, Woke) and self._stuck():
+                break
         return self.recording
+
+    def _stuck(self) -> bool:
+        """Whether nothing can happen any more but further rounds, all alike.
+
+        The last jobs may wait for watts or devices that nobody is going to bring.
+        """
+        quiet = not self._given and self._plant.next_s() is None and self._last_orders == 0
+        return quiet and not any(job.active for job in self.core.jobs.values())
 
     def _happenings(self, until_s: float) -> Iterator[Event]:
         while True:
@@ -77,6 +97,7 @@ class World:
     def _deliver(self, event: Event) -> None:
         """Hand an event to the core and carry its orders out, and theirs, until quiet."""
         pending = deque([event])
+        self._last_orders = 0
         for _ in range(1_000_000):
             if not pending:
                 return
@@ -84,7 +105,13 @@ class World:
             if isinstance(event, JobSubmitted):
                 self._specs[event.job.id] = event.job
             self.recording.events.append(event)
-            for command in self.core.handle(event):
+            if self._meter:
+                self._meter.passed(max(self.core.now_s, event.at_s))
+            commands = self.core.handle(event)
+            if self._meter:
+                self._meter.passed(self.core.now_s)
+            self._last_orders += sum(not isinstance(command, WakeAt) for command in commands)
+            for command in commands:
                 self.recording.commands.append(command)
                 pending.extend(self._carry_out(command))
         raise Bug(f"no end of orders at {self.core.now_s} s")
@@ -92,6 +119,8 @@ class World:
     def _carry_out(self, command: Command) -> Iterable[Event]:
         match command:
             case StartJob():
+                if self._meter:
+                    self._meter.started(command.job_id, command.attempt)
                 return self._plant.start(self._specs[command.job_id], command, self.core.now_s)
             case StopJob():
                 return self._plant.stop(command, self.core.now_s)
@@ -102,5 +131,5 @@ class World:
             case FinishJob() | RejectJob():
                 self._specs.pop(command.job_id, None)
             case SetCap():
-                pass
+                return self._plant.cap(command, self.core.now_s)
         return ()

@@ -1,0 +1,150 @@
+"""The power side of the guard: what devices may draw at most, now and under the plan.
+
+Counted are caps, not measured draw, because draw can jump within any control delay: a device of a
+running job counts at the cap in force until a lower one has been read back, a free device at its
+idle watts. Integer milliwatts, so that sums are exact and do not depend on order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.engine.ledger import JobRecord
+from wattherd.estimate.power_curve import PowerCurve, prior_curve
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import Reason, ReasonCode
+from wattherd.policy.power.contract import Ask, PowerPolicy
+
+CurveOf = Callable[[JobSpec, str], PowerCurve]
+"""The power curve of a job on a GPU model."""
+
+
+def prior(spec: JobSpec, gpu_model: str) -> PowerCurve:
+    """What is assumed of a job that was never measured."""
+    del spec
+    return prior_curve(GPUS[gpu_model])
+
+
+def _mw(watts: float) -> int:
+    return round(watts * 1000)
+
+
+class Watts:
+    """The budget, and everything that counts against it."""
+
+    def __init__(self, cluster: ClusterSpec, policy: PowerPolicy, curve_of: CurveOf) -> None:
+        """Without a budget nothing is refused and nothing is capped."""
+        self.policy = policy
+        self.budget_w: float | None = None
+        self._curve_of = curve_of
+        self._models = [node.gpu_model for node in cluster.nodes]
+        self._idle_mw = [
+            _mw(GPUS[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
+        ]
+        self._base_mw = sum(
+            idle * node.gpu_count for idle, node in zip(self._idle_mw, cluster.nodes, strict=True)
+        )
+        self._held: dict[str, tuple[int, int]] = {}
+        self._run_mw = 0
+        self._covered_mw = 0
+
+    def curve(self, spec: JobSpec, allocations: Iterable[Allocation]) -> PowerCurve | None:
+        """The job's curve where it is placed, None if it holds no GPU."""
+        for allocation in allocations:
+            if allocation.gpus:
+                return self._curve_of(spec, self._models[allocation.node])
+        return None
+
+    def _above_idle_mw(self, allocations: Iterable[Allocation], per_device_w: float) -> int:
+        """Watts above idle if every device of `allocations` draws `per_device_w`."""
+        return sum(
+            len(one.gpus) * (_mw(per_device_w) - self._idle_mw[one.node]) for one in allocations
+        )
+
+    def needs_mw(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> int:
+        """The least above idle with which the policy lets a job run there."""
+        curve = self.curve(job.spec, allocations)
+        if curve is None:
+            return 0
+        least_w = curve.max_w if self.policy.all_or_nothing else curve.floor_w
+        return self._above_idle_mw(allocations, least_w)
+
+    def room_mw(self, jobs: Iterable[JobRecord]) -> int | None:
+        """What the plan leaves above the least needs of all planned jobs; None: no budget."""
+        if self.budget_w is None:
+            return None
+        needs = sum(self.needs_mw(job, job.wanted) for job in jobs if job.wanted)
+        return _mw(self.budget_w) - self._base_mw - needs
+
+    def refusal(self, need_mw: int, room_mw: int, now_s: float) -> Reason:
+        """Why a job must wait for watts."""
+        return Reason(
+            code=ReasonCode.WAITING_FOR_POWER,
+            since_s=now_s,
+            asked=need_mw / 1000,
+            available=max(room_mw, 0) / 1000,
+            unit="W above idle",
+            unblocks=f"the budget is {self.budget_w:g} W",
+        )
+
+    def note(self, job: JobRecord) -> None:
+        """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
+        run_mw, idle_mw = self._held.pop(job.id, (0, 0))
+        self._run_mw -= run_mw
+        self._covered_mw -= idle_mw
+        curve = self.curve(job.spec, job.allocations)
+        if curve is None:
+            return
+        per_device_w = curve.max_w if job.cap_w is None else min(job.cap_w, curve.max_w)
+        devices = sum(len(one.gpus) for one in job.allocations)
+        idle_mw = sum(len(one.gpus) * self._idle_mw[one.node] for one in job.allocations)
+        self._held[job.id] = devices * _mw(per_device_w), idle_mw
+        self._run_mw += devices * _mw(per_device_w)
+        self._covered_mw += idle_mw
+
+    def held_w(self, job_id: str) -> float:
+        """Upper bound of what the devices of one job draw now."""
+        return self._held.get(job_id, (0, 0))[0] / 1000
+
+    @property
+    def run_w(self) -> float:
+        """Upper bound of what the devices of running jobs draw now."""
+        return self._run_mw / 1000
+
+    @property
+    def free_w(self) -> float:
+        """Idle watts of the devices that no job holds."""
+        return (self._base_mw - self._covered_mw) / 1000
+
+    def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
+        """Whether `job` may draw its planned cap there, beside what is in force elsewhere."""
+        curve = self.curve(job.spec, allocations)
+        if self.budget_w is None or curve is None:
+            return True
+        cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
+        run_mw, idle_mw = self._held.get(job.id, (0, 0))
+        others_mw = self._base_mw - self._covered_mw + idle_mw + self._run_mw - run_mw
+        return others_mw + self._above_idle_mw(allocations, cap_w) <= _mw(self.budget_w)
+
+    def share(self, jobs: list[JobRecord]) -> None:
+        """Set every planned job's cap; None where there is no budget."""
+        planned = [job for job in jobs if self.curve(job.spec, job.wanted) is not None]
+        if self.budget_w is None:
+            for job in planned:
+                job.wanted_cap_w = None
+            return
+        asks = [self._ask(job) for job in planned]
+        idle = sum(len(one.gpus) * self._idle_mw[one.node] for job in planned for one in job.wanted)
+        watts = self.budget_w - (self._base_mw - idle) / 1000
+        for job, ask, cap_w in zip(planned, asks, self.policy.share(asks, watts), strict=True):
+            # Whole watts, as drivers take them; never below what the device can do.
+            job.wanted_cap_w = max(float(int(cap_w + 1e-6)), ask.curve.floor_w)
+
+    def _ask(self, job: JobRecord) -> Ask:
+        curve = self.curve(job.spec, job.wanted)
+        assert curve is not None  # noqa: S101 - the caller filtered
+        devices = sum(len(allocation.gpus) for allocation in job.wanted)
+        return Ask(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)

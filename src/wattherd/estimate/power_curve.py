@@ -1,0 +1,97 @@
+"""How fast a device works at how many watts: points of (watts, relative rate), made concave.
+
+A curve runs from its lowest cap to its highest draw. Where nothing was measured, the prior is
+rate = ((watts - idle) / (max - idle)) ** exponent: for LLM training on A100 the exponent fits
+0.3 to 0.5, for the Zeus measurements on V100 0.37 (median).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wattherd.catalog.gpus import GpuModel
+from wattherd.errors import UserError
+
+PRIOR_EXPONENT = 0.37
+PRIOR_POINTS = 17
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCurve:
+    """Ascending watts and the rate at each, concave; per device.
+
+    Raises:
+        UserError: fewer than one point, watts not ascending, or a rate that falls.
+    """
+
+    watts: tuple[float, ...]
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be searched."""
+        if not self.watts or len(self.watts) != len(self.rates):
+            raise UserError("a power curve needs as many rates as watts, at least one")
+        if any(b <= a for a, b in zip(self.watts, self.watts[1:], strict=False)):
+            raise UserError("watts of a power curve must ascend", field="watts")
+        if any(b < a for a, b in zip(self.rates, self.rates[1:], strict=False)):
+            raise UserError("more watts must not be slower", field="rate")
+
+    @property
+    def floor_w(self) -> float:
+        """The lowest cap it works at."""
+        return self.watts[0]
+
+    @property
+    def max_w(self) -> float:
+        """What it draws uncapped."""
+        return self.watts[-1]
+
+    def rate(self, cap_w: float) -> float:
+        """Rate at a cap, linear between points; 0 below the floor, the highest above the top."""
+        if cap_w < self.watts[0]:
+            return 0.0
+        if cap_w >= self.watts[-1]:
+            return self.rates[-1]
+        high = bisect_right(self.watts, cap_w)
+        low_w, high_w = self.watts[high - 1], self.watts[high]
+        share = (cap_w - low_w) / (high_w - low_w)
+        return self.rates[high - 1] + share * (self.rates[high] - self.rates[high - 1])
+
+    def segments(self) -> list[tuple[float, float]]:
+        """(rate gained per watt, watts) piece by piece, steepest first on a concave curve."""
+        return [
+            ((self.rates[i + 1] - self.rates[i]) / width, width)
+            for i in range(len(self.watts) - 1)
+            if (width := self.watts[i + 1] - self.watts[i]) > 0
+        ]
+
+
+def concave_hull(points: Sequence[tuple[float, float]]) -> PowerCurve:
+    """The least concave curve above measured (watts, rate) points, from the lowest watts up."""
+    hull: list[tuple[float, float]] = []
+    for watts, rate in sorted(points):
+        if hull and rate <= hull[-1][1]:
+            continue
+        while len(hull) > 1 and _above(hull[-2], hull[-1], (watts, rate)):
+            hull.pop()
+        hull.append((watts, rate))
+    return PowerCurve(tuple(w for w, _ in hull), tuple(r for _, r in hull))
+
+
+def _above(one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]) -> bool:
+    """Whether `two` lies on or below the line from `one` to `three`."""
+    left = (two[1] - one[1]) * (three[0] - one[0])
+    right = (three[1] - one[1]) * (two[0] - one[0])
+    return left <= right
+
+
+def prior_curve(gpu: GpuModel, exponent: float = PRIOR_EXPONENT) -> PowerCurve:
+    """The curve assumed for a GPU of which nothing was measured."""
+    floor_w = gpu.min_cap_w if gpu.min_cap_w is not None else gpu.max_w / 2
+    span = gpu.max_w - gpu.idle_w
+    steps = [floor_w + (gpu.max_w - floor_w) * i / (PRIOR_POINTS - 1) for i in range(PRIOR_POINTS)]
+    return PowerCurve(
+        tuple(steps), tuple(((watts - gpu.idle_w) / span) ** exponent for watts in steps)
+    )

@@ -1,0 +1,1 @@
+"""Power: at how many watts each running job works. One small file per policy."""

@@ -1,0 +1,76 @@
+"""Energy and budget of a simulated run, integrated exactly between events.
+
+A device of a running job draws its cap (or what it draws uncapped), a free device its idle watts.
+Energy of a restart's pause counts as wasted, not as run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from wattherd.engine.core import Core
+
+
+@dataclass(slots=True)
+class EnergyMeter:
+    """Watches a core from event to event; all energies in joules.
+
+    `reaction_s` is how long after a budget change a shell may take; draw above the budget within
+    it is not counted in `over_budget_s`.
+    """
+
+    core: Core
+    restart_s: float = 0.0
+    reaction_s: float = 0.0
+    run_j: list[float] = field(default_factory=list)
+    idle_j: list[float] = field(default_factory=list)
+    wasted_j: list[float] = field(default_factory=list)
+    over_budget_s: float = 0.0
+    over_budget_j: float = 0.0
+    trace: list[tuple[float, float, float | None]] = field(default_factory=list)
+    _at_s: float = 0.0
+    _run_w: float = 0.0
+    _free_w: float = 0.0
+    _budget_w: float | None = None
+    _budget_since_s: float = 0.0
+
+    def passed(self, now_s: float) -> None:
+        """Integrate up to `now_s`, then look at the core as it is."""
+        self._integrate(now_s - self._at_s)
+        self._at_s = now_s
+        watts = self.core.watts
+        self._run_w, self._free_w = watts.run_w, watts.free_w
+        if watts.budget_w != self._budget_w:
+            self._budget_w, self._budget_since_s = watts.budget_w, now_s
+        point = (self._run_w + self._free_w, self._budget_w)
+        if not self.trace or self.trace[-1][1:] != point:
+            self.trace.append((now_s, *point))
+
+    def started(self, job_id: str, attempt: int) -> None:
+        """A run began; if it is not the job's first, its pause makes no progress."""
+        if attempt > 1:
+            draw_w = self.core.watts.held_w(job_id)
+            self.wasted_j.append(draw_w * self.restart_s)
+
+    def _integrate(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        self.idle_j.append(self._free_w * seconds)
+        self.run_j.append(self._run_w * seconds)
+        draw_w = self._run_w + self._free_w
+        above_w = draw_w - self._budget_w if self._budget_w is not None else 0.0
+        late_s = self._at_s + seconds - (self._budget_since_s + self.reaction_s)
+        if above_w > 1e-6 and late_s > 0:
+            self.over_budget_s += min(seconds, late_s)
+            self.over_budget_j += above_w * min(seconds, late_s)
+
+    def energy_j(self) -> dict[str, float]:
+        """Joules by kind; nodes never sleep here, so waking costs nothing."""
+        wasted = math.fsum(self.wasted_j)
+        return {
+            "run": max(math.fsum(self.run_j) - wasted, 0.0),
+            "idle": math.fsum(self.idle_j),
+            "wake": 0.0,
+            "wasted": wasted,
+        }

@@ -1,0 +1,215 @@
+"""Any legal sequence of events, whatever the planner: nothing breaks, and every job ends.
+
+Hypothesis plays users, operators, jobs and a network that delays, repeats and reorders. The shell
+beside the core keeps its own book of the world's devices (`core_shell`). At the end the world is
+healed and every job must reach a final state: a gang that could deadlock or be lost shows there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from core_shell import Run, Shell
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from wattherd.engine.core import CoreConfig
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.event import (
+    BudgetChanged,
+    JobCancelled,
+    JobHeld,
+    JobProgressed,
+    JobReleased,
+    JobStarted,
+    NodeLost,
+    NodeReturned,
+    RunEvent,
+    Woke,
+)
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.contract import Planner
+from wattherd.policy.schedule.tiresias import Tiresias
+
+NAMES = [f"j{number}" for number in range(14)]
+JOBS = st.sampled_from(NAMES)
+CLUSTER = ClusterSpec(
+    tuple(
+        NodeSpec(
+            name=f"n{number}", cpu_milli=16_000, memory_mib=64_000, gpu_count=gpus, gpu_model="T4"
+        )
+        for number, gpus in enumerate((4, 4, 2))
+    )
+)
+SMALL_BUDGETS_W = st.sampled_from([None, 150.0, 300.0, 500.0, 10_000.0])
+
+
+@st.composite
+def specs(draw: st.DrawFn, roles: st.SearchStrategy[tuple[TaskRole, ...]]) -> JobSpec:
+    """A job of any shape the core takes; ids come from a small set so that they repeat."""
+    name = draw(JOBS)
+    made = draw(roles)
+    least = draw(st.integers(1, made[0].count))
+    others = st.sampled_from([one for one in NAMES if one != name])
+    return JobSpec(
+        id=name,
+        submit_s=0.0,
+        roles=made,
+        min_width=draw(st.sampled_from([None, least])),
+        max_width=draw(st.sampled_from([None, made[0].count, made[0].count + 2])),
+        after=tuple(draw(st.lists(others, max_size=2, unique=True))) if draw(st.booleans()) else (),
+        priority=draw(st.integers(-1, 2)),
+        queue=draw(st.sampled_from(["default", "a", "b"])),
+        user=draw(st.sampled_from(["ann", "bob"])),
+        restarts=draw(st.integers(0, 2)),
+        backoff_s=draw(st.sampled_from([0.0, 10.0])),
+        time_limit_s=draw(st.sampled_from([None, None, 50.0])),
+        grace_s=draw(st.sampled_from([0.0, 30.0])),
+    )
+
+
+FLAT = st.integers(1, 11).map(lambda count: (TaskRole(count=count, cpu_milli=500),))
+WIDE = st.tuples(st.integers(1, 5), st.integers(1, 4)).map(
+    lambda shape: (TaskRole(count=shape[0], gpu_count=shape[1], cpu_milli=1000),)
+)
+SERVED = st.tuples(st.integers(1, 4), st.integers(1, 2)).map(
+    lambda counts: (
+        TaskRole(count=counts[0], cpu_milli=1000),
+        TaskRole(name="ps", count=counts[1], gpu_count=0, cpu_milli=3000),
+    )
+)
+
+
+class CoreMachine(RuleBasedStateMachine):
+    planner: Callable[[], Planner]
+    roles: st.SearchStrategy[tuple[TaskRole, ...]]
+
+    @initialize(round_s=st.sampled_from([None, 60.0]))
+    def begin(self, round_s: float | None) -> None:
+        self.shell = Shell(CoreConfig(cluster=CLUSTER, planner=self.planner(), round_s=round_s))
+
+    def pick(self, runs: list[Run], number: int) -> Run:
+        return runs[number % len(runs)]
+
+    # --- users and operators -----------------------------------------------------------------
+
+    @rule(data=st.data())
+    def submit(self, data: st.DataObject) -> None:
+        spec = data.draw(specs(self.roles))
+        self.shell.submit(self.shell.submitted.get(spec.id, spec))
+
+    @rule(job_id=JOBS)
+    def hold(self, job_id: str) -> None:
+        self.shell.deliver(JobHeld(at_s=self.shell.now_s, job_id=job_id))
+
+    @rule(job_id=JOBS)
+    def release(self, job_id: str) -> None:
+        self.shell.deliver(JobReleased(at_s=self.shell.now_s, job_id=job_id))
+
+    @rule(job_id=JOBS)
+    def cancel(self, job_id: str) -> None:
+        self.shell.deliver(JobCancelled(at_s=self.shell.now_s, job_id=job_id))
+
+    @rule(budget_w=SMALL_BUDGETS_W)
+    def change_budget(self, budget_w: float | None) -> None:
+        self.shell.deliver(BudgetChanged(at_s=self.shell.now_s, budget_w=budget_w))
+
+    @rule(node=st.sampled_from(["n0", "n1", "n2", "unheard-of"]))
+    def lose_node(self, node: str) -> None:
+        self.shell.deliver(NodeLost(at_s=self.shell.now_s, node=node))
+
+    @rule(node=st.sampled_from(["n0", "n1", "n2"]))
+    def return_node(self, node: str) -> None:
+        self.shell.deliver(NodeReturned(at_s=self.shell.now_s, node=node))
+
+    # --- jobs --------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.shell.with_status("ordered"))
+    @rule(number=st.integers(0, 99))
+    def confirm_start(self, number: int) -> None:
+        self.shell.started(self.pick(self.shell.with_status("ordered"), number))
+
+    @precondition(lambda self: self.shell.with_status("stopping"))
+    @rule(number=st.integers(0, 99))
+    def confirm_stop(self, number: int) -> None:
+        self.shell.stopped(self.pick(self.shell.with_status("stopping"), number))
+
+    @precondition(lambda self: self.shell.runs)
+    @rule(number=st.integers(0, 99), code=st.sampled_from([0, 0, 1, 137, 143]))
+    def exit_by_itself(self, number: int, code: int) -> None:
+        self.shell.exited(self.pick(list(self.shell.runs.values()), number), code)
+
+    @precondition(lambda self: any(run.cap_order for run in self.shell.runs.values()))
+    @rule(number=st.integers(0, 99))
+    def confirm_cap(self, number: int) -> None:
+        ordered = [run for run in self.shell.runs.values() if run.cap_order]
+        self.shell.capped(self.pick(ordered, number))
+
+    @precondition(lambda self: self.shell.runs)
+    @rule(number=st.integers(0, 99), progress=st.floats(0, 100))
+    def report(self, number: int, progress: float) -> None:
+        run = self.pick(list(self.shell.runs.values()), number)
+        self.shell.deliver(
+            JobProgressed(
+                at_s=self.shell.now_s, job_id=run.job_id, attempt=run.attempt, progress=progress
+            )
+        )
+
+    # --- time and a bad network --------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.5, 7.0, 60.0, 200.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.shell.now_s += seconds
+
+    @precondition(lambda self: self.shell.wakes)
+    @rule()
+    def wake(self) -> None:
+        self.shell.wake()
+
+    @precondition(lambda self: self.shell.events)
+    @rule(number=st.integers(0, 9999))
+    def repeat_old_news(self, number: int) -> None:
+        """Run events and wake-ups once more, with the time and attempt they had."""
+        events = self.shell.events
+        event = events[number % len(events)]
+        if isinstance(event, Woke):
+            self.shell.deliver(event)
+        elif isinstance(event, RunEvent):
+            over = (event.job_id, event.attempt) not in self.shell.runs
+            if over or isinstance(event, JobStarted | JobProgressed):
+                self.shell.deliver(event)
+
+    @rule(job_id=JOBS, attempt=st.integers(0, 3))
+    def start_of_nothing(self, job_id: str, attempt: int) -> None:
+        """News of runs that are over, or never were."""
+        if (job_id, attempt) not in self.shell.runs:
+            self.shell.deliver(
+                JobStarted(at_s=self.shell.now_s, job_id=job_id, attempt=attempt)
+            )
+
+    def teardown(self) -> None:
+        if not hasattr(self, "shell"):
+            return
+        for name in sorted(self.shell.submitted):
+            for missing in self.shell.submitted[name].after:
+                if missing not in self.shell.submitted:
+                    self.shell.submit(JobSpec(id=missing, submit_s=0.0))
+        self.shell.finish()
+        self.shell.replay()
+
+
+def machine(planner: Callable[[], Planner], *roles: object) -> type[CoreMachine]:
+    """A machine for one planner and the shapes of jobs it is meant for."""
+    made = {"planner": staticmethod(planner), "roles": st.one_of(*roles)}
+    return type("Machine", (CoreMachine,), made)
+
+
+PLANNERS = {"tiresias": machine(Tiresias, FLAT)}
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_every_job_ends_whatever_happens(name: str) -> None:
+    PLANNERS[name].TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+    PLANNERS[name].TestCase().runTest()

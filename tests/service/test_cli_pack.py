@@ -1,0 +1,759 @@
+"""`wattherd sim pack` from the outside: what it prints and leaves behind, and how it refuses."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from wattherd.cli.main import cli, main
+from wattherd.errors import UserError
+from wattherd.model.cluster import NodeSpec
+from wattherd.model.request import Request
+from wattherd.policy.place.registry import BUILT_IN
+from wattherd.testing.builders import a_cluster
+from wattherd.testing.plain_cluster import (
+    cpu_watts,
+    exact_fragment,
+    gpu_watts,
+    plain_nodes,
+    tasks,
+)
+from wattherd.workload.generate import generate_cluster, generate_pods, write_openb
+
+WATTHERD = (sys.executable, "-m", "wattherd.cli.main")
+NODES = 24
+PERCENT_CURVES = ("allocated_pct", "frag_ratio_pct", "frag_amount_pct")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def wattherd(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The entry point in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small generated `nodes.csv` and `pods.csv`."""
+    folder = tmp_path_factory.mktemp("given")
+    cluster = generate_cluster(nodes=NODES, seed=2)
+    pods = generate_pods(family="gpuspec25", seed=2, gpu_capacity_milli=cluster.gpu_milli, load=1.0)
+    write_openb(cluster, pods, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(given: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    shutil.copytree(given, tmp_path / "input")
+    return tmp_path / "input"
+
+
+def pack(folder: Path, *more: object, policy: str = "fgd", seed: str = "1") -> list[object]:
+    return [
+        *("sim", "pack", "--nodes", folder / "nodes.csv", "--pods", folder / "pods.csv"),
+        *("--policy", policy, "--seed", seed, "--processes", 1, *more),
+    ]
+
+
+def a_table(path: Path) -> list[dict[str, str]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+# --- the document ----------------------------------------------------------------------------
+
+
+def test_the_document_has_the_promised_fields_and_types(given: Path, wattherd: Run) -> None:
+    result = wattherd(*pack(given, "-o", "json", policy="fgd,pwr+fgd:0.1", seed="3..4"))
+    assert (result.code, result.err) == (0, "")
+    document = result.document
+    assert document["schema"] == "wattherd.pack/1"
+    assert document["nodes_file"] == str(given / "nodes.csv")
+    assert document["pods_file"] == str(given / "pods.csv")
+    assert (document["trace"], document["order_file"]) == ("pods", None)
+    assert (document["load"], document["ties"]) == (1.3, "order")
+    assert document["impossible"]["pods"] == 0
+    assert {name: type(value) for name, value in document["cluster"].items()} == {
+        **dict.fromkeys(("nodes", "gpus", "gpu_milli", "cpu_milli"), int),
+        **dict.fromkeys(("idle_w", "full_w"), float),
+    }
+    runs = document["runs"]
+    assert [(run["policy"], run["seed"]) for run in runs] == [
+        ("fgd", 3),
+        ("fgd", 4),
+        ("pwr+fgd:0.1", 3),
+        ("pwr+fgd:0.1", 4),
+    ]
+    for run in runs:
+        assert {name: type(value) for name, value in run.items()} == {
+            **dict.fromkeys(("policy", "trace"), str),
+            **dict.fromkeys(("seed", "pods", "placed", "failed"), int),
+            **dict.fromkeys(("allocated_pct", "grar", "frag_ratio_pct", "power_w", "cpu_s"), float),
+            "curve": dict,
+        }
+        check_run(run, document)
+
+
+def check_run(run: dict[str, Any], document: dict[str, Any]) -> None:
+    assert run["placed"] + run["failed"] == run["pods"] > 0
+    assert 0 < run["allocated_pct"] <= 100
+    assert 0 < run["grar"] <= 1
+    assert 0 <= run["frag_ratio_pct"] <= 100
+    assert document["cluster"]["idle_w"] < run["power_w"] <= document["cluster"]["full_w"]
+    curve = run["curve"]
+    assert list(curve) == ["arrived_pct", *PERCENT_CURVES, "power_w"]
+    assert curve["arrived_pct"] == list(range(131))
+    for name, values in curve.items():
+        assert len(values) == 131
+        assert all(value is None or isinstance(value, int | float) for value in values)
+        if name in PERCENT_CURVES:
+            assert all(value is None or 0 <= value <= 100 for value in values)
+    grown = [value for value in curve["power_w"] if value is not None]
+    assert grown == sorted(grown)
+
+
+@pytest.mark.parametrize(("load", "bins"), [("0.5", 51), ("1.0", 101), ("2", 201)])
+def test_the_curve_ends_at_the_load(given: Path, wattherd: Run, load: str, bins: int) -> None:
+    run = wattherd(*pack(given, "-o", "json", "--load", load)).document["runs"][0]
+    assert run["curve"]["arrived_pct"] == list(range(bins))
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN))
+def test_every_policy_runs(given: Path, wattherd: Run, policy: str) -> None:
+    document = wattherd(*pack(given, "-o", "json", policy=policy)).document
+    check_run(document["runs"][0], document)
+
+
+def test_the_table_names_the_policies(given: Path, wattherd: Run) -> None:
+    result = wattherd(*pack(given, policy="fgd,best-fit,pwr+fgd:0.1"))
+    assert (result.code, result.err) == (0, "")
+    for name in ("fgd", "best-fit", "pwr+fgd:0.1"):
+        assert sum(line.startswith(f"{name} ") for line in result.out.splitlines()) == 1
+
+
+def test_kernels_and_definitions_give_the_same_document(given: Path, wattherd: Run) -> None:
+    documents = []
+    for more in ((), ("--reference",)):
+        command = pack(given, "-o", "json", *more, policy="fgd,pwrexp,random")
+        document = wattherd(*command).document
+        for run in document["runs"]:
+            del run["cpu_s"]
+        documents.append(document["runs"])
+    assert documents[0] == documents[1]
+
+
+# --- what it leaves behind -------------------------------------------------------------------
+
+DECISION_COLUMNS = [
+    *("step", "pod_row", "node_row", "gpu_ids", "arrived_gpu_milli", "used_gpu_milli"),
+    *("frag_gpu_milli", "power_cpu_w", "power_gpu_w"),
+]
+FINAL_COLUMNS = [
+    *("node", "gpu_model", "cpu_milli", "cpu_free_milli", "memory_free_mib", "gpu_free_milli"),
+]
+
+
+def test_files_and_their_names(given: Path, tmp_path: Path, wattherd: Run) -> None:
+    out = tmp_path / "new" / "run"
+    policies = "pwr+fgd:0.1,fgd@scale=1000"
+    result = wattherd(*pack(given, "--out", out, "--decisions", policy=policies, seed="3,5"))
+    assert result.code == 0
+    assert result.err == f"wrote {out / 'pack.json'}\n"
+    stems = [f"{name}-{seed}" for name in ("pwr_fgd_0.1", "fgd@scale=1000") for seed in (3, 5)]
+    assert {path.name for path in out.iterdir()} == {
+        "pack.json",
+        *(f"decisions-{stem}.csv.gz" for stem in stems),
+        *(f"final-{stem}.csv.gz" for stem in stems),
+    }
+
+
+def test_the_file_is_the_document_that_is_printed(
+    given: Path, tmp_path: Path, wattherd: Run
+) -> None:
+    result = wattherd(*pack(given, "--out", tmp_path, "-o", "json"))
+    written = json.loads((tmp_path / "pack.json").read_text(encoding="utf-8"))
+    assert written == result.document
+
+
+def test_decisions_are_written_only_when_asked_for(
+    given: Path, tmp_path: Path, wattherd: Run
+) -> None:
+    wattherd(*pack(given, "--out", tmp_path))
+    assert {path.name for path in tmp_path.glob("*-fgd-*")} == {"final-fgd-1.csv.gz"}
+
+
+@pytest.mark.parametrize("policy", [*BUILT_IN, "pwr+fgd:0.1"])
+def test_replaying_the_decisions_by_hand(
+    given: Path, tmp_path: Path, wattherd: Run, policy: str
+) -> None:
+    """From the CSV files alone: every placement has room, every column and the end follow."""
+    run = wattherd(
+        *pack(given, "--out", tmp_path, "--decisions", "-o", "json", policy=policy)
+    ).document["runs"][0]
+    cluster = a_cluster(*map(node_of, a_table(given / "nodes.csv")))
+    requests = [request_of(row) for row in a_table(given / "pods.csv")]
+    nodes, workload = plain_nodes(cluster), tasks(requests)
+    (decisions,) = tmp_path.glob("decisions-*")
+    rows = a_table(decisions)
+    assert list(rows[0]) == DECISION_COLUMNS
+    arrived = used = placed = 0
+    for step, row in enumerate(rows):
+        request, at = requests[int(row["pod_row"])], int(row["node_row"])
+        arrived += request.total_gpu_milli
+        if at >= 0:
+            gpus = tuple(int(gpu) for gpu in row["gpu_ids"].split("-") if gpu)
+            assert nodes[at].fits(request)
+            nodes[at].place(request, gpus)
+            assert min(nodes[at].gpus, default=0) >= 0
+            used += request.total_gpu_milli
+            placed += 1
+        else:
+            assert row["gpu_ids"] == ""
+            assert not any(node.fits(request) for node in nodes)
+        assert int(row["step"]) == step
+        assert (int(row["arrived_gpu_milli"]), int(row["used_gpu_milli"])) == (arrived, used)
+        assert float(row["power_cpu_w"]) == sum(cpu_watts(node) for node in nodes)
+        assert float(row["power_gpu_w"]) == sum(gpu_watts(node) for node in nodes)
+        if step % 20 == 0 or step == len(rows) - 1:
+            exact = float(sum(exact_fragment(node, workload) for node in nodes))
+            assert float(row["frag_gpu_milli"]) == pytest.approx(exact, abs=1e-4)
+    assert (run["pods"], run["placed"]) == (len(rows), placed)
+    assert run["allocated_pct"] == pytest.approx(100 * used / cluster.gpu_milli)
+    assert run["power_w"] == float(rows[-1]["power_cpu_w"]) + float(rows[-1]["power_gpu_w"])
+    idle = cluster.gpu_milli - used
+    assert run["frag_ratio_pct"] == pytest.approx(100 * exact / idle, abs=1e-6)
+    assert 1.3 * cluster.gpu_milli - 8_000 < arrived < 1.3 * cluster.gpu_milli + 8_000
+    (final,) = tmp_path.glob("final-*")
+    assert [list(row.values()) for row in a_table(final)] == [
+        [
+            node.spec.name,
+            node.spec.gpu_model,
+            str(node.spec.cpu_milli),
+            str(node.cpu),
+            str(node.memory),
+            "-".join(map(str, node.gpus)),
+        ]
+        for node in nodes
+    ]
+    assert list(a_table(final)[0]) == FINAL_COLUMNS
+
+
+def node_of(row: dict[str, str]) -> NodeSpec:
+    return NodeSpec(
+        name=row["sn"],
+        cpu_milli=int(row["cpu_milli"]),
+        memory_mib=int(row["memory_mib"]),
+        gpu_count=int(row["gpu"]),
+        gpu_model=row["model"],
+    )
+
+
+def request_of(row: dict[str, str]) -> Request:
+    return Request(
+        cpu_milli=int(row["cpu_milli"]),
+        memory_mib=int(row["memory_mib"]),
+        gpu_count=int(row["num_gpu"]),
+        gpu_milli=int(row["gpu_milli"]),
+        models=tuple(name for name in row["gpu_spec"].split("|") if name),
+    )
+
+
+# --- orders and ties -------------------------------------------------------------------------
+
+
+def an_order(path: Path, pods: Sequence[int], nodes: Sequence[int], seed: int = 1) -> Path:
+    content = json.dumps({"seeds": {str(seed): {"pods": list(pods), "nodes": list(nodes)}}})
+    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["order.json.gz", "order.json"])
+def test_an_order_file_sets_arrivals_and_ties(
+    given: Path, tmp_path: Path, wattherd: Run, name: str
+) -> None:
+    arrivals, ties = [5, 0, 3, 3, 8], list(range(NODES))[::-1]
+    order = an_order(tmp_path / name, arrivals, ties)
+    out = tmp_path / "run"
+    result = wattherd(
+        *pack(given, "--order", order, "--out", out, "--decisions", policy="first-fit")
+    )
+    assert result.code == 0
+    rows = a_table(out / "decisions-first-fit-1.csv.gz")
+    assert [int(row["pod_row"]) for row in rows] == arrivals
+    nodes = a_table(given / "nodes.csv")
+    requests = [request_of(row) for row in a_table(given / "pods.csv")]
+    first = next(at for at in ties if requests[5].fits(node_of(nodes[at])))
+    assert int(rows[0]["node_row"]) == first
+    document = json.loads((out / "pack.json").read_text())
+    assert document["order_file"] == str(order)
+    assert document["runs"][0]["pods"] == 5
+
+
+def test_random_ties_change_decisions_and_say_so(
+    given: Path, tmp_path: Path, wattherd: Run
+) -> None:
+    found = {}
+    for ties in ("order", "random"):
+        out = tmp_path / ties
+        wattherd(*pack(given, "--ties", ties, "--out", out, "--decisions"))
+        assert json.loads((out / "pack.json").read_text())["ties"] == ties
+        found[ties] = a_table(out / "decisions-fgd-1.csv.gz")
+    assert [row["pod_row"] for row in found["order"]] == [row["pod_row"] for row in found["random"]]
+    assert found["order"] != found["random"]
+
+
+def test_pods_that_fit_nowhere_are_counted_and_not_fatal(folder: Path, wattherd: Run) -> None:
+    with (folder / "pods.csv").open("a") as pods:
+        pods.write("giant,1000,1,64,1000,,,,,,\ntiny,900000000,1,1,10,,,,,,\n")
+        pods.write("giant-too,1000,1,64,1000,,,,,,\n")
+    result = wattherd(*pack(folder, "-o", "json"))
+    assert result.code == 0
+    (note,) = result.err.splitlines()
+    assert note.startswith("note: 3 pods fit no node even when it is empty (first: needs 64 GPUs,")
+    impossible = result.document["impossible"]
+    assert impossible["pods"] == 3
+    assert [(one["pods"], one["example"]) for one in impossible["requests"]] == [
+        (2, "giant"),
+        (1, "tiny"),
+    ]
+    assert result.document["runs"][0]["failed"] >= 3
+
+
+def test_pods_with_only_the_required_columns(folder: Path, wattherd: Run) -> None:
+    rows = a_table(folder / "pods.csv")
+    names = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+    lines = [",".join(names), *(",".join(row[name] for name in names) for row in rows)]
+    (folder / "pods.csv").write_text("\n".join(lines))
+    assert wattherd(*pack(folder)).code == 0
+
+
+# --- bad input -------------------------------------------------------------------------------
+
+
+def change(name: str, line: int, old: str, new: str) -> Callable[[Path], None]:
+    """Replace `old` in one line (counted from 1) of a file."""
+
+    def spoil(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        assert old in lines[line - 1]
+        lines[line - 1] = lines[line - 1].replace(old, new, 1)
+        (folder / name).write_text("".join(lines))
+
+    return spoil
+
+
+def cell(name: str, line: int, column: str, value: str) -> Callable[[Path], None]:
+    """Set one cell."""
+
+    def spoil(folder: Path) -> None:
+        with (folder / name).open(newline="") as stream:
+            rows = list(csv.reader(stream))
+        rows[line - 1][rows[0].index(column)] = value
+        with (folder / name).open("w", newline="") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(rows)
+
+    return spoil
+
+
+def content(name: str, raw: bytes) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / name).write_bytes(raw)
+
+    return spoil
+
+
+def cut_gzip(name: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        packed = gzip.compress((folder / name).read_bytes())
+        (folder / name).write_bytes(packed[: len(packed) // 2])
+
+    return spoil
+
+
+def repeat_line(name: str, line: int) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines()
+        (folder / name).write_text("\n".join([*lines, lines[line - 1]]))
+
+    return spoil
+
+
+def swap(folder: Path) -> None:
+    (folder / "nodes.csv").rename(folder / "other")
+    (folder / "pods.csv").rename(folder / "nodes.csv")
+    (folder / "other").rename(folder / "pods.csv")
+
+
+def ten_million_rows(name: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        block = b"p,1,1,1,1\n" * 100_000
+        with (folder / name).open("wb") as stream:
+            stream.write(b"name,cpu_milli,memory_mib,num_gpu,gpu_milli\n")
+            for _ in range(100):
+                stream.write(block)
+
+    return spoil
+
+
+# What was done to the input, and what the one line must hold.
+BAD_FILES: dict[str, tuple[Callable[[Path], None], Sequence[str]]] = {
+    "missing node column": (
+        change("nodes.csv", 1, "cpu_milli", "cpu_mili"),
+        ["nodes.csv:1", "no column cpu_milli", "hint: rename column 'cpu_mili'"],
+    ),
+    "missing pod column": (
+        change("pods.csv", 1, "num_gpu,", "gpus,"),
+        ["pods.csv:1", "no column num_gpu", "hint:"],
+    ),
+    "negative CPU": (
+        cell("pods.csv", 3, "cpu_milli", "-4"),
+        ["pods.csv:3", "cpu_milli", "'-4' is negative", "hint: milli-vCPU"],
+    ),
+    "fractional GPU count": (
+        cell("pods.csv", 4, "num_gpu", "0.5"),
+        ["pods.csv:4", "num_gpu", "'0.5' is not a whole number", "hint:"],
+    ),
+    "words for memory": (
+        cell("nodes.csv", 2, "memory_mib", "64GiB"),
+        ["nodes.csv:2", "memory_mib", "'64GiB' is not a whole number", "hint: MiB"],
+    ),
+    "empty cell": (
+        cell("pods.csv", 2, "gpu_milli", ""),
+        ["pods.csv:2", "gpu_milli", "is empty", "hint:"],
+    ),
+    "unknown GPU model of a node": (
+        cell("nodes.csv", 5, "model", "G22"),
+        ["nodes.csv:5", "model", "unknown GPU model 'G22'", "hint: did you mean"],
+    ),
+    "unknown GPU model of a pod": (
+        cell("pods.csv", 6, "gpu_spec", "T4|V100M64"),
+        ["pods.csv:6", "gpu_spec", "unknown GPU model 'V100M64'", "hint: did you mean"],
+    ),
+    "duplicate node": (
+        repeat_line("nodes.csv", 4),
+        [f"nodes.csv:{NODES + 2}", "sn", "appears twice", "hint: first in line 4"],
+    ),
+    "duplicate pod": (
+        repeat_line("pods.csv", 2),
+        ["pods.csv:", "name", "appears twice", "hint: first in line 2"],
+    ),
+    "share of several GPUs": (
+        lambda folder: (cell("pods.csv", 2, "num_gpu", "2")(folder),
+                        cell("pods.csv", 2, "gpu_milli", "500")(folder))[0],
+        ["pods.csv:2", "gpu_milli", "is 500 with num_gpu 2", "hint:"],
+    ),
+    "empty file": (content("pods.csv", b""), ["pods.csv", "is empty", "hint:"]),
+    "header only": (
+        content("nodes.csv", b"sn,cpu_milli,memory_mib,gpu,model\n"),
+        ["nodes.csv", "no rows", "hint:"],
+    ),
+    "binary": (
+        content("nodes.csv", bytes(range(128, 256))),
+        ["nodes.csv:1", "not UTF-8", "hint:"],
+    ),
+    "truncated gzip": (cut_gzip("pods.csv"), ["pods.csv", "truncated gzip", "hint:"]),
+    "swapped files": (swap, ["nodes.csv:1", "hint: this is a pod list"]),
+    "ten million rows": (
+        ten_million_rows("pods.csv"),
+        ["pods.csv", "more than 2,000,000 rows", "hint: is this the right file?"],
+    ),
+    "no such file": (
+        lambda folder: (folder / "pods.csv").rename(folder / "pod.csv") and None,
+        ["pods.csv", "no such file", "hint: did you mean"],
+    ),
+    "a node of 64 GPUs": (
+        cell("nodes.csv", 2, "gpu", "64"),
+        ["node-", "gpu", "64 GPUs", "hint:"],
+    ),
+    "no GPU in the cluster": (
+        content("nodes.csv", b"sn,cpu_milli,memory_mib,gpu,model\nn,1000,1,0,\n"),
+        ["the cluster has no GPU", "hint:"],
+    ),
+    "no GPU asked for": (
+        content("pods.csv", b"name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\n"),
+        ["no pod asks for a GPU", "hint:"],
+    ),
+}  # fmt: skip
+
+
+def one_line(result: Outcome, parts: Sequence[str]) -> None:
+    assert result.code == 2
+    assert result.out == ""
+    errors = [line for line in result.err.splitlines() if not line.startswith("note: ")]
+    assert len(errors) == 1, result.err
+    assert errors[0].startswith("wattherd: error: ")
+    for part in parts:
+        assert part in errors[0]
+
+
+@pytest.mark.parametrize("what", BAD_FILES)
+def test_bad_files_are_one_line(folder: Path, wattherd: Run, what: str) -> None:
+    spoil, parts = BAD_FILES[what]
+    spoil(folder)
+    one_line(wattherd(*pack(folder)), parts)
+
+
+@pytest.mark.parametrize("what", ["truncated gzip", "duplicate node", "unknown GPU model of a pod"])
+def test_bad_files_are_one_line_for_a_shell_too(folder: Path, what: str) -> None:
+    spoil, parts = BAD_FILES[what]
+    spoil(folder)
+    one_line(shell(*pack(folder)), parts)
+
+
+def shell(*arguments: object, **environment: str) -> Outcome:
+    done = subprocess.run(
+        [*WATTHERD, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def test_ten_million_rows_fail_fast(folder: Path) -> None:
+    """Given up long before it is read: no more than a start of the program and a count of lines."""
+    ten_million_rows("pods.csv")(folder)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
+    result = shell(*pack(folder))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    (folder / "pods.csv").unlink()
+    one_line(result, ["more than 2,000,000 rows"])
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
+    assert time.monotonic() - began < 30
+
+
+BAD_OPTIONS: dict[str, tuple[Sequence[object], Sequence[str]]] = {
+    "unknown policy": (["--policy", "fdg"], ["policy 'fdg'", "hint: did you mean 'fgd'?"]),
+    "second policy of three": (["--policy", "fgd,pwr+fgd:2,pwr"], ["policy 'pwr+fgd:2'", "hint:"]),
+    "policy that ends too early": (["--policy", "fgd:"], ["policy 'fgd:'", "hint:"]),
+    "infinite weight": (["--policy", "pwr+fgd:inf"], ["policy 'pwr+fgd:inf'", "hint:"]),
+    "no policy": (["--policy", ","], ["--policy", "no policy named", "hint:"]),
+    "bad seed": (["--seed", "4..1"], ["--seed", "'4..1'", "hint:"]),
+    "zero load": (["--load", "0"], ["load 0.0", "hint:"]),
+    "negative load": (["--load", "-1"], ["load -1.0", "hint:"]),
+    "no number for a load": (["--load", "nan"], ["load nan", "hint:"]),
+    "huge load": (["--load", "1e6"], ["load 1000000.0", "hint:"]),
+    "load too small for any pod": (["--load", "1e-6"], ["load 1e-06", "--load", "hint:"]),
+    "decisions without a place": (["--decisions"], ["--decisions needs --out", "hint:"]),
+}
+
+
+@pytest.mark.parametrize("what", BAD_OPTIONS)
+def test_bad_options_are_one_line(folder: Path, wattherd: Run, what: str) -> None:
+    options, parts = BAD_OPTIONS[what]
+    if what == "load too small for any pod":
+        content(
+            "pods.csv", b"name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,9\nb,1,1,8,1000\n"
+        )(folder)
+    one_line(wattherd(*pack(folder, *options)), parts)
+
+
+ROWS = list(range(NODES))
+BAD_ORDERS: dict[str, tuple[object, Sequence[str]]] = {
+    "another seed": ({"seeds": {"7": {"pods": ROWS, "nodes": ROWS}}}, ["no seed 1", "hint: seeds"]),
+    "no seeds": ({}, ["no object 'seeds'", "hint:"]),
+    "no pods": ({"seeds": {"1": {"nodes": ROWS}}}, ["seeds.1.pods", "no list of rows"]),
+    "an empty list": ({"seeds": {"1": {"pods": [], "nodes": ROWS}}}, ["seeds.1.pods"]),
+    "a row too many": (
+        {"seeds": {"1": {"pods": [0, 10**6], "nodes": ROWS}}},
+        ["seeds.1.pods", "entry 1 is row 1000000", "hint:"],
+    ),
+    "half a row": ({"seeds": {"1": {"pods": [0.5], "nodes": ROWS}}}, ["seeds.1.pods", "entry 0"]),
+    "a node twice": (
+        {"seeds": {"1": {"pods": [0], "nodes": [*ROWS[:-1], 0]}}},
+        ["seeds.1.nodes", f"{NODES - 1} of them distinct", "hint:"],
+    ),
+    "nodes left out": ({"seeds": {"1": {"pods": [0], "nodes": ROWS[:-1]}}}, ["seeds.1.nodes"]),
+}
+
+
+@pytest.mark.parametrize("what", BAD_ORDERS)
+def test_bad_orders_are_one_line(given: Path, tmp_path: Path, wattherd: Run, what: str) -> None:
+    order, parts = BAD_ORDERS[what]
+    path = tmp_path / "order.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(order).encode()))
+    one_line(wattherd(*pack(given, "--order", path)), ["order.json.gz", *parts])
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b"", "not JSON"),
+        (b"{]", "not JSON"),
+        (gzip.compress(b'{"seeds": {}}' * 99)[:40], "truncated gzip"),
+        (b"\xff\xfe\xff", "not"),
+    ],
+)
+def test_broken_order_files_are_one_line(
+    given: Path, tmp_path: Path, wattherd: Run, raw: bytes, part: str
+) -> None:
+    path = tmp_path / "order.json.gz"
+    path.write_bytes(raw)
+    one_line(wattherd(*pack(given, "--order", path)), ["order.json.gz", part])
+
+
+def test_an_order_for_a_cluster_without_gpus(folder: Path, wattherd: Run) -> None:
+    content("nodes.csv", b"sn,cpu_milli,memory_mib,gpu,model\nn,1000,1,0,\n")(folder)
+    order = an_order(folder / "order.json", [0, 1], [0])
+    one_line(wattherd(*pack(folder, "--order", order)), ["the cluster has no GPU"])
+
+
+def test_an_output_directory_in_the_way_is_one_line(
+    given: Path, tmp_path: Path, wattherd: Run
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    one_line(wattherd(*pack(given, "--out", tmp_path / "taken")), ["taken", "cannot write", "hint"])
+
+
+def test_an_error_in_a_worker_process_is_one_line_too(given: Path, tmp_path: Path) -> None:
+    order = an_order(tmp_path / "order.json", [0], range(NODES))
+    one_line(
+        shell(*pack(given, "--order", order, seed="1,2"), "--processes", 2),
+        ["order.json", "no seed 2", "hint: seeds present: 1"],
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["sim", "pack"], ["sim", "pack", "--nope"], ["nope"], ["sim", "pack", "--load", "much"],
+     ["sim", "pack", "--ties", "maybe"], ["sim", "pack", "--processes", "0"]],
+)  # fmt: skip
+def test_wrong_usage_shows_the_usage(wattherd: Run, arguments: list[str]) -> None:
+    result = wattherd(*arguments)
+    assert (result.code, result.out) == (2, "")
+    usage, error = result.err.splitlines()
+    assert usage.startswith("Usage: wattherd")
+    assert error.startswith("wattherd: error: ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["sim"]])
+def test_without_a_command_the_help_is_shown_once(wattherd: Run, arguments: list[str]) -> None:
+    result = wattherd(*arguments)
+    shown = result.out + result.err
+    assert shown.count("Usage: wattherd") == 1
+    assert "Commands:" in shown
+    assert "error" not in shown
+
+
+# --- debugging, pipes, start-up --------------------------------------------------------------
+
+
+def test_debug_shows_the_traceback(given: Path) -> None:
+    result = shell("--debug", *pack(given, policy="fdg"))
+    assert result.code != 0
+    assert "Traceback (most recent call last)" in result.err
+    assert "UserError: policy 'fdg'" in result.err
+
+
+def test_debug_lets_the_error_through(given: Path) -> None:
+    with pytest.raises(UserError):
+        main([str(word) for word in ("--debug", *pack(given, policy="fdg"))])
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_a_closed_pipe_is_quiet(given: Path, output: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*WATTHERD, *map(str, pack(given, "-o", output))],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode != 0
+
+
+def test_data_goes_to_stdout_and_talk_to_stderr(given: Path, tmp_path: Path) -> None:
+    result = shell(*pack(given, "--out", tmp_path, "-o", "json"), "--processes", 2)
+    assert result.code == 0
+    assert result.document["runs"]
+    assert result.err == f"wrote {tmp_path / 'pack.json'}\n"
+    assert result.document["command"].startswith("wattherd sim pack --nodes")
+
+
+def test_help_needs_no_arrays_and_little_time() -> None:
+    code = (
+        "import sys; from wattherd.cli.main import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit as ended:\n    assert ended.code == 0\n"
+        "heavy = {'numpy', 'numba', 'rich', 'jinja2', 'pydantic', 'pooch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stderr == ""
+    assert "Usage: wattherd" in done.stdout
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
+
+
+@pytest.mark.parametrize("arguments", [["sim", "--help"], ["sim", "pack", "--help"]])
+def test_help_of_the_command_needs_no_arrays(arguments: list[str]) -> None:
+    code = (
+        f"import sys; from wattherd.cli.main import main\n"
+        f"try:\n    main({arguments!r})\n"
+        "except SystemExit as ended:\n    assert ended.code == 0\n"
+        "assert not {'numpy', 'numba'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_every_command_explains_itself() -> None:
+    for command in cli.list_commands(None):  # type: ignore[arg-type]
+        result = CliRunner().invoke(cli, [command, "--help"], prog_name="wattherd")
+        assert result.exit_code == 0
+        assert result.output.startswith(f"Usage: wattherd {command}")
+
+
+def test_the_list_of_policies(wattherd: Run) -> None:
+    result = wattherd("policies", "-o", "json")
+    document = result.document
+    assert document["schema"] == "wattherd.policies/1"
+    assert [one["name"] for one in document["place"]][: len(BUILT_IN)] == list(BUILT_IN)
+    table = wattherd("policies").out
+    for name, scorer in BUILT_IN.items():
+        assert name in table
+        assert all(word in table for word in scorer.tokens)
