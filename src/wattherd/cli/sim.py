@@ -11,6 +11,8 @@ import click
 
 from wattherd.cli.options import command_line, output_option, parse_policies, parse_seeds
 from wattherd.cli.progress import tracked
+from wattherd.cli.sim_replay import replay
+from wattherd.cli.sim_run import run
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ DEFAULT_POLICIES = "wattherd,fgd,pwr+fgd:0.1,best-fit"
 @click.group()
 def sim() -> None:
     """Simulate placement and scheduling."""
+
+
+sim.add_command(run)
+sim.add_command(replay)
 
 
 @sim.command("pack")

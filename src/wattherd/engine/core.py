@@ -21,16 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.draft import GuardedDraft
+from wattherd.engine.draft import WAKE, GuardedDraft
 from wattherd.engine.feasibility import never_fits
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import FINAL, State, Trigger
+from wattherd.engine.questions import Questions
 from wattherd.engine.state import ClusterState
 from wattherd.engine.watts import CurveOf, Watts, prior
 from wattherd.errors import Bug
 from wattherd.estimate.node_power import power_columns
 from wattherd.estimate.target import target_workload
-from wattherd.model.cluster import ClusterSpec
+from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import (
     Command,
     FinishJob,
@@ -43,6 +44,7 @@ from wattherd.model.command import (
 from wattherd.model.event import (
     BudgetChanged,
     CapApplied,
+    Computed,
     Event,
     JobCancelled,
     JobExited,
@@ -57,7 +59,8 @@ from wattherd.model.event import (
     RunEvent,
     Woke,
 )
-from wattherd.model.reason import StopReason
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Planner
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.water_filling import WaterFilling
@@ -85,10 +88,11 @@ class _Look:
     core: Core
     now_s: float
     memory: dict[str, Any]
+    woke: bool = False
 
     def live(self) -> Sequence[JobRecord]:
         """Jobs that run or may run now, in order of submission."""
-        return [job for job in self.core.jobs.values() if job.active or job.state is State.QUEUED]
+        return [job for job in self.core.jobs.values() if _may_run(job)]
 
     def gpus_per_node(self) -> NDArray[np.int64]:
         """GPUs of each usable node."""
@@ -96,13 +100,23 @@ class _Look:
         count[list(self.core.lost)] = 0
         return count
 
+    def nodes(self) -> Sequence[NodeSpec]:
+        """All nodes in the order of their indices."""
+        return self.core.config.cluster.nodes
+
+    def computed(self, kind: str) -> Computed | None:
+        """The answer to the latest question of this kind."""
+        return self.core.questions.answer(kind)
+
 
 @dataclass(slots=True)
 class _Batch:
-    """Commands of one call of `handle`."""
+    """Commands of one call of `handle`; whether to plan again, soon or at once, and why."""
 
     commands: list[Command] = field(default_factory=list)
     replan: bool = False
+    due: bool = False
+    woke: bool = False
 
 
 class Core:
@@ -121,6 +135,7 @@ class Core:
         power = power_columns(config.cluster, GPUS)
         self.planned = ClusterState(config.cluster, target, power)
         self.held = ClusterState(config.cluster, target, power)
+        self.questions = Questions()
         self._memory: dict[str, Any] = {}
         self._nodes = {node.name: index for index, node in enumerate(config.cluster.nodes)}
         self._starting: dict[str, None] = {}
@@ -140,7 +155,7 @@ class Core:
         self._note(event, batch)
         if self.config.round_s is not None:
             self._ask_for_round(event, batch)
-        elif batch.replan:
+        if batch.due or (batch.replan and self.config.round_s is None):
             self._plan(batch)
         self._hand_over(batch)
         return batch.commands
@@ -172,6 +187,8 @@ class Core:
                 self.watts.budget_w = event.budget_w
                 self._keep_budget(batch)
                 batch.replan = True
+            case Computed():
+                batch.due = self.questions.note(event)
             case Woke():
                 self._woke(event, batch)
             case _:
@@ -181,10 +198,11 @@ class Core:
         spec = event.job
         if spec.id in self.jobs or spec.id in self.finished:
             return  # a repeated message; the first one counts
-        reason = never_fits(spec, self.config.cluster, self.now_s)
+        reason = never_fits(spec, self.config.cluster, self.now_s) or self._circle(spec)
         if reason is not None:
             self.finished[spec.id] = State.FAILED
             batch.commands.append(RejectJob(job_id=spec.id, reason=reason, detail=reason.text()))
+            self._orphan(spec.id, batch)
             return
         job = JobRecord(spec=spec, number=self._submitted, state_since_s=self.now_s)
         job.held_since_s = self.now_s
@@ -195,16 +213,37 @@ class Core:
         for parent in sorted(job.waits_for):
             self._children.setdefault(parent, set()).add(spec.id)
         if job.waits_for:
-            job.apply(Trigger.BLOCK, self.now_s, f"after {', '.join(sorted(job.waits_for))}")
-            self._fail_orphans(batch)
+            self._block(job, batch)
         batch.replan = True
+
+    def _circle(self, spec: JobSpec) -> Reason | None:
+        """Why `spec` would wait for itself by way of others, or None."""
+        known, ahead = {spec.id}, list(spec.after)
+        while ahead:
+            parent = self.jobs.get(ahead.pop())
+            if parent is None or parent.id in known:
+                continue
+            known.add(parent.id)
+            if spec.id in parent.waits_for:
+                why = f"job {parent.id} waits for it in turn"
+                return Reason(code=ReasonCode.INVALID_SPEC, since_s=self.now_s, unblocks=why)
+            ahead.extend(sorted(parent.waits_for))
+        return None
+
+    def _block(self, job: JobRecord, batch: _Batch) -> None:
+        """Wait for other jobs; in vain if one of them is over without success."""
+        job.apply(Trigger.BLOCK, self.now_s, f"after {', '.join(sorted(job.waits_for))}")
+        dead = sorted(one for one in job.waits_for if one in self.finished)
+        if dead:
+            self._end(job, Trigger.FAIL, f"{dead[0]} did not succeed", batch)
 
     def _hold(self, event: JobHeld, batch: _Batch) -> None:
         job = self.jobs.get(event.job_id)
         if job is None or job.state is State.HELD:
             return
         if job.state is State.STOPPING:
-            job.after_stop = Trigger.HOLD
+            if job.after_stop is Trigger.REQUEUE:
+                job.after_stop = Trigger.HOLD
         elif job.active:
             self._stop(job, StopReason.USER_REQUEST, Trigger.HOLD, batch)
         else:
@@ -214,11 +253,14 @@ class Core:
 
     def _release_hold(self, event: JobReleased, batch: _Batch) -> None:
         job = self.jobs.get(event.job_id)
-        if job is None or job.state is not State.HELD:
+        if job is None:
             return
-        job.apply(Trigger.RELEASE, self.now_s, event.cause)
-        if job.waits_for:
-            job.apply(Trigger.BLOCK, self.now_s, "still waits for others")
+        if job.state is State.STOPPING and job.after_stop is Trigger.HOLD:
+            job.after_stop = Trigger.REQUEUE
+        elif job.state is State.HELD:
+            job.apply(Trigger.RELEASE, self.now_s, event.cause)
+            if job.waits_for:
+                self._block(job, batch)
         batch.replan = True
 
     def _cancel(self, event: JobCancelled, batch: _Batch) -> None:
@@ -263,12 +305,13 @@ class Core:
                 raise Bug(f"the core knows no run event {type(event).__name__}")
 
     def _exited(self, job: JobRecord, event: JobExited, batch: _Batch) -> None:
-        stopping = job.state is State.STOPPING
+        then = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
         self._give_back(job)
         if event.exit_code == 0:
             trigger = Trigger.SUCCEED
-        elif event.exit_code == EXIT_REQUEUE:
-            trigger = job.after_stop if stopping else Trigger.REQUEUE
+        elif event.exit_code == EXIT_REQUEUE or then is not Trigger.REQUEUE:
+            # A cancelled or held job that is killed because it will not stop has not failed.
+            trigger = then
         elif job.failures < job.spec.restarts:
             trigger = Trigger.RETRY
         else:
@@ -286,11 +329,18 @@ class Core:
         for job in list(self.jobs.values()):
             if any(allocation.node == node for allocation in job.wanted):
                 self._forget_plan(job)
-            if job.active and any(allocation.node == node for allocation in job.allocations):
-                trigger = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
-                self._give_back(job)
-                self._end(job, trigger, f"node {event.node} lost", batch)
+            if any(allocation.node == node for allocation in job.allocations):
+                self._lose_part(job, f"node {event.node} lost", batch)
         batch.replan = True
+
+    def _lose_part(self, job: JobRecord, cause: str, batch: _Batch) -> None:
+        """A gang without one of its nodes is over; ranks elsewhere hold devices until stopped."""
+        if all(allocation.node in self.lost for allocation in job.allocations):
+            trigger = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
+            self._give_back(job)
+            self._end(job, trigger, cause, batch)
+        elif job.state is not State.STOPPING:
+            self._stop(job, StopReason.NODE_LOST, Trigger.REQUEUE, batch)
 
     def _woke(self, event: Woke, batch: _Batch) -> None:
         kind, _, job_id = event.key.partition(":")
@@ -298,6 +348,8 @@ class Core:
         if event.key == ROUND:
             self._round_set = False
             self._plan(batch)
+        elif event.key == WAKE:
+            batch.due = batch.woke = True
         elif job is not None and event.key == self._key(kind, job):
             if kind == "backoff" and job.state is State.BACKING_OFF:
                 job.apply(Trigger.BACKOFF_OVER, self.now_s)
@@ -357,20 +409,25 @@ class Core:
         del self.jobs[job.id]
         self.finished[job.id] = job.state
         batch.commands.append(FinishJob(job_id=job.id, state=str(job.state)))
+        if job.state is not State.SUCCEEDED:
+            self._orphan(job.id, batch)
+            return
         for child in sorted(self._children.pop(job.id, ())):
             waiting = self.jobs.get(child)
-            if waiting is not None and job.state is State.SUCCEEDED:
+            if waiting is not None:
                 waiting.waits_for.discard(job.id)
                 if not waiting.waits_for and waiting.state is State.BLOCKED:
                     waiting.apply(Trigger.UNBLOCK, self.now_s, f"{job.id} succeeded")
-        self._fail_orphans(batch)
 
-    def _fail_orphans(self, batch: _Batch) -> None:
-        """Jobs that wait for one that will never succeed fail; so do those that wait for them."""
-        for job in list(self.jobs.values()):
-            dead = sorted(one for one in job.waits_for if one in self.finished)
-            if dead and job.state is State.BLOCKED:
-                self._end(job, Trigger.FAIL, f"{dead[0]} did not succeed", batch)
+    def _orphan(self, parent: str, batch: _Batch) -> None:
+        """Jobs that wait for one that will never succeed fail; so do those that wait for them.
+
+        A held one is told when its hold is over.
+        """
+        for child in sorted(self._children.pop(parent, ())):
+            waiting = self.jobs.get(child)
+            if waiting is not None and waiting.state is State.BLOCKED:
+                self._end(waiting, Trigger.FAIL, f"{parent} did not succeed", batch)
 
     # Planning -----------------------------------------------------------------------------------
 
@@ -388,7 +445,9 @@ class Core:
     def _plan(self, batch: _Batch) -> None:
         draft = self._draft()
         self._shed(draft)
-        self.config.planner.plan(_Look(self, self.now_s, self._memory), draft)
+        self.config.planner.plan(_Look(self, self.now_s, self._memory, batch.woke), draft)
+        batch.commands.extend(draft.orders)
+        self.questions.plans += 1
         self._carry_all_out(draft, batch)
 
     def _keep_budget(self, batch: _Batch) -> None:
@@ -398,7 +457,9 @@ class Core:
         self._carry_all_out(draft, batch)
 
     def _draft(self) -> GuardedDraft:
-        return GuardedDraft(self.planned, self.jobs, self.lost, self.watts, self.now_s)
+        return GuardedDraft(
+            self.planned, self.jobs, self.lost, self.watts, self.questions, self.now_s
+        )
 
     def _shed(self, draft: GuardedDraft) -> None:
         """While the least needs exceed the budget: stop the least important, newest job."""
@@ -492,3 +553,10 @@ class Core:
                 cap_w=job.cap_w,
             )
         )
+
+
+def _may_run(job: JobRecord) -> bool:
+    """Whether planners may give it devices: not if it stops for its user or for good."""
+    if job.state is State.STOPPING:
+        return job.after_stop is Trigger.REQUEUE
+    return job.active or job.state is State.QUEUED

@@ -7,19 +7,25 @@ What devices are held at this moment is the core's business; see `engine.core`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.questions import Questions
 from wattherd.engine.state import ClusterState
 from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
+from wattherd.model.command import Compute, WakeAt
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.model.request import Request
 from wattherd.policy.contract import JobView, Share
+
+WAKE = "plan"
+"""Key of the wake-ups that planners ask for."""
 
 
 class GuardedDraft:
@@ -31,17 +37,20 @@ class GuardedDraft:
         jobs: Mapping[str, JobRecord],
         lost: set[int],
         watts: Watts,
+        questions: Questions,
         now_s: float,
     ) -> None:
         """`lost` are the indices of nodes that must not be used."""
         self._planned = planned
         self._jobs = jobs
         self._watts = watts
+        self._questions = questions
         self._room_mw = watts.room_mw(jobs.values())
         self._lost = lost
         self._now_s = now_s
         self.stops: dict[str, StopReason] = {}
         self.reasons: dict[str, Reason] = {}
+        self.orders: list[WakeAt | Compute] = []
 
     def free_gpus(self) -> NDArray[np.int64]:
         """Wholly free GPUs of each usable node."""
@@ -159,6 +168,16 @@ class GuardedDraft:
         if job.wanted:
             raise Bug(f"job {job.id} is said to wait for {reason.code} while the plan runs it")
         self.reasons[job.id] = reason
+
+    def wake_at(self, at_s: float) -> None:
+        """Ask for a cycle at that time."""
+        self.orders.append(WakeAt(at_s=max(at_s, self._now_s), key=WAKE))
+
+    def compute(self, kind: str, payload: Any) -> str:
+        """Have slow work done outside; returns the question's key."""
+        order = self._questions.ask(kind, payload)
+        self.orders.append(order)
+        return order.key
 
 
 def role_request(role: TaskRole, tasks: int, models: tuple[str, ...]) -> Request:

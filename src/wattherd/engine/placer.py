@@ -67,7 +67,7 @@ class Placer:
 
     def _by_kernels(self, shape: int, memory: int, pick: float, pick_gpu: float) -> tuple[int, int]:
         state = self.state
-        found: tuple[int, int] = decide(
+        node, mask = decide(
             state.world,
             self._table,
             self._plan,
@@ -79,7 +79,8 @@ class Placer:
             pick,
             pick_gpu,
         )
-        return found
+        # Uncompiled (NUMBA_DISABLE_JIT), kernels answer in NumPy's integers.
+        return int(node), int(mask)
 
     def _by_definition(
         self, shape: int, memory: int, pick: float, pick_gpu: float

@@ -236,7 +236,7 @@ def gpu_mask(world, table, shape, n, pick):  # type: ignore[no-untyped-def]
         return 0
     if world.shapes.sharing[shape]:
         if pick < 0:
-            return 1 << table.gpus[shape, n]
+            return np.int64(1) << np.int64(table.gpus[shape, n])
         roomy = 0
         for i in range(nodes.gpu_count[n]):
             roomy += nodes.gpu_free[n, i] >= need

@@ -41,6 +41,9 @@ class Setting:
     memory: float = 1.0
 
 
+FASTEST = Setting(voltage=MOST_VOLTAGE, core=float(CORES[-1]), memory=MOST_MEMORY)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DvfsModel:
     """One task: seconds `t0` that no clock changes, `d` that clocks do, `delta` of it the core's.
@@ -64,17 +67,13 @@ class DvfsModel:
     def power_w(self, setting: Setting) -> float:
         """What it draws meanwhile."""
         return (
-            self.p0_w
-            + self.gamma_w * setting.memory
-            + self.c_w * setting.voltage**2 * setting.core
+            self.p0_w + self.gamma_w * setting.memory + self.c_w * setting.voltage**2 * setting.core
         )
 
     @property
     def fastest_s(self) -> float:
         """Its time with everything at the highest clock."""
-        return self.time_s(
-            Setting(voltage=MOST_VOLTAGE, core=float(CORES[-1]), memory=MOST_MEMORY)
-        )
+        return self.time_s(FASTEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +92,7 @@ class Operation:
 
 def at(model: DvfsModel, setting: Setting) -> Operation:
     """The task at this setting."""
-    return Operation(
-        setting=setting, time_s=model.time_s(setting), power_w=model.power_w(setting)
-    )
+    return Operation(setting=setting, time_s=model.time_s(setting), power_w=model.power_w(setting))
 
 
 def cheapest(model: DvfsModel, limit_s: float = np.inf) -> Operation | None:
@@ -147,7 +144,7 @@ def fit_dvfs(measured: Measured) -> DvfsFit:
     Raises:
         UserError: fewer points than the three coefficients of each model, or no SciPy.
     """
-    if len(measured.core) <= 3:  # noqa: PLR2004 (coefficients of each model)
+    if len(measured.core) <= 3:
         raise UserError(f"{len(measured.core)} points cannot fit time and power", hint="4 or more")
     ones = np.ones(len(measured.core))
     time_rows = np.column_stack([ones, 1 / measured.core, 1 / measured.memory])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, StopReason
@@ -62,4 +63,18 @@ class WakeAt:
     key: str
 
 
-Command = StartJob | StopJob | RejectJob | FinishJob | SetCap | WakeAt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Work out `payload` outside of the core and send `Computed(kind, key)` with the result.
+
+    Payload and result are plain data (as JSON has it). `key` is never used twice; a later question
+    of the same kind replaces this one. `version` counts the plans made before it was asked.
+    """
+
+    kind: str
+    key: str
+    payload: Any
+    version: int
+
+
+Command = StartJob | StopJob | RejectJob | FinishJob | SetCap | WakeAt | Compute

@@ -7,6 +7,7 @@ repeated message about an earlier run is recognised.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from wattherd.model.job import JobSpec
 
@@ -109,6 +110,15 @@ class BudgetChanged(Event):
     """The site may draw this much from now on; None lifts the budget."""
 
     budget_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed(Event):
+    """The answer to `Compute(kind, key)`: plain data, or None where no answer was found."""
+
+    kind: str
+    key: str
+    result: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

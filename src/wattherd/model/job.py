@@ -32,7 +32,8 @@ class JobSpec:
     `width` is the number of tasks of the elastic role (the first one); it runs at `min_width` to
     `max_width` of them. `after` names jobs that must have succeeded first. `duration_s` is how long
     it runs at full width where that is known. `profile` names how fast it is, where that depends on
-    more than time.
+    more than time, and `steps` how much there is to train, in the unit of its progress. Among equals
+    a job of `weight` 2 is owed twice what one of weight 1 is.
 
     Raises:
         UserError: a width, count, time or resource that makes no sense, naming the field.
@@ -58,6 +59,8 @@ class JobSpec:
     checkpoint_s: float | None = None
     group: str = ""
     profile: str = ""
+    steps: int | None = None
+    weight: float = 1.0
     batch_size: int | None = None
     labels: tuple[tuple[str, str], ...] = field(default=())
 
@@ -75,6 +78,10 @@ class JobSpec:
         if not 1 <= self.least_width <= self.most_width:
             widths = f"{self.least_width} to {self.most_width}"
             raise self._bad("min_width", f"widths {widths} are empty", "1 <= min <= max")
+        if self.steps is not None and self.steps < 1:
+            raise self._bad("steps", f"{self.steps} steps are nothing to train", "at least one")
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise self._bad("weight", f"{self.weight} is no weight", "a number above zero")
         if self.restarts < 0:
             raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
         if self.id in self.after:

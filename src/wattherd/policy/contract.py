@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import NodeSpec
+from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, StopReason
 
@@ -89,6 +91,19 @@ class View(Protocol):
         """GPUs of each usable node (N,), 0 for lost ones."""
         ...
 
+    def nodes(self) -> Sequence[NodeSpec]:
+        """All nodes in the order of their indices, lost ones too."""
+        ...
+
+    @property
+    def woke(self) -> bool:
+        """Whether this cycle is the one asked for by `Draft.wake_at`."""
+        ...
+
+    def computed(self, kind: str) -> Computed | None:
+        """The answer to the latest question of this kind, None until it is there."""
+        ...
+
 
 class Draft(Protocol):
     """The plan in the making."""
@@ -107,6 +122,18 @@ class Draft(Protocol):
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Say why a job gets nothing in this plan."""
+        ...
+
+    def wake_at(self, at_s: float) -> None:
+        """Ask for a cycle at that time, after all else that happens then; replaces the last one."""
+        ...
+
+    def compute(self, kind: str, payload: Any) -> str:
+        """Have slow work done outside; a cycle follows when the answer is there.
+
+        Payload and answer are plain data (as JSON has it). Returns the question's key; a question
+        replaces an earlier one of its kind, whose answer is then ignored.
+        """
         ...
 
 

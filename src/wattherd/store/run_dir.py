@@ -43,11 +43,11 @@ class RunDir:
         self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]
     ) -> Path:
         """One gzip CSV; no time stamp goes in, so equal tables are equal files."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-        return self._write(name, gzip.compress(text.getvalue().encode(), compresslevel=6, mtime=0))
+        return self._write(name, gzip.compress(_csv(header, rows), compresslevel=6, mtime=0))
+
+    def write_csv(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+        """One plain CSV."""
+        return self._write(name, _csv(header, rows))
 
     def _write(self, name: str, content: bytes) -> Path:
         target = self.path / name
@@ -61,3 +61,11 @@ class RunDir:
                 hint="choose another directory with --out",
             ) from None
         return target
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue().encode()

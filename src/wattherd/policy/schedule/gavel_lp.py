@@ -184,9 +184,10 @@ def _conic_ftf(asked: Asked, name: str) -> Floats:
     """
     jobs, types = asked.rates.shape
     each, u = np.arange(jobs), 1 + jobs * types + np.arange(jobs)
+    per_s = 1.0 / asked.isolated_s
     rows = Triplets()
     rows.add(each, np.zeros(jobs, dtype=np.int64), np.full(jobs, -1.0))
-    rows.add(each, u, asked.steps / asked.isolated_s)
+    rows.add(each, u, asked.steps * per_s)
     rows.grow(jobs)
     _base_rows(rows, asked, first=1)
     linear = rows.height
@@ -197,7 +198,7 @@ def _conic_ftf(asked: Asked, name: str) -> Floats:
     rows.add(3 * each + 1, u, np.full(jobs, 1.0))
     rows.grow(3 * jobs)
     limits = np.concatenate(
-        [-asked.elapsed_s / asked.isolated_s, _base_limits(asked), np.tile([0.0, 0.0, 2.0], jobs)]
+        [-asked.elapsed_s * per_s, _base_limits(asked), np.tile([0.0, 0.0, 2.0], jobs)]
     )
     cost = np.zeros(1 + jobs * types + jobs)
     cost[0] = 1.0

@@ -7,9 +7,12 @@ Energy of a restart's pause counts as wasted, not as run.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wattherd.engine.core import Core
+from wattherd.model.command import Command, StartJob
+from wattherd.model.event import Event
 
 
 @dataclass(slots=True)
@@ -35,23 +38,25 @@ class EnergyMeter:
     _budget_w: float | None = None
     _budget_since_s: float = 0.0
 
-    def passed(self, now_s: float) -> None:
-        """Integrate up to `now_s`, then look at the core as it is."""
+    def before(self, event: Event) -> None:
+        """Integrate what was drawn up to now."""
+        now_s = max(self.core.now_s, event.at_s)
         self._integrate(now_s - self._at_s)
         self._at_s = now_s
-        watts = self.core.watts
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """Look at the core as it is now, and at the restarts it has just ordered."""
+        del event
+        for command in commands:
+            if isinstance(command, StartJob) and command.attempt > 1:
+                self.wasted_j.append(self.core.watts.held_w(command.job_id) * self.restart_s)
+        watts, now_s = self.core.watts, self.core.now_s
         self._run_w, self._free_w = watts.run_w, watts.free_w
         if watts.budget_w != self._budget_w:
             self._budget_w, self._budget_since_s = watts.budget_w, now_s
         point = (self._run_w + self._free_w, self._budget_w)
         if not self.trace or self.trace[-1][1:] != point:
             self.trace.append((now_s, *point))
-
-    def started(self, job_id: str, attempt: int) -> None:
-        """A run began; if it is not the job's first, its pause makes no progress."""
-        if attempt > 1:
-            draw_w = self.core.watts.held_w(job_id)
-            self.wasted_j.append(draw_w * self.restart_s)
 
     def _integrate(self, seconds: float) -> None:
         if seconds <= 0:

@@ -8,16 +8,40 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from wattherd.engine.core import Core
-from wattherd.errors import Bug
-from wattherd.model.command import Command, FinishJob, RejectJob, SetCap, StartJob, StopJob, WakeAt
-from wattherd.model.event import Event, JobSubmitted, Woke
+from wattherd.errors import Bug, ClusterError
+from wattherd.model.command import (
+    Command,
+    Compute,
+    FinishJob,
+    RejectJob,
+    SetCap,
+    StartJob,
+    StopJob,
+    WakeAt,
+)
+from wattherd.model.event import Computed, Event, JobSubmitted, Woke
 from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import Plant
-from wattherd.runtime.sim.meter import EnergyMeter
+
+Computer = Callable[[Any], Any]
+"""Works out the answer to one kind of question: plain data in, plain data out."""
+
+
+class Watcher(Protocol):
+    """Somebody who looks on: meters, collectors, recorders."""
+
+    def before(self, event: Event) -> None:
+        """The core is about to hear of `event`."""
+        ...
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """The core has answered with `commands`, not yet carried out."""
+        ...
 
 
 @dataclass(slots=True)
@@ -26,6 +50,15 @@ class Recording:
 
     events: list[Event] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
+
+    def before(self, event: Event) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """Keep the commands."""
+        del event
+        self.commands.extend(commands)
 
 
 class World:
@@ -37,9 +70,15 @@ class World:
         plant: Plant,
         given: Iterable[Event],
         *,
-        meter: EnergyMeter | None = None,
+        watchers: Sequence[Watcher] = (),
+        computers: Mapping[str, Computer] | None = None,
+        record: bool = True,
     ) -> None:
-        """`given` is what comes from outside: submissions, node failures, budget changes."""
+        """`given` is what comes from outside: submissions, node failures, budget changes.
+
+        `computers` answer the core's questions by kind, in no simulated time.
+        Without `record` nothing is kept of the past, so that memory follows the live jobs.
+        """
         self.core = core
         self._plant = plant
         self._given = deque(sorted(given, key=lambda event: event.at_s))
@@ -47,9 +86,10 @@ class World:
         self._latest: dict[str, int] = {}
         self._order = 0
         self._last_orders = 0
-        self._meter = meter
         self._specs: dict[str, JobSpec] = {}
         self.recording = Recording()
+        self._computers = computers or {}
+        self._watchers = [*watchers, self.recording] if record else list(watchers)
 
     def run(self, until_s: float = float("inf")) -> Recording:
         """Let everything happen up to `until_s`.
@@ -104,23 +144,19 @@ class World:
             event = pending.popleft()
             if isinstance(event, JobSubmitted):
                 self._specs[event.job.id] = event.job
-            self.recording.events.append(event)
-            if self._meter:
-                self._meter.passed(max(self.core.now_s, event.at_s))
+            for watcher in self._watchers:
+                watcher.before(event)
             commands = self.core.handle(event)
-            if self._meter:
-                self._meter.passed(self.core.now_s)
+            for watcher in self._watchers:
+                watcher.after(event, commands)
             self._last_orders += sum(not isinstance(command, WakeAt) for command in commands)
             for command in commands:
-                self.recording.commands.append(command)
                 pending.extend(self._carry_out(command))
         raise Bug(f"no end of orders at {self.core.now_s} s")
 
     def _carry_out(self, command: Command) -> Iterable[Event]:
         match command:
             case StartJob():
-                if self._meter:
-                    self._meter.started(command.job_id, command.attempt)
                 return self._plant.start(self._specs[command.job_id], command, self.core.now_s)
             case StopJob():
                 return self._plant.stop(command, self.core.now_s)
@@ -132,4 +168,15 @@ class World:
                 self._specs.pop(command.job_id, None)
             case SetCap():
                 return self._plant.cap(command, self.core.now_s)
+            case Compute():
+                return [self._compute(command)]
         return ()
+
+    def _compute(self, order: Compute) -> Computed:
+        if order.kind not in self._computers:
+            raise Bug(f"nobody in this world computes {order.kind!r}")
+        try:
+            result = self._computers[order.kind](order.payload)
+        except ClusterError:
+            result = None
+        return Computed(at_s=self.core.now_s, kind=order.kind, key=order.key, result=result)

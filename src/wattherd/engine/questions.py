@@ -1,0 +1,44 @@
+"""Slow work that planners have done outside of the core: what was asked, and what came back.
+
+A plan must not wait for a solver, so it asks, and is made anew when the answer arrives as an
+event. Since answers are events, a replay has them without working anything out again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattherd.model.command import Compute
+from wattherd.model.event import Computed
+
+
+class Questions:
+    """The latest question of every kind, and its answer."""
+
+    def __init__(self) -> None:
+        """Start with nothing asked."""
+        self.plans = 0
+        """Plans made so far."""
+        self._asked = 0
+        self._open: dict[str, str] = {}
+        self._answers: dict[str, Computed] = {}
+
+    def ask(self, kind: str, payload: Any) -> Compute:
+        """Replace whatever was asked of this kind before."""
+        self._asked += 1
+        key = f"{kind}#{self._asked}"
+        self._open[kind] = key
+        self._answers.pop(kind, None)
+        return Compute(kind=kind, key=key, payload=payload, version=self.plans)
+
+    def note(self, answer: Computed) -> bool:
+        """Keep an answer; False for one that nobody waits for (late, or repeated)."""
+        if self._open.get(answer.kind) != answer.key:
+            return False
+        del self._open[answer.kind]
+        self._answers[answer.kind] = answer
+        return True
+
+    def answer(self, kind: str) -> Computed | None:
+        """The answer to the latest question of a kind, if it is there."""
+        return self._answers.get(kind)

@@ -1,0 +1,115 @@
+"""What becomes of each job in a simulated run: one small record per job, filled as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wattherd.engine.core import Core
+from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob
+from wattherd.model.event import Event, JobSubmitted
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import StopReason
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One job: times in seconds since the run's epoch, energy in joules, GPU time in seconds."""
+
+    job_id: str
+    gpus: int
+    submit_s: float
+    deadline_s: float | None = None
+    start_s: float | None = None
+    finish_s: float | None = None
+    state: str = ""
+    runs: int = 0
+    preemptions: int = 0
+    energy_j: float = 0.0
+    gpu_s: float = 0.0
+    detail: str = ""
+
+    @property
+    def jct_s(self) -> float | None:
+        """Completion time from submission, of jobs that succeeded."""
+        done = self.finish_s is not None and self.state == "Succeeded"
+        return (self.finish_s or 0.0) - self.submit_s if done else None
+
+    @property
+    def missed(self) -> bool:
+        """Whether it had a deadline and did not make it."""
+        if self.deadline_s is None:
+            return False
+        return self.finish_s is None or self.finish_s > self.deadline_s
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a job draws and holds since when."""
+
+    since_s: float
+    draw_w: float
+    gpus: int
+
+
+class Collector:
+    """Watches events and commands; energy and GPU time are booked when they change."""
+
+    def __init__(self, core: Core) -> None:
+        """Start with no job."""
+        self._core = core
+        self.outcomes: dict[str, Outcome] = {}
+        self._held: dict[str, _Held] = {}
+
+    def before(self, event: Event) -> None:
+        """Nothing changes before the core has answered."""
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """Take note of one event and of what the core made of it."""
+        if isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
+            self.outcomes[event.job.id] = _outcome(event.job)
+        for command in commands:
+            self._command(command)
+        touched = {command.job_id: None for command in commands if hasattr(command, "job_id")}
+        job_id = getattr(event, "job_id", None)
+        for one in [*touched, *([job_id] if job_id is not None else [])]:
+            self._book(one)
+
+    def _command(self, command: Command) -> None:
+        now_s = self._core.now_s
+        match command:
+            case StartJob():
+                outcome = self.outcomes[command.job_id]
+                outcome.runs += 1
+                if outcome.start_s is None:
+                    outcome.start_s = now_s
+            case StopJob():
+                moved = command.reason in (StopReason.RESIZED, StopReason.MIGRATED)
+                self.outcomes[command.job_id].preemptions += not moved
+            case FinishJob():
+                outcome = self.outcomes[command.job_id]
+                outcome.state, outcome.finish_s = command.state, now_s
+            case RejectJob():
+                outcome = self.outcomes[command.job_id]
+                outcome.state, outcome.detail = "Rejected", command.detail
+            case _:
+                pass
+
+    def _book(self, job_id: str) -> None:
+        """Add what the job drew and held since the last change, and remember what it does now."""
+        now_s, outcome = self._core.now_s, self.outcomes.get(job_id)
+        if outcome is None:
+            return
+        before = self._held.pop(job_id, None)
+        if before is not None:
+            outcome.energy_j += before.draw_w * (now_s - before.since_s)
+            outcome.gpu_s += before.gpus * (now_s - before.since_s)
+        job = self._core.jobs.get(job_id)
+        if job is not None and job.allocations:
+            self._held[job_id] = _Held(now_s, self._core.watts.held_w(job_id), job.gpus)
+
+
+def _outcome(spec: JobSpec) -> Outcome:
+    return Outcome(
+        job_id=spec.id, gpus=spec.gpus, submit_s=spec.submit_s, deadline_s=spec.deadline_s
+    )

@@ -1,0 +1,105 @@
+"""The figures of a simulated run: a row of `wattherd.sim/1` (docs/reference/sim-json.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattherd.runtime.sim.collector import Outcome
+from wattherd.runtime.sim.meter import EnergyMeter
+
+JOB_COLUMNS = (
+    "job",
+    "state",
+    "gpus",
+    "submit_s",
+    "start_s",
+    "finish_s",
+    "jct_s",
+    "energy_j",
+    "restarts",
+    "preemptions",
+)
+
+
+def summary(
+    policy: str, outcomes: Sequence[Outcome], meter: EnergyMeter, *, gpus: int, cpu_s: float
+) -> dict[str, object]:
+    """One policy's figures; averages are over jobs that succeeded."""
+    jcts = np.array([one.jct_s for one in outcomes if one.jct_s is not None])
+    finishes = [one.finish_s for one in outcomes if one.finish_s is not None]
+    begin_s = min((one.submit_s for one in outcomes), default=0.0)
+    span_s = max(finishes, default=begin_s) - begin_s
+    held_gpu_s = math.fsum(one.gpu_s for one in outcomes)
+    with_deadline = [one for one in outcomes if one.deadline_s is not None]
+    return {
+        "policy": policy,
+        "jobs": len(outcomes),
+        "finished": len(jcts),
+        "failed": sum(one.state in ("Failed", "TimedOut") for one in outcomes),
+        "rejected": sum(one.state == "Rejected" for one in outcomes),
+        "waiting": sum(not one.state for one in outcomes),
+        "avg_jct_s": _mean(jcts),
+        "median_jct_s": _percentile(jcts, 50),
+        "p99_jct_s": _percentile(jcts, 99),
+        "makespan_s": span_s,
+        "avg_queue_s": _mean(np.array(_waits(outcomes))),
+        "gpu_utilisation_pct": 100 * held_gpu_s / (gpus * span_s) if gpus * span_s else None,
+        "jain_slowdown": _jain(outcomes),
+        "restarts": sum(max(one.runs - 1, 0) for one in outcomes),
+        "preemptions": sum(one.preemptions for one in outcomes),
+        "deadlines": len(with_deadline),
+        "deadlines_missed": sum(one.missed for one in with_deadline),
+        "energy_j": meter.energy_j(),
+        "over_budget_s": meter.over_budget_s,
+        "over_budget_j": meter.over_budget_j,
+        "cpu_s": round(cpu_s, 3),
+    }
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _percentile(values: np.ndarray, percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if len(values) else None
+
+
+def _waits(outcomes: Sequence[Outcome]) -> list[float]:
+    """Time without devices, from submission to the end, of jobs that succeeded."""
+    return [
+        one.jct_s - one.gpu_s / one.gpus for one in outcomes if one.jct_s is not None and one.gpus
+    ]
+
+
+def _jain(outcomes: Sequence[Outcome]) -> float | None:
+    """Jain's index of slowdown (completion time over time with devices): 1 is even."""
+    slow = np.array(
+        [
+            one.jct_s * one.gpus / one.gpu_s
+            for one in outcomes
+            if one.jct_s is not None and one.gpu_s > 0
+        ]
+    )
+    return float(slow.sum() ** 2 / (len(slow) * (slow**2).sum())) if len(slow) else None
+
+
+def job_rows(outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
+    """Rows of `jobs-<policy>.csv`; an empty cell is a time that never came."""
+    return [
+        (
+            one.job_id,
+            one.state or "Waiting",
+            one.gpus,
+            one.submit_s,
+            "" if one.start_s is None else one.start_s,
+            "" if one.finish_s is None else one.finish_s,
+            "" if one.jct_s is None else one.jct_s,
+            round(one.energy_j, 3),
+            max(one.runs - 1, 0),
+            one.preemptions,
+        )
+        for one in outcomes
+    ]

@@ -1,0 +1,50 @@
+"""Training-job files by format name, and the published simulators' settings by preset name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from wattherd.errors import UserError
+from wattherd.estimate.application import Application
+from wattherd.model.job import JobSpec
+from wattherd.spelling import hint_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """Jobs and whatever profiles their file format brings."""
+
+    specs: tuple[JobSpec, ...]
+    applications: Mapping[str, Application] = field(default_factory=dict)
+
+
+FORMATS = ("pollux", "sia")
+
+
+def read_workload(kind: str, jobs: Path, profiles: Path | None) -> Jobs:
+    """The jobs of a file and the profiles that its format needs.
+
+    Raises:
+        UserError: unknown format, missing profiles, or bad content.
+    """
+    from wattherd.workload.pollux import read_jobs
+
+    known = read_profiles(kind, profiles)
+    return replace(known, specs=read_jobs(jobs, known.applications))
+
+
+def read_profiles(kind: str, profiles: Path | None) -> Jobs:
+    """What a format knows besides jobs.
+
+    Raises:
+        UserError: unknown format, missing profiles, or bad content.
+    """
+    from wattherd.workload.pollux import read_applications
+
+    if kind not in FORMATS:
+        raise UserError(f"unknown format {kind!r}", field="--format", hint=hint_for(kind, FORMATS))
+    if profiles is None:
+        raise UserError("the format needs profiles", field="--profiles", hint="--profiles DIR")
+    return Jobs(specs=(), applications=read_applications(profiles))

@@ -1,0 +1,64 @@
+"""Watts, joules, seconds and bytes as people write them; nothing else reads or formats them."""
+
+from __future__ import annotations
+
+import re
+
+from wattherd.errors import UserError
+
+_SCALE = {"": 1.0, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+_TIME = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+_NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+
+
+def watts(text: str, *, field: str = "") -> float:
+    """`450`, `450W`, `40kW`, `1.2MW` in watts.
+
+    Raises:
+        UserError: anything else.
+    """
+    match = re.fullmatch(rf"{_NUMBER}\s*([mkKMG]?)W?", text.strip())
+    if match is None:
+        raise UserError(f"{text!r} is no power", field=field, hint="write 450W or 40kW")
+    return float(match[1]) * _SCALE[match[2]]
+
+
+def seconds(text: str, *, field: str = "") -> float:
+    """`90`, `90s`, `15m`, `2h30m`, `1d` in seconds.
+
+    Raises:
+        UserError: anything else.
+    """
+    plain = re.fullmatch(_NUMBER, text.strip())
+    if plain:
+        return float(plain[1])
+    parts = re.findall(rf"{_NUMBER}(min|[smhd])", text.strip())
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
+        raise UserError(f"{text!r} is no time", field=field, hint="write 90s, 15m or 2h30m")
+    return sum(float(number) * _TIME[unit] for number, unit in parts)
+
+
+def size_bytes(text: str, *, field: str = "") -> int:
+    """`80GB`, `64GiB`, `512M` in bytes.
+
+    Raises:
+        UserError: anything else.
+    """
+    match = re.fullmatch(rf"{_NUMBER}\s*([kKMGT]i?)?B?", text.strip())
+    if match is None:
+        raise UserError(f"{text!r} is no size", field=field, hint="write 80GB or 64GiB")
+    return round(float(match[1]) * _BYTES[match[2] or ""])
+
+
+def show_watts(value: float) -> str:
+    """Watts for people."""
+    return f"{value / 1e3:,.1f} kW" if abs(value) >= 10_000 else f"{value:,.0f} W"
+
+
+def show_seconds(value: float) -> str:
+    """A duration for people."""
+    if value < 120:
+        return f"{value:,.1f} s"
+    return f"{value / 60:,.1f} min" if value < 7200 else f"{value / 3600:,.2f} h"
