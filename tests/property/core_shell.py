@@ -130,7 +130,6 @@ class Shell:
             case SetCap():
                 self.runs[command.job_id, command.attempt].cap_order = command
             case WakeAt():
-                assert command.at_s >= self.now_s - 1e-9 or self.core.now_s > self.now_s
                 self.wakes[command.key] = command.at_s
             case RejectJob():
                 self._final(command.job_id, "Rejected")

@@ -70,7 +70,7 @@ def specs(draw: st.DrawFn, roles: st.SearchStrategy[tuple[TaskRole, ...]]) -> Jo
     )
 
 
-FLAT = st.integers(1, 11).map(lambda count: (TaskRole(count=count, cpu_milli=500),))
+FLAT = st.integers(1, 10).map(lambda count: (TaskRole(count=count, cpu_milli=500),))
 WIDE = st.tuples(st.integers(1, 5), st.integers(1, 4)).map(
     lambda shape: (TaskRole(count=shape[0], gpu_count=shape[1], cpu_milli=1000),)
 )

@@ -31,6 +31,7 @@ from wattherd.engine.watts import CurveOf, Watts, prior
 from wattherd.errors import Bug
 from wattherd.estimate.node_power import power_columns
 from wattherd.estimate.target import target_workload
+from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import (
     Command,
@@ -330,15 +331,16 @@ class Core:
             if any(allocation.node == node for allocation in job.wanted):
                 self._forget_plan(job)
             if any(allocation.node == node for allocation in job.allocations):
-                self._lose_part(job, f"node {event.node} lost", batch)
+                self._lose_part(job, node, batch)
         batch.replan = True
 
-    def _lose_part(self, job: JobRecord, cause: str, batch: _Batch) -> None:
+    def _lose_part(self, job: JobRecord, node: int, batch: _Batch) -> None:
         """A gang without one of its nodes is over; ranks elsewhere hold devices until stopped."""
-        if all(allocation.node in self.lost for allocation in job.allocations):
+        rest = tuple(allocation for allocation in job.allocations if allocation.node != node)
+        self._give_back(job, rest)
+        if not rest:
             trigger = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
-            self._give_back(job)
-            self._end(job, trigger, cause, batch)
+            self._end(job, trigger, f"node {self.config.cluster.nodes[node].name} lost", batch)
         elif job.state is not State.STOPPING:
             self._stop(job, StopReason.NODE_LOST, Trigger.REQUEUE, batch)
 
@@ -379,11 +381,12 @@ class Core:
             StopJob(job_id=job.id, attempt=job.attempt, reason=why, grace_s=job.spec.grace_s)
         )
 
-    def _give_back(self, job: JobRecord) -> None:
-        """The run is over: its devices are free."""
+    def _give_back(self, job: JobRecord, rest: tuple[Allocation, ...] = ()) -> None:
+        """The run is over, but for its ranks on `rest`: what else it held is free."""
         for allocation in job.allocations:
-            self.held.release(allocation)
-        job.settle(self.now_s)
+            if allocation not in rest:
+                self.held.release(allocation)
+        job.settle(self.now_s, rest)
         self.watts.note(job)
 
     def _forget_plan(self, job: JobRecord) -> None:

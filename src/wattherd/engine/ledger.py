@@ -80,12 +80,12 @@ class JobRecord:
         """Time for which it held devices, up to now."""
         return self.attained_s + (now_s - self.held_since_s if self.active else 0.0)
 
-    def settle(self, now_s: float) -> None:
-        """Book the present run's service; the devices are given back."""
+    def settle(self, now_s: float, rest: tuple[Allocation, ...] = ()) -> None:
+        """Book the present run's service; the devices, but for those of `rest`, are given back."""
         self.attained_gpu_s = self.service_gpu_s(now_s)
         self.attained_s = self.service_s(now_s)
         self.held_since_s = now_s
-        self.allocations = ()
+        self.allocations = rest
 
     def apply(self, trigger: Trigger, now_s: float, cause: str = "") -> None:
         """Take one step of the lifecycle and note it in the story.

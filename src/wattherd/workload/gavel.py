@@ -4,7 +4,8 @@ A trace has tab-separated lines without a header, in order of arrival. The numbe
 the layout:
 
 - 10: job type, command, working directory, argument for steps, needs data, steps, scale factor,
-  priority weight, SLO (multiple of the duration, negative: none), arrival (s); 9 lack the directory.
+  priority weight, SLO (multiple of the duration, negative: none), arrival (s).
+- 9: the same without the working directory.
 - 12: Shockwave's (NSDI'23), with the batch-size mode after the scale factor and the duration (s)
   after the SLO. The mode is kept as a label; batch sizes stay as submitted.
 - 7: the older Philly-derived ones: job type, command, argument for steps, needs data, steps,
@@ -217,7 +218,7 @@ def _key(name: str, where: str) -> Key:
 
 
 def _alone(name: str, found: Any, where: str) -> float:
-    rate = found.get(_ALONE) if isinstance(found, dict) else None
+    rate: Any = found.get(_ALONE) if isinstance(found, dict) else None
     numeric = isinstance(rate, int | float) and not isinstance(rate, bool)
     if not numeric or not math.isfinite(rate) or rate < 0:
         problem = f"throughput {shown(repr(rate))} of {shown(name)} is no number of zero or more"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wattherd.engine.core import Core
 from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob
-from wattherd.model.event import Event, JobSubmitted
+from wattherd.model.event import Event, JobExited, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 
@@ -69,13 +69,13 @@ class Collector:
         if isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
             self.outcomes[event.job.id] = _outcome(event.job)
         for command in commands:
-            self._command(command)
+            self._command(command, event)
         touched = {command.job_id: None for command in commands if hasattr(command, "job_id")}
         job_id = getattr(event, "job_id", None)
         for one in [*touched, *([job_id] if job_id is not None else [])]:
             self._book(one)
 
-    def _command(self, command: Command) -> None:
+    def _command(self, command: Command, event: Event) -> None:
         now_s = self._core.now_s
         match command:
             case StartJob():
@@ -88,7 +88,9 @@ class Collector:
                 self.outcomes[command.job_id].preemptions += not moved
             case FinishJob():
                 outcome = self.outcomes[command.job_id]
-                outcome.state, outcome.finish_s = command.state, now_s
+                # News may come late (a plant that works in slices): the exit says when it was.
+                ended_s = event.at_s if isinstance(event, JobExited) else now_s
+                outcome.state, outcome.finish_s = command.state, ended_s
             case RejectJob():
                 outcome = self.outcomes[command.job_id]
                 outcome.state, outcome.detail = "Rejected", command.detail
