@@ -113,6 +113,14 @@ _TRACES = (
         note="idle measured: median of 5 logs",
     ),
     GpuModel(
+        name="K80",
+        idle_w=29,
+        max_w=149,
+        memory_mib=11441,
+        source="one of the board's two devices; limit and memory printed by nvidia-smi, OpenMM 2386",
+        note="idle measured in P8: median of 7 logs",
+    ),
+    GpuModel(
         name="1080",
         idle_w=12.5,
         max_w=250,

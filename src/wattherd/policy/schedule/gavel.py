@@ -1,0 +1,326 @@
+"""Gavel (Narayanan et al., OSDI'20): shares of time on every worker type, given out in rounds.
+
+A goal (max-min fairness, finish-time fairness, makespan; or FIFO) says which share of its time
+each job should spend on each type. Rounds realise the shares: in each one, the jobs furthest
+behind on a type run there, as many as fit, type by type. A round lasts until the last of its jobs
+has done as many whole steps as end within `round_s`. Jobs that stay on their type stay where they
+are (their lease is extended).
+
+Shares are worked out anew when jobs came or went, at most every `reset_s`; a job that came since
+has to wait for that. The solver runs outside: the round begins when its answer is there.
+
+The defaults are those of the released scheduler. This planner keeps its own rounds, so run the
+core without `round_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.errors import UserError
+from wattherd.estimate.throughput_table import ThroughputTable, types_of, whole_steps
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.schedule.gavel_account import Account
+from wattherd.policy.schedule.gavel_goals import FIFO, Alone, Applicant, fifo, question
+from wattherd.policy.schedule.gavel_lp import GOALS, KIND
+from wattherd.policy.schedule.gavel_shuffle import Shuffle
+from wattherd.policy.schedule.most_free import most_free
+
+ROUND_S, RESET_S = 360.0, 1920.0
+BLIND = "max-min-agnostic"
+"""The goal that takes all types for equal; it has no best one to fill first either."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A job's part in a round: until when it has steps to do, on which type."""
+
+    job: JobView
+    worker_type: int
+    finish_s: float
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What Gavel remembers; types are numbered alphabetically among those of the cluster."""
+
+    types: list[str]
+    node_type: NDArray[np.int64]
+    account: Account
+    shuffle: Shuffle
+    alone: Alone = field(default_factory=Alone)
+    gpus: list[int] = field(default_factory=list)
+    slots: list[_Slot] = field(default_factory=list)
+    changed: bool = True
+    asked: str = ""
+    asked_for: list[str] = field(default_factory=list)
+    awaited: bool = False
+    """Whether a wake-up is on its way."""
+    began_s: float = 0.0
+    next_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gavel:
+    """Shares by `goal`, one of `gavel_lp.GOALS` or `fifo`, with the measured rates of `table`.
+
+    `last_submit_s` repeats how the published simulator treats idle times, up to the last
+    submission of its trace: jobs that came after the last allocation wait for the next
+    submission if nothing else runs, and idle time counts as received by the jobs that run next.
+    Left out, new shares are worked out at once, and time counts from the beginning of a round.
+    """
+
+    table: ThroughputTable
+    goal: str = "max-min"
+    round_s: float = ROUND_S
+    reset_s: float = RESET_S
+    seed: int = 0
+    last_submit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a goal that nobody knows."""
+        if self.goal not in (*GOALS, FIFO):
+            known = ", ".join((*GOALS, FIFO))
+            raise UserError(f"no Gavel goal {self.goal!r}", hint=f"one of {known}")
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Begin a round when it is time, fill it when the shares are known."""
+        memory = self._remembered(view)
+        answer = view.computed(KIND) if memory.asked else None
+        if answer is not None and answer.key == memory.asked:
+            memory.asked = ""
+            if answer.result is None:
+                memory.changed = True  # keep the old shares, and ask again when it is time
+            else:
+                shares = zip(memory.asked_for, answer.result["shares"], strict=True)
+                memory.account.grant(dict(shares))
+            self._fill(view, draft, memory)
+        elif view.woke and not memory.asked:
+            self._begin(view, draft, memory)
+        elif not memory.awaited and not memory.asked:
+            draft.wake_at(view.now_s)
+            memory.awaited = True
+        else:
+            _greet(view, draft, memory)
+
+    def _remembered(self, view: View) -> _Memory:
+        memory: _Memory | None = view.memory.get("gavel")
+        if memory is None:
+            models = [node.gpu_model if node.gpu_count else "" for node in view.nodes()]
+            names = types_of(self.table, models)
+            types = sorted(set(names) - {""})
+            memory = view.memory["gavel"] = _Memory(
+                types=types,
+                node_type=np.array([types.index(name) if name else -1 for name in names]),
+                account=Account(len(types), self.round_s / 2.0),
+                shuffle=Shuffle(self.seed),
+            )
+        return memory
+
+    # A round begins -----------------------------------------------------------------------------
+
+    def _begin(self, view: View, draft: Draft, memory: _Memory) -> None:
+        memory.awaited = False
+        self._settle(memory, view.now_s)
+        self._meet(view, draft, memory)
+        if not self._due(memory, view.now_s) or not self._ask(view, draft, memory):
+            self._fill(view, draft, memory)
+
+    def _settle(self, memory: _Memory, now_s: float) -> None:
+        """Book the time that jobs received in the round that is over."""
+        since_s = memory.began_s
+        for slot in sorted(memory.slots, key=lambda slot: (-slot.finish_s, slot.job.number)):
+            seconds = min(slot.finish_s, now_s) - since_s
+            memory.account.book(slot.job.id, slot.worker_type, seconds)
+        if memory.slots:
+            memory.began_s = now_s
+        if self.last_submit_s is None:
+            memory.began_s = now_s
+        memory.slots = []
+
+    def _meet(self, view: View, draft: Draft, memory: _Memory) -> None:
+        """See who came and went, and which GPUs there are."""
+        count = view.gpus_per_node()
+        gpus = [int(count[memory.node_type == j].sum()) for j in range(len(memory.types))]
+        memory.changed |= gpus != memory.gpus
+        memory.gpus = gpus
+        jobs = {job.id: job for job in view.live()}
+        for gone in [name for name in memory.account.standings if name not in jobs]:
+            memory.account.leave(gone)
+            memory.changed = True
+        for job in jobs.values():
+            if job.id in memory.account.standings:
+                continue
+            if any(self._rates(memory, job)):
+                memory.account.enter(job.id, job.number)
+                memory.changed = True
+            else:
+                draft.wait(job, _nowhere(job, max(gpus, default=0), view.now_s))
+
+    def _rates(self, memory: _Memory, job: JobView) -> tuple[float, ...]:
+        """Steps per second on every type, 0 where it does not run or never fits."""
+        kind, scale = job.spec.profile, job.spec.gpus
+        return tuple(
+            self.table.rate(name, kind, scale) if gpus >= scale else 0.0
+            for name, gpus in zip(memory.types, memory.gpus, strict=True)
+        )
+
+    # Shares -------------------------------------------------------------------------------------
+
+    def _due(self, memory: _Memory, now_s: float) -> bool:
+        account = memory.account
+        first = account.reset_s == 0.0
+        return memory.changed and (first or now_s - account.reset_s >= self.reset_s)
+
+    def _ask(self, view: View, draft: Draft, memory: _Memory) -> bool:
+        """Have shares worked out; False if they are there already."""
+        memory.account.reset(view.now_s)
+        memory.changed = False
+        applicants = [self._applicant(memory, job, view.now_s) for job in _known(view, memory)]
+        if not applicants:
+            memory.account.grant({})
+        elif self.goal == FIFO:
+            memory.account.grant(fifo(applicants, memory.gpus))
+        else:
+            payload = question(self.goal, applicants, memory.gpus, memory.alone)
+            memory.asked = draft.compute(KIND, payload)
+            memory.asked_for = [one.job_id for one in applicants]
+        return bool(memory.asked)
+
+    def _applicant(self, memory: _Memory, job: JobView, now_s: float) -> Applicant:
+        return Applicant(
+            job_id=job.id,
+            rates=self._rates(memory, job),
+            scale=job.spec.gpus,
+            weight=job.spec.weight,
+            left=max(_left(job) or 1, 1),
+            elapsed_s=now_s - job.spec.submit_s,
+        )
+
+    # The round is filled ------------------------------------------------------------------------
+
+    def _fill(self, view: View, draft: Draft, memory: _Memory) -> None:
+        jobs = {job.id: job for job in _known(view, memory)}
+        chosen = self._choose(memory, jobs)
+        if chosen:
+            self._run(view, draft, memory, jobs, chosen)
+            return
+        over = self.last_submit_s is None or view.now_s >= self.last_submit_s
+        if jobs and memory.changed and over:
+            # Nothing runs that would end this round: those who came since are allotted now.
+            memory.account.reset_s = 0.0
+            if not self._ask(view, draft, memory):
+                self._fill(view, draft, memory)
+
+    def _choose(self, memory: _Memory, jobs: Mapping[str, JobView]) -> dict[str, int]:
+        """Who runs on which type, furthest behind first; one without share may hold a place."""
+        order = [name for name in self.table.types if name in memory.types]
+        if self.goal == BLIND:
+            order = memory.shuffle.shuffled(order)
+        taken: dict[str, int] = {}
+        for worker_type in map(memory.types.index, order):
+            room = memory.gpus[worker_type]
+            for priority, standing in memory.account.ranked(worker_type):
+                job = jobs.get(standing.job_id)
+                if room == 0:
+                    break
+                if job is None or job.id in taken or job.spec.gpus > room:
+                    continue
+                if self.goal == FIFO and priority <= 0:
+                    continue
+                if self._rates(memory, job)[worker_type] > 0:
+                    room -= job.spec.gpus
+                    taken[job.id] = worker_type
+        standings = memory.account.standings
+        return {name: at for name, at in taken.items() if standings[name].shares is not None}
+
+    def _run(
+        self,
+        view: View,
+        draft: Draft,
+        memory: _Memory,
+        jobs: Mapping[str, JobView],
+        chosen: Mapping[str, int],
+    ) -> None:
+        """Stop those whose turn is over, start the others, and set the round's end."""
+        now_s = view.now_s
+        for job in jobs.values():
+            at = chosen.get(job.id)
+            if job.wanted and memory.node_type[job.wanted[0].node] != at:
+                moves = at is not None
+                why = StopReason.MIGRATED if moves else StopReason.PREEMPTED_FOR_PRIORITY
+                draft.stop(job, why)
+        _place(draft, memory, [(jobs[name], at) for name, at in chosen.items()])
+        for job in jobs.values():
+            if job.wanted:
+                memory.slots.append(self._slot(memory, job, chosen[job.id], now_s))
+            elif job.id not in chosen:
+                draft.wait(job, _waits(job, memory, now_s))
+        end_s = max((slot.finish_s for slot in memory.slots), default=now_s)
+        memory.next_s = end_s if end_s > now_s else now_s + self.round_s
+        draft.wake_at(memory.next_s)
+        memory.awaited = True
+
+    def _slot(self, memory: _Memory, job: JobView, worker_type: int, now_s: float) -> _Slot:
+        rate = self._rates(memory, job)[worker_type]
+        steps = whole_steps(rate, self.round_s, _left(job))
+        return _Slot(job, worker_type, now_s + steps / rate)
+
+
+def _known(view: View, memory: _Memory) -> list[JobView]:
+    return [job for job in view.live() if job.id in memory.account.standings]
+
+
+def _left(job: JobView) -> int | None:
+    return None if job.spec.steps is None else job.spec.steps - int(job.progress)
+
+
+def _place(draft: Draft, memory: _Memory, chosen: Sequence[tuple[JobView, int]]) -> None:
+    """Give newcomers of the round their devices, the largest first: on one node if one has room."""
+    free = draft.free_gpus()
+    for job, worker_type in sorted(chosen, key=lambda pair: -pair[0].spec.gpus):
+        if job.wanted:
+            continue
+        there = np.where(memory.node_type == worker_type, free, 0)
+        roomy = np.flatnonzero(there >= job.spec.gpus)
+        if len(roomy):
+            shares = [Share(int(roomy[np.argmin(there[roomy])]), job.spec.gpus)]
+        else:
+            shares = most_free(there, job.spec.gpus) or []
+        if shares and draft.start(job, shares) is None:
+            for share in shares:
+                free[share.node] -= share.tasks
+
+
+def _greet(view: View, draft: Draft, memory: _Memory) -> None:
+    """Tell those who came during a round when the next one begins."""
+    for job in view.live():
+        if not job.wanted and job.id not in memory.account.standings:
+            draft.wait(job, _waits(job, memory, view.now_s))
+
+
+def _waits(job: JobView, memory: _Memory, now_s: float) -> Reason:
+    return Reason(
+        code=ReasonCode.WAITING_FOR_GPUS,
+        since_s=now_s,
+        asked=job.spec.gpus,
+        available=0,
+        unit="GPUs of one type",
+        unblocks=f"others are further behind their share; next round at {memory.next_s:.0f} s",
+    )
+
+
+def _nowhere(job: JobView, most: int, now_s: float) -> Reason:
+    return Reason(
+        code=ReasonCode.NEVER_FITS,
+        since_s=now_s,
+        asked=job.spec.gpus,
+        available=most,
+        unit="GPUs of one type",
+        unblocks=f"no type has that many and a measured throughput of {job.spec.profile!r}",
+    )
