@@ -214,7 +214,8 @@ class Shell:
         assert not self.runs
         for state in (self.core.held, self.core.planned):
             assert state.used_gpu_milli == 0
-            assert (state.world.nodes.cpu_free == state.world.nodes.cpu_capacity).all()
+            cpu = [node.cpu_milli for node in self.config.cluster.nodes]
+            assert state.cpu_free.tolist() == cpu
 
     def _stuck(self) -> str:
         lines = [

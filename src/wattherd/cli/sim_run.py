@@ -54,7 +54,7 @@ def run(
     if log and out is None:
         raise UserError("--log needs --out DIR", hint="add --out runs/mine")
     names = parse_policies(policy)
-    setting = _setting(jobs, kind, profiles, cluster, preset, budget, power, record=log)
+    setting = make_setting(jobs, kind, profiles, cluster, preset, budget, power, record=log)
     for name in names:
         setting.planner(name, setting.jobs)
     results = list(tracked((simulate(setting, name) for name in names), len(names), "simulating"))
@@ -78,7 +78,7 @@ def run(
     _show([result.row for result in results])
 
 
-def _setting(
+def make_setting(
     jobs: Path,
     kind: str,
     profiles: Path | None,
@@ -89,6 +89,7 @@ def _setting(
     *,
     record: bool,
 ) -> Setting:
+    """Everything a simulation needs, from names and files."""
     from wattherd.catalog.gpus import GPUS
     from wattherd.service.presets import preset as find_preset
     from wattherd.service.schedule import Setting, power_policy

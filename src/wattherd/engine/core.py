@@ -13,24 +13,22 @@ while the first is still writing its checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.catalog.gpus import GPUS
+from wattherd.engine.book import Book
 from wattherd.engine.draft import WAKE, GuardedDraft
-from wattherd.engine.feasibility import never_fits
-from wattherd.engine.ledger import Entry, JobRecord
+from wattherd.engine.feasibility import Feasibility
+from wattherd.engine.ledger import Entry, JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.questions import Questions
-from wattherd.engine.state import ClusterState
+from wattherd.engine.roster import Roster
 from wattherd.engine.watts import CurveOf, Watts, prior
 from wattherd.errors import Bug
-from wattherd.estimate.node_power import power_columns
-from wattherd.estimate.target import target_workload
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import (
@@ -57,12 +55,14 @@ from wattherd.model.event import (
     JobSubmitted,
     NodeLost,
     NodeReturned,
+    QueueStarted,
+    QueueStopped,
     RunEvent,
     Woke,
 )
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
-from wattherd.policy.contract import Planner
+from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.water_filling import WaterFilling
 
@@ -77,6 +77,7 @@ class CoreConfig:
 
     cluster: ClusterSpec
     planner: Planner
+    quota: Quota | None = None
     round_s: float | None = None
     power: PowerPolicy = field(default_factory=WaterFilling)
     curve_of: CurveOf = prior
@@ -93,17 +94,31 @@ class _Look:
 
     def live(self) -> Sequence[JobRecord]:
         """Jobs that run or may run now, in order of submission."""
-        return [job for job in self.core.jobs.values() if _may_run(job)]
+        return self.core.roster.jobs()
+
+    def entered(self) -> Sequence[JobRecord]:
+        """Jobs that came, or lost their plan, since the last plan."""
+        return list(self.core.roster.entered.values())
+
+    def left(self) -> Sequence[JobRecord]:
+        """Jobs that went since the last plan."""
+        return list(self.core.roster.left.values())
 
     def gpus_per_node(self) -> NDArray[np.int64]:
         """GPUs of each usable node."""
-        count = self.core.planned.world.nodes.gpu_count.copy()
-        count[list(self.core.lost)] = 0
+        count = self.core.planned.gpu_count.copy()
+        if self.core.lost:
+            count[list(self.core.lost)] = 0
         return count
 
     def nodes(self) -> Sequence[NodeSpec]:
         """All nodes in the order of their indices."""
         return self.core.config.cluster.nodes
+
+    @property
+    def stopped(self) -> Mapping[str, float]:
+        """Stopped queues, and since when."""
+        return self.core.stopped
 
     def computed(self, kind: str) -> Computed | None:
         """The answer to the latest question of this kind."""
@@ -132,10 +147,16 @@ class Core:
         self.now_s = 0.0
         self.watts = Watts(config.cluster, config.power, config.curve_of)
         self.lost: set[int] = set()
-        target = target_workload((), config.cluster.gpu_models)
-        power = power_columns(config.cluster, GPUS)
-        self.planned = ClusterState(config.cluster, target, power)
-        self.held = ClusterState(config.cluster, target, power)
+        self.stopped: dict[str, float] = {}
+        """Stopped queues, and since when (s)."""
+        self.planned = Book(config.cluster)
+        self.held = Book(config.cluster)
+        self.roster = Roster()
+        self._feasibility = Feasibility(config.cluster)
+        self._touched: dict[str, None] = {}
+        """Jobs that changed since the last plan was carried out."""
+        self._capping = False
+        """Whether a budget holds, or caps of an earlier one may still be in force."""
         self.questions = Questions()
         self._memory: dict[str, Any] = {}
         self._nodes = {node.name: index for index, node in enumerate(config.cluster.nodes)}
@@ -184,8 +205,11 @@ class Core:
             case NodeReturned():
                 self.lost.discard(self._nodes.get(event.node, -1))
                 batch.replan = True
+            case QueueStopped() | QueueStarted():
+                self._note_queue(event, batch)
             case BudgetChanged():
                 self.watts.budget_w = event.budget_w
+                self._capping = True
                 self._keep_budget(batch)
                 batch.replan = True
             case Computed():
@@ -199,7 +223,7 @@ class Core:
         spec = event.job
         if spec.id in self.jobs or spec.id in self.finished:
             return  # a repeated message; the first one counts
-        reason = never_fits(spec, self.config.cluster, self.now_s) or self._circle(spec)
+        reason = self._never(spec)
         if reason is not None:
             self.finished[spec.id] = State.FAILED
             batch.commands.append(RejectJob(job_id=spec.id, reason=reason, detail=reason.text()))
@@ -210,12 +234,22 @@ class Core:
         job.story.append(Entry(self.now_s, "submitted", event.cause))
         self._submitted += 1
         self.jobs[spec.id] = job
+        self._changed(job)
         job.waits_for = {one for one in spec.after if self.finished.get(one) is not State.SUCCEEDED}
         for parent in sorted(job.waits_for):
             self._children.setdefault(parent, set()).add(spec.id)
         if job.waits_for:
             self._block(job, batch)
         batch.replan = True
+
+    def _never(self, spec: JobSpec) -> Reason | None:
+        """Why the job can never run, or None."""
+        cluster, quota = self.config.cluster, self.config.quota
+        refusal = None
+        if quota is not None:
+            total = sum(node.gpu_count for node in cluster.nodes)
+            refusal = quota.never(spec, spec.least_gpus, total, self.now_s)
+        return refusal or self._feasibility.never_fits(spec, self.now_s) or self._circle(spec)
 
     def _circle(self, spec: JobSpec) -> Reason | None:
         """Why `spec` would wait for itself by way of others, or None."""
@@ -233,7 +267,7 @@ class Core:
 
     def _block(self, job: JobRecord, batch: _Batch) -> None:
         """Wait for other jobs; in vain if one of them is over without success."""
-        job.apply(Trigger.BLOCK, self.now_s, f"after {', '.join(sorted(job.waits_for))}")
+        self._move(job, Trigger.BLOCK, f"after {', '.join(sorted(job.waits_for))}")
         dead = sorted(one for one in job.waits_for if one in self.finished)
         if dead:
             self._end(job, Trigger.FAIL, f"{dead[0]} did not succeed", batch)
@@ -245,10 +279,11 @@ class Core:
         if job.state is State.STOPPING:
             if job.after_stop is Trigger.REQUEUE:
                 job.after_stop = Trigger.HOLD
+                self._changed(job)
         elif job.active:
             self._stop(job, StopReason.USER_REQUEST, Trigger.HOLD, batch)
         else:
-            job.apply(Trigger.HOLD, self.now_s, event.cause)
+            self._move(job, Trigger.HOLD, event.cause)
         self._forget_plan(job)
         batch.replan = True
 
@@ -258,8 +293,9 @@ class Core:
             return
         if job.state is State.STOPPING and job.after_stop is Trigger.HOLD:
             job.after_stop = Trigger.REQUEUE
+            self._changed(job)
         elif job.state is State.HELD:
-            job.apply(Trigger.RELEASE, self.now_s, event.cause)
+            self._move(job, Trigger.RELEASE, event.cause)
             if job.waits_for:
                 self._block(job, batch)
         batch.replan = True
@@ -271,6 +307,7 @@ class Core:
         self._forget_plan(job)
         if job.state is State.STOPPING:
             job.after_stop = Trigger.CANCEL
+            self._changed(job)
         elif job.active:
             self._stop(job, StopReason.USER_REQUEST, Trigger.CANCEL, batch)
         else:
@@ -284,7 +321,7 @@ class Core:
         match event:
             case JobStarted():
                 if job.state is State.STARTING:
-                    job.apply(Trigger.STARTED, self.now_s, event.cause)
+                    self._move(job, Trigger.STARTED, event.cause)
                     self._limit_time(job, batch)
             case JobProgressed():
                 job.progress = event.progress
@@ -292,6 +329,7 @@ class Core:
                 job.loss = event.loss
             case CapApplied():
                 job.cap_w = event.cap_w
+                self._capping = True
                 self.watts.note(job)
             case JobStopped():
                 if event.progress is not None:
@@ -344,6 +382,13 @@ class Core:
         elif job.state is not State.STOPPING:
             self._stop(job, StopReason.NODE_LOST, Trigger.REQUEUE, batch)
 
+    def _note_queue(self, event: QueueStopped | QueueStarted, batch: _Batch) -> None:
+        if isinstance(event, QueueStopped):
+            self.stopped.setdefault(event.queue, self.now_s)
+        else:
+            self.stopped.pop(event.queue, None)
+        batch.replan = True
+
     def _woke(self, event: Woke, batch: _Batch) -> None:
         kind, _, job_id = event.key.partition(":")
         job = self.jobs.get(job_id.rpartition("#")[0])
@@ -354,7 +399,7 @@ class Core:
             batch.due = batch.woke = True
         elif job is not None and event.key == self._key(kind, job):
             if kind == "backoff" and job.state is State.BACKING_OFF:
-                job.apply(Trigger.BACKOFF_OVER, self.now_s)
+                self._move(job, Trigger.BACKOFF_OVER)
                 batch.replan = True
             elif kind == "limit" and job.state in (State.STARTING, State.RUNNING):
                 self._forget_plan(job)
@@ -374,12 +419,22 @@ class Core:
 
     def _stop(self, job: JobRecord, why: StopReason, then: Trigger, batch: _Batch) -> None:
         """Ask a starting or running job to stop; `then` is what becomes of it."""
-        job.apply(Trigger.STOP, self.now_s, str(why))
         job.after_stop = then
+        self._move(job, Trigger.STOP, str(why))
         job.preemptions += then is Trigger.REQUEUE
         batch.commands.append(
             StopJob(job_id=job.id, attempt=job.attempt, reason=why, grace_s=job.spec.grace_s)
         )
+
+    def _move(self, job: JobRecord, trigger: Trigger, cause: str = "") -> None:
+        """Take a step of the lifecycle."""
+        job.apply(trigger, self.now_s, cause)
+        self._changed(job)
+
+    def _changed(self, job: JobRecord) -> None:
+        """Remember that a job's orders, and whether planners may use it, are to be seen to."""
+        self._touched[job.id] = None
+        self.roster.put(job, eligible=may_run(job))
 
     def _give_back(self, job: JobRecord, rest: tuple[Allocation, ...] = ()) -> None:
         """The run is over, but for its ranks on `rest`: what else it held is free."""
@@ -391,16 +446,20 @@ class Core:
 
     def _forget_plan(self, job: JobRecord) -> None:
         """Take a job out of the plan."""
+        if not job.wanted:
+            return
         for allocation in job.wanted:
             self.planned.release(allocation)
         job.wanted = ()
         self._starting.pop(job.id, None)
+        self._touched[job.id] = None
+        self.roster.unplanned(job)
 
     def _end(self, job: JobRecord, trigger: Trigger, cause: str, batch: _Batch) -> None:
         """Apply the trigger that ends a run (or a wait) and do what its new state asks for."""
         if trigger is Trigger.RETRY:
             job.failures += 1
-        job.apply(trigger, self.now_s, cause)
+        self._move(job, trigger, cause)
         if job.state in FINAL:
             self._forget_plan(job)
             self._finish(job, batch)
@@ -420,7 +479,7 @@ class Core:
             if waiting is not None:
                 waiting.waits_for.discard(job.id)
                 if not waiting.waits_for and waiting.state is State.BLOCKED:
-                    waiting.apply(Trigger.UNBLOCK, self.now_s, f"{job.id} succeeded")
+                    self._move(waiting, Trigger.UNBLOCK, f"{job.id} succeeded")
 
     def _orphan(self, parent: str, batch: _Batch) -> None:
         """Jobs that wait for one that will never succeed fail; so do those that wait for them.
@@ -451,6 +510,7 @@ class Core:
         self.config.planner.plan(_Look(self, self.now_s, self._memory, batch.woke), draft)
         batch.commands.extend(draft.orders)
         self.questions.plans += 1
+        self.roster.planned()
         self._carry_all_out(draft, batch)
 
     def _keep_budget(self, batch: _Batch) -> None:
@@ -461,7 +521,14 @@ class Core:
 
     def _draft(self) -> GuardedDraft:
         return GuardedDraft(
-            self.planned, self.jobs, self.lost, self.watts, self.questions, self.now_s
+            self.planned,
+            self.jobs,
+            self.lost,
+            self.watts,
+            self.questions,
+            self.now_s,
+            self.config.quota,
+            self.stopped,
         )
 
     def _shed(self, draft: GuardedDraft) -> None:
@@ -473,16 +540,27 @@ class Core:
             if not draft.over_budget():
                 return
             draft.stop(job, StopReason.BUDGET_CUT)
+            self.roster.unplanned(job)
             need_mw = self.watts.needs_mw(job, job.allocations)
             draft.wait(job, self.watts.refusal(need_mw, 0, self.now_s))
 
     def _carry_all_out(self, draft: GuardedDraft, batch: _Batch) -> None:
-        jobs = list(self.jobs.values())
-        for job in jobs:
+        touched = self._touched | draft.touched
+        self._touched = {}
+        changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
+        for job in sorted(changed, key=_number):
             self._carry_out(job, draft, batch)
+        if self._capping:
+            self._cap(batch)
+
+    def _cap(self, batch: _Batch) -> None:
+        """Share the watts out anew; without a budget once more, to lift the caps."""
+        jobs = list(self.jobs.values())
         self.watts.share(jobs)
         for job in jobs:
             self._lower(job, batch)
+        capped = any(job.cap_w is not None or job.wanted_cap_w is not None for job in jobs)
+        self._capping = capped or self.watts.budget_w is not None
 
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: _Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""
@@ -516,28 +594,17 @@ class Core:
 
     def _hand_over(self, batch: _Batch) -> None:
         """Start every planned job whose devices are really free now."""
-        if self.watts.budget_w is not None or batch.replan:
+        if self._capping and (self.watts.budget_w is not None or batch.replan):
             for job in list(self.jobs.values()):
                 self._raise(job, batch)
-        for job_id in list(self._starting):
+        for job_id in list(self._starting) if self._starting else ():
             job = self.jobs[job_id]
             if job.state is State.QUEUED and self._take(job):
                 del self._starting[job_id]
                 self._start(job, batch)
 
     def _take(self, job: JobRecord) -> bool:
-        if not self.watts.fits(job, job.wanted):
-            return False
-        mark = self.held.checkpoint()
-        try:
-            for allocation in job.wanted:
-                self.held.place(allocation)
-        except Bug:
-            self.held.rollback(mark)
-            self.held.commit()
-            return False
-        self.held.commit()
-        return True
+        return self.watts.fits(job, job.wanted) and self.held.place_all(job.wanted)
 
     def _start(self, job: JobRecord, batch: _Batch) -> None:
         job.attempt += 1
@@ -547,7 +614,7 @@ class Core:
         self.watts.note(job)
         if job.first_start_s is None:
             job.first_start_s = self.now_s
-        job.apply(Trigger.START, self.now_s, f"attempt {job.attempt}")
+        self._move(job, Trigger.START, f"attempt {job.attempt}")
         batch.commands.append(
             StartJob(
                 job_id=job.id,
@@ -558,8 +625,5 @@ class Core:
         )
 
 
-def _may_run(job: JobRecord) -> bool:
-    """Whether planners may give it devices: not if it stops for its user or for good."""
-    if job.state is State.STOPPING:
-        return job.after_stop is Trigger.REQUEUE
-    return job.active or job.state is State.QUEUED
+def _number(job: JobRecord) -> int:
+    return job.number

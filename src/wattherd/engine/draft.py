@@ -6,23 +6,25 @@ What devices are held at this moment is the core's business; see `engine.core`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.engine.book import Book
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.lifecycle import State
 from wattherd.engine.questions import Questions
-from wattherd.engine.state import ClusterState
 from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
-from wattherd.model.command import Compute, WakeAt
+from wattherd.model.command import Compute, GiveNotice, WakeAt
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.model.request import Request
-from wattherd.policy.contract import JobView, Share
+from wattherd.policy.contract import JobView, Quota, Share, Use
 
 WAKE = "plan"
 """Key of the wake-ups that planners ask for."""
@@ -33,14 +35,16 @@ class GuardedDraft:
 
     def __init__(
         self,
-        planned: ClusterState,
+        planned: Book,
         jobs: Mapping[str, JobRecord],
         lost: set[int],
         watts: Watts,
         questions: Questions,
         now_s: float,
+        quota: Quota | None = None,
+        stopped: Mapping[str, float] | None = None,
     ) -> None:
-        """`lost` are the indices of nodes that must not be used."""
+        """`lost` are the indices of nodes that must not be used, `stopped` queues likewise."""
         self._planned = planned
         self._jobs = jobs
         self._watts = watts
@@ -48,20 +52,40 @@ class GuardedDraft:
         self._room_mw = watts.room_mw(jobs.values())
         self._lost = lost
         self._now_s = now_s
+        self._quota = quota
+        self._stopped = stopped or {}
+        self._in_use = _in_use(jobs.values()) if quota is not None else {}
+        self.touched: dict[str, None] = {}
         self.stops: dict[str, StopReason] = {}
         self.reasons: dict[str, Reason] = {}
-        self.orders: list[WakeAt | Compute] = []
+        self.orders: list[WakeAt | Compute | GiveNotice] = []
 
     def free_gpus(self) -> NDArray[np.int64]:
         """Wholly free GPUs of each usable node."""
-        nodes = self._planned.world.nodes
-        free: NDArray[np.int64] = nodes.gpu_count - nodes.active
-        free[list(self._lost)] = 0
-        return free
+        return self._usable(self._planned.whole.copy())
+
+    def free_cpu_milli(self) -> NDArray[np.int64]:
+        """Free milli-vCPU of each usable node."""
+        return self._usable(self._planned.cpu_free.copy())
+
+    def free_memory_mib(self) -> NDArray[np.int64]:
+        """Free MiB of each usable node."""
+        return self._usable(self._planned.memory_free.copy())
+
+    def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:
+        """Tasks of a role that each usable node could still take."""
+        return self._usable(self._planned.room(job.spec.roles[role], job.spec.gpu_models))
+
+    def _usable(self, column: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`column` with nothing on lost nodes."""
+        if self._lost:
+            column[list(self._lost)] = 0
+        return column
 
     def start(self, job: JobView, shares: Sequence[Share]) -> Reason | None:
         """All shares or none; what the job held in the plan before is given back first."""
         record = self._jobs[job.id]
+        self.touched[record.id] = None
         before = job.wanted
         for allocation in before:
             self._planned.release(allocation)
@@ -80,9 +104,19 @@ class GuardedDraft:
         return None
 
     def _spend(self, record: JobRecord, allocations: tuple[Allocation, ...], sign: int) -> None:
-        """Take (sign 1) or return the least watts that a job needs on `allocations`."""
+        """Take (sign 1) or return a job's part of its quota and the least watts that it needs."""
+        if self._quota is not None and allocations:
+            self._in_use[_account(record)] += sign * _gpus(allocations)
         if self._room_mw is not None:
             self._room_mw -= sign * self._watts.needs_mw(record, allocations)
+
+    def _allowed(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
+        if self._quota is None:
+            return None
+        count = self._planned.gpu_count
+        total = int(count.sum()) - sum(int(count[node]) for node in self._lost)
+        use = Use(now_s=self._now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
+        return self._quota.admits(record.spec, _gpus(allocations), use)
 
     def _powered(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
         if self._room_mw is None:
@@ -98,7 +132,6 @@ class GuardedDraft:
 
     def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
         spec = record.spec
-        mark = self._planned.checkpoint()
         booked: list[Allocation] = []
         refusal = self._gang(spec, shares)
         for share in () if refusal else shares:
@@ -108,66 +141,77 @@ class GuardedDraft:
                 break
             self._planned.place(allocation)
             booked.append(allocation)
+        refusal = refusal or self._allowed(record, tuple(booked))
         refusal = refusal or self._powered(record, tuple(booked))
         if refusal:
-            self._planned.rollback(mark)
-        self._planned.commit()
+            for allocation in booked:
+                self._planned.release(allocation)
         return refusal or tuple(booked)
 
     def _gang(self, spec: JobSpec, shares: Sequence[Share]) -> Reason | None:
-        """All tasks of every role, the first role within its elastic widths."""
+        """All tasks of every role, counts and sizes within what the job can use."""
         placed = [0] * len(spec.roles)
         for share in shares:
             placed[share.role] += share.tasks
-        fixed = all(
-            count == role.count for count, role in zip(placed[1:], spec.roles[1:], strict=True)
-        )
-        if fixed and spec.least_width <= placed[0] <= spec.most_width:
-            return None
-        return Reason(
-            code=ReasonCode.WAITING_FOR_GANG,
-            since_s=self._now_s,
-            asked=spec.least_width,
-            available=placed[0],
-            unit="tasks",
-        )
+            role = spec.roles[share.role]
+            for asked, able, unit in (
+                (share.cpu_milli, role.cpus, "milli-vCPU per task"),
+                (share.gpu_count, role.gpu_counts, "GPUs per task"),
+            ):
+                if asked is not None and asked not in able:
+                    return self._refuse(ReasonCode.INVALID_SPEC, asked, able.stop - 1, unit)
+        for number, role in enumerate(spec.roles):
+            able = spec.counts(number)
+            if placed[number] not in able:
+                unit = f"{role.name} tasks"
+                return self._refuse(ReasonCode.WAITING_FOR_GANG, able.start, placed[number], unit)
+        return None
 
     def _fit(self, spec: JobSpec, share: Share) -> Allocation | Reason:
-        role, nodes = spec.roles[share.role], self._planned.world.nodes
-        request = role_request(role, share.tasks, spec.gpu_models)
-        free = nodes.gpu_free[share.node, : nodes.gpu_count[share.node]]
-        roomy = np.flatnonzero(free >= request.gpu_milli)
-        gpus = tuple(roomy[: request.gpu_count].tolist())
+        book = self._planned
+        request = share_request(spec.roles[share.role], share, spec.gpu_models)
+        gpus = book.choose(request, share.node, share.gpus)
         model = self._planned.cluster.nodes[share.node].gpu_model
         if share.node in self._lost or not request.allows(model):
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, 0, "GPUs")
         if len(gpus) < request.gpu_count:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, len(gpus), "GPUs")
         for asked, available, unit in (
-            (request.cpu_milli, nodes.cpu_free[share.node], "milli-vCPU"),
-            (request.memory_mib, nodes.memory_free[share.node], "MiB"),
+            (request.cpu_milli, book.cpu_free[share.node], "milli-vCPU"),
+            (request.memory_mib, book.memory_free[share.node], "MiB"),
         ):
-            if asked > available:
+            if asked and asked > available:
                 return self._refuse(ReasonCode.FRAGMENTED, asked, int(available), unit)
-        return Allocation(request, share.node, gpus)
+        return Allocation(request, share.node, gpus, share.role, share.tasks)
 
     def _refuse(self, code: ReasonCode, asked: int, available: int, unit: str) -> Reason:
         return Reason(code=code, since_s=self._now_s, asked=asked, available=available, unit=unit)
 
     def stop(self, job: JobView, why: StopReason) -> None:
         """Take everything from a job."""
+        if not job.wanted:
+            return
+        record = self._jobs[job.id]
+        self.touched[record.id] = None
         for allocation in job.wanted:
             self._planned.release(allocation)
-        if job.wanted:
-            self.stops[job.id] = why
-        self._spend(self._jobs[job.id], job.wanted, -1)
-        self._jobs[job.id].wanted = ()
+        self.stops[record.id] = why
+        self._spend(record, job.wanted, -1)
+        record.wanted = ()
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Note why a job gets nothing."""
         if job.wanted:
             raise Bug(f"job {job.id} is said to wait for {reason.code} while the plan runs it")
         self.reasons[job.id] = reason
+        self.touched[job.id] = None
+
+    def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
+        """Tell a running job that its stop is near; one that has not begun needs no notice."""
+        record = self._jobs[job.id]
+        if record.state in (State.STARTING, State.RUNNING):
+            attempt = record.attempt
+            self.orders.append(GiveNotice(job_id=job.id, attempt=attempt, reason=why, at_s=at_s))
 
     def wake_at(self, at_s: float) -> None:
         """Ask for a cycle at that time."""
@@ -181,15 +225,39 @@ class GuardedDraft:
 
 
 def role_request(role: TaskRole, tasks: int, models: tuple[str, ...]) -> Request:
-    """What `tasks` tasks of a role need together on one node."""
-    gpus = role.gpu_count * tasks
+    """What `tasks` tasks of a role need at least together on one node."""
+    return share_request(role, Share(0, tasks), models)
+
+
+def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Request:
+    """What the tasks of a share are given together."""
+    tasks = share.tasks
+    gpus = (role.gpu_count if share.gpu_count is None else share.gpu_count) * tasks
+    cpu_milli = role.cpu_milli if share.cpu_milli is None else share.cpu_milli
     return Request(
-        cpu_milli=role.cpu_milli * tasks,
+        cpu_milli=cpu_milli * tasks,
         memory_mib=role.memory_mib * tasks,
         gpu_count=gpus,
         gpu_milli=role.gpu_milli if gpus else 0,
         models=models if gpus else (),
     )
+
+
+def _account(job: JobRecord) -> tuple[str, str]:
+    return job.spec.queue, job.spec.user
+
+
+def _gpus(allocations: tuple[Allocation, ...]) -> int:
+    return sum(len(allocation.gpus) for allocation in allocations)
+
+
+def _in_use(jobs: Iterable[JobRecord]) -> Counter[tuple[str, str]]:
+    """GPUs that the plan gives to each (queue, user)."""
+    use: Counter[tuple[str, str]] = Counter()
+    for job in jobs:
+        if job.wanted:
+            use[_account(job)] += _gpus(job.wanted)
+    return use
 
 
 def _why_moved(before: tuple[Allocation, ...], after: tuple[Allocation, ...]) -> StopReason:

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 from wattherd.engine.draft import role_request
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
 
 
+class Feasibility:
+    """Knows a cluster's machines by kind, and what it has said of each shape of job."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        """Count the nodes of each kind."""
+        kinds = Counter(replace(node, name="", cpu_model="") for node in cluster.nodes)
+        self._kinds = tuple(kinds.items())
+        self._known: dict[tuple[object, ...], Reason | None] = {}
+
+    def never_fits(self, spec: JobSpec, now_s: float) -> Reason | None:
+        """Why no state of the cluster could run the job at its least width, or None.
+
+        Each role is looked at alone: whatever fits together fits alone, so a reason given here is
+        always true; a job that fails only in combination waits and is told so by the planner.
+        """
+        shape = (spec.roles, spec.min_width, spec.gpu_models)
+        if shape not in self._known:
+            self._known[shape] = self._reason(spec)
+        reason = self._known[shape]
+        return None if reason is None else replace(reason, since_s=now_s)
+
+    def _reason(self, spec: JobSpec) -> Reason | None:
+        for number, role in enumerate(spec.roles):
+            count = spec.counts(number).start
+            room = sum(
+                nodes * _tasks_on(kind, role, spec.gpu_models) for kind, nodes in self._kinds
+            )
+            if room < count:
+                largest = max(kind.gpu_count for kind, _ in self._kinds)
+                return _too_large(role, count, room, largest)
+        return None
+
+
 def never_fits(spec: JobSpec, cluster: ClusterSpec, now_s: float) -> Reason | None:
-    """Why no state of the cluster could run the job at its least width, or None.
-
-    Each role is looked at alone: whatever fits together fits alone, so a reason given here is
-    always true; a job that fails only in combination waits and is told so by the planner.
-    """
-    for role, count in zip(spec.roles, _least_counts(spec), strict=True):
-        room = [_tasks_on(node, role, spec.gpu_models) for node in cluster.nodes]
-        if sum(room) < count:
-            return _reason(role, count, sum(room), cluster, now_s)
-    return None
-
-
-def _least_counts(spec: JobSpec) -> list[int]:
-    return [spec.least_width, *(role.count for role in spec.roles[1:])]
+    """What `Feasibility` says of a single job."""
+    return Feasibility(cluster).never_fits(spec, now_s)
 
 
 def _tasks_on(node: NodeSpec, role: TaskRole, models: tuple[str, ...]) -> int:
@@ -43,14 +67,11 @@ def _tasks_on(node: NodeSpec, role: TaskRole, models: tuple[str, ...]) -> int:
     return min(limits) if limits else 1_000_000
 
 
-def _reason(
-    role: TaskRole, asked: int, available: int, cluster: ClusterSpec, now_s: float
-) -> Reason:
-    largest = max(node.gpu_count for node in cluster.nodes)
+def _too_large(role: TaskRole, asked: int, available: int, largest: int) -> Reason:
     hint = f"the largest node has {largest} GPUs" if role.gpu_count > largest else "ask for less"
     return Reason(
         code=ReasonCode.NEVER_FITS,
-        since_s=now_s,
+        since_s=0.0,
         asked=asked,
         available=available,
         unit=f"{role.name} tasks",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattherd.engine.ledger import JobRecord
+from wattherd.engine.book import Book
+from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State
-from wattherd.engine.state import ClusterState
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
 
@@ -22,35 +22,48 @@ def validate(core: Core) -> None:
     Raises:
         Bug: one is broken; names it, with the story of the job concerned.
     """
-    _check_state(core.held, [a for job in core.jobs.values() for a in job.allocations], "held")
-    _check_state(core.planned, [a for job in core.jobs.values() for a in job.wanted], "planned")
+    _check_book(core.held, [a for job in core.jobs.values() for a in job.allocations], "held")
+    _check_book(core.planned, [a for job in core.jobs.values() for a in job.wanted], "planned")
     for job in core.jobs.values():
         _check_job(core, job)
+    _check_roster(core)
     both = core.jobs.keys() & core.finished.keys()
     if both:
         raise Bug(f"jobs both live and finished: {sorted(both)}")
 
 
-def _check_state(state: ClusterState, allocations: list[Allocation], name: str) -> None:
-    """The arrays must be what the allocations add up to, within capacity."""
-    nodes = state.world.nodes
-    cpu, memory = nodes.cpu_capacity.copy(), nodes.memory_capacity.copy()
-    present = np.arange(nodes.gpu_free.shape[1]) < nodes.gpu_count[:, None]
-    gpus = np.where(present, 1000, 0)
+def _check_book(book: Book, allocations: list[Allocation], name: str) -> None:
+    """What is free must be what the allocations leave, within capacity."""
+    nodes = book.cluster.nodes
+    cpu = np.array([node.cpu_milli for node in nodes])
+    memory = np.array([node.memory_mib for node in nodes])
+    gpus = [[1000] * node.gpu_count for node in nodes]
     for allocation in allocations:
         cpu[allocation.node] -= allocation.request.cpu_milli
         memory[allocation.node] -= allocation.request.memory_mib
         for gpu in allocation.gpus:
-            gpus[allocation.node, gpu] -= allocation.request.gpu_milli
-    for what, want, have in (
-        ("CPU", cpu, nodes.cpu_free),
-        ("memory", memory, nodes.memory_free),
-        ("GPU", gpus, nodes.gpu_free),
+            gpus[allocation.node][gpu] -= allocation.request.gpu_milli
+    have_gpus = [book.gpu_free(node) for node in range(len(nodes))]
+    for what, adds_up, negative in (
+        ("CPU", (cpu == book.cpu_free).all(), (cpu < 0).any()),
+        ("memory", (memory == book.memory_free).all(), (memory < 0).any()),
+        ("GPU", gpus == have_gpus, any(min(free, default=0) < 0 for free in gpus)),
+        ("whole GPU", book.whole.tolist() == [free.count(1000) for free in gpus], False),
     ):
-        if (want != have).any():
+        if not adds_up:
             raise Bug(f"{name} {what} does not add up")
-        if (have < 0).any():
+        if negative:
             raise Bug(f"{name} {what} is over-committed")
+
+
+def _check_roster(core: Core) -> None:
+    """Planners must hear of every job that may run, of no other, and of all changes."""
+    jobs = core.roster.jobs()
+    if jobs != [job for job in core.jobs.values() if may_run(job)]:
+        raise Bug(f"the roster is not up to date: {[job.id for job in jobs]}")
+    for job in core.roster.entered.values():
+        if not may_run(job):
+            raise Bug(f"job {job.id} entered the roster and may not run")
 
 
 def _check_job(core: Core, job: JobRecord) -> None:
@@ -65,15 +78,16 @@ def _check_job(core: Core, job: JobRecord) -> None:
         broken = f"is {job.state} and has a plan"
     elif job.wanted and any(a.node in core.lost for a in job.wanted):
         broken = "is planned on a lost node"
-    elif job.wanted and _width(job) not in range(job.spec.least_width, job.spec.most_width + 1):
+    elif job.wanted and not _whole(job):
         broken = "is a partial gang"
     if broken:
         raise Bug(f"job {job.id} {broken}\n{job.told()}")
 
 
-def _width(job: JobRecord) -> int:
-    """Tasks of the elastic role in the plan, told by GPUs; roles without GPUs cannot be told."""
-    role = job.spec.roles[0]
-    if not role.gpu_count or len(job.spec.roles) > 1:
-        return job.spec.least_width
-    return sum(len(allocation.gpus) for allocation in job.wanted) // role.gpu_count
+def _whole(job: JobRecord) -> bool:
+    """Whether the plan holds as many tasks of every role as the job can run with."""
+    spec = job.spec
+    placed = [0] * len(spec.roles)
+    for allocation in job.wanted:
+        placed[allocation.role] += allocation.tasks
+    return all(count in spec.counts(number) for number, count in enumerate(placed))

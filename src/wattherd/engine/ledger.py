@@ -106,3 +106,10 @@ class JobRecord:
     def told(self) -> str:
         """The story as text."""
         return "\n".join(f"{e.at_s:12.1f} s  {e.what}  {e.cause}".rstrip() for e in self.story)
+
+
+def may_run(job: JobRecord) -> bool:
+    """Whether planners may give it devices: not if it stops for its user or for good."""
+    if job.state is State.STOPPING:
+        return job.after_stop is Trigger.REQUEUE
+    return job.active or job.state is State.QUEUED

@@ -30,6 +30,19 @@ class StopJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiveNotice:
+    """Tell run `attempt` that it will be asked to stop at `at_s`, should nothing change.
+
+    It may write a checkpoint in time, or stop by itself (docs: stopping a job).
+    """
+
+    job_id: str
+    attempt: int
+    reason: StopReason
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RejectJob:
     """The job can never run, or is not valid; tell its user why."""
 
@@ -77,4 +90,4 @@ class Compute:
     version: int
 
 
-Command = StartJob | StopJob | RejectJob | FinishJob | SetCap | WakeAt | Compute
+Command = StartJob | StopJob | GiveNotice | RejectJob | FinishJob | SetCap | WakeAt | Compute

@@ -106,6 +106,20 @@ class NodeReturned(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStopped(Event):
+    """Nothing more may be started from a queue or those below it; what runs may end."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStarted(Event):
+    """A stopped queue is open again."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetChanged(Event):
     """The site may draw this much from now on; None lifts the budget."""
 

@@ -14,7 +14,12 @@ from wattherd.model.cluster import WHOLE_GPU_MILLI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRole:
-    """`count` equal tasks of a job (workers, parameter servers), and what each of them needs."""
+    """`count` equal tasks of a job (workers, parameter servers), and what each of them needs.
+
+    `min_count` to `max_count` is how many of them it runs with (default: exactly `count`). A task
+    needs `cpu_milli` and `gpu_count` at least, and can use up to `max_cpu_milli` and
+    `max_gpu_count` (default: no more).
+    """
 
     name: str = "worker"
     count: int = 1
@@ -23,6 +28,27 @@ class TaskRole:
     gpu_count: int = 1
     gpu_milli: int = WHOLE_GPU_MILLI
     command: tuple[str, ...] = ()
+    min_count: int | None = None
+    max_count: int | None = None
+    max_cpu_milli: int | None = None
+    max_gpu_count: int | None = None
+
+    @property
+    def counts(self) -> range:
+        """How many of them may run."""
+        least = self.count if self.min_count is None else self.min_count
+        most = self.count if self.max_count is None else self.max_count
+        return range(least, most + 1)
+
+    @property
+    def cpus(self) -> range:
+        """Milli-vCPU that each of them may be given."""
+        return range(self.cpu_milli, max(self.max_cpu_milli or 0, self.cpu_milli) + 1)
+
+    @property
+    def gpu_counts(self) -> range:
+        """GPUs that each of them may be given."""
+        return range(self.gpu_count, max(self.max_gpu_count or 0, self.gpu_count) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +58,8 @@ class JobSpec:
     `width` is the number of tasks of the elastic role (the first one); it runs at `min_width` to
     `max_width` of them. `after` names jobs that must have succeeded first. `duration_s` is how long
     it runs at full width where that is known. `profile` names how fast it is, where that depends on
-    more than time, and `steps` how much there is to train, in the unit of its progress. Among equals
-    a job of `weight` 2 is owed twice what one of weight 1 is.
+    more than time, and `steps` how much there is to train, in the unit of its progress. A job of
+    `weight` 2 is owed twice what one of weight 1 is, where shares are fair.
 
     Raises:
         UserError: a width, count, time or resource that makes no sense, naming the field.
@@ -78,6 +104,7 @@ class JobSpec:
         if not 1 <= self.least_width <= self.most_width:
             widths = f"{self.least_width} to {self.most_width}"
             raise self._bad("min_width", f"widths {widths} are empty", "1 <= min <= max")
+        self._check_roles()
         if self.steps is not None and self.steps < 1:
             raise self._bad("steps", f"{self.steps} steps are nothing to train", "at least one")
         if not (math.isfinite(self.weight) and self.weight > 0):
@@ -86,6 +113,12 @@ class JobSpec:
             raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
         if self.id in self.after:
             raise self._bad("after", "the job waits for itself", "remove it from `after`")
+
+    def _check_roles(self) -> None:
+        for role in self.roles[1:]:
+            if not (role.counts and role.counts.start >= 0):
+                counts = f"{role.counts.start} to {role.counts.stop - 1} tasks of {role.name!r}"
+                raise self._bad("roles", f"{counts} are none", "0 <= min_count <= max_count")
 
     def _check_time(self, name: str, value: float) -> None:
         if not (math.isfinite(value) and value >= 0):
@@ -97,12 +130,25 @@ class JobSpec:
     @property
     def least_width(self) -> int:
         """The fewest tasks of the elastic role it runs with."""
-        return self.roles[0].count if self.min_width is None else self.min_width
+        return self.roles[0].counts.start if self.min_width is None else self.min_width
 
     @property
     def most_width(self) -> int:
         """The most tasks of the elastic role it can use."""
-        return self.roles[0].count if self.max_width is None else self.max_width
+        return self.roles[0].counts.stop - 1 if self.max_width is None else self.max_width
+
+    def counts(self, role: int) -> range:
+        """How many tasks of role number `role` may run; the first role has the job's widths."""
+        if role == 0:
+            return range(self.least_width, self.most_width + 1)
+        return self.roles[role].counts
+
+    @property
+    def least_gpus(self) -> int:
+        """The fewest GPUs it runs with."""
+        return sum(
+            self.counts(number).start * role.gpu_count for number, role in enumerate(self.roles)
+        )
 
     @property
     def gpus(self) -> int:

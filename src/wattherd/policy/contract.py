@@ -7,8 +7,8 @@ whole plan is made, and a planner may roll parts of it back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,11 +23,18 @@ from wattherd.model.reason import Reason, StopReason
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`tasks` tasks of role number `role`, on node index `node`."""
+    """`tasks` tasks of role number `role`, on node index `node`.
+
+    Each gets what its role needs, or the given CPU and GPUs, within what the role can use.
+    `gpus` names the GPUs to take, ascending; empty for those with the lowest free numbers.
+    """
 
     node: int
     tasks: int
     role: int = 0
+    cpu_milli: int | None = None
+    gpu_count: int | None = None
+    gpus: tuple[int, ...] = ()
 
 
 class JobView(Protocol):
@@ -56,6 +63,16 @@ class JobView(Protocol):
     @property
     def progress(self) -> float:
         """What it reported last, in its own unit."""
+        ...
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Progress per second as it reported last, if it did."""
+        ...
+
+    @property
+    def loss(self) -> float | None:
+        """The loss it reported last, if it did."""
         ...
 
     def service_gpu_s(self, now_s: float) -> float:
@@ -87,12 +104,25 @@ class View(Protocol):
         """Jobs that run or may run now, in order of submission."""
         ...
 
+    def entered(self) -> Sequence[JobView]:
+        """Of those, the ones that came since the last plan, or lost what it gave them."""
+        ...
+
+    def left(self) -> Sequence[JobView]:
+        """Those that could run at the last plan and cannot now; they left before others came."""
+        ...
+
     def gpus_per_node(self) -> NDArray[np.int64]:
         """GPUs of each usable node (N,), 0 for lost ones."""
         ...
 
     def nodes(self) -> Sequence[NodeSpec]:
         """All nodes in the order of their indices, lost ones too."""
+        ...
+
+    @property
+    def stopped(self) -> Mapping[str, float]:
+        """Queues from which nothing may be started, and since when (s)."""
         ...
 
     @property
@@ -112,6 +142,18 @@ class Draft(Protocol):
         """Wholly free GPUs of each usable node (N,) under the plan so far."""
         ...
 
+    def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:
+        """Tasks of one role of a job that each usable node (N,) could still take under the plan."""
+        ...
+
+    def free_cpu_milli(self) -> NDArray[np.int64]:
+        """Free milli-vCPU of each usable node (N,) under the plan so far."""
+        ...
+
+    def free_memory_mib(self) -> NDArray[np.int64]:
+        """Free MiB of each usable node (N,) under the plan so far."""
+        ...
+
     def start(self, job: JobView, shares: Sequence[Share]) -> Reason | None:
         """Give a job these shares (all or none); a running job is moved or resized."""
         ...
@@ -124,6 +166,10 @@ class Draft(Protocol):
         """Say why a job gets nothing in this plan."""
         ...
 
+    def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
+        """Tell a running job that it will be stopped at that time unless things change."""
+        ...
+
     def wake_at(self, at_s: float) -> None:
         """Ask for a cycle at that time, after all else that happens then; replaces the last one."""
         ...
@@ -134,6 +180,28 @@ class Draft(Protocol):
         Payload and answer are plain data (as JSON has it). Returns the question's key; a question
         replaces an earlier one of its kind, whose answer is then ignored.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a plan gives away so far: GPUs by (queue, user) of the jobs; `stopped` as in `View`."""
+
+    now_s: float
+    total_gpus: int
+    gpus: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    stopped: Mapping[str, float] = field(default_factory=dict)
+
+
+class Quota(Protocol):
+    """Who may hold how much, whatever a planner thinks of it: the guard asks before it books."""
+
+    def never(self, spec: JobSpec, gpus: int, total: int, now_s: float) -> Reason | None:
+        """Why a job of at least `gpus` GPUs could never run where there are `total`, or None."""
+        ...
+
+    def admits(self, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
+        """Why a job may not hold `gpus` GPUs beside what others hold by `use`, or None."""
         ...
 
 

@@ -39,6 +39,10 @@ class RunDir:
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return self._write(name, (text + "\n").encode())
 
+    def write_text(self, name: str, text: str) -> Path:
+        """One text file, UTF-8."""
+        return self._write(name, text.encode())
+
     def write_table(
         self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]
     ) -> Path:

@@ -132,7 +132,7 @@ def pwr_expected(ask: Ask) -> Score:
 
 
 def _expected_watts(node: PlainNode, workload: Sequence[Task]) -> Fraction:
-    mean = Fraction(0)
+    mean = Fraction(0) if workload else watts(node)
     for task in workload:
         pod = Request(
             cpu_milli=task.cpu,

@@ -20,8 +20,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,17 @@ LeftOut = Callable[[UserError], None]
 
 
 def read_jobs(
-    path: Path, table: ThroughputTable, *, left_out: LeftOut | None = None
+    path: Path,
+    table: ThroughputTable,
+    *,
+    gpu_models: Sequence[str] = (),
+    left_out: LeftOut | None = None,
 ) -> tuple[JobSpec, ...]:
     """The jobs of a trace in its order; a job's id is its place there, from 0, as in Gavel's logs.
 
     Jobs of which no throughput was measured are handed to `left_out` and not returned; without it
-    they are errors like all else. `duration_s` is the time on the reference type.
+    they are errors like all else. `duration_s` is the time on the reference type. `gpu_models` are
+    those of the cluster: a job that does not run on all of them is confined to the others.
 
     Raises:
         UserError: with file, line and column.
@@ -79,7 +84,7 @@ def read_jobs(
                 raise
             left_out(error)
             continue
-        jobs.append(job)
+        jobs.append(_confined(job, table, gpu_models))
     if not jobs:
         raise UserError("holds no job", where=str(path), hint="is this the right file?")
     return tuple(jobs)
@@ -165,6 +170,12 @@ def _job(row: _Row, table: ThroughputTable, job_id: str) -> JobSpec:
         deadline_s=submit_s + slo * duration_s if slo > 0 and duration_s is not None else None,
         labels=(("mode", row.cells["mode"]),) if "mode" in row.cells else (),
     )
+
+
+def _confined(job: JobSpec, table: ThroughputTable, gpu_models: Sequence[str]) -> JobSpec:
+    kind, scale = job.profile, job.gpus
+    good = tuple(name for name in gpu_models if table.rate(table.type_of(name), kind, scale) > 0)
+    return replace(job, gpu_models=good) if good and len(good) < len(gpu_models) else job
 
 
 def _duration_s(row: _Row, table: ThroughputTable, key: Key, steps: int) -> float | None:

@@ -55,6 +55,7 @@ class _Memory:
     shuffle: Shuffle
     alone: Alone = field(default_factory=Alone)
     gpus: list[int] = field(default_factory=list)
+    rates: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
     slots: list[_Slot] = field(default_factory=list)
     changed: bool = True
     asked: str = ""
@@ -147,8 +148,8 @@ class Gavel:
         """See who came and went, and which GPUs there are."""
         count = view.gpus_per_node()
         gpus = [int(count[memory.node_type == j].sum()) for j in range(len(memory.types))]
-        memory.changed |= gpus != memory.gpus
-        memory.gpus = gpus
+        if gpus != memory.gpus:
+            memory.gpus, memory.rates, memory.changed = gpus, {}, True
         jobs = {job.id: job for job in view.live()}
         for gone in [name for name in memory.account.standings if name not in jobs]:
             memory.account.leave(gone)
@@ -164,11 +165,14 @@ class Gavel:
 
     def _rates(self, memory: _Memory, job: JobView) -> tuple[float, ...]:
         """Steps per second on every type, 0 where it does not run or never fits."""
-        kind, scale = job.spec.profile, job.spec.gpus
-        return tuple(
-            self.table.rate(name, kind, scale) if gpus >= scale else 0.0
-            for name, gpus in zip(memory.types, memory.gpus, strict=True)
-        )
+        kind, scale = key = job.spec.profile, job.spec.gpus
+        known = memory.rates.get(key)
+        if known is None:
+            known = memory.rates[key] = tuple(
+                self.table.rate(name, kind, scale) if gpus >= scale else 0.0
+                for name, gpus in zip(memory.types, memory.gpus, strict=True)
+            )
+        return known
 
     # Shares -------------------------------------------------------------------------------------
 

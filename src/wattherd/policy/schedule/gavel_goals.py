@@ -87,7 +87,7 @@ def fifo(applicants: Sequence[Applicant], gpus: Sequence[int]) -> Mapping[str, l
         fitting = [j for j, free in enumerate(room) if free >= one.scale]
         if not fitting:
             break
-        fastest = max(fitting, key=lambda j: one.rates[j])  # noqa: B023 - used at once
+        fastest = max(fitting, key=lambda j: one.rates[j])
         if one.rates[fastest] > 0:
             shares[one.job_id][fastest] = 1.0
             room[fastest] -= one.scale

@@ -102,13 +102,15 @@ def _levels(asked: Asked) -> Floats:
     everywhere = asked.gpus / len(rates)
     everywhere = everywhere / everywhere.sum()
     norm = 1.0 / asked.weights * (1.0 / (rates * everywhere).sum(axis=1))
-    return rates * norm[:, None] * asked.scale[:, None]
+    levels: Floats = rates * norm[:, None] * asked.scale[:, None]
+    return levels
 
 
 def _ratios(asked: Asked, shares: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         left_s = asked.steps / (asked.rates * shares).sum(axis=1)
-    return (asked.elapsed_s + left_s) / asked.isolated_s
+    ratios: Floats = (asked.elapsed_s + left_s) / asked.isolated_s
+    return ratios
 
 
 def isolated_rates(rates: Floats, scale: Floats, gpus: Floats) -> Floats:

@@ -21,8 +21,7 @@ class Shuffle:
     def __init__(self, seed: int) -> None:
         """`seed` is that of the published run."""
         key = [seed + SEED_OFFSET]  # a list, because a number would be seeded in another way
-        self._words = np.random.MT19937()
-        self._words.state = np.random.RandomState(key).get_state(legacy=False)
+        self._words = np.random.RandomState(key)
 
     def shuffled(self, items: Sequence[str]) -> list[str]:
         """The items in the next order."""
@@ -35,6 +34,6 @@ class Shuffle:
     def _below(self, limit: int) -> int:
         bits = limit.bit_length()
         while True:
-            drawn = int(self._words.random_raw()) >> (32 - bits)
+            drawn = int(self._words.randint(1 << 32, dtype=np.uint32)) >> (32 - bits)
             if drawn < limit:
                 return drawn

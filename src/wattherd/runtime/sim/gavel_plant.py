@@ -3,7 +3,8 @@
 A job makes `rate` steps per second, by worker type and number of GPUs; where its GPUs are of
 several types, the slowest sets the pace. With a round length, jobs work in rounds: each does as
 many whole steps as end within a round, then waits for the slowest of the others, and reports its
-steps when the round is over. Without one, jobs work on until done. Restarts cost nothing.
+steps when the round is over. Without one, jobs work on until done. Restarts cost nothing. A job
+that does not run on the GPUs it was given (no throughput: out of memory) fails at once.
 """
 
 from __future__ import annotations
@@ -92,11 +93,15 @@ class GavelPlant:
             raise UserError("has no number of steps", where=f"job {spec.id}", field="steps")
         nodes = tuple(one.node for one in order.allocations if one.gpus)
         rate = self._rate(spec, nodes, sum(len(one.gpus) for one in order.allocations))
+        started = JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)
+        if not rate:
+            crashed = JobExited(at_s=now_s, job_id=spec.id, attempt=order.attempt, exit_code=1)
+            return [started, crashed]
         run = _Run(spec, order.attempt, nodes, rate, rate, self._left.get(spec.id, spec.steps))
         run.rate = rate * self._slowest(spec, nodes, order.cap_w)
         run.work(now_s, self._round_s)
         self._runs[spec.id] = run
-        return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
+        return [started]
 
     def _rate(self, spec: JobSpec, nodes: tuple[int, ...], gpus: int) -> float:
         spread = self._spread_slows and len(nodes) > 1
@@ -112,9 +117,7 @@ class GavelPlant:
         run.settle(now_s)
         self._left[order.job_id] = run.left
         return [
-            JobStopped(
-                at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=run.done
-            )
+            JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=run.done)
         ]
 
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
@@ -138,9 +141,7 @@ class GavelPlant:
 
     def _round_end_s(self) -> float:
         """When the last of those who work has done its steps."""
-        return max(
-            (run.finish_s for run in self._runs.values() if run.rate > 0), default=math.inf
-        )
+        return max((run.finish_s for run in self._runs.values() if run.rate > 0), default=math.inf)
 
     def advance(self, to_s: float) -> Sequence[Event]:
         """Let rounds pass, and jobs end, up to `to_s`."""

@@ -1,0 +1,112 @@
+"""`wattherd sim compare`: which scheduler, under which budget, with watts shared how?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wattherd.cli.options import command_line, output_option, parse_policies
+from wattherd.cli.progress import tracked
+
+if TYPE_CHECKING:
+    from wattherd.workload.scenario import Scenario
+
+SCHEMA = "wattherd.compare/1"
+
+
+@click.command("compare")
+@click.argument("scenario", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--policy", metavar="A,B,…", help="Instead of the scenario's policies.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a field.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory.")
+@output_option
+def compare(
+    *, scenario: Path, policy: str | None, changes: tuple[str, ...], out: Path | None, output: str
+) -> None:
+    """Run every policy of SCENARIO with every budget and way of sharing power.
+
+    Marked rows are on the Pareto front of mean completion time and energy, among those that
+    finished every job and never drew more than the budget.
+    """
+    from wattherd.service.compare import mark_front
+    from wattherd.workload.scenario import read_scenario
+
+    given = read_scenario(scenario, changes)
+    policies = parse_policies(policy) if policy else given.policies
+    cases = list(product(policies, given.power, given.budgets))
+    rows = mark_front(list(tracked(_rows(given, cases), len(cases), "comparing")))
+    document = {
+        "schema": SCHEMA,
+        "command": command_line(),
+        "scenario": given.model_dump(),
+        "runs": rows,
+    }
+    if out:
+        _keep(out, document, rows)
+    if output == "json":
+        click.echo(json.dumps(document))
+        return
+    _show(rows)
+
+
+def _rows(given: Scenario, cases: list[tuple[str, str, str | None]]) -> Iterator[dict[str, Any]]:
+    from wattherd.cli.sim_run import make_setting
+    from wattherd.service.schedule import simulate
+
+    profiles = Path(given.jobs.profiles) if given.jobs.profiles else None
+    for policy, power, budget in cases:
+        # Without a budget nothing is shared: one run stands for every way of sharing.
+        if budget is None and power != given.power[0]:
+            continue
+        setting = make_setting(
+            Path(given.jobs.file),
+            given.jobs.format,
+            profiles,
+            given.cluster,
+            given.preset,
+            budget,
+            power,
+            record=False,
+        )
+        yield {
+            "power": power if budget else None,
+            "budget": budget,
+            **simulate(setting, policy).row,
+        }
+
+
+def _keep(out: Path, document: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    from wattherd.service.compare import front_svg
+    from wattherd.store.run_dir import RunDir
+
+    directory = RunDir(out)
+    click.echo(f"wrote {directory.write_json('compare.json', document)}", err=True)
+    click.echo(f"wrote {directory.write_text('pareto.svg', front_svg(rows))}", err=True)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    from wattherd.cli.tables import print_table
+    from wattherd.units import show_seconds
+
+    head = ["", "POLICY", "BUDGET", "POWER", "FINISHED", "AVG JCT", "P99", "ENERGY MJ", "OVER s"]
+    table = [
+        [
+            "*" if row["on_front"] else "",
+            row["policy"],
+            row["budget"] or "none",
+            row["power"] or "–",
+            f"{row['finished']}/{row['jobs']}",
+            "–" if row["avg_jct_s"] is None else show_seconds(row["avg_jct_s"]),
+            "–" if row["p99_jct_s"] is None else show_seconds(row["p99_jct_s"]),
+            f"{sum(row['energy_j'].values()) / 1e6:,.1f}",
+            f"{row['over_budget_s']:,.1f}",
+        ]
+        for row in rows
+    ]
+    print_table(head, table, right_from=4)
+    click.echo("* on the Pareto front of mean completion time and energy")

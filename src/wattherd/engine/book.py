@@ -1,0 +1,198 @@
+"""What is free on every node, booked and given back in whole allocations.
+
+The book of the core's cycle: a booking touches one node and costs a microsecond or two, whatever
+the size of the cluster. It knows nothing of fragmentation or watts; placement runs that score
+nodes by those keep a `ClusterState` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.errors import Bug
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
+from wattherd.model.job import TaskRole
+from wattherd.model.request import Request
+
+Ints = NDArray[np.int64]
+ENDLESS = 1 << 40
+"""Tasks that need nothing fit without end."""
+
+
+class Book:
+    """Free CPU (milli-vCPU), memory (MiB) and GPUs (milli-GPU each) of `cluster`'s nodes."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        """Start with everything free."""
+        nodes = cluster.nodes
+        self.cluster = cluster
+        self.gpu_count: Ints = np.array([node.gpu_count for node in nodes], dtype=np.int64)
+        self.cpu_free: Ints = np.array([node.cpu_milli for node in nodes], dtype=np.int64)
+        self.memory_free: Ints = np.array([node.memory_mib for node in nodes], dtype=np.int64)
+        self.whole: Ints = self.gpu_count.copy()
+        """Wholly free GPUs of each node."""
+        self._free = [(1 << node.gpu_count) - 1 for node in nodes]
+        """The same as bits, GPU 0 lowest."""
+        self._parts: list[dict[int, int]] = [{} for _ in nodes]
+        """Free milli-GPU of the GPUs that are shared, by number."""
+
+    @property
+    def used_gpu_milli(self) -> int:
+        """GPU given away, in milli-GPU."""
+        shared = sum(sum(parts.values()) for parts in self._parts)
+        free = int(self.whole.sum()) * WHOLE_GPU_MILLI + shared
+        return int(self.gpu_count.sum()) * WHOLE_GPU_MILLI - free
+
+    def gpu_free(self, node: int) -> list[int]:
+        """Free milli-GPU of each GPU of a node."""
+        free, parts = self._free[node], self._parts[node]
+        return [
+            WHOLE_GPU_MILLI if free >> gpu & 1 else parts.get(gpu, 0)
+            for gpu in range(int(self.gpu_count[node]))
+        ]
+
+    def room(self, role: TaskRole, models: tuple[str, ...]) -> Ints:
+        """How many tasks of `role` each node could still take, of the GPU `models` if any."""
+        limits = [
+            free // each
+            for free, each in (
+                (self._roomy(role.gpu_milli), role.gpu_count),
+                (self.cpu_free, role.cpu_milli),
+                (self.memory_free, role.memory_mib),
+            )
+            if each
+        ]
+        room: Ints = np.minimum.reduce(limits) if limits else np.full_like(self.whole, ENDLESS)
+        if models and role.gpu_count:
+            room[[node.gpu_model not in models for node in self.cluster.nodes]] = 0
+        return room
+
+    def _roomy(self, milli: int) -> Ints:
+        """GPUs of each node of which at least `milli` is free."""
+        if milli == WHOLE_GPU_MILLI:
+            return self.whole
+        shared = [sum(free >= milli for free in parts.values()) for parts in self._parts]
+        return self.whole + np.array(shared, dtype=np.int64)
+
+    def choose(self, request: Request, node: int, among: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """The first GPUs of `node` (of those `among` if any) with room for `request`.
+
+        They are fewer than asked if there are not as many.
+        """
+        if among:
+            roomy = [g for g, milli in enumerate(self.gpu_free(node)) if milli >= request.gpu_milli]
+            return tuple([gpu for gpu in roomy if gpu in among][: request.gpu_count])
+        if request.gpu_milli == WHOLE_GPU_MILLI or not request.gpu_count:
+            return _lowest(self._free[node], request.gpu_count)
+        free = self.gpu_free(node)
+        roomy = [gpu for gpu, milli in enumerate(free) if milli >= request.gpu_milli]
+        return tuple(roomy[: request.gpu_count])
+
+    def fits(self, allocation: Allocation) -> bool:
+        """Whether everything it asks for is free."""
+        request, node = allocation.request, allocation.node
+        if request.cpu_milli and request.cpu_milli > self.cpu_free[node]:
+            return False
+        if request.memory_mib and request.memory_mib > self.memory_free[node]:
+            return False
+        if len(allocation.gpus) != request.gpu_count:
+            return False
+        if request.gpu_milli == WHOLE_GPU_MILLI:
+            return not _bits(allocation.gpus) & ~self._free[node]
+        free = self.gpu_free(node)
+        return all(free[gpu] >= request.gpu_milli for gpu in allocation.gpus)
+
+    def place(self, allocation: Allocation) -> None:
+        """Give it its resources.
+
+        Raises:
+            Bug: not all of them are free.
+        """
+        if not self.fits(allocation):
+            raise Bug(f"cannot place {allocation}: {self.describe(allocation.node)}")
+        self._take(allocation)
+
+    def place_all(self, allocations: Sequence[Allocation]) -> bool:
+        """Give all of them their resources, or none and say False."""
+        for count, allocation in enumerate(allocations):
+            if not self.fits(allocation):
+                for placed in allocations[:count]:
+                    self.release(placed)
+                return False
+            self._take(allocation)
+        return True
+
+    def _take(self, allocation: Allocation) -> None:
+        request, node = allocation.request, allocation.node
+        if request.cpu_milli:
+            self.cpu_free[node] -= request.cpu_milli
+        if request.memory_mib:
+            self.memory_free[node] -= request.memory_mib
+        if request.gpu_milli == WHOLE_GPU_MILLI:
+            self._free[node] &= ~_bits(allocation.gpus)
+            self.whole[node] -= request.gpu_count
+        elif request.gpu_count:
+            self._share(allocation, -request.gpu_milli)
+
+    def release(self, allocation: Allocation) -> None:
+        """Take back what `place` gave.
+
+        Raises:
+            Bug: it was not given.
+        """
+        request, node = allocation.request, allocation.node
+        if request.cpu_milli:
+            self.cpu_free[node] += request.cpu_milli
+        if request.memory_mib:
+            self.memory_free[node] += request.memory_mib
+        if request.gpu_milli == WHOLE_GPU_MILLI:
+            bits = _bits(allocation.gpus)
+            if bits & self._free[node] or self._parts[node].keys() & set(allocation.gpus):
+                raise Bug(f"cannot release {allocation}: {self.describe(node)}")
+            self._free[node] |= bits
+            self.whole[node] += request.gpu_count
+        elif request.gpu_count:
+            self._share(allocation, request.gpu_milli)
+
+    def _share(self, allocation: Allocation, change: int) -> None:
+        """Change the free part of GPUs that several jobs may use."""
+        node, parts = allocation.node, self._parts[allocation.node]
+        for gpu in allocation.gpus:
+            whole = self._free[node] >> gpu & 1
+            milli = (WHOLE_GPU_MILLI if whole else parts.pop(gpu, 0)) + change
+            if not 0 <= milli <= WHOLE_GPU_MILLI:
+                raise Bug(f"cannot book {allocation}: {self.describe(node)}")
+            if milli == WHOLE_GPU_MILLI:
+                self._free[node] |= 1 << gpu
+                self.whole[node] += 1
+                continue
+            parts[gpu] = milli
+            if whole:
+                self._free[node] &= ~(1 << gpu)
+                self.whole[node] -= 1
+
+    def describe(self, node: int) -> str:
+        """One node in words, for messages."""
+        gpus = "-".join(map(str, self.gpu_free(node)))
+        return (
+            f"{self.cluster.nodes[node].name} has {self.cpu_free[node]} milli-CPU, "
+            f"{self.memory_free[node]} MiB and GPUs [{gpus}] free"
+        )
+
+
+@lru_cache(maxsize=1 << 16)
+def _lowest(bits: int, count: int) -> tuple[int, ...]:
+    """Numbers of the `count` lowest set bits, or of all if there are fewer."""
+    numbers = (number for number in range(bits.bit_length()) if bits >> number & 1)
+    return tuple(number for number, _ in zip(numbers, range(count), strict=False))
+
+
+@lru_cache(maxsize=1 << 16)
+def _bits(numbers: tuple[int, ...]) -> int:
+    """The set of `numbers` as bits."""
+    return sum(1 << number for number in set(numbers))

@@ -1,0 +1,223 @@
+"""Hierarchical capacity queues: who is promised how much, and how much anybody may borrow.
+
+The semantics are those of Hadoop YARN's CapacityScheduler. Every queue is promised a share of its
+parent (`guaranteed_pct`) and may grow to another one (`maximum_pct`) while others leave capacity
+idle. Jobs live in leaves. Percentages of the cluster are products along the path; GPUs are counted
+on the nodes that are usable at the moment, so that a lost node costs every queue its share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from wattherd.errors import UserError
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import Reason, ReasonCode
+from wattherd.policy.contract import Use
+from wattherd.policy.queue.order import ORDERS
+from wattherd.spelling import hint_for
+
+ROUNDING = 1e-9
+"""Slack of comparisons between GPUs and shares of them; GPUs are whole, shares are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """One queue; percentages are of its parent.
+
+    `user_limit_pct` is what each of many users of a leaf can still count on, `user_limit_factor`
+    the most that one user may hold, as a multiple of the leaf's guarantee (YARN's
+    minimum-user-limit-percent and user-limit-factor, defaults alike).
+    """
+
+    name: str
+    guaranteed_pct: float = 100.0
+    maximum_pct: float = 100.0
+    children: tuple[Queue, ...] = ()
+    user_limit_pct: float = 100.0
+    user_limit_factor: float = 1.0
+    order: str = "fifo"
+
+    def __post_init__(self) -> None:
+        """Refuse what promises nothing sensible.
+
+        Raises:
+            UserError: names the queue and the field.
+        """
+        if not self.name or "." in self.name:
+            raise self._bad("name", f"{self.name!r} is no queue name", "not empty, no dots")
+        for name in ("guaranteed_pct", "maximum_pct", "user_limit_pct"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise self._bad(name, f"{getattr(self, name)} is no percentage", "0 to 100")
+        if self.maximum_pct < self.guaranteed_pct:
+            problem = f"maximum {self.maximum_pct:g} % is below the guarantee"
+            raise self._bad("maximum_pct", problem, f"at least {self.guaranteed_pct:g}")
+        if not (math.isfinite(self.user_limit_factor) and self.user_limit_factor > 0):
+            raise self._bad("user_limit_factor", f"{self.user_limit_factor} is no factor", "above 0")
+        if self.order not in ORDERS:
+            problem = f"unknown order {self.order!r}"
+            raise self._bad("order", problem, hint_for(self.order, ORDERS))
+        promised = math.fsum(child.guaranteed_pct for child in self.children)
+        if self.children and abs(promised - 100) > 1e-6:
+            raise self._bad("children", f"their guarantees add up to {promised:g} %", "100 %")
+
+    def _bad(self, name: str, problem: str, hint: str) -> UserError:
+        return UserError(problem, where=f"queue {self.name}", field=name, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A queue where it stands in the tree; shares (0 to 1) are of the whole cluster."""
+
+    queue: Queue
+    path: str
+    ancestors: tuple[str, ...]
+    """Names from the root to the queue itself."""
+    guaranteed: float
+    maximum: float
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether jobs may be submitted to it."""
+        return not self.queue.children
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTree:
+    """All queues below `root`; the guard's quota, whoever plans.
+
+    Raises:
+        UserError: two queues carry the same name.
+    """
+
+    root: Queue
+    _places: dict[str, Place] = field(init=False, repr=False, compare=False)
+    _leaves: dict[str, Place] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Walk the tree once."""
+        places: dict[str, Place] = {}
+        for place in _walk(self.root, None):
+            name = place.queue.name
+            if name in places:
+                hint = "a queue is known by its name alone; choose another one"
+                raise UserError("the name appears twice", where=f"queue {name}", hint=hint)
+            places[name] = place
+        leaves = {one.queue.name: one for one in places.values() if one.is_leaf}
+        leaves.update({one.path: one for one in places.values() if one.is_leaf})
+        object.__setattr__(self, "_places", places)
+        object.__setattr__(self, "_leaves", leaves)
+
+    def __getitem__(self, name: str) -> Place:
+        """A queue by its name."""
+        return self._places[name]
+
+    def leaf(self, queue: str) -> Place | None:
+        """The leaf that a job names, by name or by dotted path, or None."""
+        return self._leaves.get(queue)
+
+    @property
+    def leaves(self) -> list[Place]:
+        """All leaves, depth first, in the order in which they were declared."""
+        return [place for place in self._places.values() if place.is_leaf]
+
+    def is_stopped(self, place: Place, stopped: Mapping[str, float]) -> str | None:
+        """The stopped queue on the way to `place`, or None."""
+        return next((name for name in place.ancestors if name in stopped), None)
+
+    # Quota, as the guard asks for it --------------------------------------------------------------
+
+    def never(self, spec: JobSpec, gpus: int, total: int, now_s: float) -> Reason | None:
+        """Why a gang of at least `gpus` GPUs could not run, were the cluster of `total` empty."""
+        place = self.leaf(spec.queue)
+        if place is None:
+            known = ", ".join(one.queue.name for one in self.leaves)
+            why = f"no leaf queue is called {spec.queue!r}; there are {known}"
+            return Reason(code=ReasonCode.UNKNOWN_QUEUE, since_s=now_s, unblocks=why)
+        refusal = self._beyond(place, spec, gpus, Use(now_s=now_s, total_gpus=total))
+        if refusal is None:
+            return None
+        return Reason(
+            code=ReasonCode.NEVER_FITS,
+            since_s=now_s,
+            asked=gpus,
+            available=refusal.available,
+            unit="GPUs",
+            unblocks=refusal.unblocks,
+        )
+
+    def admits(self, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
+        """Why a job may not hold `gpus` GPUs beside what `use` says, or None if it may.
+
+        Raises nothing and promises nothing: only what no plan may exceed is looked at here, which
+        is every maximum on the path and the user limit factor.
+        """
+        place = self.leaf(spec.queue)
+        if place is None:
+            return self.never(spec, gpus, use.total_gpus, use.now_s)
+        closed = self.is_stopped(place, use.stopped)
+        if closed is not None:
+            why = f"queue {closed!r} is stopped"
+            since_s = use.stopped[closed]
+            return Reason(code=ReasonCode.QUEUE_STOPPED, since_s=since_s, unblocks=why)
+        return self._beyond(place, spec, gpus, use)
+
+    def _beyond(self, place: Place, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
+        for name in place.ancestors:
+            queue = self._places[name]
+            most = queue.maximum * use.total_gpus
+            held = sum(use.gpus[key] for key in use.gpus if self._is_below(key[0], name))
+            if held + gpus > most + ROUNDING:
+                why = f"queue {name!r} may hold {most:g} GPUs at most; raise its maximum"
+                return quota_exceeded(gpus, held, most, why, use.now_s)
+        most, factor = self.user_most(place, use.total_gpus), place.queue.user_limit_factor
+        held = sum(
+            use.gpus[key]
+            for key in use.gpus
+            if key[1] == spec.user and self.leaf(key[0]) is place
+        )
+        if held + gpus > most + ROUNDING:
+            why = (
+                f"user limit factor {factor:g} allows user {spec.user!r} {most:g} GPUs "
+                f"of queue {place.queue.name!r}; raise it or use another queue"
+            )
+            return quota_exceeded(gpus, held, most, why, use.now_s)
+        return None
+
+    def user_most(self, place: Place, total: int) -> float:
+        """GPUs one user may hold in a leaf, however idle the cluster is."""
+        most = place.queue.user_limit_factor * place.guaranteed * total
+        return min(most, place.maximum * total)
+
+    def _is_below(self, queue: str, ancestor: str) -> bool:
+        leaf = self.leaf(queue)
+        return leaf is not None and ancestor in leaf.ancestors
+
+
+def quota_exceeded(asked: int, held: float, most: float, why: str, now_s: float) -> Reason:
+    """The reason for being over a quota of `most` GPUs, of which `held` are in use."""
+    return Reason(
+        code=ReasonCode.QUOTA_EXCEEDED,
+        since_s=now_s,
+        asked=asked,
+        in_use=held,
+        available=max(most - held, 0.0),
+        unit="GPUs",
+        unblocks=why,
+    )
+
+
+def _walk(queue: Queue, parent: Place | None) -> Iterator[Place]:
+    """The queue and all below it, depth first."""
+    here = Place(
+        queue=queue,
+        path=f"{parent.path}.{queue.name}" if parent else queue.name,
+        ancestors=(*(parent.ancestors if parent else ()), queue.name),
+        guaranteed=queue.guaranteed_pct / 100 * (parent.guaranteed if parent else 1.0),
+        maximum=queue.maximum_pct / 100 * (parent.maximum if parent else 1.0),
+    )
+    yield here
+    for child in queue.children:
+        yield from _walk(child, here)
