@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wattherd.report.labels import place_around
 from wattherd.report.svg import (
     Axis,
     Element,
@@ -15,6 +16,7 @@ from wattherd.report.svg import (
     label,
     polyline,
     round_domain,
+    text_width,
     x_axis,
     y_axis,
 )
@@ -54,12 +56,14 @@ def front_svg(rows: Sequence[Mapping[str, Any]]) -> str:
     y = Scale(y_low, y_high, *FRAME.y_range)
     policies = list(dict.fromkeys(str(row["policy"]) for row in shown))
     front = sorted(point for point, row in zip(points, shown, strict=True) if row["on_front"])
-    marks = [polyline([(x(a), y(b)) for a, b in front], "front")]
-    for (a, b), row in zip(points, shown, strict=True):
-        name = f"{row['policy']}, {row['power'] or 'uncapped'}, {row['budget'] or 'no budget'}"
-        marks.append(dot((x(a), y(b)), 5, series_class(policies.index(row["policy"])), name))
-        if row["on_front"]:
-            marks.append(label(name, x(a) + 8, y(b) - 8))
+    edge = [(x(a), y(b)) for a, b in front]
+    places = [(x(a), y(b)) for a, b in points]
+    numbers = [policies.index(str(row["policy"])) for row in shown]
+    marks = [polyline(edge, "front")]
+    for at, number, row in zip(places, numbers, shown, strict=True):
+        marks.append(dot(at, 5, f"dot {series_class(number)}", _name(row)))
+    best = [i for i, row in enumerate(shown) if row["on_front"]]
+    marks.extend(_labels([places[i] for i in best], [_name(shown[i]) for i in best]))
     picture = document(
         FRAME,
         Element("style", standalone_rules(len(policies)) + ".front{fill:none;stroke:#888}"),
@@ -72,3 +76,19 @@ def front_svg(rows: Sequence[Mapping[str, Any]]) -> str:
         key="pareto",
     )
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{picture.render()}\n'
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['policy']}, {row['power'] or 'uncapped'}, {row['budget'] or 'no budget'}"
+
+
+def _labels(points: Sequence[tuple[float, float]], names: Sequence[str]) -> list[Element]:
+    """Names of the runs on the front, beside their dots without overlap."""
+    (left, right), (bottom, top) = FRAME.x_range, FRAME.y_range
+    bounds = (left + 2, top, right + FRAME.right - 2, bottom)
+    widths = [text_width(name, FRAME.font) for name in names]
+    places = place_around(list(points), widths, 15, bounds, [])
+    return [
+        label(name, place.x, place.y, anchor=place.anchor)
+        for name, place in zip(names, places, strict=True)
+    ]

@@ -40,7 +40,8 @@ BLIND = "max-min-agnostic"
 class _Slot:
     """A job's part in a round: until when it has steps to do, on which type."""
 
-    job: JobView
+    job_id: str
+    number: int
     worker_type: int
     finish_s: float
 
@@ -70,10 +71,11 @@ class _Memory:
 class Gavel:
     """Shares by `goal`, one of `gavel_lp.GOALS` or `fifo`, with the measured rates of `table`.
 
-    `last_submit_s` repeats how the published simulator treats idle times, up to the last
-    submission of its trace: jobs that came after the last allocation wait for the next
-    submission if nothing else runs, and idle time counts as received by the jobs that run next.
-    Left out, new shares are worked out at once, and time counts from the beginning of a round.
+    `last_submit_s`, the last submission of a trace, repeats how the published simulator treats
+    idle times: while submissions are still to come, jobs that came after the last allocation wait
+    for the next one if nothing else runs; idle time counts as received by the jobs that run next;
+    and after the last submission, deficits count from time 0 where nothing ran. Left out, an idle
+    cluster has shares worked out at once, and time counts from the beginning of a round.
     """
 
     table: ThroughputTable
@@ -135,9 +137,9 @@ class Gavel:
     def _settle(self, memory: _Memory, now_s: float) -> None:
         """Book the time that jobs received in the round that is over."""
         since_s = memory.began_s
-        for slot in sorted(memory.slots, key=lambda slot: (-slot.finish_s, slot.job.number)):
+        for slot in sorted(memory.slots, key=lambda slot: (-slot.finish_s, slot.number)):
             seconds = min(slot.finish_s, now_s) - since_s
-            memory.account.book(slot.job.id, slot.worker_type, seconds)
+            memory.account.book(slot.job_id, slot.worker_type, seconds)
         if memory.slots:
             memory.began_s = now_s
         if self.last_submit_s is None:
@@ -217,7 +219,8 @@ class Gavel:
         over = self.last_submit_s is None or view.now_s >= self.last_submit_s
         if jobs and memory.changed and over:
             # Nothing runs that would end this round: those who came since are allotted now.
-            memory.account.reset_s = 0.0
+            if self.last_submit_s is not None:
+                memory.account.reset_s = 0.0
             if not self._ask(view, draft, memory):
                 self._fill(view, draft, memory)
 
@@ -273,7 +276,7 @@ class Gavel:
     def _slot(self, memory: _Memory, job: JobView, worker_type: int, now_s: float) -> _Slot:
         rate = self._rates(memory, job)[worker_type]
         steps = whole_steps(rate, self.round_s, _left(job))
-        return _Slot(job, worker_type, now_s + steps / rate)
+        return _Slot(job.id, job.number, worker_type, now_s + steps / rate)
 
 
 def _known(view: View, memory: _Memory) -> list[JobView]:
