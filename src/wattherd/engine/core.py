@@ -111,6 +111,12 @@ class _Look:
             count[list(self.core.lost)] = 0
         return count
 
+    def usable(self) -> NDArray[np.bool_]:
+        """Which nodes are not lost."""
+        usable = np.ones(len(self.core.config.cluster.nodes), dtype=np.bool_)
+        usable[list(self.core.lost)] = False
+        return usable
+
     def nodes(self) -> Sequence[NodeSpec]:
         """All nodes in the order of their indices."""
         return self.core.config.cluster.nodes

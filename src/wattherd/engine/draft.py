@@ -224,11 +224,6 @@ class GuardedDraft:
         return order.key
 
 
-def role_request(role: TaskRole, tasks: int, models: tuple[str, ...]) -> Request:
-    """What `tasks` tasks of a role need at least together on one node."""
-    return share_request(role, Share(0, tasks), models)
-
-
 def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Request:
     """What the tasks of a share are given together."""
     tasks = share.tasks

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from wattherd.engine.draft import role_request
+from wattherd.engine.draft import share_request
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
+from wattherd.policy.contract import Share
 
 
 class Feasibility:
@@ -51,7 +52,8 @@ def never_fits(spec: JobSpec, cluster: ClusterSpec, now_s: float) -> Reason | No
 
 def _tasks_on(node: NodeSpec, role: TaskRole, models: tuple[str, ...]) -> int:
     """How many tasks of `role` an empty `node` holds."""
-    one = role_request(role, 1, models)
+    least = Share(0, 1, cpu_milli=role.cpus.start, gpu_count=role.gpu_counts.start)
+    one = share_request(role, least, models)
     if not one.fits(node):
         return 0
     per_gpu = 1000 // one.gpu_milli if one.gpu_count == 1 else 1
@@ -68,7 +70,11 @@ def _tasks_on(node: NodeSpec, role: TaskRole, models: tuple[str, ...]) -> int:
 
 
 def _too_large(role: TaskRole, asked: int, available: int, largest: int) -> Reason:
-    hint = f"the largest node has {largest} GPUs" if role.gpu_count > largest else "ask for less"
+    hint = (
+        f"the largest node has {largest} GPUs"
+        if role.gpu_counts.start > largest
+        else "ask for less"
+    )
     return Reason(
         code=ReasonCode.NEVER_FITS,
         since_s=0.0,

@@ -3,16 +3,17 @@
 The five phases of a synchronous step (AITurbo, HPDC'21; Optimus, EuroSys'18): forward and backward
 on the workers, push of gradients, update on the parameter servers, pull of parameters.
 
-    T = (th0 m + th1) / eff_w(c_w)   forward and backward; m = batch / w samples per worker
+    T = (th0 m + th1) / eff_w(c_w)   forward and backward; m samples per device
       + th2 w / p                    push and pull through p servers
       + th3 w / (p eff_p(c_p))       update on the servers' cores
       + th4 w + th5 p                connections
       + th6 g                        aggregation over g GPUs (nothing for workers without)
 
-eff is the speed that `cores` cores give relative to a reference, 1 where no curve is known. All
-th >= 0: every phase takes time. Unbounded least squares on a handful of samples, as was published,
-gives negative step times away from them. A model refuses configurations outside of what was
-sampled: there it knows nothing.
+A worker may have several GPUs: m = batch / g, or batch / w without GPUs, which is the published
+batch / w where each worker has one. eff is the speed that cores (per device on workers) give
+relative to a reference, 1 where no curve is known. All th >= 0: every phase takes time. Unbounded
+least squares on a handful of samples, as was published, gives negative step times away from them.
+A model refuses configurations outside of what was sampled: there it knows nothing.
 """
 
 from __future__ import annotations
@@ -35,13 +36,21 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a job runs: workers, servers, cores per task of each, GPUs over all workers."""
+    """How a job runs: workers, servers, cores per task of each, GPUs over all workers.
+
+    A job without parameter servers has `servers` 0 and no phase that involves them.
+    """
 
     workers: int
     servers: int
     worker_cores: float = 1.0
     server_cores: float = 1.0
     gpus: int = 0
+
+    @property
+    def devices(self) -> int:
+        """What the batch is split over: GPUs, or workers without."""
+        return self.gpus or self.workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +126,11 @@ class SpeedModel:
 
 def phase_terms(shape: Shape, batch: int, curves: CoreCurves) -> tuple[float, ...]:
     """What multiplies (th0 .. th6)."""
-    per_worker = 1.0 / curves.worker.speed(shape.worker_cores)
+    cores = shape.worker_cores * shape.workers / shape.devices
+    per_worker = 1.0 / curves.worker.speed(cores)
     per_server = shape.workers / shape.servers if shape.servers else 0.0
     return (
-        per_worker * batch / shape.workers,
+        per_worker * batch / shape.devices,
         per_worker,
         per_server,
         per_server / curves.server.speed(shape.server_cores),

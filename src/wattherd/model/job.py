@@ -16,9 +16,8 @@ from wattherd.model.cluster import WHOLE_GPU_MILLI
 class TaskRole:
     """`count` equal tasks of a job (workers, parameter servers), and what each of them needs.
 
-    `min_count` to `max_count` is how many of them it runs with (default: exactly `count`). A task
-    needs `cpu_milli` and `gpu_count` at least, and can use up to `max_cpu_milli` and
-    `max_gpu_count` (default: no more).
+    `count`, `cpu_milli` and `gpu_count` are what was asked for. Where `min_` and `max_` of them are
+    given, the job also runs with any number between, and a scheduler may choose.
     """
 
     name: str = "worker"
@@ -30,25 +29,29 @@ class TaskRole:
     command: tuple[str, ...] = ()
     min_count: int | None = None
     max_count: int | None = None
+    min_cpu_milli: int | None = None
     max_cpu_milli: int | None = None
+    min_gpu_count: int | None = None
     max_gpu_count: int | None = None
 
     @property
     def counts(self) -> range:
         """How many of them may run."""
-        least = self.count if self.min_count is None else self.min_count
-        most = self.count if self.max_count is None else self.max_count
-        return range(least, most + 1)
+        return _between(self.min_count, self.count, self.max_count)
 
     @property
     def cpus(self) -> range:
         """Milli-vCPU that each of them may be given."""
-        return range(self.cpu_milli, max(self.max_cpu_milli or 0, self.cpu_milli) + 1)
+        return _between(self.min_cpu_milli, self.cpu_milli, self.max_cpu_milli)
 
     @property
     def gpu_counts(self) -> range:
         """GPUs that each of them may be given."""
-        return range(self.gpu_count, max(self.max_gpu_count or 0, self.gpu_count) + 1)
+        return _between(self.min_gpu_count, self.gpu_count, self.max_gpu_count)
+
+
+def _between(least: int | None, asked: int, most: int | None) -> range:
+    return range(asked if least is None else least, (asked if most is None else most) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +122,11 @@ class JobSpec:
             if not (role.counts and role.counts.start >= 0):
                 counts = f"{role.counts.start} to {role.counts.stop - 1} tasks of {role.name!r}"
                 raise self._bad("roles", f"{counts} are none", "0 <= min_count <= max_count")
+        for role in self.roles:
+            for able, name in ((role.cpus, "cpu_milli"), (role.gpu_counts, "gpu_count")):
+                if not (able and able.start >= 0):
+                    sizes = f"{able.start} to {able.stop - 1} {name} of {role.name!r}"
+                    raise self._bad("roles", f"{sizes} are none", f"0 <= min_{name} <= max_{name}")
 
     def _check_time(self, name: str, value: float) -> None:
         if not (math.isfinite(value) and value >= 0):

@@ -44,6 +44,7 @@ class StopReason(StrEnum):
 
     PREEMPTED_FOR_PRIORITY = "PreemptedForPriority"
     PREEMPTED_FOR_POWER = "PreemptedForPower"
+    RECLAIMED = "Reclaimed"
     RESIZED = "Resized"
     MIGRATED = "Migrated"
     NODE_LOST = "NodeLost"

@@ -116,6 +116,10 @@ class View(Protocol):
         """GPUs of each usable node (N,), 0 for lost ones."""
         ...
 
+    def usable(self) -> NDArray[np.bool_]:
+        """Which nodes (N,) may be used; the others are lost."""
+        ...
+
     def nodes(self) -> Sequence[NodeSpec]:
         """All nodes in the order of their indices, lost ones too."""
         ...

@@ -55,7 +55,9 @@ class Queue:
             problem = f"maximum {self.maximum_pct:g} % is below the guarantee"
             raise self._bad("maximum_pct", problem, f"at least {self.guaranteed_pct:g}")
         if not (math.isfinite(self.user_limit_factor) and self.user_limit_factor > 0):
-            raise self._bad("user_limit_factor", f"{self.user_limit_factor} is no factor", "above 0")
+            raise self._bad(
+                "user_limit_factor", f"{self.user_limit_factor} is no factor", "above 0"
+            )
         if self.order not in ORDERS:
             problem = f"unknown order {self.order!r}"
             raise self._bad("order", problem, hint_for(self.order, ORDERS))
@@ -123,19 +125,13 @@ class QueueTree:
         """All leaves, depth first, in the order in which they were declared."""
         return [place for place in self._places.values() if place.is_leaf]
 
-    def is_stopped(self, place: Place, stopped: Mapping[str, float]) -> str | None:
-        """The stopped queue on the way to `place`, or None."""
-        return next((name for name in place.ancestors if name in stopped), None)
-
     # Quota, as the guard asks for it --------------------------------------------------------------
 
     def never(self, spec: JobSpec, gpus: int, total: int, now_s: float) -> Reason | None:
         """Why a gang of at least `gpus` GPUs could not run, were the cluster of `total` empty."""
         place = self.leaf(spec.queue)
         if place is None:
-            known = ", ".join(one.queue.name for one in self.leaves)
-            why = f"no leaf queue is called {spec.queue!r}; there are {known}"
-            return Reason(code=ReasonCode.UNKNOWN_QUEUE, since_s=now_s, unblocks=why)
+            return self.unknown(spec.queue, now_s)
         refusal = self._beyond(place, spec, gpus, Use(now_s=now_s, total_gpus=total))
         if refusal is None:
             return None
@@ -156,13 +152,22 @@ class QueueTree:
         """
         place = self.leaf(spec.queue)
         if place is None:
-            return self.never(spec, gpus, use.total_gpus, use.now_s)
-        closed = self.is_stopped(place, use.stopped)
-        if closed is not None:
-            why = f"queue {closed!r} is stopped"
-            since_s = use.stopped[closed]
-            return Reason(code=ReasonCode.QUEUE_STOPPED, since_s=since_s, unblocks=why)
-        return self._beyond(place, spec, gpus, use)
+            return self.unknown(spec.queue, use.now_s)
+        return self.stopped(place, use.stopped) or self._beyond(place, spec, gpus, use)
+
+    def stopped(self, place: Place, stopped: Mapping[str, float]) -> Reason | None:
+        """Why nothing may be started from a leaf now: it or a queue above it is stopped; or None."""
+        for name in place.ancestors:
+            if name in stopped:
+                why = f"queue {name!r} is stopped; start it"
+                return Reason(code=ReasonCode.QUEUE_STOPPED, since_s=stopped[name], unblocks=why)
+        return None
+
+    def unknown(self, queue: str, now_s: float) -> Reason:
+        """Why a job of an unknown queue is not served."""
+        known = ", ".join(one.queue.name for one in self.leaves)
+        why = f"no leaf queue is called {queue!r}; there are {known}"
+        return Reason(code=ReasonCode.UNKNOWN_QUEUE, since_s=now_s, unblocks=why)
 
     def _beyond(self, place: Place, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
         for name in place.ancestors:
@@ -174,9 +179,7 @@ class QueueTree:
                 return quota_exceeded(gpus, held, most, why, use.now_s)
         most, factor = self.user_most(place, use.total_gpus), place.queue.user_limit_factor
         held = sum(
-            use.gpus[key]
-            for key in use.gpus
-            if key[1] == spec.user and self.leaf(key[0]) is place
+            use.gpus[key] for key in use.gpus if key[1] == spec.user and self.leaf(key[0]) is place
         )
         if held + gpus > most + ROUNDING:
             why = (

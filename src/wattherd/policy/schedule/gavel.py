@@ -306,7 +306,7 @@ def _place(draft: Draft, memory: _Memory, chosen: Sequence[tuple[JobView, int]])
 
 def _greet(view: View, draft: Draft, memory: _Memory) -> None:
     """Tell those who came during a round when the next one begins."""
-    for job in view.live():
+    for job in view.entered():
         if not job.wanted and job.id not in memory.account.standings:
             draft.wait(job, _waits(job, memory, view.now_s))
 

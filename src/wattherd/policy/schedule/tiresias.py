@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
@@ -43,6 +44,8 @@ class _Memory:
 class Tiresias:
     """2D-LAS with thresholds in GPU seconds, ascending."""
 
+    rigid: ClassVar[bool] = True
+    """Runs jobs at the width they were submitted with, never narrower."""
     thresholds_gpu_s: tuple[float, ...] = (POLLUX_THRESHOLD_GPU_S,)
     promote: float = 0.0
 

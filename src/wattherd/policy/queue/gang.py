@@ -1,0 +1,192 @@
+"""Room for whole gangs: where all tasks of a job fit together, and room kept for those that wait.
+
+A gang takes few nodes: one node if any holds all of it (the fullest such), else the emptiest ones.
+A hold keeps what a waiting gang needs on chosen nodes, free or not yet free, from those who may
+not overtake it. Holds cost nobody a device that he has; as every run ends, a held gang starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import NodeSpec
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.contract import Draft, Share, View
+
+Ints = NDArray[np.int64]
+MANY = 1_000_000
+"""Tasks that fit where a task needs nothing."""
+GPU = 2
+"""Column of GPUs in a room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A job at one width: so many tasks of each role, and GPUs in all."""
+
+    spec: JobSpec
+    counts: tuple[int, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all tasks."""
+        return sum(n * role.gpu_count for n, role in zip(self.counts, self.spec.roles, strict=True))
+
+
+def shapes(spec: JobSpec) -> Iterator[Shape]:
+    """As submitted, then (if that is less) as small as the job runs."""
+    most = tuple(
+        min(max(role.count, spec.counts(i).start), spec.counts(i).stop - 1)
+        for i, role in enumerate(spec.roles)
+    )
+    least = tuple(spec.counts(i).start for i in range(len(spec.roles)))
+    yield Shape(spec, most)
+    if least != most:
+        yield Shape(spec, least)
+
+
+class Room:
+    """What is free on each node: (N, 3) milli-vCPU, MiB, whole GPUs."""
+
+    def __init__(self, free: Ints, nodes: Sequence[NodeSpec]) -> None:
+        """`free` is changed in place by `take` and `give`."""
+        self.free = free
+        self._nodes = nodes
+
+    @classmethod
+    def of(cls, draft: Draft, nodes: Sequence[NodeSpec]) -> Room:
+        """What the plan so far leaves."""
+        columns = (draft.free_cpu_milli(), draft.free_memory_mib(), draft.free_gpus())
+        return cls(np.stack(columns, axis=1), nodes)
+
+    @classmethod
+    def whole(cls, view: View) -> Room:
+        """All usable nodes, as if nothing ran."""
+        nodes = view.nodes()
+        rows = [(node.cpu_milli, node.memory_mib, node.gpu_count) for node in nodes]
+        free = np.array(rows, dtype=np.int64)
+        free[~view.usable()] = 0
+        return cls(free, nodes)
+
+    @property
+    def gpus(self) -> int:
+        """Free GPUs of all nodes."""
+        return int(self.free[:, GPU].sum())
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self.free)
+
+    def copy(self) -> Room:
+        """The same room, to be changed alone."""
+        return Room(self.free.copy(), self._nodes)
+
+    def without(self, needs: Ints) -> Room:
+        """What remains if `needs` (N, 3) are set aside."""
+        return Room(np.maximum(self.free - needs, 0), self._nodes)
+
+    def take(self, spec: JobSpec, shares: Iterable[Share]) -> None:
+        """Give shares away."""
+        for share in shares:
+            self.free[share.node] -= share.tasks * _need(spec.roles[share.role])
+
+    def give(self, allocations: Iterable[Allocation]) -> None:
+        """Take allocations back."""
+        for one in allocations:
+            request = one.request
+            self.free[one.node] += (request.cpu_milli, request.memory_mib, len(one.gpus))
+
+    def place(self, shape: Shape) -> list[Share] | None:
+        """Shares for all tasks, or None if they do not fit together.
+
+        Roles are tried in every order, since the first to choose may take what another one needs.
+        """
+        if shape.gpus > self.gpus:
+            return None
+        for order in permutations(range(len(shape.counts))):
+            shares = self._place_in(order, shape)
+            if shares is not None:
+                return sorted(shares, key=lambda share: share.role)
+        return None
+
+    def _place_in(self, order: Sequence[int], shape: Shape) -> list[Share] | None:
+        room = self.copy() if len(order) > 1 else self
+        shares: list[Share] = []
+        for number in order:
+            role = shape.spec.roles[number]
+            where = _fill(room.tasks(role, shape.spec.gpu_models), shape.counts[number])
+            if where is None:
+                return None
+            placed = [Share(node, tasks, number) for node, tasks in where]
+            shares.extend(placed)
+            if len(order) > 1:
+                room.take(shape.spec, placed)
+        return shares
+
+    def tasks(self, role: TaskRole, models: Sequence[str]) -> Ints:
+        """How many tasks of a role fit on each node (N,)."""
+        need = _need(role)
+        fits = np.full(len(self.free), MANY, dtype=np.int64)
+        for column in np.flatnonzero(need):
+            fits = np.minimum(fits, self.free[:, column] // need[column])
+        if models and role.gpu_count:
+            allowed = [node.gpu_model in models for node in self._nodes]
+            fits = np.where(allowed, fits, 0)
+        return fits
+
+
+def _need(role: TaskRole) -> Ints:
+    return np.array((role.cpu_milli, role.memory_mib, role.gpu_count), dtype=np.int64)
+
+
+def _fill(fits: Ints, count: int) -> list[tuple[int, int]] | None:
+    """(node, tasks) for `count` tasks on few nodes; ties to the first node."""
+    left, where = count, []
+    fits = fits.copy()
+    while left > 0:
+        enough = np.where(fits >= left, fits, MANY + 1)
+        node = int(enough.argmin())
+        if enough[node] > MANY:
+            node = int(fits.argmax())
+        tasks = min(int(fits[node]), left)
+        if tasks <= 0:
+            return None
+        where.append((node, tasks))
+        fits[node] = 0
+        left -= tasks
+    return where
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Room kept for a waiting gang; a strong one is kept from everybody."""
+
+    shape: Shape
+    shares: tuple[Share, ...]
+    queue: str = ""
+    strong: bool = True
+
+    def needs(self, nodes: int) -> Ints:
+        """What it keeps on each node (N, 3)."""
+        kept = np.zeros((nodes, 3), dtype=np.int64)
+        for share in self.shares:
+            kept[share.node] += share.tasks * _need(self.shape.spec.roles[share.role])
+        return kept
+
+    def stands(self, usable: NDArray[np.bool_]) -> bool:
+        """Whether all nodes of it are `usable` (N,)."""
+        return all(bool(usable[share.node]) for share in self.shares)
+
+
+def needs_of(holds: Iterable[Hold], nodes: int) -> Ints:
+    """What all of `holds` keep on each node (N, 3)."""
+    kept = np.zeros((nodes, 3), dtype=np.int64)
+    for hold in holds:
+        kept += hold.needs(nodes)
+    return kept

@@ -1,0 +1,112 @@
+"""The order of jobs within one queue, whatever the order of queues: a key per job.
+
+Where users take turns, the one with the least share of the queue comes first, and the key orders
+the jobs of each user.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from wattherd.model.allocation import Allocation
+from wattherd.policy.contract import JobView, View
+from wattherd.policy.queue.drf import Vector, dominant_share
+
+Key = Callable[[JobView, float], tuple[float, ...]]
+"""(job, now) to a rank; lower first. The job's number is the last word among equals."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafOrder:
+    """`share` of (held, capacity) ranks users; None: users do not matter."""
+
+    key: Key
+    share: Callable[[Vector, Vector], float] | None = None
+
+
+def _fifo(job: JobView, now_s: float) -> tuple[float, ...]:
+    """Priority, then submission (YARN's FifoOrderingPolicy)."""
+    del now_s
+    return (-job.spec.priority,)
+
+
+def _shortest(job: JobView, now_s: float) -> tuple[float, ...]:
+    """Known duration; jobs of unknown duration last."""
+    del now_s
+    return (math.inf if job.spec.duration_s is None else job.spec.duration_s,)
+
+
+def _least_attained(job: JobView, now_s: float) -> tuple[float, ...]:
+    """GPU time received so far."""
+    return (job.service_gpu_s(now_s),)
+
+
+def _deadline(job: JobView, now_s: float) -> tuple[float, ...]:
+    """Earliest deadline first; jobs without one last."""
+    del now_s
+    return (math.inf if job.spec.deadline_s is None else job.spec.deadline_s,)
+
+
+def _gpu_share(held: Vector, capacity: Vector) -> float:
+    return dominant_share(held[GPU:], capacity[GPU:])
+
+
+GPU = 2
+"""Position of GPUs in vectors (milli-vCPU, MiB, milli-GPU)."""
+ORDERS: Mapping[str, LeafOrder] = {
+    "fifo": LeafOrder(_fifo),
+    "fair": LeafOrder(_fifo, _gpu_share),
+    "drf": LeafOrder(_fifo, dominant_share),
+    "sjf": LeafOrder(_shortest),
+    "las": LeafOrder(_least_attained),
+    "deadline": LeafOrder(_deadline),
+}
+
+
+def vector_of(allocations: Iterable[Allocation]) -> Vector:
+    """What allocations hold: milli-vCPU, MiB, milli-GPU."""
+    cpu = memory = gpu = 0
+    for one in allocations:
+        cpu += one.request.cpu_milli
+        memory += one.request.memory_mib
+        gpu += one.request.total_gpu_milli
+    return cpu, memory, gpu
+
+
+def capacity_of(view: View) -> Vector:
+    """What all usable nodes have: milli-vCPU, MiB, milli-GPU."""
+    nodes = [node for node, usable in zip(view.nodes(), view.usable(), strict=True) if usable]
+    return (
+        sum(node.cpu_milli for node in nodes),
+        sum(node.memory_mib for node in nodes),
+        sum(node.gpu_milli for node in nodes),
+    )
+
+
+class Line:
+    """The waiting jobs of one leaf; `next` takes the first one out."""
+
+    def __init__(self, order: str, jobs: Iterable[JobView], now_s: float) -> None:
+        """`order` is one of ORDERS."""
+        self._order = ORDERS[order]
+        ranked = sorted(jobs, key=lambda job: (*self._order.key(job, now_s), job.number))
+        self._by_user: dict[str, deque[JobView]] = {}
+        for job in ranked:
+            user = job.spec.user if self._order.share else ""
+            self._by_user.setdefault(user, deque()).append(job)
+
+    def next(self, held: Callable[[str], Vector], capacity: Vector) -> JobView | None:
+        """The first job in line, users taking turns by what each has `held`; None at the end."""
+        share = self._order.share
+        users = [user for user, jobs in self._by_user.items() if jobs]
+        if not users:
+            return None
+        if share is None:
+            return self._by_user[users[0]].popleft()
+        least = min(
+            users, key=lambda user: (share(held(user), capacity), self._by_user[user][0].number)
+        )
+        return self._by_user[least].popleft()

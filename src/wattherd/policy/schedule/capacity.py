@@ -1,0 +1,344 @@
+"""Capacity queues as a scheduler (YARN's CapacityScheduler, for gangs).
+
+The most under-served queue is served first, in the order of its leaf, as long as neither a maximum
+on the way to the root nor the user's limit is exceeded; idle capacity is lent to whoever asks.
+What a queue is owed and lacks is reclaimed: jobs of queues that hold more than their ideal amount
+get notice, and are stopped when the waiting time is over and the need still stands.
+
+Gangs change two things. The first job of a leaf that finds no room is given a hold on the devices
+it needs, so that smaller jobs cannot overtake it for ever; within the ideal amount of its queue the
+hold is strong and keeps everybody away, else only borrowers. And nothing is reclaimed but for a
+gang that can then start: devices on the nodes held for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
+from wattherd.policy.queue.gang import Hold, Room, Shape, needs_of, shapes
+from wattherd.policy.queue.order import Line, capacity_of, vector_of
+from wattherd.policy.queue.reclaim import Reclaim, budgets, victims
+from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Capacity queues; `reclaim` None never takes back what was lent."""
+
+    tree: QueueTree
+    reclaim: Reclaim | None = field(default_factory=Reclaim)
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Start what is due, hold room for the first in line, reclaim what is owed."""
+        _Cycle(self, view, draft).run()
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Holds, oldest first, and since when jobs have been marked for reclaim."""
+
+    holds: dict[str, Hold] = field(default_factory=dict)
+    marks: dict[str, float] = field(default_factory=dict)
+
+
+class _Cycle:
+    """One plan."""
+
+    def __init__(self, planner: Capacity, view: View, draft: Draft) -> None:
+        self.tree, self.reclaim = planner.tree, planner.reclaim
+        self.view, self.draft = view, draft
+        self.memory: _Memory = view.memory.setdefault("capacity", _Memory())
+        self.total = int(view.gpus_per_node().sum())
+        self.room = Room.of(draft, view.nodes())
+        self.capacity = capacity_of(view)
+        self.usage = Usage()
+        self.jobs = {job.id: job for job in view.live()}
+        self.waiting: dict[str, list[JobView]] = {}
+        self.ideals: dict[str, float] = {}
+        self.limited = False
+        """Whether a user limit, which may rise when others are served, refused somebody."""
+
+    def run(self) -> None:
+        self._sort()
+        self._drop_stale_holds()
+        while self._serve() and self.limited:
+            pass
+        if self.reclaim is not None:
+            self._take_back(self.reclaim)
+
+    # Who holds and who waits ----------------------------------------------------------------------
+
+    def _sort(self) -> None:
+        for job in self.jobs.values():
+            place = self.tree.leaf(job.spec.queue)
+            if job.wanted and place is not None:
+                self.usage.add(place, job.spec.user, _gpus(job), vector_of(job.wanted))
+            elif not job.wanted:
+                self._line_up(job, place)
+        self.ideals = ideal(self.tree, self.total, self._demand())
+
+    def _line_up(self, job: JobView, place: Place | None) -> None:
+        """Into the line of its leaf, unless that is unknown or stopped."""
+        if place is None:
+            self.draft.wait(job, self.tree.unknown(job.spec.queue, self.view.now_s))
+            return
+        refusal = self.tree.stopped(place, self.view.stopped)
+        if refusal is not None:
+            self.draft.wait(job, refusal)
+            return
+        self.waiting.setdefault(place.queue.name, []).append(job)
+
+    def _demand(self) -> dict[str, float]:
+        """What every leaf holds or waits for, no user counting beyond what he may ever hold."""
+        asked = dict(self.usage.users)
+        for name, jobs in self.waiting.items():
+            for job in jobs:
+                key = name, job.spec.user
+                asked[key] = asked.get(key, 0) + next(shapes(job.spec)).gpus
+        demand: dict[str, float] = {}
+        for (name, _), gpus in asked.items():
+            most = self.tree.user_most(self.tree[name], self.total)
+            demand[name] = demand.get(name, 0.0) + min(gpus, most)
+        return demand
+
+    def _drop_stale_holds(self) -> None:
+        usable = self.view.usable()
+        waiting = {job.id for jobs in self.waiting.values() for job in jobs}
+        for job_id, hold in list(self.memory.holds.items()):
+            if job_id not in waiting or not hold.stands(usable) or not self._deserves(hold):
+                del self.memory.holds[job_id]
+
+    def _deserves(self, hold: Hold) -> bool:
+        return hold.shape.gpus <= self.ideals[hold.queue] + ROUNDING
+
+    # Serving --------------------------------------------------------------------------------------
+
+    def _serve(self) -> bool:
+        """Offer every waiting job what is free, once; whether any was started."""
+        lines = {
+            name: Line(self.tree[name].queue.order, jobs, self.view.now_s)
+            for name, jobs in self.waiting.items()
+        }
+        active = {name: len({job.spec.user for job in jobs}) for name, jobs in self.waiting.items()}
+        blocked: dict[tuple[str, str], Reason] = {}
+        self.limited, started = False, False
+        while (
+            name := next_leaf(self.tree, self.usage, self.total, lines.__contains__)
+        ) is not None:
+            job = lines[name].next(self.usage.held_in(name), self.capacity)
+            if job is None:
+                del lines[name]
+                continue
+            key = name, job.spec.user
+            refusal = blocked.get(key) or self._over_limit(job, self.tree[name], active[name])
+            if refusal is None:
+                started |= self._offer(job, self.tree[name])
+                continue
+            self.limited, blocked[key] = True, refusal
+            self.memory.holds.pop(job.id, None)
+            self.draft.wait(job, refusal)
+        return started
+
+    def _over_limit(self, job: JobView, place: Place, active: int) -> Reason | None:
+        """Why the user may hold no more of this leaf, or None."""
+        gpus = job.spec.least_gpus
+        name, user = place.queue.name, job.spec.user
+        used, own = self.usage.queues[name], self.usage.users[name, user]
+        most = self.tree.user_most(place, self.total)
+        limit = user_limit(place, self.total, used=used, asked=gpus, active=active)
+        if own + gpus <= limit + ROUNDING or (own == 0 and gpus <= most + ROUNDING):
+            return None
+        if own + gpus > most + ROUNDING:
+            why = (
+                f"user limit factor {place.queue.user_limit_factor:g} allows {user!r} {most:g} GPUs"
+            )
+        else:
+            why = f"{active} users share the queue; each may hold {limit:g} GPUs"
+        why = f"{why} of queue {name!r}"
+        return quota_exceeded(gpus, own, min(limit, most), why, self.view.now_s)
+
+    def _offer(self, job: JobView, place: Place) -> bool:
+        """Start the job if there is room; else say why not, and perhaps hold room for it."""
+        refusal, guarded = None, False
+        for shape in shapes(job.spec):
+            refusal = self._over_maximum(job, place, shape.gpus)
+            if refusal is not None:
+                continue
+            room = self._room_for(job.id, place, shape.gpus)
+            shares = room.place(shape)
+            if shares is None:
+                refusal = _no_room(shape.gpus, room, self.view.now_s)
+                continue
+            refusal = self.draft.start(job, shares)
+            if refusal is None:
+                self._started(job, place, shape, shares)
+                return True
+            guarded = True
+        assert refusal is not None  # noqa: S101 - every job has a shape
+        self.draft.wait(job, refusal)
+        if not guarded:
+            self._hold_for(job, place, shape)
+        return False
+
+    def _started(self, job: JobView, place: Place, shape: Shape, shares: Sequence[Share]) -> None:
+        self.room.take(job.spec, shares)
+        self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
+        self.memory.holds.pop(job.id, None)
+        self.waiting[place.queue.name].remove(job)
+
+    # Room and holds -------------------------------------------------------------------------------
+
+    def _respected(self, job_id: str, place: Place, gpus: int) -> Iterator[Hold]:
+        """Holds that a job may not touch: of its own leaf, strong ones, and all if it borrows."""
+        name = place.queue.name
+        borrows = self.usage.queues[name] + gpus > self.ideals[name] + ROUNDING
+        for other, hold in self.memory.holds.items():
+            if other != job_id and (hold.strong or borrows or hold.queue == name):
+                yield hold
+
+    def _over_maximum(self, job: JobView, place: Place, gpus: int) -> Reason | None:
+        """Why a queue on the way to the root may hold no more, holds counted, or None."""
+        holds = list(self._respected(job.id, place, gpus))
+        for name in place.ancestors:
+            most = self.tree[name].maximum * self.total
+            kept = sum(h.shape.gpus for h in holds if name in self.tree[h.queue].ancestors)
+            used = self.usage.queues[name] + kept
+            if used + gpus > most + ROUNDING:
+                own = f"queue {name!r} may hold {most:g} GPUs"
+                why = f"{own}, {kept} of them kept for jobs that came first" if kept else own
+                return quota_exceeded(gpus, used, most, why, self.view.now_s)
+        return None
+
+    def _room_for(self, job_id: str, place: Place, gpus: int) -> Room:
+        holds = list(self._respected(job_id, place, gpus))
+        return self.room.without(needs_of(holds, len(self.room))) if holds else self.room
+
+    def _hold_for(self, job: JobView, place: Place, shape: Shape) -> None:
+        """Keep room for the first in its line that finds none, if its queue can ever have it."""
+        name, holds = place.queue.name, self.memory.holds
+        due = self.ideals[name] + ROUNDING
+        rivals = [other for other, hold in holds.items() if hold.queue == name and other != job.id]
+        if any(self.jobs[other].spec.priority >= job.spec.priority for other in rivals):
+            return
+        if shape.gpus > due:
+            return
+        for other in rivals:
+            del holds[other]
+        strong = self.usage.queues[name] + shape.gpus <= due
+        old = holds.get(job.id)
+        shares = old.shares if old and old.shape == shape else self._aim(job.id, shape, ())
+        if shares:
+            holds[job.id] = Hold(shape, shares, name, strong)
+
+    def _aim(self, job_id: str, shape: Shape, spared: Sequence[JobView]) -> tuple[Share, ...]:
+        """Where to hold room: on what is free or may be reclaimed, else on whole nodes."""
+        others = [hold for other, hold in self.memory.holds.items() if other != job_id]
+        taken = needs_of(others, len(self.room))
+        soon = self.room.copy()
+        for job in spared:
+            soon.give(job.wanted)
+        for room in (soon, Room.whole(self.view)) if spared else (Room.whole(self.view),):
+            shares = room.without(taken).place(shape)
+            if shares is not None:
+                return tuple(shares)
+        return ()
+
+    # Taking back ----------------------------------------------------------------------------------
+
+    def _take_back(self, reclaim: Reclaim) -> None:
+        """Mark what must go for strong holds; stop what was marked long enough ago."""
+        over = over_served(
+            self.tree, self.usage, self.ideals, self.total, dead_zone=reclaim.dead_zone
+        )
+        owed = [job_id for job_id, hold in self.memory.holds.items() if hold.strong]
+        able = [job for job in self.jobs.values() if job.wanted and self._leaf(job) in over]
+        if not owed or not able:
+            self.memory.marks.clear()
+            return
+        for job_id in owed:
+            self._aim_again(job_id, able)
+        limits = budgets(reclaim, over, self.total)
+        holds = [self.memory.holds[job_id] for job_id in owed]
+        chosen = victims(self.room, holds, able, self._leaf, limits, self.memory.marks)
+        self._mark(chosen, reclaim, owed)
+
+    def _leaf(self, job: JobView) -> str:
+        place = self.tree.leaf(job.spec.queue)
+        return place.queue.name if place else ""
+
+    def _aim_again(self, job_id: str, able: Sequence[JobView]) -> None:
+        """Move a hold to where room can be reclaimed, unless it can where it is."""
+        hold = self.memory.holds[job_id]
+        soon = self.room.copy()
+        for job in able:
+            soon.give(job.wanted)
+        if (hold.needs(len(soon)) > soon.free).any():
+            shares = self._aim(job_id, hold.shape, able)
+            self.memory.holds[job_id] = Hold(hold.shape, shares or hold.shares, hold.queue)
+
+    def _mark(self, chosen: Sequence[JobView], reclaim: Reclaim, owed: Sequence[str]) -> None:
+        now_s, marks = self.view.now_s, self.memory.marks
+        kept = {job.id: marks.get(job.id, now_s) for job in chosen}
+        due = [job for job in chosen if kept[job.id] + reclaim.wait_s <= now_s]
+        for job in chosen:
+            if job.id not in marks and job not in due:
+                self.draft.give_notice(job, StopReason.RECLAIMED, now_s + reclaim.wait_s)
+        for job in due:
+            self._stop(job)
+            del kept[job.id]
+        self.memory.marks = kept
+        if kept:
+            self.draft.wake_at(min(kept.values()) + reclaim.wait_s)
+        for job_id in owed:
+            job = self.jobs[job_id]
+            place = self.tree.leaf(job.spec.queue)
+            if place is not None and not (due and self._offer(job, place)) and kept:
+                self.draft.wait(
+                    job, self._coming(job_id, chosen, min(kept.values()) + reclaim.wait_s)
+                )
+
+    def _stop(self, job: JobView) -> None:
+        place = self.tree.leaf(job.spec.queue)
+        assert place is not None  # noqa: S101 - only jobs of known leaves are chosen
+        self.room.give(job.wanted)
+        gpus, vector = _gpus(job), [-x for x in vector_of(job.wanted)]
+        self.usage.add(place, job.spec.user, -gpus, vector)
+        self.draft.stop(job, StopReason.RECLAIMED)
+        name, most = place.queue.name, self.ideals[place.queue.name]
+        why = f"queue {name!r} gave back what it had borrowed"
+        used = self.usage.queues[name]
+        self.draft.wait(job, quota_exceeded(gpus, used, most, why, self.view.now_s))
+
+    def _coming(self, job_id: str, chosen: Sequence[JobView], at_s: float) -> Reason:
+        """Why a gang that is owed its devices still waits."""
+        gpus = self.memory.holds[job_id].shape.gpus
+        back = sum(_gpus(job) for job in chosen)
+        names = ", ".join(job.id for job in chosen[:3]) + (", ..." if len(chosen) > 3 else "")
+        return Reason(
+            code=ReasonCode.WAITING_FOR_PREEMPTION,
+            since_s=self.view.now_s,
+            asked=gpus,
+            available=self.room.gpus,
+            unit="GPUs",
+            unblocks=f"{back} borrowed GPUs ({names}) are due back, the first at {at_s:g} s",
+        )
+
+
+def _gpus(job: JobView) -> int:
+    return sum(len(allocation.gpus) for allocation in job.wanted)
+
+
+def _no_room(gpus: int, room: Room, now_s: float) -> Reason:
+    enough = gpus <= room.gpus
+    return Reason(
+        code=ReasonCode.FRAGMENTED if enough else ReasonCode.WAITING_FOR_GPUS,
+        since_s=now_s,
+        asked=gpus,
+        available=room.gpus,
+        unit="GPUs",
+        unblocks="they do not fit together on the nodes that have room" if enough else "",
+    )
