@@ -109,7 +109,8 @@ def test_a_changed_log_is_found_out(suite: Path, tmp_path: Path) -> None:
     run(suite, "--out", str(tmp_path), "--log")
     path = tmp_path / "log-tiresias.jsonl.gz"
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-    path.write_bytes(gzip.compress("\n".join([*lines[:3], *lines[4:]]).encode()))
+    kept = [line for line in lines if '"job-3"' not in line]  # one job never came
+    path.write_bytes(gzip.compress("\n".join(kept).encode()))
     again = wattherd("sim", "replay", str(tmp_path))
     assert (again.returncode, "DIFFERENT" in again.stdout) == (1, True)
 

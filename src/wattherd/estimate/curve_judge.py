@@ -20,7 +20,7 @@ from wattherd.estimate.steps import LossCurve, fit_loss
 
 Point = tuple[float, float]
 """(step, loss)."""
-LEAST_POINTS = 12
+LEAST_POINTS = 16
 MOST_POINTS = 64
 _STILL = 3.0
 """Forecasts that differ by more than e cubed are as unsteady as can be."""

@@ -133,7 +133,7 @@ def phase_terms(shape: Shape, batch: int, curves: CoreCurves) -> tuple[float, ..
         per_worker * batch / shape.devices,
         per_worker,
         per_server,
-        per_server / curves.server.speed(shape.server_cores),
+        per_server / curves.server.speed(shape.server_cores) if shape.servers else 0.0,
         float(shape.workers),
         float(shape.servers),
         float(shape.gpus),

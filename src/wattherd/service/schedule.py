@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.watts import prior
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
+from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
@@ -76,7 +77,13 @@ def simulate(setting: Setting, policy: str) -> Result:
     core = Core(core_config(cluster, planner, setting.round_s, setting.power))
     plant = setting.plant(jobs, cluster, by_curve(cluster, prior), setting.restart_s)
     meter, collector = EnergyMeter(core, restart_s=setting.restart_s), Collector(core)
-    world = World(core, plant, _given(setting), watchers=[meter, collector], record=setting.record)
+    world = World(
+        core,
+        plant,
+        _given(setting, rigid=getattr(planner, "rigid", False)),
+        watchers=[meter, collector],
+        record=setting.record,
+    )
     began = time.process_time()
     recording = world.run()
     cpu_s = time.process_time() - began
@@ -93,8 +100,14 @@ def core_config(
     return CoreConfig(cluster=cluster, planner=planner, round_s=round_s, power=power_policy(power))
 
 
-def _given(setting: Setting) -> list[Event]:
+def _given(setting: Setting, *, rigid: bool) -> list[Event]:
     budget: Sequence[Event] = [
         BudgetChanged(at_s=at_s, budget_w=watts) for at_s, watts in setting.budget
     ]
-    return [*budget, *(JobSubmitted(at_s=job.submit_s, job=job) for job in setting.jobs.specs)]
+    specs = [_at_full_width(spec) if rigid else spec for spec in setting.jobs.specs]
+    return [*budget, *(JobSubmitted(at_s=spec.submit_s, job=spec) for spec in specs)]
+
+
+def _at_full_width(spec: JobSpec) -> JobSpec:
+    """The job for a policy that never resizes: what does not fit whole never fits."""
+    return replace(spec, min_width=None, max_width=None)
