@@ -14,6 +14,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.command import (
     Command,
     FinishJob,
+    GiveNotice,
     RejectJob,
     SetCap,
     StartJob,
@@ -31,6 +32,7 @@ from wattherd.model.event import (
     JobSubmitted,
     NodeLost,
     NodeReturned,
+    QueueStarted,
     Woke,
 )
 from wattherd.model.job import JobSpec
@@ -127,6 +129,8 @@ class Shell:
                 assert run is not None or self.lost, "told to stop what does not run"
                 if run is not None:
                     run.status = "stopping"
+            case GiveNotice():
+                assert self.runs[command.job_id, command.attempt].status != "stopping"
             case SetCap():
                 self.runs[command.job_id, command.attempt].cap_order = command
             case WakeAt():
@@ -188,6 +192,8 @@ class Shell:
         for node in list(self.lost):
             self.deliver(NodeReturned(at_s=self.now_s, node=node))
         self.deliver(BudgetChanged(at_s=self.now_s, budget_w=None))
+        for queue in list(self.core.stopped):
+            self.deliver(QueueStarted(at_s=self.now_s, queue=queue))
         for job_id in self.submitted:
             self.deliver(JobReleased(at_s=self.now_s, job_id=job_id))
         for _ in range(ENOUGH_STEPS):

@@ -26,11 +26,16 @@ from wattherd.model.event import (
     JobStarted,
     NodeLost,
     NodeReturned,
+    QueueStarted,
+    QueueStopped,
     RunEvent,
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.policy.contract import Planner
+from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.tiresias import Tiresias
 
 NAMES = [f"j{number}" for number in range(14)]
@@ -85,10 +90,14 @@ SERVED = st.tuples(st.integers(1, 4), st.integers(1, 2)).map(
 class CoreMachine(RuleBasedStateMachine):
     planner: Callable[[], Planner]
     roles: st.SearchStrategy[tuple[TaskRole, ...]]
+    quota: Quota | None = None
 
     @initialize(round_s=st.sampled_from([None, 60.0]))
     def begin(self, round_s: float | None) -> None:
-        self.shell = Shell(CoreConfig(cluster=CLUSTER, planner=self.planner(), round_s=round_s))
+        config = CoreConfig(
+            cluster=CLUSTER, planner=self.planner(), quota=self.quota, round_s=round_s
+        )
+        self.shell = Shell(config)
 
     def pick(self, runs: list[Run], number: int) -> Run:
         return runs[number % len(runs)]
@@ -115,6 +124,14 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(budget_w=SMALL_BUDGETS_W)
     def change_budget(self, budget_w: float | None) -> None:
         self.shell.deliver(BudgetChanged(at_s=self.shell.now_s, budget_w=budget_w))
+
+    @rule(queue=st.sampled_from(["ab", "b", "default"]))
+    def stop_queue(self, queue: str) -> None:
+        self.shell.deliver(QueueStopped(at_s=self.shell.now_s, queue=queue))
+
+    @rule(queue=st.sampled_from(["ab", "b", "default"]))
+    def start_queue(self, queue: str) -> None:
+        self.shell.deliver(QueueStarted(at_s=self.shell.now_s, queue=queue))
 
     @rule(node=st.sampled_from(["n0", "n1", "n2", "unheard-of"]))
     def lose_node(self, node: str) -> None:
@@ -200,13 +217,35 @@ class CoreMachine(RuleBasedStateMachine):
         self.shell.replay()
 
 
-def machine(planner: Callable[[], Planner], *roles: object) -> type[CoreMachine]:
+def machine(
+    planner: Callable[[], Planner], *roles: object, quota: Quota | None = None
+) -> type[CoreMachine]:
     """A machine for one planner and the shapes of jobs it is meant for."""
-    made = {"planner": staticmethod(planner), "roles": st.one_of(*roles)}
+    made = {"planner": staticmethod(planner), "roles": st.one_of(*roles), "quota": quota}
     return type("Machine", (CoreMachine,), made)
 
 
-PLANNERS = {"tiresias": machine(Tiresias, FLAT)}
+TREE = QueueTree(
+    Queue(
+        name="root",
+        children=(
+            Queue(name="default", guaranteed_pct=30, user_limit_pct=50, user_limit_factor=4),
+            Queue(
+                name="ab",
+                guaranteed_pct=70,
+                children=(
+                    Queue(name="a", guaranteed_pct=60, user_limit_factor=3, order="fair"),
+                    Queue(name="b", guaranteed_pct=40, user_limit_factor=4, order="drf"),
+                ),
+            ),
+        ),
+    )
+)
+PLANNERS = {
+    "tiresias": machine(Tiresias, FLAT),
+    "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),
+    "drf": machine(Drf, FLAT, WIDE, SERVED),
+}
 
 
 @pytest.mark.parametrize("name", PLANNERS)

@@ -135,7 +135,7 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(programs())
-@settings(max_examples=1500)
+@settings(max_examples=60)
 def test_all_solvers_reach_the_same_objective_within_the_limits(program: dict[str, Any]) -> None:
     found = [solve(program, name) for name in SOLVERS]
     scale, gpus = np.array(program["scale"]), np.array(program["gpus"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from wattherd.engine.placer import Placer
+from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request
 from wattherd.testing.builders import (
     a_cluster,
@@ -101,19 +102,20 @@ def test_changes_made_by_others_are_seen(compiled: bool) -> None:
 
 
 @BOTH
-def test_a_long_absence_is_caught_up_with(compiled: bool) -> None:
-    """More changes than the log remembers: the shape is scored anew."""
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 2, 1000])
+def test_a_long_absence_is_caught_up_with(beyond: int, compiled: bool) -> None:
+    """As many changes as the log remembers, and more: then the shape is scored anew."""
     state = a_state(TWINS)
     placer = a_placer(state, "fgd", compiled=compiled)
     assert nodes_of(placer, [exclusive(1_000, 2)]) == [0]
-    churned = a_placer(state, "first-fit", compiled=compiled)
-    for _ in range(len(state.log) + 10):
-        moved = churned.place_one(cpu_only(1))
-        assert moved is not None
-        state.release(moved)
-    full = [churned.place_one(exclusive(1, 2)) for _ in range(2)]
-    assert nodes_of(placer, [exclusive(1_000, 2)] * 2) == [3, None]
-    assert all(full)
+    seen = state.changes - 1  # the placer has scored before it booked
+    state.place(Allocation(exclusive(1, 2), 1, (0, 1)))  # the first that the log forgets
+    moved = Allocation(cpu_only(1), 3)
+    while state.changes - seen < len(state.log) + beyond:
+        state.place(moved)
+        if state.changes - seen < len(state.log) + beyond:
+            state.release(moved)
+    assert nodes_of(placer, [exclusive(1_000, 2)] * 3) == [2, 3, None]
 
 
 @BOTH

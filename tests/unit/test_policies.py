@@ -131,6 +131,7 @@ def test_pwr_truncates_whole_watts() -> None:
     power = power_columns(cluster, {"T4": odd})
     state = ClusterState(cluster, a_target((), cluster), power)
     assert score("pwr", state, sharing(0, 1)) == (-60, 0)
+    assert score("pwr", state, exclusive(0, 1)) == (-60, NONE)
     assert score("pwr", state, exclusive(0, 2)) == (-121, NONE)
     assert state.gpu_power_w == 20.8
 
@@ -262,6 +263,12 @@ def test_dot_product_variants(case: str) -> None:
 
 
 @pytest.mark.parametrize("dim", ["divide", "extend"])
+def test_dot_product_takes_the_first_of_equal_gpus() -> None:
+    state = a_used_state(FOUR, [1000, 600, 400, 400])
+    for policy in ("dot-product@share", "dot-product@divide", "dot-product@extend"):
+        assert score(policy, state, sharing(6_400, 160))[1] == 2
+
+
 def test_dot_product_of_a_cpu_only_pod_where_no_gpu_is_left(dim: str) -> None:
     assert score(f"dot-product@{dim}", a_used_state(a_node(gpus=0)), cpu_only(1)) == (0, NONE)
     full = a_used_state(a_node(gpus=1), [0])

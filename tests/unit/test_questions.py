@@ -66,7 +66,7 @@ def a_core(planner: Any, round_s: float | None = None) -> Core:
 
 
 def last(payload: Any) -> Any:
-    return {"first": sorted(payload["names"])[-1]}
+    return {"first": max(payload["names"])}
 
 
 def a_world(core: Core, computer: Any = last) -> World:

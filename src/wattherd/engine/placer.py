@@ -5,17 +5,21 @@ The simulator's `sim pack`, the core's cycle and the Kubernetes extender all com
 
 from __future__ import annotations
 
+import numpy as np
 from numpy.random import Generator
 
 from wattherd.engine.reference import decide_reference
 from wattherd.engine.state import ClusterState
-from wattherd.engine.table import NO_NODE, Table, decide, empty_table, plan_of
+from wattherd.engine.table import NEVER, NO_NODE, Table, decide, empty_table, plan_of
+from wattherd.estimate.outlook import set_level
 from wattherd.jit import HAVE_JIT
 from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request
 from wattherd.policy.place.registry import PlacePolicy
 
 _ORDERED = -1.0
+BANDS = 10
+"""Steps of the allocated share at which policies that look ahead are told of it."""
 
 
 class Placer:
@@ -43,6 +47,7 @@ class Placer:
         self._plan = plan_of(policy)
         self._decide = self._by_kernels if compiled and policy.compiled else self._by_definition
         self._table = self._sized_table()
+        self._band = -1
 
     def _sized_table(self) -> Table:
         shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
@@ -53,10 +58,26 @@ class Placer:
         shape = self.state.intern(request)
         if len(self._table.cursor) < self.state.shapes.capacity:
             self._table = self._sized_table()
+        if self.policy.looks_ahead:
+            self._follow_load()
         pick = float(self._draws.random()) if self._random_ties else _ORDERED
         pick_gpu = float(self._draws.random()) if self.policy.random_gpu else _ORDERED
         node, mask = self._decide(shape, request.memory_mib, pick, pick_gpu)
         return None if node == NO_NODE else Allocation(request, node, _bits(mask))
+
+    def _follow_load(self) -> None:
+        """Score anew when the load has moved to another band, for policies that look ahead."""
+        state = self.state
+        capacity = state.used_gpu_milli + state.idle_gpu_milli
+        band = state.used_gpu_milli * BANDS // max(capacity, 1)
+        if band == self._band:
+            return
+        self._band = band
+        nodes, outlook = state.world.nodes, state.world.outlook
+        idle = np.zeros(len(outlook.level) - 1, dtype=np.int64)
+        np.add.at(idle, nodes.model, nodes.idle)
+        set_level(outlook, (band + 0.5) / BANDS, idle[:-1])
+        self._table.cursor[:] = NEVER
 
     def place_one(self, request: Request) -> Allocation | None:
         """Choose and book; None if the request fits nowhere now."""

@@ -25,6 +25,7 @@ from wattherd.engine.state_kernels import (
 )
 from wattherd.errors import Bug, UserError
 from wattherd.estimate.node_power import PowerColumns
+from wattherd.estimate.outlook import Outlook, no_outlook
 from wattherd.estimate.target import Target
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
@@ -39,7 +40,13 @@ MAX_GPUS_PER_NODE = 63
 class ClusterState:
     """Free resources of `cluster`, with running totals of use, fragmentation and power."""
 
-    def __init__(self, cluster: ClusterSpec, target: Target, power: PowerColumns) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        target: Target,
+        power: PowerColumns,
+        outlook: Outlook | None = None,
+    ) -> None:
         """Start with everything free.
 
         Raises:
@@ -48,7 +55,13 @@ class ClusterState:
         _check_width(cluster)
         self.cluster = cluster
         self.shapes = ShapeBook(cluster.gpu_models)
-        self.world = World(_empty_nodes(cluster, target), self.shapes.columns, target, power)
+        self.world = World(
+            _empty_nodes(cluster, target),
+            self.shapes.columns,
+            target,
+            power,
+            outlook if outlook is not None else no_outlook(),
+        )
         self.totals: Ints = np.zeros(TOTALS, dtype=np.int64)
         self.log: Ints = np.zeros(max(1024, 4 * len(cluster.nodes)), dtype=np.int64)
         """Ring of the nodes that changed last; `totals[CHANGES]` counts all changes."""

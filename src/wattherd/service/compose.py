@@ -13,6 +13,7 @@ from wattherd.engine.placer import Placer
 from wattherd.engine.state import ClusterState
 from wattherd.errors import UserError
 from wattherd.estimate.node_power import gpu_power_mw, power_columns
+from wattherd.estimate.outlook import outlook_of
 from wattherd.estimate.target import target_workload
 from wattherd.jit import HAVE_JIT
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -54,8 +55,14 @@ def build_placer(
     compiled: bool = True,
 ) -> Placer:
     """A policy at work on an empty cluster; `pods` are the history that tells what to expect."""
-    target = target_workload((pod.request for pod in pods), cluster.gpu_models)
-    state = ClusterState(cluster, target, power_columns(cluster, GPUS))
+    history = [pod.request for pod in pods]
+    target = target_workload(history, cluster.gpu_models)
+    power = power_columns(cluster, GPUS)
+    outlook = None
+    if policy.looks_ahead:
+        everything = target_workload(history, cluster.gpu_models, coverage=1.0)
+        outlook = outlook_of(everything, cluster, power)
+    state = ClusterState(cluster, target, power, outlook)
     return Placer(
         state, policy, draws=draws, random_ties=random_ties, compiled=compiled and HAVE_JIT
     )

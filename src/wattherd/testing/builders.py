@@ -12,6 +12,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.placer import Placer
 from wattherd.engine.state import ClusterState
 from wattherd.estimate.node_power import power_columns
+from wattherd.estimate.outlook import outlook_of
 from wattherd.estimate.target import Target, target_workload
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
 from wattherd.model.request import Request
@@ -76,7 +77,11 @@ def a_target(history: Iterable[Request], cluster: ClusterSpec) -> Target:
 
 def a_state(cluster: ClusterSpec, history: Iterable[Request] = ()) -> ClusterState:
     """An empty cluster that expects more of `history`."""
-    return ClusterState(cluster, a_target(history, cluster), power_columns(cluster, GPUS))
+    seen = list(history)
+    power = power_columns(cluster, GPUS)
+    everything = target_workload(seen, cluster.gpu_models, coverage=1.0)
+    outlook = outlook_of(everything, cluster, power)
+    return ClusterState(cluster, a_target(seen, cluster), power, outlook)
 
 
 def a_placer(

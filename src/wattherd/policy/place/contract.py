@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.node_power import PowerColumns
+from wattherd.estimate.outlook import Outlook
 from wattherd.estimate.target import Target
 
 Ints = NDArray[np.int64]
@@ -67,6 +68,7 @@ class World(NamedTuple):
     shapes: Shapes
     target: Target
     power: PowerColumns
+    outlook: Outlook
 
 
 class Normalise(IntEnum):
@@ -94,7 +96,8 @@ class Scorer:
     """A named way to score nodes.
 
     `rows` defines it; `kernel_id`, where given, names the compiled twin in `dispatch`. `options`
-    are numbers that a user may set by name; `tokens` are words that stand for a number.
+    are numbers that a user may set by name; `tokens` are words that stand for a number. One that
+    `looks_ahead` reads `World.outlook`; its keys hold while the load stays in one band.
     """
 
     name: str
@@ -107,3 +110,4 @@ class Scorer:
     random_ties: bool = False
     random_gpu: bool = False
     blendable: bool = True
+    looks_ahead: bool = False

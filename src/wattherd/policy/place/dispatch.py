@@ -15,6 +15,7 @@ from wattherd.policy.place.gpu_clustering import gpu_clustering
 from wattherd.policy.place.gpu_packing import gpu_packing
 from wattherd.policy.place.pwr import pwr
 from wattherd.policy.place.pwr_expected import pwr_expected
+from wattherd.policy.place.wattherd import wattherd
 
 
 @kernel
@@ -34,4 +35,6 @@ def score_node(kernel_id, world, shape, n, options):  # type: ignore[no-untyped-
         return gpu_clustering(world, shape, n, options)
     if kernel_id == 7:
         return pwr_expected(world, shape, n, options)
+    if kernel_id == 8:
+        return wattherd(world, shape, n, options)
     return first_fit(world, shape, n, options)

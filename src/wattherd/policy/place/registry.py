@@ -25,6 +25,7 @@ from wattherd.policy.place import (
     pwr,
     pwr_expected,
     random,
+    wattherd,
 )
 from wattherd.policy.place.contract import Normalise, Scorer
 
@@ -40,6 +41,7 @@ BUILT_IN: Mapping[str, Scorer] = {
         fgd,
         pwr,
         pwr_expected,
+        wattherd,
     )
 }
 TOTAL_WEIGHT = 1000
@@ -76,6 +78,11 @@ class PlacePolicy:
     def direct(self) -> bool:
         """Whether the raw key alone orders the nodes."""
         return len(self.parts) == 1 and self.parts[0].scorer.normalise is Normalise.NONE
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a part needs the outlook of the target workload."""
+        return any(part.scorer.looks_ahead for part in self.parts)
 
     @property
     def compiled(self) -> bool:

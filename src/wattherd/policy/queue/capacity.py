@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from wattherd.policy.queue.drf import Vector
 from wattherd.policy.queue.tree import ROUNDING, Place, Queue, QueueTree
 
-
 NOTHING = (0, 0, 0)
 
 

@@ -156,7 +156,7 @@ class QueueTree:
         return self.stopped(place, use.stopped) or self._beyond(place, spec, gpus, use)
 
     def stopped(self, place: Place, stopped: Mapping[str, float]) -> Reason | None:
-        """Why nothing may be started from a leaf now: it or a queue above it is stopped; or None."""
+        """Why nothing may be started from a leaf now (it or one above it is stopped), or None."""
         for name in place.ancestors:
             if name in stopped:
                 why = f"queue {name!r} is stopped; start it"

@@ -1,0 +1,129 @@
+"""Dominant resource fairness as a scheduler (Ghodsi et al., NSDI'11), for gangs.
+
+Again and again the next job of whoever has the least dominant share is started, where it fits;
+nothing that runs is stopped. The first gang that finds no room is given a hold on the devices it
+needs, so that the stream of smaller jobs cannot keep it waiting for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wattherd.model.reason import Reason, ReasonCode
+from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.queue.drf import Vector, dominant_share
+from wattherd.policy.queue.gang import Hold, Room, Shape, needs_of, shapes
+from wattherd.policy.queue.order import capacity_of, vector_of
+
+OWNERS: Mapping[str, Callable[[JobView], str]] = {
+    "user": lambda job: job.spec.user,
+    "queue": lambda job: job.spec.queue,
+    "tenant": lambda job: job.spec.tenant,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drf:
+    """Fair between owners (`over`: a key of OWNERS); `weights` of an owner are per resource.
+
+    Resources are CPU, memory, GPU, in this order; whoever is not in `weights` has 1 for each. The
+    jobs of one owner are served by priority, then in order of submission.
+    """
+
+    over: str = "user"
+    weights: Mapping[str, Vector] = field(default_factory=dict)
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Start what is due, poorest owner first."""
+        _Cycle(self, view, draft).run()
+
+
+class _Cycle:
+    """One plan."""
+
+    def __init__(self, planner: Drf, view: View, draft: Draft) -> None:
+        self.planner, self.view, self.draft = planner, view, draft
+        self.owner = OWNERS[planner.over]
+        self.holds: dict[str, Hold] = view.memory.setdefault("drf", {})
+        self.room = Room.of(draft, view.nodes())
+        self.capacity = capacity_of(view)
+        self.held: dict[str, list[float]] = {}
+        self.lines: dict[str, deque[JobView]] = {}
+
+    def run(self) -> None:
+        self._sort()
+        while self.lines:
+            owner = min(self.lines, key=lambda owner: (self._share(owner), owner))
+            self._offer(self.lines[owner].popleft())
+            if not self.lines[owner]:
+                del self.lines[owner]
+
+    def _sort(self) -> None:
+        waiting: dict[str, list[JobView]] = {}
+        for job in self.view.live():
+            if job.wanted:
+                self._book(job)
+            else:
+                waiting.setdefault(self.owner(job), []).append(job)
+        for owner, jobs in waiting.items():
+            self.lines[owner] = deque(
+                sorted(jobs, key=lambda job: (-job.spec.priority, job.number))
+            )
+        names = {job.id for jobs in waiting.values() for job in jobs}
+        usable = self.view.usable()
+        for job_id, hold in list(self.holds.items()):
+            if job_id not in names or not hold.stands(usable):
+                del self.holds[job_id]
+
+    def _book(self, job: JobView) -> None:
+        held = self.held.setdefault(self.owner(job), [0.0, 0.0, 0.0])
+        for r, amount in enumerate(vector_of(job.wanted)):
+            held[r] += amount
+
+    def _share(self, owner: str) -> float:
+        held = self.held.get(owner, (0.0, 0.0, 0.0))
+        return dominant_share(held, self.capacity, self.planner.weights.get(owner))
+
+    def _offer(self, job: JobView) -> None:
+        """Start the job if there is room; else say why not, and perhaps hold room for it."""
+        for shape in shapes(job.spec):
+            room = self._room_for(job.id)
+            shares = room.place(shape)
+            if shares is None:
+                self.draft.wait(job, self._no_room(job, shape, room))
+                continue
+            refusal = self.draft.start(job, shares)
+            if refusal is None:
+                self.room.take(job.spec, shares)
+                self.holds.pop(job.id, None)
+                self._book(job)
+                return
+            self.draft.wait(job, refusal)
+            return
+        self._hold_for(job, shape)
+
+    def _room_for(self, job_id: str) -> Room:
+        others = [hold for other, hold in self.holds.items() if other != job_id]
+        return self.room.without(needs_of(others, len(self.room))) if others else self.room
+
+    def _hold_for(self, job: JobView, shape: Shape) -> None:
+        """Only the first to find no room is given a hold, and keeps it until it starts."""
+        if self.holds:
+            return
+        shares = Room.whole(self.view).place(shape)
+        if shares is not None:
+            self.holds[job.id] = Hold(shape, tuple(shares))
+
+    def _no_room(self, job: JobView, shape: Shape, room: Room) -> Reason:
+        owner, enough = self.owner(job), shape.gpus <= room.gpus
+        return Reason(
+            code=ReasonCode.FRAGMENTED if enough else ReasonCode.WAITING_FOR_GPUS,
+            since_s=self.view.now_s,
+            asked=shape.gpus,
+            available=room.gpus,
+            unit="GPUs",
+            unblocks=f"the dominant share of {self.planner.over} {owner!r} is "
+            f"{self._share(owner):.0%}; those with less come first",
+        )

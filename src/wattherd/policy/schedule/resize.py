@@ -1,0 +1,87 @@
+"""The moves by which a parameter-server job grows and shrinks, one unit of one resource at a time.
+
+The five axes of AITurbo (HPDC'21): a server, a worker with its GPUs and cores, a core on every
+server, a core on every worker, a GPU on every worker. A job without servers, GPUs or a choice of
+cores has no moves along that axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from wattherd.estimate.speed import Shape
+from wattherd.model.job import JobSpec
+
+
+class Axis(IntEnum):
+    """What is added or removed."""
+
+    SERVER = 0
+    WORKER = 1
+    SERVER_CORE = 2
+    WORKER_CORE = 3
+    GPU = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Devices that a shape holds."""
+
+    gpus: int
+    cores: float
+
+    def __sub__(self, other: Cost) -> Cost:
+        """What the one holds more than the other."""
+        return Cost(self.gpus - other.gpus, self.cores - other.cores)
+
+    def __add__(self, other: Cost) -> Cost:
+        """Both together."""
+        return Cost(self.gpus + other.gpus, self.cores + other.cores)
+
+    def within(self, other: Cost) -> bool:
+        """Whether `other` has it all."""
+        return self.gpus <= other.gpus and self.cores <= other.cores + 1e-9
+
+
+def cost_of(shape: Shape) -> Cost:
+    """GPUs and cores of all tasks."""
+    cores = shape.workers * shape.worker_cores + shape.servers * shape.server_cores
+    return Cost(shape.gpus, cores)
+
+
+def moved(spec: JobSpec, shape: Shape, axis: Axis, sign: int) -> Shape | None:
+    """The shape after one move, or None where the job cannot run so."""
+    worker = spec.roles[0]
+    gpus = shape.gpus // shape.workers
+    if axis in (Axis.SERVER, Axis.SERVER_CORE) and not shape.servers:
+        return None
+    match axis:
+        case Axis.SERVER:
+            count = shape.servers + sign
+            fits = count >= 1 and count in spec.counts(1)
+            return replace(shape, servers=count) if fits else None
+        case Axis.WORKER:
+            count = shape.workers + sign
+            fits = count in spec.counts(0)
+            return replace(shape, workers=count, gpus=count * gpus) if fits else None
+        case Axis.SERVER_CORE:
+            cores = shape.server_cores + sign
+            fits = round(1000 * cores) in spec.roles[1].cpus
+            return replace(shape, server_cores=cores) if fits else None
+        case Axis.WORKER_CORE:
+            cores = shape.worker_cores + sign
+            fits = round(1000 * cores) in worker.cpus
+            return replace(shape, worker_cores=cores) if fits else None
+        case Axis.GPU:
+            fits = gpus > 0 and gpus + sign in worker.gpu_counts
+            return replace(shape, gpus=(gpus + sign) * shape.workers) if fits else None
+
+
+def moves(spec: JobSpec, shape: Shape, sign: int) -> Iterator[tuple[Axis, Shape]]:
+    """Every possible move in one direction."""
+    for axis in Axis:
+        found = moved(spec, shape, axis, sign)
+        if found is not None:
+            yield axis, found
