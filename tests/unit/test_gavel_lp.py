@@ -93,6 +93,17 @@ def test_weights_and_scales_divide_the_time(name: str) -> None:
     assert shares == pytest.approx([0.25, 0.5, 0.5], abs=1e-6)
 
 
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("goal", GOALS)
+def test_a_type_without_gpus_has_no_part(goal: str, name: str) -> None:
+    three = [[10.0, 7.0, 40.0], [4.0, 0.0, 12.0]]
+    found = solve(a_program(goal, rates=three, gpus=[1, 0, 1]), name)
+    expected = solve(a_program(goal), name)
+    assert found["objective"] == expected["objective"]
+    assert np.array(found["shares"])[:, [0, 2]].tolist() == expected["shares"]
+    assert np.array(found["shares"])[:, 1].tolist() == [0.0, 0.0]
+
+
 def test_finish_time_fairness_does_not_forget_the_past() -> None:
     late = solve(a_program("ftf", elapsed_s=[200.0, 0.0]), "highs")
     soon = solve(a_program("ftf", elapsed_s=[0.0, 0.0]), "highs")

@@ -262,13 +262,13 @@ def test_dot_product_variants(case: str) -> None:
     assert score(f"dot-product@{words}", state, request) == (int(100 * (1 - product)), gpu)
 
 
-@pytest.mark.parametrize("dim", ["divide", "extend"])
 def test_dot_product_takes_the_first_of_equal_gpus() -> None:
     state = a_used_state(FOUR, [1000, 600, 400, 400])
     for policy in ("dot-product@share", "dot-product@divide", "dot-product@extend"):
         assert score(policy, state, sharing(6_400, 160))[1] == 2
 
 
+@pytest.mark.parametrize("dim", ["divide", "extend"])
 def test_dot_product_of_a_cpu_only_pod_where_no_gpu_is_left(dim: str) -> None:
     assert score(f"dot-product@{dim}", a_used_state(a_node(gpus=0)), cpu_only(1)) == (0, NONE)
     full = a_used_state(a_node(gpus=1), [0])

@@ -73,7 +73,7 @@ def test_shares_of_the_cluster_are_products_along_the_path() -> None:
             {"guaranteed_pct": 50, "maximum_pct": 40},
             "queue q: maximum_pct: maximum 40 % is below the guarantee (hint: at least 50)",
         ),
-        ({"user_limit_factor": 0}, "queue q: user_limit_factor: 0 is no factor (hint: above zero)"),
+        ({"user_limit_factor": 0}, "queue q: user_limit_factor: 0 is no factor (hint: above 0)"),
         ({"order": "fif"}, "queue q: order: unknown order 'fif' (hint: did you mean 'fifo'?)"),
         ({"name": "a.b"}, "queue a.b: name: 'a.b' is no queue name (hint: not empty, no dots)"),
         (

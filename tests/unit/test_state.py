@@ -152,6 +152,14 @@ def test_releasing_more_than_was_used_is_a_bug_and_changes_nothing(what: str) ->
     assert everything(state) == before
 
 
+def test_two_shares_of_a_gpu_are_not_released_as_a_whole_one() -> None:
+    state = a_small_state()
+    for part in (400, 600):
+        state.place(on(0, sharing(0, part), 0))
+    with pytest.raises(Bug, match="cannot release"):
+        state.release(on(0, exclusive(0, 1), 0))
+
+
 def test_the_message_names_the_node_and_what_is_free() -> None:
     state = a_small_state()
     state.place(on(0, sharing(1_000, 400), 1))

@@ -149,6 +149,8 @@ def run_all(
         for position, (policy, seed) in enumerate(tasks):
             yield position, run_once(experiment, policy, seed)
         return
+    # Compile once, here: workers that start together would each do it.
+    warm_up(place_policy(policies[0]))
     # A fresh interpreter per worker: forking a process that shows progress from a thread may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(

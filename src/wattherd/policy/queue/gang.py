@@ -7,6 +7,7 @@ not overtake it. Holds cost nobody a device that he has; as every run ends, a he
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -184,9 +185,88 @@ class Hold:
         return all(bool(usable[share.node]) for share in self.shares)
 
 
-def needs_of(holds: Iterable[Hold], nodes: int) -> Ints:
-    """What all of `holds` keep on each node (N, 3)."""
-    kept = np.zeros((nodes, 3), dtype=np.int64)
-    for hold in holds:
-        kept += hold.needs(nodes)
-    return kept
+class Kept:
+    """All holds of a plan, and what a job must leave alone because of them.
+
+    Within its own queue a job respects only holds that were confirmed in this plan, which are
+    those of jobs ahead of it in line.
+    """
+
+    def __init__(self, holds: dict[str, Hold], nodes: int) -> None:
+        """`holds` by job, oldest first, is the planner's memory and is changed in place."""
+        self._holds = holds
+        self._confirmed: dict[str, None] = {}
+        self._nothing = np.zeros((nodes, 3), dtype=np.int64)
+        self._strong: dict[tuple[str, bool], Ints] = {}
+        """What strong holds keep, by (queue, confirmed)."""
+        self._gpus: Counter[tuple[str, bool]] = Counter()
+        for job_id, hold in holds.items():
+            self._note(job_id, hold, 1)
+
+    def _note(self, job_id: str, hold: Hold, sign: int) -> None:
+        if hold.strong:
+            key = hold.queue, job_id in self._confirmed
+            needs = sign * hold.needs(len(self._nothing))
+            self._strong[key] = self._strong.get(key, self._nothing) + needs
+            self._gpus[key] += sign * hold.shape.gpus
+
+    def begin(self) -> None:
+        """Nothing is confirmed yet."""
+        for job_id in list(self._confirmed):
+            hold = self._holds[job_id]
+            self._note(job_id, hold, -1)
+            del self._confirmed[job_id]
+            self._note(job_id, hold, 1)
+
+    def confirm(self, job_id: str, hold: Hold) -> None:
+        """Hold room for a job, from now on or still."""
+        self.drop(job_id)
+        self._holds[job_id] = hold
+        self._confirmed[job_id] = None
+        self._note(job_id, hold, 1)
+
+    def drop(self, job_id: str) -> None:
+        """Give up a job's hold, if it has one."""
+        hold = self._holds.pop(job_id, None)
+        if hold is not None:
+            self._note(job_id, hold, -1)
+            self._confirmed.pop(job_id, None)
+
+    def owed(self, queue: str) -> int:
+        """GPUs of the confirmed strong holds of a queue."""
+        return self._gpus[queue, True]
+
+    def is_kept_in(self, queue: str) -> bool:
+        """Whether a job of the queue has a confirmed hold."""
+        return any(self._holds[job_id].queue == queue for job_id in self._confirmed)
+
+    def needs(self, queue: str, *, borrows: bool) -> Ints | None:
+        """What a job of `queue` must leave alone on each node (N, 3); None: nothing."""
+        needs = None
+        for key, kept in self._strong.items():
+            if self._gpus[key] and key != (queue, False):
+                needs = kept if needs is None else needs + kept
+        for hold in self._weak(queue, borrows=borrows):
+            kept = hold.needs(len(self._nothing))
+            needs = kept if needs is None else needs + kept
+        return needs
+
+    def gpus(self, queue: str, *, borrows: bool) -> Counter[str]:
+        """GPUs of the same holds by queue."""
+        gpus: Counter[str] = Counter()
+        for key, kept in self._gpus.items():
+            if key != (queue, False):
+                gpus[key[0]] += kept
+        for hold in self._weak(queue, borrows=borrows):
+            gpus[hold.queue] += hold.shape.gpus
+        return gpus
+
+    def _weak(self, queue: str, *, borrows: bool) -> Iterator[Hold]:
+        for job_id, hold in self._holds.items():
+            if not hold.strong and (job_id in self._confirmed if hold.queue == queue else borrows):
+                yield hold
+
+    def all_needs(self) -> Ints:
+        """What all holds keep on each node (N, 3)."""
+        kept = (hold.needs(len(self._nothing)) for hold in self._holds.values() if not hold.strong)
+        return sum(kept, sum(self._strong.values(), self._nothing))

@@ -57,18 +57,16 @@ def victims(
     able: Sequence[JobView],
     leaf_of: Callable[[JobView], str],
     limits: Mapping[str, int],
-    marks: Mapping[str, float],
 ) -> list[JobView]:
-    """Jobs to stop so that `holds` fill up, as far as every leaf's limit goes.
+    """Jobs to stop so that `holds` fill up, as far as every leaf's limit goes; `able` is ranked.
 
-    Marked jobs come first, so that their notice is not in vain; then the lowest priority, then
-    the newest. A job counts only if it is on a node where a hold lacks something. The last one of
-    a leaf may exceed the limit, for a gang cannot be stopped in part.
+    A job counts only if it is on a node where a hold lacks something. The last one of a leaf may
+    exceed the limit, for a gang cannot be stopped in part.
     """
     lacking = sum((hold.needs(len(room)) for hold in holds), room.free * 0) - room.free
     left = dict(limits)
     chosen: list[JobView] = []
-    for job in sorted(able, key=lambda job: _rank(job, marks)):
+    for job in able:
         name = leaf_of(job)
         helps = any((lacking[one.node] > 0).any() for one in job.wanted)
         if not helps or left[name] <= 0:
@@ -81,5 +79,6 @@ def victims(
     return chosen
 
 
-def _rank(job: JobView, marks: Mapping[str, float]) -> tuple[bool, int, int]:
+def rank(job: JobView, marks: Mapping[str, float]) -> tuple[bool, int, int]:
+    """Marked jobs go first, lest their notice be in vain; then low priority, then the newest."""
     return job.id not in marks, job.spec.priority, -job.number

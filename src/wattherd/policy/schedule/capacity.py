@@ -5,23 +5,24 @@ on the way to the root nor the user's limit is exceeded; idle capacity is lent t
 What a queue is owed and lacks is reclaimed: jobs of queues that hold more than their ideal amount
 get notice, and are stopped when the waiting time is over and the need still stands.
 
-Gangs change two things. The first job of a leaf that finds no room is given a hold on the devices
-it needs, so that smaller jobs cannot overtake it for ever; within the ideal amount of its queue the
-hold is strong and keeps everybody away, else only borrowers. And nothing is reclaimed but for a
-gang that can then start: devices on the nodes held for it.
+Gangs change two things. Jobs that their queue is owed and that find no room are given a strong
+hold on the devices they need, which keeps everybody away; the first in line of a leaf is given a
+weak one if its queue must first become smaller, which keeps away its own queue and borrowers. So
+nobody is overtaken for ever by smaller jobs. And nothing is reclaimed but for a gang that can then
+start: devices that are held for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
-from wattherd.policy.queue.gang import Hold, Room, Shape, needs_of, shapes
+from wattherd.policy.queue.gang import Hold, Kept, Room, Shape, shapes
 from wattherd.policy.queue.order import Line, capacity_of, vector_of
-from wattherd.policy.queue.reclaim import Reclaim, budgets, victims
+from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
 from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
 
 
@@ -57,8 +58,9 @@ class _Cycle:
         self.capacity = capacity_of(view)
         self.usage = Usage()
         self.jobs = {job.id: job for job in view.live()}
-        self.waiting: dict[str, list[JobView]] = {}
+        self.waiting: dict[str, dict[str, JobView]] = {}
         self.ideals: dict[str, float] = {}
+        self.kept = Kept(self.memory.holds, len(self.room))
         self.limited = False
         """Whether a user limit, which may rise when others are served, refused somebody."""
 
@@ -90,13 +92,13 @@ class _Cycle:
         if refusal is not None:
             self.draft.wait(job, refusal)
             return
-        self.waiting.setdefault(place.queue.name, []).append(job)
+        self.waiting.setdefault(place.queue.name, {})[job.id] = job
 
     def _demand(self) -> dict[str, float]:
         """What every leaf holds or waits for, no user counting beyond what he may ever hold."""
         asked = dict(self.usage.users)
         for name, jobs in self.waiting.items():
-            for job in jobs:
+            for job in jobs.values():
                 key = name, job.spec.user
                 asked[key] = asked.get(key, 0) + next(shapes(job.spec)).gpus
         demand: dict[str, float] = {}
@@ -107,25 +109,25 @@ class _Cycle:
 
     def _drop_stale_holds(self) -> None:
         usable = self.view.usable()
-        waiting = {job.id for jobs in self.waiting.values() for job in jobs}
         for job_id, hold in list(self.memory.holds.items()):
-            if job_id not in waiting or not hold.stands(usable) or not self._deserves(hold):
-                del self.memory.holds[job_id]
-
-    def _deserves(self, hold: Hold) -> bool:
-        return hold.shape.gpus <= self.ideals[hold.queue] + ROUNDING
+            if job_id not in self.waiting.get(hold.queue, {}) or not hold.stands(usable):
+                self.kept.drop(job_id)
 
     # Serving --------------------------------------------------------------------------------------
 
     def _serve(self) -> bool:
         """Offer every waiting job what is free, once; whether any was started."""
         lines = {
-            name: Line(self.tree[name].queue.order, jobs, self.view.now_s)
+            name: Line(self.tree[name].queue.order, jobs.values(), self.view.now_s)
             for name, jobs in self.waiting.items()
         }
-        active = {name: len({job.spec.user for job in jobs}) for name, jobs in self.waiting.items()}
+        active = {
+            name: len({job.spec.user for job in jobs.values()})
+            for name, jobs in self.waiting.items()
+        }
         blocked: dict[tuple[str, str], Reason] = {}
         self.limited, started = False, False
+        self.kept.begin()
         while (
             name := next_leaf(self.tree, self.usage, self.total, lines.__contains__)
         ) is not None:
@@ -139,7 +141,7 @@ class _Cycle:
                 started |= self._offer(job, self.tree[name])
                 continue
             self.limited, blocked[key] = True, refusal
-            self.memory.holds.pop(job.id, None)
+            self.kept.drop(job.id)
             self.draft.wait(job, refusal)
         return started
 
@@ -163,12 +165,13 @@ class _Cycle:
 
     def _offer(self, job: JobView, place: Place) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
-        refusal, guarded = None, False
+        refusal, guarded, old = None, False, self.memory.holds.get(job.id)
+        self.kept.drop(job.id)
         for shape in shapes(job.spec):
-            refusal = self._over_maximum(job, place, shape.gpus)
+            refusal = self._over_maximum(place, shape.gpus)
             if refusal is not None:
                 continue
-            room = self._room_for(job.id, place, shape.gpus)
+            room = self._room_for(place, shape.gpus)
             shares = room.place(shape)
             if shares is None:
                 refusal = _no_room(shape.gpus, room, self.view.now_s)
@@ -181,71 +184,62 @@ class _Cycle:
         assert refusal is not None  # noqa: S101 - every job has a shape
         self.draft.wait(job, refusal)
         if not guarded:
-            self._hold_for(job, place, shape)
+            self._hold_for(job, place, shape, old)
         return False
 
     def _started(self, job: JobView, place: Place, shape: Shape, shares: Sequence[Share]) -> None:
         self.room.take(job.spec, shares)
         self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
-        self.memory.holds.pop(job.id, None)
-        self.waiting[place.queue.name].remove(job)
+        del self.waiting[place.queue.name][job.id]
 
     # Room and holds -------------------------------------------------------------------------------
 
-    def _respected(self, job_id: str, place: Place, gpus: int) -> Iterator[Hold]:
-        """Holds that a job may not touch: of its own leaf, strong ones, and all if it borrows."""
-        name = place.queue.name
-        borrows = self.usage.queues[name] + gpus > self.ideals[name] + ROUNDING
-        for other, hold in self.memory.holds.items():
-            if other != job_id and (hold.strong or borrows or hold.queue == name):
-                yield hold
+    def _borrows(self, name: str, gpus: int) -> bool:
+        return self.usage.queues[name] + gpus > self.ideals[name] + ROUNDING
 
-    def _over_maximum(self, job: JobView, place: Place, gpus: int) -> Reason | None:
+    def _over_maximum(self, place: Place, gpus: int) -> Reason | None:
         """Why a queue on the way to the root may hold no more, holds counted, or None."""
-        holds = list(self._respected(job.id, place, gpus))
+        leaf = place.queue.name
+        kept = self.kept.gpus(leaf, borrows=self._borrows(leaf, gpus))
         for name in place.ancestors:
             most = self.tree[name].maximum * self.total
-            kept = sum(h.shape.gpus for h in holds if name in self.tree[h.queue].ancestors)
-            used = self.usage.queues[name] + kept
+            ahead = sum(n for leaf, n in kept.items() if name in self.tree[leaf].ancestors)
+            used = self.usage.queues[name] + ahead
             if used + gpus > most + ROUNDING:
                 own = f"queue {name!r} may hold {most:g} GPUs"
-                why = f"{own}, {kept} of them kept for jobs that came first" if kept else own
+                why = f"{own}, {ahead} of them kept for jobs that came first" if ahead else own
                 return quota_exceeded(gpus, used, most, why, self.view.now_s)
         return None
 
-    def _room_for(self, job_id: str, place: Place, gpus: int) -> Room:
-        holds = list(self._respected(job_id, place, gpus))
-        return self.room.without(needs_of(holds, len(self.room))) if holds else self.room
+    def _room_for(self, place: Place, gpus: int) -> Room:
+        leaf = place.queue.name
+        needs = self.kept.needs(leaf, borrows=self._borrows(leaf, gpus))
+        return self.room if needs is None else self.room.without(needs)
 
-    def _hold_for(self, job: JobView, place: Place, shape: Shape) -> None:
-        """Keep room for the first in its line that finds none, if its queue can ever have it."""
-        name, holds = place.queue.name, self.memory.holds
+    def _hold_for(self, job: JobView, place: Place, shape: Shape, old: Hold | None) -> None:
+        """Keep room for a job that finds none, if its queue is owed it or can come to have it."""
+        name = place.queue.name
         due = self.ideals[name] + ROUNDING
-        rivals = [other for other, hold in holds.items() if hold.queue == name and other != job.id]
-        if any(self.jobs[other].spec.priority >= job.spec.priority for other in rivals):
+        strong = self.usage.queues[name] + self.kept.owed(name) + shape.gpus <= due
+        if not strong and (shape.gpus > due or self.kept.is_kept_in(name)):
             return
-        if shape.gpus > due:
-            return
-        for other in rivals:
-            del holds[other]
-        strong = self.usage.queues[name] + shape.gpus <= due
-        old = holds.get(job.id)
-        shares = old.shares if old and old.shape == shape else self._aim(job.id, shape, ())
+        shares = old.shares if old and old.shape == shape else self._aim(shape, ())
         if shares:
-            holds[job.id] = Hold(shape, shares, name, strong)
+            self.kept.confirm(job.id, Hold(shape, shares, name, strong))
 
-    def _aim(self, job_id: str, shape: Shape, spared: Sequence[JobView]) -> tuple[Share, ...]:
-        """Where to hold room: on what is free or may be reclaimed, else on whole nodes."""
-        others = [hold for other, hold in self.memory.holds.items() if other != job_id]
-        taken = needs_of(others, len(self.room))
-        soon = self.room.copy()
-        for job in spared:
+    def _aim(self, shape: Shape, able: Sequence[JobView]) -> tuple[Share, ...]:
+        """Where to hold room: beside other holds, where the fewest of `able` must go, in order.
+
+        If that is nowhere (or nobody is able), on nodes that will be free in the end.
+        """
+        taken, soon = self.kept.all_needs(), self.room.copy()
+        for job in able:
             soon.give(job.wanted)
-        for room in (soon, Room.whole(self.view)) if spared else (Room.whole(self.view),):
-            shares = room.without(taken).place(shape)
+            shares = soon.without(taken).place(shape)
             if shares is not None:
                 return tuple(shares)
-        return ()
+        shares = Room.whole(self.view).without(taken).place(shape)
+        return tuple(shares or ())
 
     # Taking back ----------------------------------------------------------------------------------
 
@@ -259,26 +253,37 @@ class _Cycle:
         if not owed or not able:
             self.memory.marks.clear()
             return
-        for job_id in owed:
-            self._aim_again(job_id, able)
+        able.sort(key=lambda job: rank(job, self.memory.marks))
         limits = budgets(reclaim, over, self.total)
+        self._aim_again(owed, able, sum(limits.values()))
         holds = [self.memory.holds[job_id] for job_id in owed]
-        chosen = victims(self.room, holds, able, self._leaf, limits, self.memory.marks)
-        self._mark(chosen, reclaim, owed)
+        self._mark(victims(self.room, holds, able, self._leaf, limits), reclaim, owed)
 
     def _leaf(self, job: JobView) -> str:
         place = self.tree.leaf(job.spec.queue)
         return place.queue.name if place else ""
 
-    def _aim_again(self, job_id: str, able: Sequence[JobView]) -> None:
-        """Move a hold to where room can be reclaimed, unless it can where it is."""
-        hold = self.memory.holds[job_id]
+    def _aim_again(self, owed: Sequence[str], able: Sequence[JobView], limit: int) -> None:
+        """Move holds to where room comes soonest, unless marked jobs make it where they are.
+
+        Those for which this plan will not stop anybody, its `limit` being used up, stay as well.
+        """
         soon = self.room.copy()
         for job in able:
-            soon.give(job.wanted)
-        if (hold.needs(len(soon)) > soon.free).any():
-            shares = self._aim(job_id, hold.shape, able)
-            self.memory.holds[job_id] = Hold(hold.shape, shares or hold.shares, hold.queue)
+            if job.id in self.memory.marks:
+                soon.give(job.wanted)
+        for job_id in owed:
+            hold = self.memory.holds[job_id]
+            needs = hold.needs(len(soon))
+            if (needs <= soon.free).all():
+                soon.free -= needs
+                continue
+            if limit <= 0:
+                return
+            limit -= hold.shape.gpus
+            self.kept.drop(job_id)
+            shares = self._aim(hold.shape, able) or hold.shares
+            self.kept.confirm(job_id, Hold(hold.shape, shares, hold.queue))
 
     def _mark(self, chosen: Sequence[JobView], reclaim: Reclaim, owed: Sequence[str]) -> None:
         now_s, marks = self.view.now_s, self.memory.marks

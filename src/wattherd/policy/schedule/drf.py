@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.queue.drf import Vector, dominant_share
-from wattherd.policy.queue.gang import Hold, Room, Shape, needs_of, shapes
+from wattherd.policy.queue.gang import Hold, Room, Shape, shapes
 from wattherd.policy.queue.order import capacity_of, vector_of
 
 OWNERS: Mapping[str, Callable[[JobView], str]] = {
@@ -105,8 +105,10 @@ class _Cycle:
         self._hold_for(job, shape)
 
     def _room_for(self, job_id: str) -> Room:
-        others = [hold for other, hold in self.holds.items() if other != job_id]
-        return self.room.without(needs_of(others, len(self.room))) if others else self.room
+        for other, hold in self.holds.items():
+            if other != job_id:
+                return self.room.without(hold.needs(len(self.room)))
+        return self.room
 
     def _hold_for(self, job: JobView, shape: Shape) -> None:
         """Only the first to find no room is given a hold, and keeps it until it starts."""

@@ -88,7 +88,8 @@ class LossForesight:
 
     def steps_left(self, job: JobView, memory: dict[str, Any]) -> float | None:
         """By the curve; without a judge, what the user would wait for where there is no end."""
-        belief, seen = self.beliefs.get(job.id), memory.get(job.id)
+        belief = self.beliefs.get(job.id)
+        seen: _Seen | None = memory.get(job.id)
         if belief is None or seen is None:
             return None
         if seen.predictable and seen.looked is not None:

@@ -55,14 +55,17 @@ class _Memory:
     account: Account
     shuffle: Shuffle
     alone: Alone = field(default_factory=Alone)
+    count: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     gpus: list[int] = field(default_factory=list)
-    rates: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
+    rates: dict[tuple[str, int, int], tuple[float, ...]] = field(default_factory=dict)
     slots: list[_Slot] = field(default_factory=list)
     changed: bool = True
     asked: str = ""
     asked_for: list[str] = field(default_factory=list)
     awaited: bool = False
     """Whether a wake-up is on its way."""
+    unmet: bool = False
+    """Whether jobs came while an answer was awaited."""
     began_s: float = 0.0
     next_s: float = 0.0
 
@@ -109,6 +112,7 @@ class Gavel:
             draft.wake_at(view.now_s)
             memory.awaited = True
         else:
+            memory.unmet |= bool(view.entered())
             _greet(view, draft, memory)
 
     def _remembered(self, view: View) -> _Memory:
@@ -150,29 +154,35 @@ class Gavel:
         """See who came and went, and which GPUs there are."""
         count = view.gpus_per_node()
         gpus = [int(count[memory.node_type == j].sum()) for j in range(len(memory.types))]
-        if gpus != memory.gpus:
-            memory.gpus, memory.rates, memory.changed = gpus, {}, True
+        if not np.array_equal(count, memory.count):
+            memory.count, memory.gpus, memory.rates, memory.changed = count, gpus, {}, True
+        memory.unmet = False
         jobs = {job.id: job for job in view.live()}
         for gone in [name for name in memory.account.standings if name not in jobs]:
             memory.account.leave(gone)
             memory.changed = True
         for job in jobs.values():
-            if job.id in memory.account.standings:
-                continue
-            if any(self._rates(memory, job)):
+            known, able = job.id in memory.account.standings, any(self._rates(memory, job))
+            if able and not known:
                 memory.account.enter(job.id, job.number)
-                memory.changed = True
-            else:
+            elif known and not able:
+                memory.account.leave(job.id)
+            memory.changed |= able != known
+            if not able and not job.wanted:
                 draft.wait(job, _nowhere(job, max(gpus, default=0), view.now_s))
 
     def _rates(self, memory: _Memory, job: JobView) -> tuple[float, ...]:
         """Steps per second on every type, 0 where it does not run or never fits."""
-        kind, scale = key = job.spec.profile, job.spec.gpus
+        role = job.spec.roles[0]
+        key = job.spec.profile, job.spec.gpus, role.gpu_count
         known = memory.rates.get(key)
         if known is None:
+            tasks = memory.count // max(role.gpu_count, 1)
             known = memory.rates[key] = tuple(
-                self.table.rate(name, kind, scale) if gpus >= scale else 0.0
-                for name, gpus in zip(memory.types, memory.gpus, strict=True)
+                self.table.rate(name, job.spec.profile, job.spec.gpus)
+                if tasks[memory.node_type == j].sum() >= role.count
+                else 0.0
+                for j, name in enumerate(memory.types)
             )
         return known
 
@@ -223,6 +233,9 @@ class Gavel:
                 memory.account.reset_s = 0.0
             if not self._ask(view, draft, memory):
                 self._fill(view, draft, memory)
+        elif memory.unmet:
+            draft.wake_at(view.now_s)
+            memory.awaited = True
 
     def _choose(self, memory: _Memory, jobs: Mapping[str, JobView]) -> dict[str, int]:
         """Who runs on which type, furthest behind first; one without share may hold a place."""
@@ -262,16 +275,16 @@ class Gavel:
                 moves = at is not None
                 why = StopReason.MIGRATED if moves else StopReason.PREEMPTED_FOR_PRIORITY
                 draft.stop(job, why)
-        _place(draft, memory, [(jobs[name], at) for name, at in chosen.items()])
-        for job in jobs.values():
-            if job.wanted:
-                memory.slots.append(self._slot(memory, job, chosen[job.id], now_s))
-            elif job.id not in chosen:
-                draft.wait(job, _waits(job, memory, now_s))
+        _place(draft, memory, [(jobs[name], at) for name, at in chosen.items()], now_s)
+        running = [job for job in jobs.values() if job.wanted]
+        memory.slots = [self._slot(memory, job, chosen[job.id], now_s) for job in running]
         end_s = max((slot.finish_s for slot in memory.slots), default=now_s)
         memory.next_s = end_s if end_s > now_s else now_s + self.round_s
         draft.wake_at(memory.next_s)
         memory.awaited = True
+        for job in jobs.values():
+            if not job.wanted and job.id not in chosen:
+                draft.wait(job, _waits(job, memory, now_s))
 
     def _slot(self, memory: _Memory, job: JobView, worker_type: int, now_s: float) -> _Slot:
         rate = self._rates(memory, job)[worker_type]
@@ -287,21 +300,24 @@ def _left(job: JobView) -> int | None:
     return None if job.spec.steps is None else job.spec.steps - int(job.progress)
 
 
-def _place(draft: Draft, memory: _Memory, chosen: Sequence[tuple[JobView, int]]) -> None:
+def _place(
+    draft: Draft, memory: _Memory, chosen: Sequence[tuple[JobView, int]], now_s: float
+) -> None:
     """Give newcomers of the round their devices, the largest first: on one node if one has room."""
-    free = draft.free_gpus()
     for job, worker_type in sorted(chosen, key=lambda pair: -pair[0].spec.gpus):
         if job.wanted:
             continue
-        there = np.where(memory.node_type == worker_type, free, 0)
-        roomy = np.flatnonzero(there >= job.spec.gpus)
+        tasks = job.spec.roles[0].count
+        room = np.where(memory.node_type == worker_type, draft.room(job), 0)
+        roomy = np.flatnonzero(room >= tasks)
         if len(roomy):
-            shares = [Share(int(roomy[np.argmin(there[roomy])]), job.spec.gpus)]
+            shares = [Share(int(roomy[np.argmin(room[roomy])]), tasks)]
         else:
-            shares = most_free(there, job.spec.gpus) or []
-        if shares and draft.start(job, shares) is None:
-            for share in shares:
-                free[share.node] -= share.tasks
+            shares = most_free(room, tasks) or []
+        if shares:
+            draft.start(job, shares)
+        else:
+            draft.wait(job, _fragmented(tasks, int(room.sum()), now_s))
 
 
 def _greet(view: View, draft: Draft, memory: _Memory) -> None:
@@ -319,6 +335,17 @@ def _waits(job: JobView, memory: _Memory, now_s: float) -> Reason:
         available=0,
         unit="GPUs of one type",
         unblocks=f"others are further behind their share; next round at {memory.next_s:.0f} s",
+    )
+
+
+def _fragmented(asked: int, available: int, now_s: float) -> Reason:
+    return Reason(
+        code=ReasonCode.FRAGMENTED,
+        since_s=now_s,
+        asked=asked,
+        available=available,
+        unit="tasks on one type",
+        unblocks="its turn has come, but what is free lies scattered",
     )
 
 

@@ -70,20 +70,29 @@ def solve(payload: Payload, name: str) -> Result:
     else:
         shares = _level(_levels(asked), asked, name)
     shares = shares.clip(0.0, 1.0)
-    return {"shares": shares.tolist(), "objective": objective(asked, shares), "solver": name}
+    whole = np.zeros(np.shape(payload["rates"]))
+    whole[:, _present(payload)] = shares
+    return {"shares": whole.tolist(), "objective": objective(asked, shares), "solver": name}
+
+
+def _present(payload: Payload) -> NDArray[np.bool_]:
+    """Which types have GPUs; the others have no part in a program (all of them may be lost)."""
+    return np.array(payload["gpus"], dtype=np.float64) > 0
 
 
 def _arrays(payload: Payload) -> Asked:
     goal = payload["goal"]
     if goal not in GOALS:
         raise Bug(f"no Gavel goal {goal!r}")
-    rates = np.array(payload["rates"], dtype=np.float64)
+    present = _present(payload)
+    rates = np.array(payload["rates"], dtype=np.float64)[:, present]
+    gpus = np.array(payload["gpus"], dtype=np.float64)[present]
     empty = [0.0] * len(rates)
     columns = {
         name: np.array(payload.get(name, empty), dtype=np.float64)
-        for name in ("scale", "weights", "gpus", "steps", "elapsed_s", "isolated_s")
+        for name in ("scale", "weights", "steps", "elapsed_s", "isolated_s")
     }
-    return Asked(goal=goal, rates=rates, **columns)
+    return Asked(goal=goal, rates=rates, gpus=gpus, **columns)
 
 
 def objective(asked: Asked, shares: Floats) -> float:

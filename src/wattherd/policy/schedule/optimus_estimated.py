@@ -1,0 +1,156 @@
+"""Optimus (Peng et al., EuroSys'18) as a cluster could run it: on fitted speed and loss curves.
+
+`optimus` knows true step times and true remaining iterations; this one believes what it fits, of
+every job. Each interval all jobs get one worker and one parameter server in order of submission,
+as far as they fit; then one task at a time goes to the job whose remaining time it shortens most
+per dominant share of the cluster, until nobody gains. Where a loss curve shows no end, the steps
+after which its user would give up are taken. Gains of jobs with few reports are damped, since their
+fit is poor (section 4.1). A running job keeps its shape unless the new one saves more than a
+restart costs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from wattherd.estimate.shapes import asked_shape, shape_of
+from wattherd.estimate.speed import Shape
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.schedule.foresight import Foresight
+from wattherd.policy.schedule.placing import Room
+from wattherd.policy.schedule.resize import Axis, Cost, cost_of, moved
+
+INTERVAL_S = 600.0
+DAMPED = 0.95
+YOUNG_S = 1800.0
+"""Gains of jobs that have run for less are multiplied by DAMPED."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    seen: dict[str, Any] = field(default_factory=dict)
+    planned_s: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimusEstimated:
+    """Sizes by servers and workers; cores and GPUs of a task stay as asked for."""
+
+    foresight: Foresight
+    interval_s: float = INTERVAL_S
+    pause_s: float = 60.0
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Take reports in; size and place at every interval."""
+        memory: _Memory = view.memory.setdefault("optimus-estimated", _Memory())
+        jobs = view.live()
+        self.foresight.forget({job.id: job for job in jobs}, memory.seen)
+        for job in jobs:
+            self.foresight.note(job, memory.seen)
+        if view.now_s >= memory.planned_s + self.interval_s:
+            memory.planned_s = view.now_s
+            self._place(view, draft, self._sizes(view, memory, jobs))
+        if jobs:
+            soon_s = min(view.now_s + 60.0, memory.planned_s + self.interval_s)
+            draft.wake_at(max(soon_s, view.now_s))
+
+    def _sizes(self, view: View, memory: _Memory, jobs: Sequence[JobView]) -> dict[str, Shape]:
+        """The shape of every job that gets anything."""
+        whole = _whole(view)
+        shapes: dict[str, Shape] = {}
+        free = whole
+        for job in jobs:
+            least = _least(job)
+            if cost_of(least).within(free):
+                shapes[job.id] = least
+                free = free - cost_of(least)
+        by_id = {job.id: job for job in jobs}
+        gains = [self._gain(view, memory, by_id[name], shapes[name], whole) for name in shapes]
+        heap = [gain for gain in gains if gain is not None]
+        heapq.heapify(heap)
+        while heap:
+            _, _, name, shape = heapq.heappop(heap)
+            extra = cost_of(shape) - cost_of(shapes[name])
+            if not extra.within(free):
+                continue
+            shapes[name], free = shape, free - extra
+            another = self._gain(view, memory, by_id[name], shape, whole)
+            if another is not None:
+                heapq.heappush(heap, another)
+        return shapes
+
+    def _gain(
+        self, view: View, memory: _Memory, job: JobView, shape: Shape, whole: Cost
+    ) -> tuple[float, int, str, Shape] | None:
+        """(minus the best gain per share, number, id, shape after), None if nothing is gained."""
+        left = self.foresight.steps_left(job, memory.seen)
+        now_s = self.foresight.step_s(job, shape)
+        if left is None or now_s is None:
+            return None
+        damped = DAMPED if job.service_s(view.now_s) < YOUNG_S else 1.0
+        found = []
+        for axis in (Axis.WORKER, Axis.SERVER):
+            after = moved(job.spec, shape, axis, 1)
+            step_s = None if after is None else self.foresight.step_s(job, after)
+            if after is None or step_s is None or step_s >= now_s:
+                continue
+            extra = cost_of(after) - cost_of(shape)
+            share = max(extra.gpus / max(whole.gpus, 1), extra.cores / max(whole.cores, 1.0))
+            found.append((-damped * left * (now_s - step_s) / share, job.number, job.id, after))
+        return min(found, key=lambda one: one[:2]) if found else None
+
+    def _place(self, view: View, draft: Draft, shapes: dict[str, Shape]) -> None:
+        jobs = sorted(view.live(), key=lambda job: (_demand(shapes.get(job.id)), job.number))
+        for job in jobs:
+            if job.wanted and self._moves(job, shapes.get(job.id)):
+                why = StopReason.RESIZED
+                if job.id not in shapes:
+                    why = StopReason.PREEMPTED_FOR_PRIORITY
+                draft.stop(job, why)
+        room = Room.of(draft)
+        for job in jobs:
+            if job.wanted:
+                continue
+            shares = room.place(shapes[job.id]) if job.id in shapes else None
+            if shares is None:
+                shares = room.place(_least(job))
+            if shares is None or draft.start(job, shares) is not None:
+                draft.wait(job, _waits(job, view.now_s))
+
+    def _moves(self, job: JobView, shape: Shape | None) -> bool:
+        """Whether a running job is to be stopped: for others, or because another shape pays."""
+        ran = shape_of(job.spec, job.wanted)
+        return shape is None or ran != shape
+
+
+def _demand(shape: Shape | None) -> float:
+    return math.inf if shape is None else shape.gpus + shape.workers + shape.servers
+
+
+def _least(job: JobView) -> Shape:
+    """One worker and one parameter server of the size that was asked for."""
+    asked = asked_shape(job.spec)
+    return replace(
+        asked, workers=1, servers=min(asked.servers, 1), gpus=asked.gpus // asked.workers
+    )
+
+
+def _whole(view: View) -> Cost:
+    cores = sum(node.cpu_milli for node in view.nodes()) / 1000
+    return Cost(int(view.gpus_per_node().sum()), cores)
+
+
+def _waits(job: JobView, now_s: float) -> Reason:
+    return Reason(
+        code=ReasonCode.WAITING_FOR_GPUS,
+        since_s=now_s,
+        asked=_least(job).gpus,
+        available=0,
+        unit="GPUs",
+        unblocks="every running job already has a single worker, or the next interval",
+    )
