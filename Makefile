@@ -58,8 +58,10 @@ reproduce: .venv/.dev ## both placement papers, every figure (about ten minutes)
 	@$(WATTHERD) reproduce fgd-atc23
 	@$(WATTHERD) reproduce pwr-ccgrid25
 
-lock: .venv/.dev ## renew uv.lock
-	@.venv/bin/uv lock
+lock: .venv/.dev ## renew requirements.lock: every version and hash, resolved by uv
+	@.venv/bin/uv lock --upgrade
+	@.venv/bin/uv export --quiet --all-extras --all-groups --no-emit-project \
+	  --format requirements-txt --output-file requirements.lock
 
 clean: ## remove what these targets made
 	@rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -183,7 +183,7 @@ IDLE = [
     a_job("b", 2100.0, steps=400),
     a_job("c", 9000.0, steps=400),
 ]
-"""a is allotted at 2000 s and ends at 2200 s; b comes too late for that, and nobody else is there."""
+"""a is allotted at 2000 s and ends at 2200 s; b comes too late for that and is alone then."""
 
 
 def test_an_idle_cluster_has_shares_worked_out_at_once() -> None:

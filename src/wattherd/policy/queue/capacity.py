@@ -134,7 +134,7 @@ def user_limit(place: Place, total: int, *, used: int, asked: int, active: int) 
     even = present / max(active, 1)
     floor = present * place.queue.user_limit_pct / 100
     most = place.queue.user_limit_factor * guaranteed
-    return min(math.ceil(max(even, floor) - ROUNDING), most, place.maximum * total)
+    return min(math.ceil(max(even, floor) - ROUNDING), most)
 
 
 def next_leaf(

@@ -191,8 +191,7 @@ class QueueTree:
 
     def user_most(self, place: Place, total: int) -> float:
         """GPUs one user may hold in a leaf, however idle the cluster is."""
-        most = place.queue.user_limit_factor * place.guaranteed * total
-        return min(most, place.maximum * total)
+        return place.queue.user_limit_factor * place.guaranteed * total
 
     def _is_below(self, queue: str, ancestor: str) -> bool:
         leaf = self.leaf(queue)

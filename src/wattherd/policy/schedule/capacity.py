@@ -202,12 +202,14 @@ class _Cycle:
         leaf = place.queue.name
         kept = self.kept.gpus(leaf, borrows=self._borrows(leaf, gpus))
         for name in place.ancestors:
-            most = self.tree[name].maximum * self.total
-            ahead = sum(n for leaf, n in kept.items() if name in self.tree[leaf].ancestors)
-            used = self.usage.queues[name] + ahead
-            if used + gpus > most + ROUNDING:
-                own = f"queue {name!r} may hold {most:g} GPUs"
-                why = f"{own}, {ahead} of them kept for jobs that came first" if ahead else own
+            if self.tree[name].maximum >= 1:
+                continue  # what is free on the nodes tells more
+            used, most = self.usage.queues[name], self.tree[name].maximum * self.total
+            ahead = sum(n for other, n in kept.items() if name in self.tree[other].ancestors)
+            if used + ahead + gpus > most + ROUNDING:
+                why = f"queue {name!r} may hold {most:g} GPUs"
+                if used + gpus <= most + ROUNDING:
+                    why, most = f"{why}, {ahead} are kept for jobs that came first", most - ahead
                 return quota_exceeded(gpus, used, most, why, self.view.now_s)
         return None
 

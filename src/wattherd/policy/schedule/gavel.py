@@ -169,20 +169,17 @@ class Gavel:
                 memory.account.leave(job.id)
             memory.changed |= able != known
             if not able and not job.wanted:
-                draft.wait(job, _nowhere(job, max(gpus, default=0), view.now_s))
+                draft.wait(job, _nowhere(job, _tasks(memory, job), view.now_s))
 
     def _rates(self, memory: _Memory, job: JobView) -> tuple[float, ...]:
         """Steps per second on every type, 0 where it does not run or never fits."""
-        role = job.spec.roles[0]
-        key = job.spec.profile, job.spec.gpus, role.gpu_count
+        role, kind, scale = job.spec.roles[0], job.spec.profile, job.spec.gpus
+        key = kind, scale, role.gpu_count
         known = memory.rates.get(key)
         if known is None:
-            tasks = memory.count // max(role.gpu_count, 1)
             known = memory.rates[key] = tuple(
-                self.table.rate(name, job.spec.profile, job.spec.gpus)
-                if tasks[memory.node_type == j].sum() >= role.count
-                else 0.0
-                for j, name in enumerate(memory.types)
+                self.table.rate(name, kind, scale) if tasks >= role.count else 0.0
+                for name, tasks in zip(memory.types, _tasks(memory, job), strict=True)
             )
         return known
 
@@ -349,12 +346,18 @@ def _fragmented(asked: int, available: int, now_s: float) -> Reason:
     )
 
 
-def _nowhere(job: JobView, most: int, now_s: float) -> Reason:
+def _tasks(memory: _Memory, job: JobView) -> list[int]:
+    """How many of the job's tasks the GPUs of each type could hold if all were free."""
+    each = memory.count // max(job.spec.roles[0].gpu_count, 1)
+    return [int(each[memory.node_type == j].sum()) for j in range(len(memory.types))]
+
+
+def _nowhere(job: JobView, tasks: Sequence[int], now_s: float) -> Reason:
     return Reason(
         code=ReasonCode.NEVER_FITS,
         since_s=now_s,
-        asked=job.spec.gpus,
-        available=most,
-        unit="GPUs of one type",
-        unblocks=f"no type has that many and a measured throughput of {job.spec.profile!r}",
+        asked=job.spec.roles[0].count,
+        available=max(tasks, default=0),
+        unit="tasks on one type",
+        unblocks=f"no type holds that many and has a throughput of {job.spec.profile!r}",
     )
