@@ -106,9 +106,7 @@ class Shell:
         order, run.cap_order = run.cap_order, None
         assert order is not None
         self.deliver(
-            CapApplied(
-                at_s=self.now_s, job_id=run.job_id, attempt=run.attempt, cap_w=order.cap_w
-            )
+            CapApplied(at_s=self.now_s, job_id=run.job_id, attempt=run.attempt, cap_w=order.cap_w)
         )
 
     def wake(self) -> None:

@@ -202,9 +202,7 @@ class CoreMachine(RuleBasedStateMachine):
     def start_of_nothing(self, job_id: str, attempt: int) -> None:
         """News of runs that are over, or never were."""
         if (job_id, attempt) not in self.shell.runs:
-            self.shell.deliver(
-                JobStarted(at_s=self.shell.now_s, job_id=job_id, attempt=attempt)
-            )
+            self.shell.deliver(JobStarted(at_s=self.shell.now_s, job_id=job_id, attempt=attempt))
 
     def teardown(self) -> None:
         if not hasattr(self, "shell"):

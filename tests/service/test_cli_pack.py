@@ -675,6 +675,35 @@ def test_without_a_command_the_help_is_shown_once(wattherd: Run, arguments: list
     assert "error" not in shown
 
 
+# --- the same question with departures --------------------------------------------------------
+
+
+def churn(folder: Path, *more: object) -> list[object]:
+    inputs = ("--nodes", folder / "nodes.csv", "--pods", folder / "pods.csv", "--policy", "fgd")
+    return ["sim", "churn", *inputs, "-o", "json", *more]
+
+
+@pytest.mark.parametrize("arrivals", [1, 200])
+def test_churn_averages_over_any_number_of_arrivals(
+    given: Path, wattherd: Run, arrivals: int
+) -> None:
+    result = wattherd(*churn(given, "--arrivals", arrivals, "--load", "0.001"))
+    assert (result.code, result.err) == (0, "")
+    (run,) = result.document["runs"]
+    assert run["arrivals"] >= arrivals
+    assert 0 <= run["allocated_pct"] <= 100
+
+
+def test_churn_on_a_cluster_without_gpus_is_one_line(folder: Path, wattherd: Run) -> None:
+    content("nodes.csv", b"sn,cpu_milli,memory_mib,gpu,model\nn,1000,1,0,\n")(folder)
+    one_line(wattherd(*churn(folder)), ["the cluster has no GPU", "hint:"])
+
+
+def test_churn_of_pods_without_run_times_is_one_line(folder: Path, wattherd: Run) -> None:
+    content("pods.csv", b"name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,9\n")(folder)
+    one_line(wattherd(*churn(folder)), ["deletion_time", "no GPU pod has a run time", "hint:"])
+
+
 # --- debugging, pipes, start-up --------------------------------------------------------------
 
 

@@ -131,8 +131,19 @@ def test_user_limit_of_25_percent_on_a_hundred_gpus(users: int, each: int) -> No
     )
     assert sum(held) == 100
     assert held[-1] == each
-    if users > 3:
-        assert story.why("0-99" if users == 5 else "1-99").startswith("QuotaExceeded")
+
+
+def test_who_is_at_the_user_limit_is_told_so_and_wider_first_gangs_are_let_in() -> None:
+    tree = QueueTree(Queue(name="a", user_limit_pct=25))
+    jobs = [*many("ann", 8, queue="a", user="ann"), a_job("bob", 5, queue="a", user="bob")]
+    early = Story(Capacity(tree=tree), a_cluster(8), jobs, until_s=50.0, round_s=10.0)
+    assert sorted(early.running()) == ["ann0", "ann1", "ann2", "ann3"]
+    assert early.why("ann4") == (
+        "QuotaExceeded: asked 1 GPUs, in use 4 GPUs, available 0 GPUs "
+        "(2 users share the queue; each may hold 4 GPUs of queue 'a')"
+    )
+    story = Story(Capacity(tree=tree), a_cluster(8), jobs, round_s=10.0)
+    assert story.starts("bob") == [210.0]  # those who asked before him come first
 
 
 def test_stuck_at_ninety_percent_tells_which_knob_does_it() -> None:

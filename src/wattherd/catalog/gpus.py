@@ -117,7 +117,7 @@ _TRACES = (
         idle_w=29,
         max_w=149,
         memory_mib=11441,
-        source="one of the board's two devices; limit and memory printed by nvidia-smi, OpenMM 2386",
+        source="one of the board's two devices; limit and memory by nvidia-smi, OpenMM 2386",
         note="idle measured in P8: median of 7 logs",
     ),
     GpuModel(

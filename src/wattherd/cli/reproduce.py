@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from wattherd.cli.options import output_option, parse_seeds
-from wattherd.cli.progress import tracked
+from wattherd.cli.progress import counted
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.service.reproduce.checks import Check
+    from wattherd.service.reproduce.papers import Wish
 
-PAPERS = ("fgd-atc23", "pwr-ccgrid25")
+PLACEMENT = ("fgd-atc23", "pwr-ccgrid25")
+PAPERS = (*PLACEMENT, "pollux-osdi21", "gavel-osdi20")
 
 
 @click.command()
@@ -25,7 +27,7 @@ PAPERS = ("fgd-atc23", "pwr-ccgrid25")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the public files.  [default: $WATTHERD_DATA/openb, else what was fetched]",
+    help="Folder of the paper's files.  [default: in $WATTHERD_DATA, or what was fetched]",
 )
 @click.option("--trace", "traces", multiple=True, help="Only this trace; may be given repeatedly.")
 @click.option(
@@ -49,17 +51,18 @@ def reproduce(
     output: str,
 ) -> int:
     """Rerun PAPER's experiments; exit code 1 if a figure differs by more than promised."""
-    from wattherd.service.reproduce import fgd_atc23, pwr_ccgrid25
-    from wattherd.service.reproduce.source import OpenbFiles
-    from wattherd.workload.public_files import data_directory
+    from wattherd.service.reproduce.papers import PAPERS as RUNNERS
+    from wattherd.service.reproduce.papers import Wish
 
-    files = OpenbFiles(data or data_directory())
-    chosen = files.traces(traces)
-    module = {"fgd-atc23": fgd_atc23, "pwr-ccgrid25": pwr_ccgrid25}[paper]
-    workers = processes or os.cpu_count() or 1
-    _say_how(files.directory)
-    stream = module.compare(files, chosen, parse_seeds(seed), processes=workers)
-    checks = list(tracked(stream, len(chosen) * 3 * len(module.POLICIES), paper))
+    wish = Wish(
+        data=data,
+        traces=traces,
+        seeds=parse_seeds(seed),
+        processes=processes or os.cpu_count() or 1,
+    )
+    if paper in PLACEMENT:
+        _say_how(wish)
+    checks = list(counted(RUNNERS[paper](wish), paper))
     failed = [check for check in checks if not check.holds]
     if bins:
         _write_bins(bins, checks)
@@ -68,14 +71,16 @@ def reproduce(
     return 1 if failed or not checks else 0
 
 
-def _say_how(directory: Path) -> None:
-    if any((directory / "orders").glob("*.json.gz")):
+def _say_how(wish: Wish) -> None:
+    from wattherd.service.reproduce.papers import orders_at_hand
+
+    if orders_at_hand(wish):
         click.echo("comparing run by run: the authors' arrival and tie orders are there", err=True)
-    else:
-        click.echo(
-            "no order files (they are not public): comparing means over seeds of our own draws",
-            err=True,
-        )
+        return
+    click.echo(
+        "no order files (they are not public): comparing means over seeds of our own draws",
+        err=True,
+    )
 
 
 def _write_bins(path: Path, checks: list[Check]) -> None:

@@ -108,6 +108,7 @@ def make_setting(
         budget=parse_budget(budget),
         power=power,
         record=record,
+        computers=chosen.computers(),
     )
 
 

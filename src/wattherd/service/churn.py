@@ -51,6 +51,8 @@ def run_churn(experiment: ChurnExperiment, policy: str, seed: int) -> dict[str, 
 
 
 def _visits(experiment: ChurnExperiment, seed: int) -> list[Visit]:
+    if not experiment.cluster.gpu_milli:
+        raise UserError("the cluster has no GPU", hint="load is a share of its GPUs")
     lasting = [pod for pod in experiment.pods if pod.duration_s]
     if not any(pod.request.gpu_count for pod in lasting):
         raise UserError(

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from wattherd.errors import UserError
+from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.cluster import ClusterSpec
 from wattherd.policy.contract import Planner
+from wattherd.policy.schedule.gavel import ROUND_S, Gavel
+from wattherd.policy.schedule.gavel_goals import FIFO
+from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
+from wattherd.policy.schedule.gavel_solvers import best_solver
 from wattherd.policy.schedule.optimus import Optimus
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.runtime.contract import Plant
 from wattherd.runtime.sim.application_plant import RESTART_S, SLICE_S, ApplicationPlant
+from wattherd.runtime.sim.gavel_plant import GavelPlant
 from wattherd.runtime.sim.speed import SpeedAt
+from wattherd.runtime.sim.world import Computer
 from wattherd.service.workloads import Jobs
 from wattherd.spelling import hint_for
 
@@ -28,6 +36,7 @@ class Preset:
     restart_s: float
     plant: Callable[[Jobs, ClusterSpec, SpeedAt, float], Plant]
     planners: Mapping[str, PlannerOf]
+    computers: Callable[[], Mapping[str, Computer]] = dict
 
     def planner(self, name: str, jobs: Jobs) -> Planner:
         """A planner by policy name."""
@@ -44,6 +53,27 @@ def _application_plant(
     return ApplicationPlant(jobs.applications, restart_s=restart_s, speed_at=speed_at)
 
 
+def _gavel_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
+    del restart_s
+    return GavelPlant(_throughputs(jobs), cluster, round_s=ROUND_S, speed_at=speed_at)
+
+
+def _gavel(goal: str, jobs: Jobs) -> Planner:
+    return Gavel(table=_throughputs(jobs), goal=goal, last_submit_s=_last_submit_s(jobs))
+
+
+def _throughputs(jobs: Jobs) -> ThroughputTable:
+    if jobs.throughputs is None:
+        raise UserError(
+            "needs measured throughputs", field="--preset", hint="use it with --format gavel"
+        )
+    return jobs.throughputs
+
+
+def _programs() -> Mapping[str, Computer]:
+    return {KIND: solver(best_solver())}
+
+
 PRESETS: Mapping[str, Preset] = {
     "pollux-osdi21": Preset(
         about="measured applications, 60 s rounds, 30 s restarts (Pollux artifact, OSDI'21)",
@@ -55,7 +85,19 @@ PRESETS: Mapping[str, Preset] = {
             "optimus": lambda jobs: Optimus(applications=jobs.applications),
         },
     ),
+    "gavel-osdi20": Preset(
+        about="measured throughputs by GPU type, 360 s rounds (Gavel's simulator, OSDI'20)",
+        round_s=None,
+        restart_s=0.0,
+        plant=_gavel_plant,
+        planners={f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
+        computers=_programs,
+    ),
 }
+
+
+def _last_submit_s(jobs: Jobs) -> float:
+    return max((spec.submit_s for spec in jobs.specs), default=0.0)
 
 
 def preset(name: str) -> Preset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattherd.engine.core import Core, CoreConfig
@@ -20,7 +20,7 @@ from wattherd.runtime.contract import Plant
 from wattherd.runtime.sim.collector import Collector, Outcome
 from wattherd.runtime.sim.meter import EnergyMeter
 from wattherd.runtime.sim.speed import SpeedAt, by_curve
-from wattherd.runtime.sim.world import Recording, World
+from wattherd.runtime.sim.world import Computer, Recording, World
 from wattherd.service.schedule_summary import summary
 from wattherd.service.workloads import Jobs
 from wattherd.spelling import hint_for
@@ -57,6 +57,7 @@ class Setting:
     budget: Budget = ()
     power: str = "water-filling"
     record: bool = False
+    computers: Mapping[str, Computer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ def simulate(setting: Setting, policy: str) -> Result:
         _given(setting, rigid=getattr(planner, "rigid", False)),
         watchers=[meter, collector],
         record=setting.record,
+        computers=setting.computers,
     )
     began = time.process_time()
     recording = world.run()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application
+from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.job import JobSpec
 from wattherd.spelling import hint_for
 
@@ -18,9 +19,10 @@ class Jobs:
 
     specs: tuple[JobSpec, ...]
     applications: Mapping[str, Application] = field(default_factory=dict)
+    throughputs: ThroughputTable | None = None
 
 
-FORMATS = ("pollux", "sia")
+FORMATS = ("pollux", "sia", "gavel")
 
 
 def read_workload(kind: str, jobs: Path, profiles: Path | None) -> Jobs:
@@ -29,10 +31,12 @@ def read_workload(kind: str, jobs: Path, profiles: Path | None) -> Jobs:
     Raises:
         UserError: unknown format, missing profiles, or bad content.
     """
-    from wattherd.workload.pollux import read_jobs
+    from wattherd.workload import gavel, pollux
 
     known = read_profiles(kind, profiles)
-    return replace(known, specs=read_jobs(jobs, known.applications))
+    if known.throughputs is not None:
+        return replace(known, specs=gavel.read_jobs(jobs, known.throughputs))
+    return replace(known, specs=pollux.read_jobs(jobs, known.applications))
 
 
 def read_profiles(kind: str, profiles: Path | None) -> Jobs:
@@ -41,10 +45,13 @@ def read_profiles(kind: str, profiles: Path | None) -> Jobs:
     Raises:
         UserError: unknown format, missing profiles, or bad content.
     """
+    from wattherd.workload.gavel import read_throughputs
     from wattherd.workload.pollux import read_applications
 
     if kind not in FORMATS:
         raise UserError(f"unknown format {kind!r}", field="--format", hint=hint_for(kind, FORMATS))
     if profiles is None:
-        raise UserError("the format needs profiles", field="--profiles", hint="--profiles DIR")
+        raise UserError("the format needs profiles", field="--profiles", hint="--profiles PATH")
+    if kind == "gavel":
+        return Jobs(specs=(), throughputs=read_throughputs(profiles))
     return Jobs(specs=(), applications=read_applications(profiles))

@@ -12,6 +12,8 @@ from wattherd.spelling import hint_for, nearest
 CPU_MILLI_PER_GPU = 12_000
 MEMORY_MIB_PER_GPU = 61_440
 MAX_NODES = 100_000
+FAMILY = {"v100": "V100M16", "a100": "A100"}
+"""Families as trace authors write them."""
 _FORM = "write 16x4:T4, 8x8:H100+16x4:A100, or V100M16=8,P100=16"
 
 
@@ -28,7 +30,8 @@ def parse_cluster(text: str, *, known: Collection[str]) -> ClusterSpec:
         count, gpus, model = _group(group.strip(), known)
         if len(nodes) + count > MAX_NODES:
             raise UserError(f"more than {MAX_NODES:,} nodes", field="--cluster")
-        nodes.extend(_node(len(nodes) + i, gpus, model) for i in range(count))
+        first = len(nodes)
+        nodes.extend(_node(first + i, gpus, model) for i in range(count))
     return ClusterSpec(tuple(nodes))
 
 
@@ -47,7 +50,8 @@ def _group(text: str, known: Collection[str]) -> tuple[int, int, str]:
 
 
 def _model(name: str, known: Collection[str]) -> str:
-    """The catalogue's spelling; capitals do not matter."""
+    """The catalogue's spelling; capitals do not matter, a family stands for one of its cards."""
+    name = FAMILY.get(name.casefold(), name)
     if name in known:
         return name
     folded = {candidate.casefold(): candidate for candidate in known}

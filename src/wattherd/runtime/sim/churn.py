@@ -42,9 +42,14 @@ class Timeline:
     admitted: NDArray[np.bool_]
 
     def mean_after(self, start_s: float, values: NDArray[np.generic]) -> float:
-        """Average over time of a step function, from `start_s` to the last event."""
+        """Average over time of a step function, from `start_s` to the last event.
+
+        Where no time passes in between, the last value.
+        """
         upto = np.append(self.time_s[1:], self.time_s[-1])
         held = np.maximum(upto - np.maximum(self.time_s, start_s), 0.0)
+        if not held.any():
+            return float(values[-1])
         return float(np.average(values.astype(np.float64), weights=held))
 
 

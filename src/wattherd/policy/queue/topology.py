@@ -1,0 +1,150 @@
+"""Where in a hierarchy of cells the tasks of a gang go: close together, leaving whole cells whole.
+
+A task stays on one node, on GPUs under the lowest cell that has enough of them; a gang stays
+under the lowest cell that holds all of it. Levels count from 0, the single GPU, upwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from wattherd.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Cells of equal nodes: `fanout[l]` cells of level l make one of level l + 1.
+
+    `levels` are names from the GPU to the top; `node_level` is that of whole nodes, `nodes` are
+    their indices in the cluster, in the order in which they make up higher cells.
+
+    Raises:
+        UserError: levels, fan-outs and nodes do not fit together.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    fanout: tuple[int, ...]
+    node_level: int
+    nodes: tuple[int, ...]
+    sizes: tuple[int, ...] = field(init=False)
+    """GPUs in a cell of each level."""
+
+    def __post_init__(self) -> None:
+        """Check once what every formula relies upon."""
+        if len(self.fanout) != len(self.levels) - 1 or not all(n >= 1 for n in self.fanout):
+            raise self._bad("fanout", f"{self.fanout} do not join {len(self.levels)} levels")
+        if not 0 <= self.node_level < len(self.levels):
+            raise self._bad("node_level", f"{self.node_level} is none of {self.levels}")
+        per_top = prod(self.fanout[self.node_level :])
+        if not self.nodes or len(self.nodes) % per_top:
+            problem = f"{len(self.nodes)} nodes do not fill cells of {per_top}"
+            raise self._bad("nodes", problem)
+        sizes = tuple(prod(self.fanout[:level]) for level in range(len(self.levels)))
+        object.__setattr__(self, "sizes", sizes)
+
+    def _bad(self, name: str, problem: str) -> UserError:
+        hint = "levels from one GPU upwards, one fan-out between each two"
+        return UserError(problem, where=f"cell chain {self.name}", field=name, hint=hint)
+
+    @property
+    def top(self) -> int:
+        """The highest level."""
+        return len(self.levels) - 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole chain."""
+        return len(self.nodes) * self.sizes[self.node_level]
+
+    def count(self, level: int) -> int:
+        """Cells of a level."""
+        return self.gpus // self.sizes[level]
+
+    def level(self, name: str) -> int:
+        """A level by its name.
+
+        Raises:
+            UserError: there is none of that name.
+        """
+        if name not in self.levels:
+            known = ", ".join(self.levels)
+            where = f"cell chain {self.name}"
+            raise UserError(
+                f"no level {name!r}", where=where, field="level", hint=f"known: {known}"
+            )
+        return self.levels.index(name)
+
+
+@dataclass(slots=True)
+class Site:
+    """A node, or a part of one, as a place for tasks.
+
+    `open` are GPUs that may be taken, offsets from the first, cheapest first (free before those
+    that someone must leave); `cost` of them have a user. `rank` orders equally good sites.
+    """
+
+    key: tuple[int, ...]
+    size: int
+    open: list[int]
+    cost: frozenset[int] = frozenset()
+    rank: tuple[int, ...] = ()
+
+
+Picks = list[tuple[tuple[int, ...], tuple[int, ...]]]
+"""For each task, in the order asked: the key of its site and its GPUs there."""
+
+
+def pack(tasks: Sequence[int], sites: Sequence[Site], fanout: Sequence[int]) -> Picks | None:
+    """GPUs for tasks that need `tasks` GPUs each, or None if they do not all fit.
+
+    Wide tasks first, each to the site where nobody need leave, then where least is left open.
+    """
+    left = {site.key: list(site.open) for site in sites}
+    picks: Picks = [((), ())] * len(tasks)
+    for number in sorted(range(len(tasks)), key=lambda i: (-tasks[i], i)):
+        able = [site for site in sites if len(left[site.key]) >= tasks[number]]
+        if not able:
+            return None
+        best = min(able, key=lambda site: _fit(site, left[site.key], tasks[number]))
+        taken = closest(left[best.key], tasks[number], best.size, fanout)
+        left[best.key] = [gpu for gpu in left[best.key] if gpu not in taken]
+        picks[number] = best.key, taken
+    return picks
+
+
+def _fit(site: Site, left: Sequence[int], gpus: int) -> tuple[int, int, tuple[int, ...]]:
+    free = sum(gpu not in site.cost for gpu in left)
+    return max(gpus - free, 0), len(left), site.rank
+
+
+def closest(able: Sequence[int], gpus: int, size: int, fanout: Sequence[int]) -> tuple[int, ...]:
+    """`gpus` of the `able` ones (cheapest first) under the lowest cell that has enough of them.
+
+    Of several such cells the one with the fewest to spare, then the first.
+    """
+    for block in _blocks(size, fanout):
+        if block < gpus:
+            continue
+        members: dict[int, list[int]] = {}
+        for gpu in able:
+            members.setdefault(gpu // block, []).append(gpu)
+        enough = [(len(found), cell) for cell, found in members.items() if len(found) >= gpus]
+        if enough:
+            return tuple(sorted(members[min(enough)[1]][:gpus]))
+    return ()
+
+
+def _blocks(size: int, fanout: Sequence[int]) -> Iterator[int]:
+    """Sizes of the cells within a site, from one GPU to all of it."""
+    block = 1
+    yield block
+    for width in fanout:
+        block *= width
+        if block >= size:
+            break
+        yield block
+    if size > 1:
+        yield size

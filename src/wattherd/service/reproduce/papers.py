@@ -1,0 +1,69 @@
+"""Every publication that can be reproduced, by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattherd.errors import UserError
+from wattherd.service.reproduce import fgd_atc23, gavel_osdi20, pollux_osdi21, pwr_ccgrid25
+from wattherd.service.reproduce.checks import Check
+from wattherd.service.reproduce.source import OpenbFiles
+from wattherd.workload.public_files import data_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user asked for; `data` is the folder of the paper's files, None for the default."""
+
+    data: Path | None
+    traces: tuple[str, ...]
+    seeds: Sequence[int]
+    processes: int
+
+
+Compare = Callable[[Wish], Iterator[Check]]
+
+
+def _placement(module: object) -> Compare:
+    def compare(wish: Wish) -> Iterator[Check]:
+        files = OpenbFiles(wish.data or data_directory())
+        chosen = files.traces(wish.traces)
+        checks: Iterator[Check] = module.compare(  # type: ignore[attr-defined]
+            files, chosen, wish.seeds, processes=wish.processes
+        )
+        return checks
+
+    return compare
+
+
+def _traces(name: str, compare: Callable[[Path], Iterator[Check]]) -> Compare:
+    def run(wish: Wish) -> Iterator[Check]:
+        return compare(wish.data or _traces_directory() / name)
+
+    return run
+
+
+def _traces_directory() -> Path:
+    root = os.environ.get("WATTHERD_DATA")
+    if not root:
+        raise UserError(
+            "WATTHERD_DATA is not set", hint="name the folder of the paper's files with --data"
+        )
+    return Path(root).expanduser() / "traces"
+
+
+PAPERS: Mapping[str, Compare] = {
+    "fgd-atc23": _placement(fgd_atc23),
+    "pwr-ccgrid25": _placement(pwr_ccgrid25),
+    "pollux-osdi21": _traces("pollux", pollux_osdi21.compare),
+    "gavel-osdi20": _traces("gavel", gavel_osdi20.compare),
+}
+
+
+def orders_at_hand(wish: Wish) -> bool:
+    """Whether the placement papers' own arrival orders are on disk."""
+    directory = wish.data or data_directory()
+    return any((directory / "orders").glob("*.json.gz"))

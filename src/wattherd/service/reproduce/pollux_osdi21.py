@@ -1,0 +1,86 @@
+"""Pollux (Qiao et al., OSDI'21), its simulator's baselines: every job's completion time.
+
+16 nodes of 4 T4, measured applications. Tiresias and Optimus are deterministic there, so that every
+single job must finish at the published second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.errors import UserError
+from wattherd.service.presets import preset
+from wattherd.service.reproduce.checks import Check
+from wattherd.service.schedule import Setting, simulate
+from wattherd.service.workloads import Jobs, read_workload
+from wattherd.workload.cluster_text import parse_cluster
+
+PRESET = "pollux-osdi21"
+CLUSTER = "16x4:T4"
+POLICIES = ("tiresias", "optimus")
+FOLDERS = {
+    "0.5": "workloads-0.5",
+    "1.0": "workloads",
+    "1.5": "workloads-1.5",
+    "2.0": "workloads-2.0",
+}
+"""Load to the folder of its workloads."""
+
+
+def compare(directory: Path) -> Iterator[Check]:
+    """Every published run whose workload is in `directory` (the artifact's files).
+
+    Raises:
+        UserError: the files are not there.
+    """
+    results = directory / "published_results" / "results-jobload"
+    if not results.is_dir():
+        hint = "set WATTHERD_DATA to a folder that has traces/pollux"
+        raise UserError("no published results", where=str(directory), hint=hint)
+    for load, folder in FOLDERS.items():
+        for policy in POLICIES:
+            published = json.loads((results / f"{policy}-{load}" / "summary.json").read_text())
+            for workload, jcts in sorted(published["jcts"].items()):
+                file = directory / folder / f"{workload}.csv"
+                if file.exists():
+                    jobs = read_workload("pollux", file, directory / "profiles")
+                    yield from _checks(f"load {load}, {workload}", policy, jobs, jcts)
+
+
+def _checks(name: str, policy: str, jobs: Jobs, published: dict[str, float]) -> Iterator[Check]:
+    ours = completion_times(policy, jobs)
+    equal = sum(ours.get(job) == jct for job, jct in published.items())
+    yield Check(
+        trace=name,
+        policy=policy,
+        quantity="jobs with the published completion time",
+        published=len(published),
+        ours=equal,
+        tolerance=0.0,
+    )
+    known = [jct for jct in ours.values() if jct is not None]
+    yield Check(
+        trace=name,
+        policy=policy,
+        quantity="mean completion time (s)",
+        published=sum(published.values()) / len(published),
+        ours=sum(known) / max(len(known), 1),
+        tolerance=1e-6,
+    )
+
+
+def completion_times(policy: str, jobs: Jobs) -> dict[str, float | None]:
+    """Every job's completion time under `policy` in the artifact's setting."""
+    chosen = preset(PRESET)
+    setting = Setting(
+        round_s=chosen.round_s,
+        restart_s=chosen.restart_s,
+        plant=chosen.plant,
+        planner=chosen.planner,
+        cluster=parse_cluster(CLUSTER, known=GPUS),
+        jobs=jobs,
+    )
+    return {one.job_id: one.jct_s for one in simulate(setting, policy).outcomes}
