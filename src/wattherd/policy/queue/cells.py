@@ -14,7 +14,6 @@ i x size_l to (i + 1) x size_l - 1 of the chain. Every change can be undone exac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from wattherd.errors import Bug
@@ -23,38 +22,47 @@ from wattherd.policy.queue.topology import Chain
 _ABSENT = object()
 
 
-@dataclass(slots=True)
 class Journal:
-    """Changes of lists and dicts, undone newest first."""
+    """Changes of lists and dicts, each with its inverse, as long as somebody may want to undo."""
 
-    log: list[tuple[Any, Any, Any]] = field(default_factory=list)
-    active: bool = False
+    def __init__(self) -> None:
+        """Record nothing yet."""
+        self._log: list[tuple[Any, Any, Any]] = []
+        self._depth = 0
 
     def put(self, container: Any, key: Any, value: Any) -> None:
         """container[key] = value."""
-        if self.active:
+        if self._depth:
             old = container.get(key, _ABSENT) if isinstance(container, dict) else container[key]
-            self.log.append((container, key, old))
+            self._log.append((container, key, old))
         container[key] = value
 
     def remove(self, container: dict[Any, Any], key: Any) -> None:
         """Delete container[key]."""
-        if self.active:
-            self.log.append((container, key, container[key]))
+        if self._depth:
+            self._log.append((container, key, container[key]))
         del container[key]
 
-    def undo(self) -> None:
-        """Take back everything since recording began, and stop recording."""
-        for container, key, old in reversed(self.log):
+    def begin(self) -> int:
+        """Record from here on; the mark is for `end` or `undo`. Begins may be nested."""
+        self._depth += 1
+        return len(self._log)
+
+    def undo(self, mark: int) -> None:
+        """Take back everything since `mark`, newest first, and stop recording."""
+        while len(self._log) > mark:
+            container, key, old = self._log.pop()
             if old is _ABSENT:
                 del container[key]
             else:
                 container[key] = old
-        self.keep()
+        self.end()
 
-    def keep(self) -> None:
-        """Stop recording; what was done stays."""
-        self.log, self.active = [], False
+    def end(self) -> None:
+        """Keep what was done."""
+        self._depth -= 1
+        if not self._depth:
+            self._log.clear()
 
 
 class PhysicalCells:

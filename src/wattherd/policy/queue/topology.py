@@ -6,7 +6,7 @@ under the lowest cell that holds all of it. Levels count from 0, the single GPU,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -148,3 +148,30 @@ def _blocks(size: int, fanout: Sequence[int]) -> Iterator[int]:
         yield block
     if size > 1:
         yield size
+
+
+def pack_close(
+    tasks: Sequence[int],
+    sites: Sequence[Site],
+    chain: Chain,
+    group_of: Callable[[Site, int], tuple[int, ...] | None],
+) -> Picks | None:
+    """Pack under the lowest cell that holds the whole gang (the fullest such), else anywhere.
+
+    `group_of` names the cell of a level that a site belongs to, None if there is none so high.
+    """
+    asked = sum(tasks)
+    for level in range(chain.node_level, chain.top + 1):
+        groups: dict[tuple[int, ...], list[Site]] = {}
+        for site in sites:
+            key = group_of(site, level)
+            if key is not None:
+                groups.setdefault(key, []).append(site)
+        room = {key: sum(len(site.open) for site in group) for key, group in groups.items()}
+        cost = {key: sum(len(site.cost) for site in group) for key, group in groups.items()}
+        for key in sorted(groups, key=lambda key: (cost[key], room[key], key)):
+            if room[key] >= asked:
+                picks = pack(tasks, groups[key], chain.fanout)
+                if picks is not None:
+                    return picks
+    return pack(tasks, sites, chain.fanout)

@@ -1,261 +1,137 @@
-"""Virtual clusters (HiveD, OSDI'20): every tenant schedules on cells of his own, bound late.
+"""One tenant's virtual cells (HiveD, OSDI'20): a private cluster that knows of nobody else.
 
-A virtual cluster is a set of virtual cells. Guaranteed jobs are placed on those as if the tenant
-were alone, so that no other tenant can ever be the reason for waiting; only then are the virtual
-cells in use bound to physical ones, level by level, shunning bad nodes and opportunistic jobs. An
-opportunistic job takes any idle GPU and leaves when a guaranteed one is bound there.
+Where a gang goes is decided here, on virtual nodes, from the tenant's own jobs alone. Which
+physical cells stand behind virtual ones is decided later (`hive`), when they are first used; only
+nodes that went bad shine through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from wattherd.errors import UserError
-from wattherd.policy.queue.cells import Journal, PhysicalCells
-from wattherd.policy.queue.topology import Chain, Picks, Site, pack
+from wattherd.policy.queue.cells import Journal
+from wattherd.policy.queue.topology import Chain, Site, pack_close
 
 VirtualGpu = tuple[int, int]
 """(number of the virtual cell, GPU within it)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a job has: GPUs of the chain for each of its tasks, and virtual ones if guaranteed."""
-
-    tenant: str
-    priority: int
-    tasks: tuple[tuple[int, ...], ...]
-    virtual: tuple[VirtualGpu, ...] = ()
-
-    @property
-    def gpus(self) -> tuple[int, ...]:
-        """All its GPUs, ascending."""
-        return tuple(sorted(gpu for task in self.tasks for gpu in task))
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """A job was placed: who must leave for it, and who became opportunistic."""
-
-    held: Held
-    evicted: tuple[str, ...] = ()
-    downgraded: tuple[str, ...] = ()
+PriorityOf = Callable[[str], int]
 
 
 @dataclass(slots=True)
-class _Cell:
-    """One virtual cell: who uses its GPUs, how many are used in each cell below, what is bound."""
+class VirtualCell:
+    """Who uses its GPUs, how many are used in each cell below it, and what these are bound to."""
 
     level: int
     users: list[str | None]
     used: list[list[int]]
-    bound: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Physical index of (level, index within this cell)."""
+    bound: dict[tuple[int, int], int]
+    """Physical index of (level, index within this cell); exactly the cells in use are bound."""
 
 
-class Hive:
-    """All jobs on the cells of one chain.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a gang may be placed.
 
-    `shares` gives each tenant's cells: level name to number. Changes made after `begin` are kept
-    by `commit` or taken back by `rollback`.
-
-    Raises:
-        UserError: the shares do not fit into the chain together.
+    Users of a priority below `limit` count as gone. `caps` is how many nodes that are not yet
+    bound may be used of each virtual cell, `shunned` the bound nodes that are bad, `barred` GPUs
+    that are kept for others.
     """
 
-    def __init__(self, chain: Chain, shares: Mapping[str, Mapping[str, int]]) -> None:
-        """Start with nobody on any GPU."""
-        self.chain = chain
-        self.journal = Journal()
-        self.physical = PhysicalCells(chain, self.journal)
-        self.users: list[str | None] = [None] * chain.gpus
-        """Job on every physical GPU."""
-        self.jobs: dict[str, Held] = {}
-        self._taken: dict[tuple[int, int], None] = {}
-        """Physical cells that a virtual cell is bound to."""
-        self.tenants: dict[str, list[_Cell]] = {}
-        for tenant, cells in shares.items():
-            self._found(tenant, cells)
+    limit: int | None = None
+    caps: Mapping[int, int]
+    shunned: Collection[tuple[int, int]] = ()
+    barred: Collection[VirtualGpu] = ()
 
-    def _found(self, tenant: str, cells: Mapping[str, int]) -> None:
-        levels = sorted(((self.chain.level(name), n) for name, n in cells.items()), reverse=True)
-        for level, number in levels:
-            self.physical.promise(level, number)
-        self.tenants[tenant] = [self._new(level) for level, n in levels for _ in range(n)]
-        short = [level for level, spare in enumerate(self.physical.splittable()) if spare < 0]
-        if short:
-            name = self.chain.levels[short[-1]]
-            problem = f"there are not enough cells of level {name!r} for it and those before"
-            where = f"virtual cluster {tenant}"
-            raise UserError(problem, where=where, hint=f"chain {self.chain.name} is too small")
 
-    def _new(self, level: int) -> _Cell:
+class VirtualCells:
+    """All virtual cells of one tenant, large ones first."""
+
+    def __init__(self, chain: Chain, levels: Sequence[int], journal: Journal) -> None:
+        """One cell of each of `levels`, nobody on it."""
+        self.chain, self._journal = chain, journal
+        self.cells = [self._new(level) for level in sorted(levels, reverse=True)]
+
+    def _new(self, level: int) -> VirtualCell:
         sizes = self.chain.sizes[: level + 1]
-        return _Cell(level, [None] * sizes[-1], [[0] * (sizes[-1] // size) for size in sizes])
+        used = [[0] * (sizes[-1] // size) for size in sizes]
+        return VirtualCell(level, [None] * sizes[-1], used, {})
 
-    def begin(self) -> None:
-        """Record changes from here on."""
-        self.journal.active = True
+    @property
+    def gpus(self) -> int:
+        """GPUs of all cells."""
+        return sum(len(cell.users) for cell in self.cells)
 
-    def commit(self) -> None:
-        """Keep what was done."""
-        self.journal.keep()
+    @property
+    def idle_gpus(self) -> int:
+        """GPUs that no guaranteed job uses."""
+        return self.gpus - sum(sum(cell.used[cell.level]) for cell in self.cells)
 
-    def rollback(self) -> None:
-        """Undo everything since `begin`, exactly."""
-        self.journal.undo()
+    def unit(self, cell: VirtualCell) -> int:
+        """The level of its nodes: that of whole nodes, or its own if it is smaller."""
+        return min(cell.level, self.chain.node_level)
 
-    # Guaranteed jobs ------------------------------------------------------------------------------
+    def use(self, gpus: Sequence[VirtualGpu], user: str | None) -> None:
+        """Give GPUs to a user, or (None) take them back."""
+        for number, gpu in gpus:
+            cell = self.cells[number]
+            change = 1 if user is not None else -1
+            self._journal.put(cell.users, gpu, user)
+            for level, counts in enumerate(cell.used):
+                index = gpu // self.chain.sizes[level]
+                self._journal.put(counts, index, counts[index] + change)
 
     def place(
-        self,
-        job: str,
-        tenant: str,
-        tasks: Sequence[int],
-        *,
-        priority: int = 0,
-        barred: Collection[VirtualGpu] = (),
-        lazy: bool = True,
-    ) -> Granted | None:
-        """Place a gang on its tenant's cells, or None (and nothing changed) if it must wait.
+        self, tasks: Sequence[int], terms: Terms, priority_of: PriorityOf
+    ) -> list[tuple[VirtualGpu, ...]] | None:
+        """GPUs for each task of a gang, or None."""
+        sites = list(self._sites(terms, priority_of))
+        picks = pack_close(tasks, sites, self.chain, self._group)
+        if picks is None:
+            return None
+        return [self._virtual(key, gpus) for key, gpus in picks]
 
-        Lower priorities of the same tenant leave only if it does not fit otherwise; `lazy` lets
-        them go on as opportunistic jobs until their GPUs are really needed.
-        """
-        caps = self._caps(tenant)
-        for limit in self._limits(tenant, priority):
-            while True:
-                picks = self._picks(tenant, tasks, limit, caps, barred)
-                if picks is None:
-                    break
-                blocked = self._try(job, tenant, picks, priority, lazy=lazy)
-                if isinstance(blocked, Granted):
-                    return blocked
-                # The nodes of this cell cannot all be bound to healthy ones: use fewer of them.
-                caps[blocked] -= 1
-        return None
+    def _virtual(self, key: tuple[int, ...], gpus: Sequence[int]) -> tuple[VirtualGpu, ...]:
+        number, index = key
+        first = index * self.chain.sizes[self.unit(self.cells[number])]
+        return tuple((number, first + gpu) for gpu in gpus)
 
-    def would_place(self, tenant: str, tasks: Sequence[int]) -> tuple[VirtualGpu, ...] | None:
-        """Where a gang would go if its tenant had nothing else and every node were healthy."""
-        sites = list(self._sites(tenant, None, {}, ()))
-        picks = self._closest(sites, tasks, tenant)
-        return None if picks is None else tuple(_virtual(picks))
+    def place_alone(self, tasks: Sequence[int]) -> list[tuple[VirtualGpu, ...]] | None:
+        """The same, were there no other job and no bad node."""
+        caps = dict.fromkeys(range(len(self.cells)), len(self.chain.nodes))
+        empty = VirtualCells(self.chain, [cell.level for cell in self.cells], Journal())
+        return empty.place(tasks, Terms(caps=caps), lambda _: 0)
 
-    def _limits(self, tenant: str, priority: int) -> list[int | None]:
-        """Below which priority others are asked to leave: nobody, then (if any) all lower ones."""
-        lower = any(
-            held.virtual and held.tenant == tenant and held.priority < priority
-            for held in self.jobs.values()
-        )
-        none = min((held.priority for held in self.jobs.values()), default=0)
-        return [none, priority] if lower else [none]
+    def _group(self, site: Site, level: int) -> tuple[int, ...] | None:
+        number, index = site.key
+        if self.cells[number].level < level:
+            return None
+        width = self.chain.sizes[level] // self.chain.sizes[self.chain.node_level]
+        return number, index // width
 
-    def _caps(self, tenant: str) -> dict[int, int]:
-        """How many unbound nodes of each virtual cell can be bound to healthy ones at most."""
-        cells = self.tenants[tenant]
-        many = {number: len(self.chain.nodes) for number in range(len(cells))}
-        if not self.physical.bad:
-            return many
-        return {number: self._cap(cell) for number, cell in enumerate(cells)}
-
-    def _cap(self, cell: _Cell) -> int:
-        top = cell.bound.get((cell.level, 0))
-        if top is None:
-            return len(self.chain.nodes)  # the search for a cell to bind will tell
-        unit = min(cell.level, self.chain.node_level)
-        return sum(
-            self.physical.healthy[unit][index] == self.chain.sizes[unit]
-            for index in self._below(cell.level, top, unit)
-            if (unit, index) not in self._taken
-        )
-
-    def _below(self, level: int, index: int, unit: int) -> range:
-        width = self.chain.sizes[level] // self.chain.sizes[unit]
-        return range(index * width, (index + 1) * width)
-
-    def _sites(
-        self,
-        tenant: str,
-        limit: int | None,
-        caps: Mapping[int, int],
-        barred: Collection[VirtualGpu],
-    ) -> Iterator[Site]:
-        """A tenant's virtual nodes; users below priority `limit` count as gone (None: all do)."""
-        for number, cell in enumerate(self.tenants[tenant]):
-            unit = min(cell.level, self.chain.node_level)
-            size, left = self.chain.sizes[unit], caps.get(number, len(self.chain.nodes))
+    def _sites(self, terms: Terms, priority_of: PriorityOf) -> Iterator[Site]:
+        """Virtual nodes with what is open on each."""
+        for number, cell in enumerate(self.cells):
+            unit, left = self.unit(cell), terms.caps[number]
             for index in range(len(cell.used[unit])):
-                bound = cell.bound.get((unit, index))
-                if limit is not None and bound is None:
+                if (unit, index) not in cell.bound:
                     left -= 1
                     if left < 0:
                         continue
-                if limit is not None and bound is not None and not self._is_healthy(unit, bound):
-                    continue
-                yield self._site(cell, (number, index), size, limit, barred)
+                if (number, index) not in terms.shunned:
+                    yield self._site(number, index, terms, priority_of)
 
-    def _is_healthy(self, level: int, index: int) -> bool:
-        return self.physical.healthy[level][index] == self.chain.sizes[level]
-
-    def _site(
-        self,
-        cell: _Cell,
-        key: tuple[int, int],
-        size: int,
-        limit: int | None,
-        barred: Collection[VirtualGpu],
-    ) -> Site:
-        number, index = key
+    def _site(self, number: int, index: int, terms: Terms, priority_of: PriorityOf) -> Site:
+        cell = self.cells[number]
+        size = self.chain.sizes[self.unit(cell)]
         free, costly = [], []
         for offset in range(size):
             gpu = index * size + offset
             user = cell.users[gpu]
-            if (number, gpu) in barred:
+            if (number, gpu) in terms.barred:
                 continue
-            if user is None or limit is None:
+            if user is None:
                 free.append(offset)
-            elif self.jobs[user].priority < limit:
+            elif terms.limit is not None and priority_of(user) < terms.limit:
                 costly.append(offset)
-        return Site(key, size, free + costly, frozenset(costly), key)
-
-    def _picks(
-        self,
-        tenant: str,
-        tasks: Sequence[int],
-        limit: int | None,
-        caps: Mapping[int, int],
-        barred: Collection[VirtualGpu],
-    ) -> list[tuple[VirtualGpu, ...]] | None:
-        sites = list(self._sites(tenant, limit, caps, barred))
-        picks = self._closest(sites, tasks, tenant)
-        if picks is None:
-            return None
-        return [
-            tuple((key[0], key[1] * self._size(tenant, key[0]) + gpu) for gpu in gpus)
-            for key, gpus in picks
-        ]
-
-    def _size(self, tenant: str, number: int) -> int:
-        """GPUs of a virtual node."""
-        level = self.tenants[tenant][number].level
-        return self.chain.sizes[min(level, self.chain.node_level)]
-
-    def _closest(
-        self, sites: Sequence[Site], tasks: Sequence[int], tenant: str
-    ) -> Picks | None:
-        """Pack under the lowest virtual cell that holds the whole gang, else anywhere."""
-        asked = sum(tasks)
-        for level in range(self.chain.node_level, self.chain.top + 1):
-            width = self.chain.sizes[level] // self.chain.sizes[self.chain.node_level]
-            groups: dict[tuple[int, int], list[Site]] = {}
-            for site in sites:
-                if self.tenants[tenant][site.key[0]].level >= level:
-                    groups.setdefault((site.key[0], site.key[1] // width), []).append(site)
-            ranked = sorted((sum(len(s.open) for s in g), key) for key, g in groups.items())
-            for room, key in ranked:
-                if room >= asked:
-                    picks = pack(tasks, groups[key], self.chain.fanout)
-                    if picks is not None:
-                        return picks
-        return pack(tasks, sites, self.chain.fanout)
+        return Site((number, index), size, free + costly, frozenset(costly), (number, index))
