@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattherd.errors import UserError
+from wattherd.errors import Bug, UserError
 from wattherd.policy.queue.cells import Journal, PhysicalCells
 from wattherd.policy.queue.topology import Chain, Site, pack_close
 from wattherd.policy.queue.virtual import Terms, VirtualCell, VirtualCells, VirtualGpu
@@ -49,6 +49,7 @@ class Hive:
 
     Raises:
         UserError: the shares do not fit into the chain together.
+        Bug: a promised cell could not be had although no node is bad.
     """
 
     def __init__(self, chain: Chain, shares: Mapping[str, Mapping[str, int]]) -> None:
@@ -98,7 +99,9 @@ class Hive:
         then go on as opportunistic jobs until their GPUs are really needed.
         """
         virtual = self.tenants[tenant]
-        for limit in (None, priority):
+        lower = any(held.tenant == tenant and held.virtual and held.priority < priority
+                    for held in self.jobs.values())  # fmt: skip
+        for limit in (None, priority) if lower else (None,):
             caps = {number: self._cap(cell) for number, cell in enumerate(virtual.cells)}
             while True:
                 terms = Terms(limit=limit, caps=caps, shunned=self._bad(virtual), barred=barred)
@@ -108,6 +111,8 @@ class Hive:
                 granted = self._grant(job, tenant, picks, priority, lazy=lazy)
                 if isinstance(granted, Granted):
                     return granted
+                if not self.physical.bad:
+                    raise Bug(f"no cell for job {job} of {tenant}: a promise was broken")
                 # So many nodes of this cell cannot all be bound to healthy ones: use fewer.
                 number, nodes = granted
                 caps[number] = nodes - 1
@@ -278,7 +283,7 @@ class Hive:
                     if level == cell.level:
                         self.physical.give(level, physical)
 
-    # Opportunistic jobs, and the end of all --------------------------------------------------------
+    # Opportunistic jobs, and the end of all -------------------------------------------------------
 
     def borrow(self, job: str, tenant: str, tasks: Sequence[int]) -> Granted | None:
         """Place a gang on idle GPUs, away from guaranteed jobs; None if they do not suffice."""
@@ -301,7 +306,7 @@ class Hive:
         able = [] if node in self.physical.bad else range(size)
         open_ = [gpu for gpu in able if self.users[first + gpu] is None]
         guests = self.physical.guests[self.chain.node_level][node]
-        return Site((node,), size, open_, rank=(size - len(open_) - guests, -guests, node))
+        return Site((node,), size, open_, rank=(size - len(open_) - guests, -guests))
 
     def _group(self, site: Site, level: int) -> tuple[int, ...]:
         return (site.key[0] * self.chain.sizes[self.chain.node_level] // self.chain.sizes[level],)

@@ -6,7 +6,7 @@ under the lowest cell that holds all of it. Levels count from 0, the single GPU,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -82,8 +82,8 @@ class Chain:
 class Site:
     """A node, or a part of one, as a place for tasks.
 
-    `open` are GPUs that may be taken, offsets from the first, cheapest first (free before those
-    that someone must leave); `cost` of them have a user. `rank` orders equally good sites.
+    `open` are GPUs that may be taken, offsets from the first, free ones before those that someone
+    must leave, which are in `cost`. Sites of lower `rank` are filled first.
     """
 
     key: tuple[int, ...]
@@ -109,31 +109,44 @@ def pack(tasks: Sequence[int], sites: Sequence[Site], fanout: Sequence[int]) -> 
         if not able:
             return None
         best = min(able, key=lambda site: _fit(site, left[site.key], tasks[number]))
-        taken = closest(left[best.key], tasks[number], best.size, fanout)
+        taken = closest(left[best.key], tasks[number], best.size, fanout, best.cost)
         left[best.key] = [gpu for gpu in left[best.key] if gpu not in taken]
         picks[number] = best.key, taken
     return picks
 
 
-def _fit(site: Site, left: Sequence[int], gpus: int) -> tuple[int, int, tuple[int, ...]]:
-    free = sum(gpu not in site.cost for gpu in left)
-    return max(gpus - free, 0), len(left), site.rank
+def _fit(site: Site, left: Sequence[int], gpus: int) -> tuple[int, ...]:
+    """Nobody leaves, then rank, then the fullest, then the first."""
+    return (_leaving(left, gpus, site.cost), *site.rank, len(left), *site.key)
 
 
-def closest(able: Sequence[int], gpus: int, size: int, fanout: Sequence[int]) -> tuple[int, ...]:
-    """`gpus` of the `able` ones (cheapest first) under the lowest cell that has enough of them.
+def _leaving(able: Sequence[int], gpus: int, cost: Collection[int]) -> int:
+    """How many GPUs have to be left by their users."""
+    return max(gpus - sum(gpu not in cost for gpu in able), 0)
 
-    Of several such cells the one with the fewest to spare, then the first.
+
+def closest(
+    able: Sequence[int],
+    gpus: int,
+    size: int,
+    fanout: Sequence[int],
+    cost: Collection[int] = (),
+) -> tuple[int, ...]:
+    """`gpus` of the `able` ones (free ones first) under the lowest cell that has enough of them.
+
+    Of several such cells the one that fewest must leave, then with fewest to spare, then the first.
     """
     for block in _blocks(size, fanout):
-        if block < gpus:
-            continue
         members: dict[int, list[int]] = {}
-        for gpu in able:
+        for gpu in able if block >= gpus else ():
             members.setdefault(gpu // block, []).append(gpu)
-        enough = [(len(found), cell) for cell, found in members.items() if len(found) >= gpus]
+        enough = [
+            (_leaving(found, gpus, cost), len(found), cell)
+            for cell, found in members.items()
+            if len(found) >= gpus
+        ]
         if enough:
-            return tuple(sorted(members[min(enough)[1]][:gpus]))
+            return tuple(sorted(members[min(enough)[2]][:gpus]))
     return ()
 
 

@@ -134,4 +134,4 @@ class VirtualCells:
                 free.append(offset)
             elif terms.limit is not None and priority_of(user) < terms.limit:
                 costly.append(offset)
-        return Site((number, index), size, free + costly, frozenset(costly), (number, index))
+        return Site((number, index), size, free + costly, frozenset(costly))
