@@ -13,7 +13,7 @@ import pytest
 from core_shell import Run, Shell
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from wattherd.engine.core import CoreConfig
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -33,9 +33,12 @@ from wattherd.model.event import (
 )
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.queue.hive_invariants import validate as validate_hive
+from wattherd.policy.queue.topology import chains_of
 from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.schedule.capacity import Capacity
 from wattherd.policy.schedule.drf import Drf
+from wattherd.policy.schedule.hived import HiveD
 from wattherd.policy.schedule.tiresias import Tiresias
 
 NAMES = [f"j{number}" for number in range(14)]
@@ -48,6 +51,8 @@ CLUSTER = ClusterSpec(
         for number, gpus in enumerate((4, 4, 2))
     )
 )
+QUEUES = st.sampled_from(["default", "ab", "a", "b"])
+NODES = st.sampled_from(["n0", "n1", "n2", "unheard-of"])
 SMALL_BUDGETS_W = st.sampled_from([None, 150.0, 300.0, 500.0, 10_000.0])
 
 
@@ -76,6 +81,7 @@ def specs(draw: st.DrawFn, roles: st.SearchStrategy[tuple[TaskRole, ...]]) -> Jo
 
 
 FLAT = st.integers(1, 10).map(lambda count: (TaskRole(count=count, cpu_milli=500),))
+NARROW = st.integers(1, 4).map(lambda count: (TaskRole(count=count, cpu_milli=500),))
 WIDE = st.tuples(st.integers(1, 5), st.integers(1, 4)).map(
     lambda shape: (TaskRole(count=shape[0], gpu_count=shape[1], cpu_milli=1000),)
 )
@@ -104,42 +110,27 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- users and operators -----------------------------------------------------------------
 
-    @rule(data=st.data())
-    def submit(self, data: st.DataObject) -> None:
-        spec = data.draw(specs(self.roles))
-        self.shell.submit(self.shell.submitted.get(spec.id, spec))
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def submit(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            spec = data.draw(specs(self.roles))
+            self.shell.submit(self.shell.submitted.get(spec.id, spec))
 
-    @rule(job_id=JOBS)
-    def hold(self, job_id: str) -> None:
-        self.shell.deliver(JobHeld(at_s=self.shell.now_s, job_id=job_id))
+    @rule(what=st.sampled_from([JobHeld, JobReleased, JobCancelled]), job_id=JOBS)
+    def operate(self, what: type[JobHeld | JobReleased | JobCancelled], job_id: str) -> None:
+        self.shell.deliver(what(at_s=self.shell.now_s, job_id=job_id))
 
-    @rule(job_id=JOBS)
-    def release(self, job_id: str) -> None:
-        self.shell.deliver(JobReleased(at_s=self.shell.now_s, job_id=job_id))
-
-    @rule(job_id=JOBS)
-    def cancel(self, job_id: str) -> None:
-        self.shell.deliver(JobCancelled(at_s=self.shell.now_s, job_id=job_id))
+    @rule(what=st.sampled_from([QueueStopped, QueueStarted]), queue=QUEUES)
+    def operate_queue(self, what: type[QueueStopped | QueueStarted], queue: str) -> None:
+        self.shell.deliver(what(at_s=self.shell.now_s, queue=queue))
 
     @rule(budget_w=SMALL_BUDGETS_W)
     def change_budget(self, budget_w: float | None) -> None:
         self.shell.deliver(BudgetChanged(at_s=self.shell.now_s, budget_w=budget_w))
 
-    @rule(queue=st.sampled_from(["ab", "b", "default"]))
-    def stop_queue(self, queue: str) -> None:
-        self.shell.deliver(QueueStopped(at_s=self.shell.now_s, queue=queue))
-
-    @rule(queue=st.sampled_from(["ab", "b", "default"]))
-    def start_queue(self, queue: str) -> None:
-        self.shell.deliver(QueueStarted(at_s=self.shell.now_s, queue=queue))
-
-    @rule(node=st.sampled_from(["n0", "n1", "n2", "unheard-of"]))
-    def lose_node(self, node: str) -> None:
-        self.shell.deliver(NodeLost(at_s=self.shell.now_s, node=node))
-
-    @rule(node=st.sampled_from(["n0", "n1", "n2"]))
-    def return_node(self, node: str) -> None:
-        self.shell.deliver(NodeReturned(at_s=self.shell.now_s, node=node))
+    @rule(what=st.sampled_from([NodeLost, NodeReturned]), node=NODES)
+    def break_or_repair(self, what: type[NodeLost | NodeReturned], node: str) -> None:
+        self.shell.deliver(what(at_s=self.shell.now_s, node=node))
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -204,6 +195,21 @@ class CoreMachine(RuleBasedStateMachine):
         if (job_id, attempt) not in self.shell.runs:
             self.shell.deliver(JobStarted(at_s=self.shell.now_s, job_id=job_id, attempt=attempt))
 
+    @invariant()
+    def cells_follow_the_plan(self) -> None:
+        """What the hive gave is what the plan holds, device by device."""
+        memory = self.shell.core._memory.get("hived") if hasattr(self, "shell") else None
+        for hive in memory.hives.values() if memory else ():
+            validate_hive(hive)
+            size = hive.chain.sizes[hive.chain.node_level]
+            for job_id, held in hive.jobs.items():
+                job = self.shell.core.jobs.get(job_id)
+                if job is None or not job.wanted:
+                    continue  # gone since the last plan
+                planned = sorted((one.node, gpu) for one in job.wanted for gpu in one.gpus)
+                cells = sorted((hive.chain.nodes[gpu // size], gpu % size) for gpu in held.gpus)
+                assert planned == cells
+
     def teardown(self) -> None:
         if not hasattr(self, "shell"):
             return
@@ -239,7 +245,16 @@ TREE = QueueTree(
         ),
     )
 )
+HIVED = HiveD(
+    chains=chains_of(CLUSTER, within={4: (2, 2)}),
+    shares={
+        "default": {"T4x4": {"node": 1}, "T4x2": {"node": 1}},
+        "a": {"T4x4": {"2-gpu": 1, "gpu": 1}},
+        "b": {"T4x4": {"gpu": 1}},
+    },
+)
 PLANNERS = {
+    "hived": machine(lambda: HIVED, NARROW, WIDE, SERVED, quota=HIVED),
     "tiresias": machine(Tiresias, FLAT),
     "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),
     "drf": machine(Drf, FLAT, WIDE, SERVED),

@@ -37,14 +37,15 @@ def free_lists(hive: Hive) -> list[tuple[int, int]]:
 class Walk:
     """Random steps; every one leaves the safety invariant intact."""
 
-    def __init__(self, hive: Hive, seed: int) -> None:
+    def __init__(self, hive: Hive, seed: int, *, failing: float = 0.025) -> None:
         self.hive = hive
+        self.chances = (0.35, 0.2, 0.425 - failing, failing, 0.025)
         self.rng = np.random.default_rng(seed)
         self.number = 0
         self.granted = self.denied = self.lent = self.evicted = self.downgraded = 0
 
     def step(self) -> None:
-        kind = self.rng.choice(5, p=(0.35, 0.2, 0.4, 0.025, 0.025))
+        kind = self.rng.choice(5, p=self.chances)
         (self.place, self.borrow, self.release, self.fail, self.repair)[kind]()
 
     def place(self) -> None:
@@ -102,10 +103,169 @@ def test_the_safety_invariant_survives_a_hundred_thousand_steps() -> None:
         check_safety(hive)
         if number % 200 == 0:
             validate(hive)
-    assert min(walk.granted, walk.denied, walk.lent, walk.evicted, walk.downgraded) > 500
+    assert min(walk.granted, walk.denied, walk.lent, walk.evicted, walk.downgraded) > 400
     for job in list(hive.jobs):
         hive.release(job)
     for node in list(hive.physical.bad):
         hive.set_health(node, healthy=True)
     validate(hive)
     assert free_lists(hive) == empty
+
+
+# --- nobody is denied what a cluster of his own would have given --------------------------------
+
+
+def private(tenant: str) -> Hive:
+    """The tenant alone."""
+    return Hive(CHAIN, {tenant: SHARES[tenant]})
+
+
+def room_of_his_own(hive: Hive, tenant: str, priority: int) -> list[int]:
+    """GPUs on every virtual node that are idle or whose user must make way."""
+    room = []
+    for cell in hive.tenants[tenant].cells:
+        size = min(len(cell.users), 8)
+        for first in range(0, len(cell.users), size):
+            users = cell.users[first : first + size]
+            room.append(sum(u is None or hive.jobs[u].priority < priority for u in users))
+    return room
+
+
+def would_fit(room: list[int], tasks: tuple[int, ...]) -> bool:
+    """Equal tasks fit greedily or not at all."""
+    assert len(set(tasks)) == 1
+    return sum(gpus // tasks[0] for gpus in room) >= len(tasks)
+
+
+EQUAL = [tasks for tasks in TASKS if len(set(tasks)) == 1]
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["place", "place", "place", "borrow", "release"]),
+        st.sampled_from(list(SHARES)),
+        st.sampled_from(EQUAL),
+        st.integers(0, 2),
+        st.integers(0, 999),
+    ),
+    max_size=60,
+)
+
+
+@given(moves=MOVES)
+def test_no_tenant_is_denied_a_cell_that_his_own_cluster_would_have_given(
+    moves: list[tuple[str, str, tuple[int, ...], int, int]],
+) -> None:
+    shared, alone = Hive(CHAIN, SHARES), {tenant: private(tenant) for tenant in SHARES}
+    for number, (move, tenant, tasks, priority, pick) in enumerate(moves):
+        own = alone[tenant]
+        if move == "borrow":
+            shared.borrow(f"o{number}", tenant, tasks)
+        elif move == "release" and shared.jobs:
+            job = list(shared.jobs)[pick % len(shared.jobs)]
+            shared.release(job)
+            for hive in alone.values():
+                if job in hive.jobs:
+                    hive.release(job)
+        elif move == "place":
+            fits = would_fit(room_of_his_own(shared, tenant, priority), tasks)
+            got = shared.place(f"g{number}", tenant, tasks, priority=priority)
+            private_ = own.place(f"g{number}", tenant, tasks, priority=priority)
+            assert (got is not None) == (private_ is not None) == fits
+            if got is not None:
+                assert shared.jobs[f"g{number}"].virtual == own.jobs[f"g{number}"].virtual
+        validate(shared)
+
+
+# --- with broken nodes, only broken nodes are an excuse ------------------------------------------
+
+
+def healthy_node_within(hive: Hive, level: int, index: int) -> bool:
+    size = hive.chain.sizes[level]
+    gpus = range(index * size, (index + 1) * size)
+    free = [n for n in range(16) if n not in hive.physical.bad and (3, n) not in hive.taken]
+    return (
+        any(gpu // 8 in free for gpu in gpus)
+        if level >= 3
+        else gpus[0] // 8 not in hive.physical.bad
+    )
+
+
+def obtainable(hive: Hive, level: int) -> bool:
+    """Whether some cell of a level with a healthy node can be had without breaking a promise."""
+    spare = hive.physical.splittable()
+    for high in range(level, hive.chain.top + 1):
+        if any(spare[one] < 1 for one in range(level + 1, high + 1)):
+            return False
+        width = hive.chain.sizes[high] // hive.chain.sizes[level]
+        for index in hive.physical.free[high]:
+            parts = range(index * width, (index + 1) * width)
+            if any(healthy_node_within(hive, level, part) for part in parts):
+                return True
+    return False
+
+
+def has_an_excuse(hive: Hive, tenant: str, gpus: int) -> bool:
+    """Whether every virtual node with room for one task has only broken nodes to be bound to."""
+    for cell in hive.tenants[tenant].cells:
+        size, unit = min(len(cell.users), 8), min(cell.level, 3)
+        for index in range(len(cell.users) // size):
+            users = cell.users[index * size : (index + 1) * size]
+            if sum(user is None for user in users) < gpus:
+                continue
+            top, node = cell.bound.get((cell.level, 0)), cell.bound.get((unit, index))
+            if node is not None:
+                usable = node * size // 8 not in hive.physical.bad
+            elif top is not None:
+                usable = healthy_node_within(hive, cell.level, top)
+            else:
+                usable = obtainable(hive, cell.level)
+            if usable:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_broken_nodes_are_the_only_excuse(seed: int) -> None:
+    hive = Hive(CHAIN, SHARES)
+    walk, full, excused = Walk(hive, seed, failing=0.1), 0, 0
+    for number in range(1500):
+        walk.step()
+        tenant, gpus = list(SHARES)[number % 3], (1, 2, 4, 8)[number % 4]
+        if hive.place("probe", tenant, (gpus,), priority=0) is None:
+            has_room = would_fit(room_of_his_own(hive, tenant, 0), (gpus,))
+            full, excused = full + (not has_room), excused + has_room
+            assert not has_room or has_an_excuse(hive, tenant, gpus)
+        else:
+            validate(hive)
+            hive.release("probe")
+    assert min(full, excused) > 10
+
+
+@given(moves=MOVES, seed=st.integers(0, 99))
+def test_everything_can_be_undone_exactly(
+    moves: list[tuple[str, str, tuple[int, ...], int, int]], seed: int
+) -> None:
+    def everything(hive: Hive) -> tuple[object, ...]:
+        cells = [
+            (list(cell.users), [list(used) for used in cell.used], dict(cell.bound))
+            for virtual in hive.tenants.values()
+            for cell in virtual.cells
+        ]
+        physical = hive.physical
+        counts = [list(map(list, counts)) for counts in (physical.guests, physical.healthy)]
+        return free_lists(hive), cells, counts, dict(hive.jobs), list(hive.users), dict(hive.taken)
+
+    hive = Hive(CHAIN, SHARES)
+    walk = Walk(hive, seed)
+    for _ in range(30):
+        walk.step()
+    before, mark = everything(hive), hive.journal.begin()
+    for number, (move, tenant, tasks, priority, pick) in enumerate(moves):
+        if move == "release" and hive.jobs:
+            hive.release(list(hive.jobs)[pick % len(hive.jobs)])
+        elif move == "borrow":
+            hive.borrow(f"x{number}", tenant, tasks)
+        elif move == "place":
+            got = hive.place(f"x{number}", tenant, tasks, priority=priority)
+            assert got is None or isinstance(got, Granted)
+    hive.journal.undo(mark)
+    assert everything(hive) == before

@@ -124,8 +124,6 @@ def test_tables_over_several_blocks_are_never_stale(policy: str, ties: bool) -> 
 
 # --- a decision depends on the cluster alone -------------------------------------------------
 
-FROZEN = "the outlook's level is that of the moment a placer entered its band of load"
-
 
 def restored(state: ClusterState, live: list[Allocation]) -> ClusterState:
     """The same cluster in the same state, as after a restart."""
@@ -139,14 +137,7 @@ def restored(state: ClusterState, live: list[Allocation]) -> ClusterState:
 
 @pytest.mark.parametrize(
     "policy",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(strict=True, reason=FROZEN)] if scorer.looks_ahead else [],
-        )
-        for name, scorer in BUILT_IN.items()
-        if not scorer.random_ties
-    ],
+    [name for name, scorer in BUILT_IN.items() if not scorer.random_ties],
 )
 def test_a_restored_cluster_is_decided_like_a_running_one(policy: str) -> None:
     cluster = generate_cluster(nodes=60, seed=1)

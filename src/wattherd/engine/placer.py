@@ -11,15 +11,13 @@ from numpy.random import Generator
 from wattherd.engine.reference import decide_reference
 from wattherd.engine.state import ClusterState
 from wattherd.engine.table import NEVER, NO_NODE, Table, decide, empty_table, plan_of
-from wattherd.estimate.outlook import set_level
+from wattherd.estimate.outlook import follow
 from wattherd.jit import HAVE_JIT
 from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request
 from wattherd.policy.place.registry import PlacePolicy
 
 _ORDERED = -1.0
-BANDS = 10
-"""Steps of the allocated share at which policies that look ahead are told of it."""
 
 
 class Placer:
@@ -47,7 +45,7 @@ class Placer:
         self._plan = plan_of(policy)
         self._decide = self._by_kernels if compiled and policy.compiled else self._by_definition
         self._table = self._sized_table()
-        self._band = -1
+        self._level = np.full_like(state.world.outlook.level, np.nan)
 
     def _sized_table(self) -> Table:
         shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
@@ -66,18 +64,13 @@ class Placer:
         return None if node == NO_NODE else Allocation(request, node, _bits(mask))
 
     def _follow_load(self) -> None:
-        """Score anew when the load has moved to another band, for policies that look ahead."""
+        """Tell policies that look ahead of load and pressure; where they moved, score anew.
+
+        Told every time: another placer on the same state may have been told an older level.
+        """
         state = self.state
-        capacity = state.used_gpu_milli + state.idle_gpu_milli
-        band = state.used_gpu_milli * BANDS // max(capacity, 1)
-        if band == self._band:
-            return
-        self._band = band
-        nodes, outlook = state.world.nodes, state.world.outlook
-        idle = np.zeros(len(outlook.level) - 1, dtype=np.int64)
-        np.add.at(idle, nodes.model, nodes.idle)
-        set_level(outlook, (band + 0.5) / BANDS, idle[:-1])
-        self._table.cursor[:] = NEVER
+        if follow(state.world.outlook, state.used_gpu_milli, state.idle_by_model, self._level):
+            self._table.cursor[:] = NEVER
 
     def place_one(self, request: Request) -> Allocation | None:
         """Choose and book; None if the request fits nowhere now."""

@@ -62,7 +62,7 @@ class ClusterState:
             power,
             outlook if outlook is not None else no_outlook(),
         )
-        self.totals: Ints = np.zeros(TOTALS, dtype=np.int64)
+        self.totals: Ints = np.zeros(TOTALS + 1 + len(cluster.gpu_models), dtype=np.int64)
         self.log: Ints = np.zeros(max(1024, 4 * len(cluster.nodes)), dtype=np.int64)
         """Ring of the nodes that changed last; `totals[CHANGES]` counts all changes."""
         self._journal: list[tuple[Allocation, int]] | None = None
@@ -79,6 +79,11 @@ class ClusterState:
     def idle_gpu_milli(self) -> int:
         """GPU not allocated, in milli-GPU."""
         return int(self.totals[IDLE_MILLI])
+
+    @property
+    def idle_by_model(self) -> Ints:
+        """GPU not allocated, in milli-GPU, of each model of the cluster."""
+        return self.totals[TOTALS + 1 :]
 
     @property
     def fragment_gpu_milli(self) -> float:

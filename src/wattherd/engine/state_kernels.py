@@ -15,6 +15,7 @@ MAX_PODS_PER_NODE = 1001
 # integers, so that sums neither drift nor depend on the order of events.
 USED_MILLI, CPU_MW, GPU_MW, FRAGMENT, CHANGES, IDLE_MILLI = 0, 1, 2, 3, 4, 5
 TOTALS = 6
+# After them: idle milli on nodes without a GPU model (0), then of each model.
 FRAGMENT_UNIT = 1e-9
 
 
@@ -50,6 +51,7 @@ def add_to_totals(world, totals, n, sign):  # type: ignore[no-untyped-def]
     totals[GPU_MW] += sign * gpu_mw(world.power, n, nodes.active[n], nodes.gpu_count[n])
     totals[FRAGMENT] += sign * np.int64(np.rint(nodes.fragment[n] / FRAGMENT_UNIT))
     totals[IDLE_MILLI] += sign * nodes.idle[n]
+    totals[TOTALS + 1 + nodes.model[n]] += sign * nodes.idle[n]
 
 
 @kernel

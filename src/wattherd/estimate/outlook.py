@@ -10,7 +10,7 @@ into the prospects of a node (units: millionths of a GPU or of a probability, so
   fragmentation looked at to the end instead of one pod ahead. A node is `free` whole GPUs, the
   pooled worth of its rests and its free CPU, which is a small dynamic programme.
 
-`level` is the only part that changes during a run; the engine sets it (`set_level`).
+`level` is the only part that changes during a run; the engine sets it (`follow`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 UNITS = 24
 """Steps of a GPU in `fill`: most prices are halves, thirds, quarters, sixths and eighths."""
 CPU_STEPS = 128
+BANDS = 10
+"""Steps of the load."""
+PRESSURES = (1.0, 2.0, 4.0, 8.0)
+"""Steps of the pressure on a model; below the first there is none."""
 _LEAST_CPU_STEP = 1000
 
 Ints = NDArray[np.int64]
@@ -105,19 +109,41 @@ def no_outlook() -> Outlook:
     )
 
 
-def set_level(outlook: Outlook, allocated: float, idle_by_model: Ints) -> None:
-    """Note how full the cluster is (0 to 1) and how hard pods bound to few models press on each.
+@kernel
+def follow(outlook, used, idle, known):  # type: ignore[no-untyped-def]
+    """Set `outlook.level` for a cluster with so much GPU used and so much `idle` of each model.
 
-    The demand of a set of models is spread over them as their idle milli is; pressure is demand,
-    were the rest of the cluster filled, over supply: 1 means that every idle GPU of the model will
-    be wanted by a pod that has no other choice.
+    Milli-GPU. The level follows from the state alone, in coarse steps so that keys stay valid for
+    long. `known` is the level that the caller's keys were made at: True if it is another now, and
+    `known` is brought up to date. The demand of a set of models is spread over them as their idle
+    milli is; pressure is demand, were the rest of the cluster filled, over supply: 1 means that
+    every idle GPU of the model will be wanted by a pod that has no other choice.
     """
-    free = idle_by_model.astype(np.float64)
-    supply = outlook.bound @ free
-    scarce = (supply > 0) & (supply < free.sum())
-    per_milli = np.where(scarce, outlook.share * free.sum() / np.where(scarce, supply, 1.0), 0.0)
-    outlook.level[0] = allocated
-    outlook.level[1:-1] = np.where(free > 0, per_milli @ outlook.bound, 0.0)
+    level, total = outlook.level, 0
+    for m in range(idle.shape[0]):
+        total += idle[m]
+        level[1 + m] = 0.0
+    level[0] = (used * BANDS // max(used + total, 1) + 0.5) / BANDS
+    for d in range(outlook.bound.shape[0]):
+        supply = 0
+        for m in range(idle.shape[0]):
+            if outlook.bound[d, m]:
+                supply += idle[m]
+        if supply == 0 or supply == total:
+            continue
+        for m in range(idle.shape[0]):
+            if outlook.bound[d, m] and idle[m] > 0:
+                level[1 + m] += outlook.share[d] * total / supply
+    moved = level[0] != known[0]
+    for m in range(idle.shape[0]):
+        step = 0.0
+        for pressure in PRESSURES:
+            if level[1 + m] >= pressure:
+                step = pressure
+        level[1 + m] = step
+        moved = moved or step != known[1 + m]
+    known[:] = level
+    return moved
 
 
 def _cpu_step(cluster: ClusterSpec) -> int:

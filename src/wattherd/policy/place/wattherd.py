@@ -187,7 +187,7 @@ SCORER = Scorer(
         "now": 0.5,
         "gpu": 0.4,
         "cpu": 0.08,
-        "reserve": 0.08,
+        "reserve": 0.06,
         "room": 0.8,
     },
     tokens={

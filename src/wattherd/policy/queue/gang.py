@@ -8,7 +8,7 @@ not overtake it. Holds cost nobody a device that he has; as every run ends, a he
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.policy.contract import Draft, Share, View
+from wattherd.policy.contract import Draft, JobView, Share, View
 
 Ints = NDArray[np.int64]
 MANY = 1_000_000
@@ -33,23 +33,43 @@ class Shape:
 
     spec: JobSpec
     counts: tuple[int, ...]
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all tasks."""
-        return sum(n * role.gpu_count for n, role in zip(self.counts, self.spec.roles, strict=True))
+    gpus: int
 
 
-def shapes(spec: JobSpec) -> Iterator[Shape]:
+def shapes(spec: JobSpec) -> tuple[Shape, ...]:
     """As submitted, then (if that is less) as small as the job runs."""
+    ranges = [spec.counts(number) for number in range(len(spec.roles))]
+    least = tuple(counts.start for counts in ranges)
     most = tuple(
-        min(max(role.count, spec.counts(i).start), spec.counts(i).stop - 1)
-        for i, role in enumerate(spec.roles)
+        min(max(role.count, counts.start), counts.stop - 1)
+        for role, counts in zip(spec.roles, ranges, strict=True)
     )
-    least = tuple(spec.counts(i).start for i in range(len(spec.roles)))
-    yield Shape(spec, most)
-    if least != most:
-        yield Shape(spec, least)
+    return tuple(_shape(spec, counts) for counts in dict.fromkeys((most, least)))
+
+
+def _shape(spec: JobSpec, counts: tuple[int, ...]) -> Shape:
+    gpus = sum(n * role.gpu_count for n, role in zip(counts, spec.roles, strict=True))
+    return Shape(spec, counts, gpus)
+
+
+class Shapes:
+    """The shapes of all live jobs, worked out once for each."""
+
+    def __init__(self) -> None:
+        """Start with no job."""
+        self._known: dict[str, tuple[Shape, ...]] = {}
+
+    def __getitem__(self, job: JobView) -> tuple[Shape, ...]:
+        """The shapes of a job."""
+        found = self._known.get(job.id)
+        if found is None:
+            found = self._known[job.id] = shapes(job.spec)
+        return found
+
+    def keep(self, live: Container[str]) -> None:
+        """Forget jobs that are gone."""
+        for gone in [job_id for job_id in self._known if job_id not in live]:
+            del self._known[gone]
 
 
 class Room:
@@ -128,6 +148,20 @@ class Room:
             shares.extend(placed)
             if len(order) > 1:
                 room.take(shape.spec, placed)
+        return shares
+
+    def place_role(
+        self, spec: JobSpec, number: int, count: int, near: Sequence[int] = ()
+    ) -> list[Share] | None:
+        """Take room for `count` tasks of one role, on nodes `near` if they fit there."""
+        fits = self.tasks(spec.roles[number], spec.gpu_models)
+        close = np.zeros_like(fits)
+        close[list(near)] = fits[list(near)]
+        where = _fill(close, count) or _fill(fits, count)
+        if where is None:
+            return None
+        shares = [Share(node, tasks, number) for node, tasks in where]
+        self.take(spec, shares)
         return shares
 
     def tasks(self, role: TaskRole, models: Sequence[str]) -> Ints:

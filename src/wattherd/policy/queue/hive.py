@@ -58,6 +58,8 @@ class Hive:
         self.physical = PhysicalCells(chain, self.journal)
         self.users: list[str | None] = [None] * chain.gpus
         """The job on every GPU."""
+        self.version = 0
+        """Grows with every change; while it stays, what was refused is refused again."""
         self.jobs: dict[str, Held] = {}
         self.taken: dict[tuple[int, int], None] = {}
         """Physical cells that virtual ones are bound to, of all levels."""
@@ -79,6 +81,7 @@ class Hive:
 
     def set_health(self, node: int, *, healthy: bool) -> None:
         """A node, by its position in the chain, goes bad or is repaired; its jobs stay booked."""
+        self.version += healthy != (node not in self.physical.bad)
         self.physical.set_health(node, healthy=healthy)
 
     # Guaranteed jobs ------------------------------------------------------------------------------
@@ -98,10 +101,15 @@ class Hive:
         Lower priorities of the same tenant make room only if there is no other. With `lazy` they
         then go on as opportunistic jobs until their GPUs are really needed.
         """
-        virtual = self.tenants[tenant]
-        lower = any(held.tenant == tenant and held.virtual and held.priority < priority
-                    for held in self.jobs.values())  # fmt: skip
+        virtual, asked = self.tenants[tenant], sum(tasks)
+        lower = sum(
+            len(held.virtual)
+            for held in self.jobs.values()
+            if held.virtual and held.tenant == tenant and held.priority < priority
+        )
         for limit in (None, priority) if lower else (None,):
+            if asked > virtual.idle_gpus + (lower if limit is not None else 0):
+                continue
             caps = {number: self._cap(cell) for number, cell in enumerate(virtual.cells)}
             while True:
                 terms = Terms(limit=limit, caps=caps, shunned=self._bad(virtual), barred=barred)
@@ -194,6 +202,7 @@ class Hive:
 
     def _settle(self, job: str, held: Held, granted: Granted) -> None:
         """Put a guaranteed job on its GPUs; whoever is there must leave."""
+        self.version += 1
         for gpu in held.gpus:
             guest = self.users[gpu]
             if guest is not None:
@@ -294,6 +303,7 @@ class Hive:
             return None
         placed = tuple(tuple(key[0] * size + gpu for gpu in gpus) for key, gpus in picks)
         held = Held(tenant=tenant, priority=OPPORTUNISTIC, tasks=placed)
+        self.version += 1
         for gpu in held.gpus:
             self.journal.put(self.users, gpu, job)
             self.physical.count(self.physical.guests, gpu, 1)
@@ -313,6 +323,7 @@ class Hive:
 
     def release(self, job: str) -> None:
         """A job is gone from all its GPUs."""
+        self.version += 1
         held = self.jobs[job]
         for gpu in held.gpus:
             self.journal.put(self.users, gpu, None)

@@ -6,11 +6,12 @@ under the lowest cell that holds all of it. Levels count from 0, the single GPU,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from wattherd.errors import UserError
+from wattherd.model.cluster import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,8 @@ class Chain:
     """Cells of equal nodes: `fanout[l]` cells of level l make one of level l + 1.
 
     `levels` are names from the GPU to the top; `node_level` is that of whole nodes, `nodes` are
-    their indices in the cluster, in the order in which they make up higher cells.
+    their indices in the cluster, in the order in which they make up higher cells; `gpu_model` is
+    what they are equipped with.
 
     Raises:
         UserError: levels, fan-outs and nodes do not fit together.
@@ -29,6 +31,7 @@ class Chain:
     fanout: tuple[int, ...]
     node_level: int
     nodes: tuple[int, ...]
+    gpu_model: str = ""
     sizes: tuple[int, ...] = field(init=False)
     """GPUs in a cell of each level."""
 
@@ -76,6 +79,55 @@ class Chain:
                 f"no level {name!r}", where=where, field="level", hint=f"known: {known}"
             )
         return self.levels.index(name)
+
+
+def chains_of(
+    cluster: ClusterSpec,
+    *,
+    within: Mapping[int, Sequence[int]] | None = None,
+    per_rack: int | None = None,
+) -> list[Chain]:
+    """A chain for each kind of node (model and number of GPUs), nodes in their order.
+
+    `within` tells, by the number of GPUs, how a node is made up from the GPU upwards, such as
+    {8: (2, 2, 2)}; otherwise all GPUs of a node are equally close. So many nodes as `per_rack`
+    make a rack; those that do not fill one are a chain of their own.
+
+    Raises:
+        UserError: a node is not made up of as many GPUs as it has.
+    """
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for index, node in enumerate(cluster.nodes):
+        if node.gpu_count:
+            kinds.setdefault((node.gpu_model, node.gpu_count), []).append(index)
+    chains = []
+    for (model, gpus), nodes in kinds.items():
+        fanout = tuple((within or {}).get(gpus, (gpus,)))
+        if prod(fanout) != gpus:
+            problem = f"{fanout} make {prod(fanout)} GPUs, the nodes have {gpus}"
+            raise UserError(problem, where=f"nodes with {gpus} x {model}", field="within")
+        whole = len(nodes) - len(nodes) % per_rack if per_rack else 0
+        name = f"{model}x{gpus}"
+        if whole and per_rack:
+            chains.append(_chain(f"{name}-racks", model, nodes[:whole], fanout, per_rack))
+        if whole < len(nodes):
+            chains.append(_chain(name, model, nodes[whole:], fanout))
+    return chains
+
+
+def _chain(
+    name: str, model: str, nodes: Sequence[int], fanout: tuple[int, ...], per_rack: int = 0
+) -> Chain:
+    inner = [f"{prod(fanout[:level])}-gpu" for level in range(1, len(fanout))]
+    racks = ("rack",) if per_rack else ()
+    return Chain(
+        name=name,
+        levels=("gpu", *inner, "node", *racks),
+        fanout=(*fanout, per_rack) if per_rack else fanout,
+        node_level=len(fanout),
+        nodes=tuple(nodes),
+        gpu_model=model,
+    )
 
 
 @dataclass(slots=True)

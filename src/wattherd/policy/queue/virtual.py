@@ -51,6 +51,8 @@ class VirtualCells:
         """One cell of each of `levels`, nobody on it."""
         self.chain, self._journal = chain, journal
         self.cells = [self._new(level) for level in sorted(levels, reverse=True)]
+        self.gpus = sum(len(cell.users) for cell in self.cells)
+        """GPUs of all cells."""
 
     def _new(self, level: int) -> VirtualCell:
         sizes = self.chain.sizes[: level + 1]
@@ -58,14 +60,9 @@ class VirtualCells:
         return VirtualCell(level, [None] * sizes[-1], used, {})
 
     @property
-    def gpus(self) -> int:
-        """GPUs of all cells."""
-        return sum(len(cell.users) for cell in self.cells)
-
-    @property
     def idle_gpus(self) -> int:
         """GPUs that no guaranteed job uses."""
-        return self.gpus - sum(sum(cell.used[cell.level]) for cell in self.cells)
+        return self.gpus - sum(cell.used[cell.level][0] for cell in self.cells)
 
     def unit(self, cell: VirtualCell) -> int:
         """The level of its nodes: that of whole nodes, or its own if it is smaller."""
@@ -96,11 +93,10 @@ class VirtualCells:
         first = index * self.chain.sizes[self.unit(self.cells[number])]
         return tuple((number, first + gpu) for gpu in gpus)
 
-    def place_alone(self, tasks: Sequence[int]) -> list[tuple[VirtualGpu, ...]] | None:
-        """The same, were there no other job and no bad node."""
+    def place_somehow(self, tasks: Sequence[int]) -> list[tuple[VirtualGpu, ...]] | None:
+        """GPUs of which as few as possible are in use, bad nodes or not; None if it never fits."""
         caps = dict.fromkeys(range(len(self.cells)), len(self.chain.nodes))
-        empty = VirtualCells(self.chain, [cell.level for cell in self.cells], Journal())
-        return empty.place(tasks, Terms(caps=caps), lambda _: 0)
+        return self.place(tasks, Terms(limit=1, caps=caps), lambda _: 0)
 
     def _group(self, site: Site, level: int) -> tuple[int, ...] | None:
         number, index = site.key

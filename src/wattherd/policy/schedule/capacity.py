@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
-from wattherd.policy.queue.gang import Hold, Kept, Room, Shape, shapes
+from wattherd.policy.queue.gang import Hold, Kept, Room, Shape, Shapes
 from wattherd.policy.queue.order import Line, capacity_of, vector_of
 from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
 from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
@@ -44,6 +44,7 @@ class _Memory:
 
     holds: dict[str, Hold] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=Shapes)
 
 
 class _Cycle:
@@ -58,6 +59,7 @@ class _Cycle:
         self.capacity = capacity_of(view)
         self.usage = Usage()
         self.jobs = {job.id: job for job in view.live()}
+        self.memory.shapes.keep(self.jobs)
         self.waiting: dict[str, dict[str, JobView]] = {}
         self.ideals: dict[str, float] = {}
         self.kept = Kept(self.memory.holds, len(self.room))
@@ -100,7 +102,7 @@ class _Cycle:
         for name, jobs in self.waiting.items():
             for job in jobs.values():
                 key = name, job.spec.user
-                asked[key] = asked.get(key, 0) + next(shapes(job.spec)).gpus
+                asked[key] = asked.get(key, 0) + self.memory.shapes[job][0].gpus
         demand: dict[str, float] = {}
         for (name, _), gpus in asked.items():
             most = self.tree.user_most(self.tree[name], self.total)
@@ -147,7 +149,7 @@ class _Cycle:
 
     def _over_limit(self, job: JobView, place: Place, active: int) -> Reason | None:
         """Why the user may hold no more of this leaf, or None."""
-        gpus = job.spec.least_gpus
+        gpus = self.memory.shapes[job][-1].gpus
         name, user = place.queue.name, job.spec.user
         used, own = self.usage.queues[name], self.usage.users[name, user]
         most = self.tree.user_most(place, self.total)
@@ -167,7 +169,7 @@ class _Cycle:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
         refusal, guarded, old = None, False, self.memory.holds.get(job.id)
         self.kept.drop(job.id)
-        for shape in shapes(job.spec):
+        for shape in self.memory.shapes[job]:
             refusal = self._over_maximum(place, shape.gpus)
             if refusal is not None:
                 continue

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.queue.drf import Vector, dominant_share
-from wattherd.policy.queue.gang import Hold, Room, Shape, shapes
+from wattherd.policy.queue.gang import Hold, Room, Shape, Shapes
 from wattherd.policy.queue.order import capacity_of, vector_of
 
 OWNERS: Mapping[str, Callable[[JobView], str]] = {
@@ -47,6 +47,7 @@ class _Cycle:
         self.planner, self.view, self.draft = planner, view, draft
         self.owner = OWNERS[planner.over]
         self.holds: dict[str, Hold] = view.memory.setdefault("drf", {})
+        self.shapes: Shapes = view.memory.setdefault("drf shapes", Shapes())
         self.room = Room.of(draft, view.nodes())
         self.capacity = capacity_of(view)
         self.held: dict[str, list[float]] = {}
@@ -62,7 +63,9 @@ class _Cycle:
 
     def _sort(self) -> None:
         waiting: dict[str, list[JobView]] = {}
-        for job in self.view.live():
+        jobs = self.view.live()
+        self.shapes.keep({job.id for job in jobs})
+        for job in jobs:
             if job.wanted:
                 self._book(job)
             else:
@@ -88,7 +91,7 @@ class _Cycle:
 
     def _offer(self, job: JobView) -> None:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
-        for shape in shapes(job.spec):
+        for shape in self.shapes[job]:
             room = self._room_for(job.id)
             shares = room.place(shape)
             if shares is None:

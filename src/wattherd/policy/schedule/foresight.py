@@ -56,7 +56,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossForesight:
-    """Speeds and targets by job id; fits are renewed every `renew` reports."""
+    """Speeds and targets by job id; fits are renewed after `renew` reports, or a twelfth more."""
 
     beliefs: Mapping[str, PsBelief]
     judge: CurveJudge | None = None
@@ -73,7 +73,7 @@ class LossForesight:
             return False
         seen.points = thinned([*seen.points, (job.progress, job.loss)])
         seen.reports += 1
-        if seen.reports - seen.looked_at < self.renew:
+        if seen.reports - seen.looked_at < max(self.renew, seen.reports // 12):
             return False
         return self._look(seen, belief)
 

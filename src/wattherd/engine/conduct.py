@@ -1,0 +1,371 @@
+"""What follows from events: plans made, orders given, devices and watts handed over.
+
+`Conduct` owns the core's state and everything done to it; `engine.core.Core` adds the door through
+which events come in. Two states of the cluster are kept. `planned` is what every job will hold once
+all orders are carried out: planners work on it. `held` is what jobs hold at this moment: a job is
+started only when what it was given is really free, so that a plan may hand devices from one job to
+another while the first is still writing its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.engine.book import Book
+from wattherd.engine.draft import GuardedDraft
+from wattherd.engine.feasibility import Feasibility
+from wattherd.engine.ledger import JobRecord, may_run
+from wattherd.engine.lifecycle import FINAL, State, Trigger
+from wattherd.engine.questions import Questions
+from wattherd.engine.roster import Roster
+from wattherd.engine.watts import CurveOf, Watts, prior
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.command import (
+    Command,
+    FinishJob,
+    SetCap,
+    StartJob,
+    StopJob,
+    WakeAt,
+)
+from wattherd.model.event import (
+    Computed,
+    Event,
+    Woke,
+)
+from wattherd.model.reason import StopReason
+from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.power.water_filling import WaterFilling
+
+ROUND = "round"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """`round_s` None plans after every event that could change the plan, else every `round_s`."""
+
+    cluster: ClusterSpec
+    planner: Planner
+    quota: Quota | None = None
+    round_s: float | None = None
+    power: PowerPolicy = field(default_factory=WaterFilling)
+    curve_of: CurveOf = prior
+
+
+@dataclass(slots=True)
+class Look:
+    """Implements `policy.contract.View`."""
+
+    core: Conduct
+    now_s: float
+    memory: dict[str, Any]
+    woke: bool = False
+
+    def live(self) -> Sequence[JobRecord]:
+        """Jobs that run or may run now, in order of submission."""
+        return self.core.roster.jobs()
+
+    def entered(self) -> Sequence[JobRecord]:
+        """Jobs that came, or lost their plan, since the last plan."""
+        return list(self.core.roster.entered.values())
+
+    def left(self) -> Sequence[JobRecord]:
+        """Jobs that went since the last plan."""
+        return list(self.core.roster.left.values())
+
+    def gpus_per_node(self) -> NDArray[np.int64]:
+        """GPUs of each usable node."""
+        count = self.core.planned.gpu_count.copy()
+        if self.core.lost:
+            count[list(self.core.lost)] = 0
+        return count
+
+    def usable(self) -> NDArray[np.bool_]:
+        """Which nodes are not lost."""
+        usable = np.ones(len(self.core.config.cluster.nodes), dtype=np.bool_)
+        usable[list(self.core.lost)] = False
+        return usable
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        """All nodes in the order of their indices."""
+        return self.core.config.cluster.nodes
+
+    @property
+    def stopped(self) -> Mapping[str, float]:
+        """Stopped queues, and since when."""
+        return self.core.stopped
+
+    def computed(self, kind: str) -> Computed | None:
+        """The answer to the latest question of this kind."""
+        return self.core.questions.answer(kind)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Commands of one call of `handle`; whether to plan again, soon or at once, and why."""
+
+    commands: list[Command] = field(default_factory=list)
+    replan: bool = False
+    due: bool = False
+    woke: bool = False
+
+
+class Conduct:
+    """One pool of nodes, the jobs on it, and what is to be done about them."""
+
+    def __init__(self, config: CoreConfig) -> None:
+        """Start empty, with all nodes usable."""
+        self.config = config
+        self.jobs: dict[str, JobRecord] = {}
+        """Live jobs only; final ones leave with their `FinishJob`."""
+        self.finished: dict[str, State] = {}
+        self.now_s = 0.0
+        self.watts = Watts(config.cluster, config.power, config.curve_of)
+        self.lost: set[int] = set()
+        self.stopped: dict[str, float] = {}
+        """Stopped queues, and since when (s)."""
+        self.planned = Book(config.cluster)
+        self.held = Book(config.cluster)
+        self.roster = Roster()
+        self._feasibility = Feasibility(config.cluster)
+        self._touched: dict[str, None] = {}
+        """Jobs that changed since the last plan was carried out."""
+        self._capping = False
+        """Whether a budget holds, or caps of an earlier one may still be in force."""
+        self.questions = Questions()
+        self._memory: dict[str, Any] = {}
+        self._nodes = {node.name: index for index, node in enumerate(config.cluster.nodes)}
+        self._starting: dict[str, None] = {}
+        """Jobs with a plan that wait for their devices to be given back, oldest plan first."""
+        self._children: dict[str, set[str]] = {}
+        self._submitted = 0
+        self._round_set = False
+
+    # What follows -------------------------------------------------------------------------------
+
+    def _key(self, kind: str, job: JobRecord) -> str:
+        return f"{kind}:{job.id}#{job.attempt}"
+
+    def _limit_time(self, job: JobRecord, batch: Batch) -> None:
+        if job.spec.time_limit_s is not None:
+            left = job.spec.time_limit_s - job.service_s(self.now_s)
+            key = self._key("limit", job)
+            batch.commands.append(WakeAt(at_s=self.now_s + max(left, 0.0), key=key))
+
+    def _stop(self, job: JobRecord, why: StopReason, then: Trigger, batch: Batch) -> None:
+        """Ask a starting or running job to stop; `then` is what becomes of it."""
+        job.after_stop = then
+        self._move(job, Trigger.STOP, str(why))
+        job.preemptions += then is Trigger.REQUEUE
+        batch.commands.append(
+            StopJob(job_id=job.id, attempt=job.attempt, reason=why, grace_s=job.spec.grace_s)
+        )
+
+    def _move(self, job: JobRecord, trigger: Trigger, cause: str = "") -> None:
+        """Take a step of the lifecycle."""
+        job.apply(trigger, self.now_s, cause)
+        self._changed(job)
+
+    def _changed(self, job: JobRecord) -> None:
+        """Remember that a job's orders, and whether planners may use it, are to be seen to."""
+        self._touched[job.id] = None
+        self.roster.put(job, eligible=may_run(job))
+
+    def _give_back(self, job: JobRecord, rest: tuple[Allocation, ...] = ()) -> None:
+        """The run is over, but for its ranks on `rest`: what else it held is free."""
+        for allocation in job.allocations:
+            if allocation not in rest:
+                self.held.release(allocation)
+        job.settle(self.now_s, rest)
+        self.watts.note(job)
+
+    def _forget_plan(self, job: JobRecord) -> None:
+        """Take a job out of the plan."""
+        if not job.wanted:
+            return
+        for allocation in job.wanted:
+            self.planned.release(allocation)
+        job.wanted = ()
+        self._starting.pop(job.id, None)
+        self._touched[job.id] = None
+        self.roster.unplanned(job)
+
+    def _end(self, job: JobRecord, trigger: Trigger, cause: str, batch: Batch) -> None:
+        """Apply the trigger that ends a run (or a wait) and do what its new state asks for."""
+        if trigger is Trigger.RETRY:
+            job.failures += 1
+        self._move(job, trigger, cause)
+        if job.state in FINAL:
+            self._forget_plan(job)
+            self._finish(job, batch)
+        elif job.state is State.BACKING_OFF:
+            wait_s = job.spec.backoff_s * 2 ** (job.failures - 1)
+            batch.commands.append(WakeAt(at_s=self.now_s + wait_s, key=self._key("backoff", job)))
+
+    def _finish(self, job: JobRecord, batch: Batch) -> None:
+        del self.jobs[job.id]
+        self.finished[job.id] = job.state
+        batch.commands.append(FinishJob(job_id=job.id, state=str(job.state)))
+        if job.state is not State.SUCCEEDED:
+            self._orphan(job.id, batch)
+            return
+        for child in sorted(self._children.pop(job.id, ())):
+            waiting = self.jobs.get(child)
+            if waiting is not None:
+                waiting.waits_for.discard(job.id)
+                if not waiting.waits_for and waiting.state is State.BLOCKED:
+                    self._move(waiting, Trigger.UNBLOCK, f"{job.id} succeeded")
+
+    def _orphan(self, parent: str, batch: Batch) -> None:
+        """Jobs that wait for one that will never succeed fail; so do those that wait for them.
+
+        A held one is told when its hold is over.
+        """
+        for child in sorted(self._children.pop(parent, ())):
+            waiting = self.jobs.get(child)
+            if waiting is not None and waiting.state is State.BLOCKED:
+                self._end(waiting, Trigger.FAIL, f"{parent} did not succeed", batch)
+
+    # Planning -----------------------------------------------------------------------------------
+
+    def _ask_for_round(self, event: Event, batch: Batch) -> None:
+        """Rounds fall on whole multiples of `round_s` and are asked for while there are jobs."""
+        round_s = self.config.round_s
+        if round_s is None or self._round_set or not self.jobs:
+            return
+        count = int(self.now_s // round_s)
+        on_time = count * round_s == self.now_s and not isinstance(event, Woke) and count > 0
+        at_s = self.now_s if on_time else (count + 1) * round_s
+        batch.commands.append(WakeAt(at_s=at_s, key=ROUND))
+        self._round_set = True
+
+    def _plan(self, batch: Batch) -> None:
+        draft = self._draft()
+        self._shed(draft)
+        self.config.planner.plan(Look(self, self.now_s, self._memory, batch.woke), draft)
+        batch.commands.extend(draft.orders)
+        self.questions.plans += 1
+        self.roster.planned()
+        self._carry_all_out(draft, batch)
+
+    def _keep_budget(self, batch: Batch) -> None:
+        """A new budget holds at once, whenever the next plan is due."""
+        draft = self._draft()
+        self._shed(draft)
+        self._carry_all_out(draft, batch)
+
+    def _draft(self) -> GuardedDraft:
+        return GuardedDraft(
+            self.planned,
+            self.jobs,
+            self.lost,
+            self.watts,
+            self.questions,
+            self.now_s,
+            self.config.quota,
+            self.stopped,
+        )
+
+    def _shed(self, draft: GuardedDraft) -> None:
+        """While the least needs exceed the budget: stop the least important, newest job."""
+        if not draft.over_budget():
+            return
+        running = [job for job in self.jobs.values() if job.wanted]
+        for job in sorted(running, key=lambda job: (job.spec.priority, -job.number)):
+            if not draft.over_budget():
+                return
+            draft.stop(job, StopReason.BUDGET_CUT)
+            self.roster.unplanned(job)
+            need_mw = self.watts.needs_mw(job, job.allocations)
+            draft.wait(job, self.watts.refusal(need_mw, 0, self.now_s))
+
+    def _carry_all_out(self, draft: GuardedDraft, batch: Batch) -> None:
+        touched = self._touched | draft.touched
+        self._touched = {}
+        changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
+        for job in sorted(changed, key=_number):
+            self._carry_out(job, draft, batch)
+        if self._capping:
+            self._cap(batch)
+
+    def _cap(self, batch: Batch) -> None:
+        """Share the watts out anew; without a budget once more, to lift the caps."""
+        jobs = list(self.jobs.values())
+        self.watts.share(jobs)
+        for job in jobs:
+            self._lower(job, batch)
+        capped = any(job.cap_w is not None or job.wanted_cap_w is not None for job in jobs)
+        self._capping = capped or self.watts.budget_w is not None
+
+    def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: Batch) -> None:
+        """Turn the difference between a job's plan and what it holds into orders."""
+        job.reason = None if job.wanted else draft.reasons.get(job.id, job.reason)
+        stays = job.wanted == job.allocations and job.state in (State.STARTING, State.RUNNING)
+        if job.wanted and not stays:
+            self._starting.setdefault(job.id, None)
+        else:
+            self._starting.pop(job.id, None)
+        if job.active and not stays and job.state is not State.STOPPING:
+            why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
+            self._stop(job, why, Trigger.REQUEUE, batch)
+
+    def _lower(self, job: JobRecord, batch: Batch) -> None:
+        """Order lower caps at once; higher ones wait until `_raise` finds them room."""
+        cap_w = job.wanted_cap_w
+        runs = job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
+        if runs and cap_w is not None and (job.cap_w is None or cap_w < job.cap_w):
+            batch.commands.append(SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w))
+
+    def _raise(self, job: JobRecord, batch: Batch) -> None:
+        """Order a higher cap once what others gave up has been read back."""
+        runs = job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
+        cap_w = job.wanted_cap_w
+        higher = job.cap_w is not None and (cap_w is None or cap_w > job.cap_w)
+        if runs and higher and self.watts.fits(job, job.allocations):
+            # In force from the order on: the device may draw more before it is read back.
+            job.cap_w = cap_w
+            self.watts.note(job)
+            batch.commands.append(SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w))
+
+    def _hand_over(self, batch: Batch) -> None:
+        """Start every planned job whose devices are really free now."""
+        if self._capping and (self.watts.budget_w is not None or batch.replan):
+            for job in list(self.jobs.values()):
+                self._raise(job, batch)
+        for job_id in list(self._starting) if self._starting else ():
+            job = self.jobs[job_id]
+            if job.state is State.QUEUED and self._take(job):
+                del self._starting[job_id]
+                self._start(job, batch)
+
+    def _take(self, job: JobRecord) -> bool:
+        return self.watts.fits(job, job.wanted) and self.held.place_all(job.wanted)
+
+    def _start(self, job: JobRecord, batch: Batch) -> None:
+        job.attempt += 1
+        job.allocations = job.wanted
+        job.cap_w = job.wanted_cap_w
+        job.held_since_s = self.now_s
+        self.watts.note(job)
+        if job.first_start_s is None:
+            job.first_start_s = self.now_s
+        self._move(job, Trigger.START, f"attempt {job.attempt}")
+        batch.commands.append(
+            StartJob(
+                job_id=job.id,
+                attempt=job.attempt,
+                allocations=job.allocations,
+                cap_w=job.cap_w,
+            )
+        )
+
+
+def _number(job: JobRecord) -> int:
+    return job.number
