@@ -52,7 +52,7 @@ format: .venv/.dev ## rewrite the sources in the house style
 	@.venv/bin/ruff format .
 
 bench: .venv/.dev ## speed and memory, as in README
-	@.venv/bin/python benchmarks/run.py
+	@.venv/bin/python benchmarks/run.py --svg docs/img/cost-per-arrival.svg
 
 reproduce: .venv/.dev ## both placement papers, every figure (about ten minutes)
 	@$(WATTHERD) reproduce fgd-atc23
