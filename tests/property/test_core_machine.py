@@ -57,7 +57,9 @@ SMALL_BUDGETS_W = st.sampled_from([None, 150.0, 300.0, 500.0, 10_000.0])
 
 
 @st.composite
-def specs(draw: st.DrawFn, roles: st.SearchStrategy[tuple[TaskRole, ...]]) -> JobSpec:
+def specs(
+    draw: st.DrawFn, roles: st.SearchStrategy[tuple[TaskRole, ...]], *, elastic: bool
+) -> JobSpec:
     """A job of any shape the core takes; ids come from a small set so that they repeat."""
     name = draw(JOBS)
     made = draw(roles)
@@ -67,7 +69,7 @@ def specs(draw: st.DrawFn, roles: st.SearchStrategy[tuple[TaskRole, ...]]) -> Jo
         id=name,
         submit_s=0.0,
         roles=made,
-        min_width=draw(st.sampled_from([None, least])),
+        min_width=draw(st.sampled_from([None, least])) if elastic else None,
         max_width=draw(st.sampled_from([None, made[0].count, made[0].count + 2])),
         after=tuple(draw(st.lists(others, max_size=2, unique=True))) if draw(st.booleans()) else (),
         priority=draw(st.integers(-1, 2)),
@@ -97,6 +99,7 @@ class CoreMachine(RuleBasedStateMachine):
     planner: Callable[[], Planner]
     roles: st.SearchStrategy[tuple[TaskRole, ...]]
     quota: Quota | None = None
+    elastic: bool = True
 
     @initialize(round_s=st.sampled_from([None, 60.0]))
     def begin(self, round_s: float | None) -> None:
@@ -113,7 +116,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 4))
     def submit(self, data: st.DataObject, count: int) -> None:
         for _ in range(count):
-            spec = data.draw(specs(self.roles))
+            spec = data.draw(specs(self.roles, elastic=self.elastic))
             self.shell.submit(self.shell.submitted.get(spec.id, spec))
 
     @rule(what=st.sampled_from([JobHeld, JobReleased, JobCancelled]), job_id=JOBS)
@@ -222,10 +225,18 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 def machine(
-    planner: Callable[[], Planner], *roles: object, quota: Quota | None = None
+    planner: Callable[[], Planner],
+    *roles: object,
+    quota: Quota | None = None,
+    elastic: bool = True,
 ) -> type[CoreMachine]:
     """A machine for one planner and the shapes of jobs it is meant for."""
-    made = {"planner": staticmethod(planner), "roles": st.one_of(*roles), "quota": quota}
+    made = {
+        "planner": staticmethod(planner),
+        "roles": st.one_of(*roles),
+        "quota": quota,
+        "elastic": elastic,
+    }
     return type("Machine", (CoreMachine,), made)
 
 
@@ -255,7 +266,7 @@ HIVED = HiveD(
 )
 PLANNERS = {
     "hived": machine(lambda: HIVED, NARROW, WIDE, SERVED, quota=HIVED),
-    "tiresias": machine(Tiresias, FLAT),
+    "tiresias": machine(Tiresias, FLAT, elastic=False),
     "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),
     "drf": machine(Drf, FLAT, WIDE, SERVED),
 }

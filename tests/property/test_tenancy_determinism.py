@@ -12,13 +12,13 @@ import pytest
 SCRIPT = """
 import hashlib, sys
 import numpy as np
-sys.path[:0] = [{here!r}, {unit!r}]
+sys.path.insert(0, {here!r})
 import test_core_machine as machines
-from timed_world import Story, a_job
+from wattherd.testing.timed_world import Story, timed
 machine = machines.PLANNERS[{name!r}]
 rng = np.random.default_rng(5)
 jobs = [
-    a_job(
+    timed(
         f"job-{{n}}",
         int(rng.integers(1, 5)),
         at_s=float(rng.integers(0, 300)),
@@ -36,8 +36,7 @@ print(len(story.commands), hashlib.sha256(repr(story.commands).encode()).hexdige
 
 @pytest.mark.parametrize("name", ["capacity", "drf", "hived"])
 def test_the_same_run_under_three_hash_seeds(name: str) -> None:
-    here = Path(__file__).parent
-    script = SCRIPT.format(here=str(here), unit=str(here.parent / "unit"), name=name)
+    script = SCRIPT.format(here=str(Path(__file__).parent), name=name)
     told = {
         subprocess.run(
             [sys.executable, "-c", script],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from timed_world import Story, a_cluster, a_job
 
 from wattherd.model.command import GiveNotice, StartJob
 from wattherd.model.event import NodeLost, QueueStarted, QueueStopped
@@ -12,6 +11,7 @@ from wattherd.model.reason import StopReason
 from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.schedule.capacity import Capacity
+from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 AT_ONCE = Reclaim(wait_s=0.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
 SOON = Reclaim(wait_s=15.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
@@ -25,19 +25,19 @@ def two_queues(**of_both: float) -> QueueTree:
 
 
 def many(prefix: str, count: int, **more: object) -> list[JobSpec]:
-    return [a_job(f"{prefix}{number}", **more) for number in range(count)]  # type: ignore[arg-type]
+    return [timed(f"{prefix}{number}", **more) for number in range(count)]  # type: ignore[arg-type]
 
 
 def test_both_queues_get_their_guarantee_when_both_ask_at_once() -> None:
     jobs = [*many("a", 8, queue="a"), *many("b", 8, queue="b")]
-    story = Story(Capacity(tree=two_queues()), a_cluster(4, 4), jobs, until_s=50.0, round_s=10.0)
+    story = Story(Capacity(tree=two_queues()), t4_nodes(4, 4), jobs, until_s=50.0, round_s=10.0)
     assert sorted(story.running()) == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]
     assert story.why("b7") == "WaitingForGpus: asked 1 GPUs, available 0 GPUs"
 
 
 def test_idle_capacity_is_lent_up_to_the_maximum() -> None:
     jobs = many("a", 8, queue="a")
-    story = Story(Capacity(tree=two_queues(maximum_pct=75)), a_cluster(4, 4), jobs, until_s=50.0)
+    story = Story(Capacity(tree=two_queues(maximum_pct=75)), t4_nodes(4, 4), jobs, until_s=50.0)
     assert len(story.running()) == 6
     assert story.why("a7") == (
         "QuotaExceeded: asked 1 GPUs, in use 6 GPUs, available 0 GPUs (queue 'a' may hold 6 GPUs)"
@@ -45,9 +45,9 @@ def test_idle_capacity_is_lent_up_to_the_maximum() -> None:
 
 
 def test_a_borrower_gets_notice_and_gives_back_when_it_is_over() -> None:
-    jobs = [*many("a", 8, queue="a"), a_job("b", 3, queue="b", at_s=10.0)]
+    jobs = [*many("a", 8, queue="a"), timed("b", 3, queue="b", at_s=10.0)]
     planner = Capacity(tree=two_queues(), reclaim=SOON)
-    story = Story(planner, a_cluster(4, 4), jobs, until_s=99.0)
+    story = Story(planner, t4_nodes(4, 4), jobs, until_s=99.0)
     notices = [(at, c) for at, c in story.commands if isinstance(c, GiveNotice)]
     assert [(at, c.job_id, c.at_s) for at, c in notices] == [
         (10.0, "a7", 25.0), (10.0, "a6", 25.0), (10.0, "a5", 25.0),
@@ -58,9 +58,9 @@ def test_a_borrower_gets_notice_and_gives_back_when_it_is_over() -> None:
 
 
 def test_while_the_notice_runs_both_sides_are_told() -> None:
-    jobs = [*many("a", 8, queue="a"), a_job("b", 3, queue="b", at_s=10.0)]
+    jobs = [*many("a", 8, queue="a"), timed("b", 3, queue="b", at_s=10.0)]
     planner = Capacity(tree=two_queues(), reclaim=SOON)
-    story = Story(planner, a_cluster(4, 4), jobs, until_s=20.0)
+    story = Story(planner, t4_nodes(4, 4), jobs, until_s=20.0)
     assert story.why("b") == (
         "WaitingForPreemption: asked 3 GPUs, available 0 GPUs "
         "(3 borrowed GPUs (a7, a6, a5) are due back, the first at 25 s)"
@@ -71,29 +71,29 @@ def test_the_notice_is_withdrawn_when_the_need_is_gone() -> None:
     """A borrower that ends by itself makes the stop unnecessary."""
     jobs = [
         *many("a", 7, queue="a"),
-        a_job("short", queue="a", lasts_s=12.0, priority=1),
-        a_job("b", queue="b", at_s=10.0),
+        timed("short", queue="a", lasts_s=12.0, priority=1),
+        timed("b", queue="b", at_s=10.0),
     ]
-    story = Story(Capacity(tree=two_queues(), reclaim=SOON), a_cluster(4, 4), jobs, until_s=60.0)
+    story = Story(Capacity(tree=two_queues(), reclaim=SOON), t4_nodes(4, 4), jobs, until_s=60.0)
     assert story.starts("b") == [12.0]
     assert not any(story.stops(f"a{number}") for number in range(7))
 
 
 def test_lowest_priority_goes_first_then_the_newest() -> None:
     jobs = [
-        a_job("low", queue="a", priority=-1),
+        timed("low", queue="a", priority=-1),
         *many("a", 7, queue="a"),
-        a_job("b", 2, queue="b", at_s=10.0),
+        timed("b", 2, queue="b", at_s=10.0),
     ]
-    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), a_cluster(4, 4), jobs, until_s=50.0)
+    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs, until_s=50.0)
     assert story.stops("low") == story.stops("a6") == story.starts("b") == [10.0]
     assert not any(story.stops(f"a{number}") for number in range(6))
 
 
 def test_a_queue_within_its_guarantee_is_never_robbed() -> None:
     jobs = [*many("a", 4, queue="a"), *many("b", 4, queue="b")]
-    jobs.append(a_job("urgent", queue="b", priority=9, at_s=10.0))
-    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), a_cluster(4, 4), jobs, until_s=50.0)
+    jobs.append(timed("urgent", queue="b", priority=9, at_s=10.0))
+    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs, until_s=50.0)
     assert sorted(story.running()) == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]
     assert not any(story.stops(job.id) for job in jobs)
 
@@ -101,17 +101,17 @@ def test_a_queue_within_its_guarantee_is_never_robbed() -> None:
 def test_reclaim_goes_in_steps_of_a_fifth_of_the_excess() -> None:
     """YARN's defaults: 10 over, then 8, 6, ... each step after 15 s of notice."""
     jobs = [*many("a", 20, queue="a"), *many("b", 10, queue="b", at_s=100.0, lasts_s=500.0)]
-    jobs = [a_job(job.id, queue=job.queue, at_s=job.submit_s, lasts_s=500.0) for job in jobs]
+    jobs = [timed(job.id, queue=job.queue, at_s=job.submit_s, lasts_s=500.0) for job in jobs]
     planner = Capacity(tree=two_queues(), reclaim=Reclaim(dead_zone=0.0, per_cycle=1.0))
-    story = Story(planner, a_cluster(4, 4, 4, 4, 4), jobs, until_s=300.0)
+    story = Story(planner, t4_nodes(4, 4, 4, 4, 4), jobs, until_s=300.0)
     stops = sorted(at for job in jobs for at in story.stops(job.id))
     assert stops == [115.0] * 2 + [130.0] * 2 + [145.0] * 2 + [160.0, 175.0, 190.0, 205.0]
 
 
 def test_no_reclaim_is_made_for_a_gang_that_could_not_start_anyway() -> None:
     """6 of 8 GPUs are more than the 4 that queue b is owed while a has use for its own 4."""
-    jobs = [*many("a", 8, queue="a"), a_job("b", 6, queue="b", at_s=10.0)]
-    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), a_cluster(4, 4), jobs)
+    jobs = [*many("a", 8, queue="a"), timed("b", 6, queue="b", at_s=10.0)]
+    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs)
     assert not any(story.stops(f"a{number}") for number in range(8))
     assert story.starts("b") == [100.0]
 
@@ -120,11 +120,11 @@ def test_no_reclaim_is_made_for_a_gang_that_could_not_start_anyway() -> None:
 def test_user_limit_of_25_percent_on_a_hundred_gpus(users: int, each: int) -> None:
     tree = QueueTree(Queue(name="a", user_limit_pct=25))
     jobs = [
-        a_job(f"{user}-{number}", queue="a", user=str(user))
+        timed(f"{user}-{number}", queue="a", user=str(user))
         for user in range(users)
         for number in range(100)
     ]
-    story = Story(Capacity(tree=tree), a_cluster(*[10] * 10), jobs, until_s=50.0, round_s=10.0)
+    story = Story(Capacity(tree=tree), t4_nodes(*[10] * 10), jobs, until_s=50.0, round_s=10.0)
     held = sorted(
         sum(gpus for job, gpus in story.running().items() if job.startswith(f"{user}-"))
         for user in range(users)
@@ -135,14 +135,14 @@ def test_user_limit_of_25_percent_on_a_hundred_gpus(users: int, each: int) -> No
 
 def test_who_is_at_the_user_limit_is_told_so_and_wider_first_gangs_are_let_in() -> None:
     tree = QueueTree(Queue(name="a", user_limit_pct=25))
-    jobs = [*many("ann", 8, queue="a", user="ann"), a_job("bob", 5, queue="a", user="bob")]
-    early = Story(Capacity(tree=tree), a_cluster(8), jobs, until_s=50.0, round_s=10.0)
+    jobs = [*many("ann", 8, queue="a", user="ann"), timed("bob", 5, queue="a", user="bob")]
+    early = Story(Capacity(tree=tree), t4_nodes(8), jobs, until_s=50.0, round_s=10.0)
     assert sorted(early.running()) == ["ann0", "ann1", "ann2", "ann3"]
     assert early.why("ann4") == (
         "QuotaExceeded: asked 1 GPUs, in use 4 GPUs, available 0 GPUs "
         "(2 users share the queue; each may hold 4 GPUs of queue 'a')"
     )
-    story = Story(Capacity(tree=tree), a_cluster(8), jobs, round_s=10.0)
+    story = Story(Capacity(tree=tree), t4_nodes(8), jobs, round_s=10.0)
     assert story.starts("bob") == [210.0]  # those who asked before him come first
 
 
@@ -154,7 +154,7 @@ def test_stuck_at_ninety_percent_tells_which_knob_does_it() -> None:
         )
     )
     jobs = many("j", 10, queue="a", user="ann")
-    story = Story(Capacity(tree=tree), a_cluster(10), jobs, quota=tree, until_s=50.0)
+    story = Story(Capacity(tree=tree), t4_nodes(10), jobs, quota=tree, until_s=50.0)
     assert len(story.running()) == 9
     assert story.why("j9") == (
         "QuotaExceeded: asked 1 GPUs, in use 9 GPUs, available 0 GPUs "
@@ -163,30 +163,30 @@ def test_stuck_at_ninety_percent_tells_which_knob_does_it() -> None:
 
 
 def test_a_wide_gang_is_not_overtaken_for_ever_by_small_jobs_of_its_own_queue() -> None:
-    stream = [a_job(f"s{n}", at_s=5.0 * n, lasts_s=20.0) for n in range(200)]
-    jobs = [*stream, a_job("wide", 8, at_s=50.0, lasts_s=20.0)]
+    stream = [timed(f"s{n}", at_s=5.0 * n, lasts_s=20.0) for n in range(200)]
+    jobs = [*stream, timed("wide", 8, at_s=50.0, lasts_s=20.0)]
     tree = QueueTree(Queue(name="default"))
-    story = Story(Capacity(tree=tree), a_cluster(4, 4), jobs)
+    story = Story(Capacity(tree=tree), t4_nodes(4, 4), jobs)
     assert story.starts("wide")[0] <= 50.0 + 2 * 20.0
 
 
 def test_a_wide_task_is_not_kept_waiting_by_scattered_small_ones() -> None:
     """Enough GPUs are always free, but never four on one node unless they are held together."""
-    stream = [a_job(f"s{n}", queue="b", at_s=5.0 * n, lasts_s=22.0) for n in range(200)]
-    wide = a_job("wide", queue="a", at_s=50.0, roles=(TaskRole(count=1, gpu_count=4),))
+    stream = [timed(f"s{n}", queue="b", at_s=5.0 * n, lasts_s=22.0) for n in range(200)]
+    wide = timed("wide", queue="a", at_s=50.0, roles=(TaskRole(count=1, gpu_count=4),))
     tree = two_queues()
-    story = Story(Capacity(tree=tree, reclaim=None), a_cluster(4, 4), [*stream, wide])
+    story = Story(Capacity(tree=tree, reclaim=None), t4_nodes(4, 4), [*stream, wide])
     assert story.starts("wide")[0] <= 80.0
 
 
 def test_a_stopped_queue_starts_nothing_and_lets_the_running_end() -> None:
-    jobs = [a_job("early"), a_job("late", at_s=20.0)]
+    jobs = [timed("early"), timed("late", at_s=20.0)]
     events = [QueueStopped(at_s=10.0, queue="default"), QueueStarted(at_s=60.0, queue="default")]
     tree = QueueTree(Queue(name="default"))
-    paused = Story(Capacity(tree=tree), a_cluster(4), jobs, events=events, until_s=50.0)
+    paused = Story(Capacity(tree=tree), t4_nodes(4), jobs, events=events, until_s=50.0)
     assert list(paused.running()) == ["early"]
     assert paused.why("late") == "QueueStopped (queue 'default' is stopped; start it)"
-    story = Story(Capacity(tree=tree), a_cluster(4), jobs, events=events)
+    story = Story(Capacity(tree=tree), t4_nodes(4), jobs, events=events)
     assert (story.starts("late"), story.stops("early")) == ([60.0], [])
 
 
@@ -194,7 +194,7 @@ def test_a_lost_node_costs_every_queue_its_share() -> None:
     jobs = [*many("a", 8, queue="a", lasts_s=500.0), *many("b", 8, queue="b", lasts_s=500.0)]
     events = [NodeLost(at_s=50.0, node="n1")]
     planner = Capacity(tree=two_queues(), reclaim=AT_ONCE)
-    story = Story(planner, a_cluster(4, 4), jobs, events=events, until_s=60.0)
+    story = Story(planner, t4_nodes(4, 4), jobs, events=events, until_s=60.0)
     held = [job[0] for job in story.running()]
     assert (held.count("a"), held.count("b")) == (2, 2)
 
@@ -202,7 +202,7 @@ def test_a_lost_node_costs_every_queue_its_share() -> None:
 def test_fair_order_in_a_leaf_lets_users_take_turns() -> None:
     tree = QueueTree(Queue(name="default", order="fair", user_limit_factor=1.0))
     jobs = [*many("a", 8, user="ann"), *many("b", 8, user="bob")]
-    story = Story(Capacity(tree=tree), a_cluster(8), jobs, until_s=50.0, round_s=10.0)
+    story = Story(Capacity(tree=tree), t4_nodes(8), jobs, until_s=50.0, round_s=10.0)
     assert sorted(story.running()) == [f"{who}{n}" for who in "ab" for n in range(4)]
 
 
@@ -218,7 +218,7 @@ def test_a_rogue_planner_cannot_exceed_a_quota() -> None:
                     draft.start(job, [Share(0, 1)])
 
     tree = two_queues(maximum_pct=50)
-    story = Story(Rogue(), a_cluster(8), many("a", 8, queue="a"), quota=tree, until_s=50.0)
+    story = Story(Rogue(), t4_nodes(8), many("a", 8, queue="a"), quota=tree, until_s=50.0)
     assert sum(story.running().values()) == 4
     assert story.why("a7").startswith(
         "QuotaExceeded: asked 1 GPUs, in use 4 GPUs, available 0 GPUs"
@@ -229,8 +229,8 @@ def test_gangs_are_placed_on_few_nodes_with_room_for_all_roles() -> None:
     roles = (TaskRole(count=6), TaskRole(name="ps", count=2, gpu_count=0, cpu_milli=40_000))
     story = Story(
         Capacity(tree=QueueTree(Queue(name="default"))),
-        a_cluster(4, 8, 4, cpu_milli=64_000),
-        [a_job("g", roles=roles)],
+        t4_nodes(4, 8, 4, cpu_milli=64_000),
+        [timed("g", roles=roles)],
         until_s=1.0,
     )
     ((_, start),) = [(at, c) for at, c in story.commands if isinstance(c, StartJob)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from timed_world import Story, a_cluster, a_job
 
 from wattherd.errors import UserError
 from wattherd.model.command import RejectJob, StartJob
@@ -11,8 +10,9 @@ from wattherd.model.event import NodeLost, NodeReturned, QueueStopped
 from wattherd.model.job import TaskRole
 from wattherd.policy.queue.topology import chains_of
 from wattherd.policy.schedule.hived import HiveD
+from wattherd.testing.timed_world import Story, t4_nodes, timed
 
-CLUSTER = a_cluster(4, 4)
+CLUSTER = t4_nodes(4, 4)
 HALVES = {"a": {"T4x4": {"node": 1}}, "b": {"T4x4": {"node": 1}}}
 
 
@@ -27,8 +27,8 @@ def story(jobs: list[object], planner: HiveD | None = None, **more: object) -> S
 
 
 def test_a_guaranteed_job_gets_its_cells_from_opportunistic_ones_at_once() -> None:
-    jobs = [a_job(f"o{n}", 4, queue="b", priority=-1, lasts_s=60.0) for n in range(2)]
-    told = story([*jobs, a_job("g", 4, queue="a", at_s=10.0)])
+    jobs = [timed(f"o{n}", 4, queue="b", priority=-1, lasts_s=60.0) for n in range(2)]
+    told = story([*jobs, timed("g", 4, queue="a", at_s=10.0)])
     assert told.starts("g") == [10.0]
     stops = told.stops("o0") + told.stops("o1")
     assert stops == [10.0]
@@ -37,30 +37,30 @@ def test_a_guaranteed_job_gets_its_cells_from_opportunistic_ones_at_once() -> No
 
 def test_sharing_is_no_anomaly_the_neighbour_never_makes_me_wait() -> None:
     """Ten jobs of b and an opportunistic crowd: a's job starts when it is submitted."""
-    crowd = [a_job(f"o{n}", 1, queue="b", priority=-1, at_s=float(n)) for n in range(30)]
-    of_b = [a_job(f"b{n}", 2, queue="b", at_s=2.0 * n) for n in range(10)]
-    of_a = [a_job(f"a{n}", 4, queue="a", at_s=7.0 + 100.0 * n, lasts_s=50.0) for n in range(3)]
+    crowd = [timed(f"o{n}", 1, queue="b", priority=-1, at_s=float(n)) for n in range(30)]
+    of_b = [timed(f"b{n}", 2, queue="b", at_s=2.0 * n) for n in range(10)]
+    of_a = [timed(f"a{n}", 4, queue="a", at_s=7.0 + 100.0 * n, lasts_s=50.0) for n in range(3)]
     told = story([*crowd, *of_b, *of_a])
     assert [told.starts(f"a{n}") for n in range(3)] == [[7.0], [107.0], [207.0]]
 
 
 def test_a_virtual_cluster_cannot_take_more_than_its_cells_but_may_ask_for_idle_ones() -> None:
-    jobs = [a_job("a0", 4, queue="a"), a_job("a1", 4, queue="a")]
+    jobs = [timed("a0", 4, queue="a"), timed("a1", 4, queue="a")]
     told = story(jobs, until_s=50.0)
     assert told.running() == {"a0": 4}
     assert told.why("a1") == (
         "QuotaExceeded: asked 4 GPUs, in use 4 GPUs, available 0 GPUs "
         "(virtual cluster 'a' has no cells free for it)"
     )
-    lent = story([jobs[0], a_job("o", 4, queue="a", priority=-1)], until_s=50.0)
+    lent = story([jobs[0], timed("o", 4, queue="a", priority=-1)], until_s=50.0)
     assert lent.running() == {"a0": 4, "o": 4}
 
 
 def test_a_downgraded_job_goes_on_until_its_place_is_needed() -> None:
     jobs = [
-        a_job("low", 4, queue="a", lasts_s=500.0),
-        a_job("high", 4, queue="a", priority=5, at_s=10.0, lasts_s=500.0),
-        a_job("other", 4, queue="b", at_s=20.0, lasts_s=30.0),
+        timed("low", 4, queue="a", lasts_s=500.0),
+        timed("high", 4, queue="a", priority=5, at_s=10.0, lasts_s=500.0),
+        timed("other", 4, queue="b", at_s=20.0, lasts_s=30.0),
     ]
     told = story(jobs)
     assert told.starts("high") == [10.0]
@@ -72,13 +72,13 @@ def test_a_downgraded_job_goes_on_until_its_place_is_needed() -> None:
 
 
 def test_a_wide_gang_is_not_overtaken_for_ever_by_narrow_ones() -> None:
-    stream = [a_job(f"s{n}", queue="a", at_s=5.0 * n, lasts_s=18.0) for n in range(100)]
-    told = story([*stream, a_job("wide", 4, queue="a", at_s=50.0)])
+    stream = [timed(f"s{n}", queue="a", at_s=5.0 * n, lasts_s=18.0) for n in range(100)]
+    told = story([*stream, timed("wide", 4, queue="a", at_s=50.0)])
     assert told.starts("wide")[0] <= 50.0 + 2 * 18.0
 
 
 def test_what_never_fits_is_rejected_with_the_cells_there_are() -> None:
-    told = story([a_job("a", 5, queue="a"), a_job("x", queue="x"), a_job("o", 9, priority=-1)])
+    told = story([timed("a", 5, queue="a"), timed("x", queue="x"), timed("o", 9, priority=-1)])
     details = [c.detail for _, c in told.commands if isinstance(c, RejectJob)]
     assert details == [
         "NeverFits: asked 5 GPUs (virtual cluster 'a' has 1 x node of T4x4)",
@@ -89,8 +89,8 @@ def test_what_never_fits_is_rejected_with_the_cells_there_are() -> None:
 
 def test_gpus_of_a_task_are_those_of_its_cell() -> None:
     shares = {"a": {"T4x4": {"2-gpu": 2}}, "b": {"T4x4": {"node": 1}}}
-    jobs = [a_job(f"a{n}", queue="a", roles=(TaskRole(count=1, gpu_count=2),)) for n in range(2)]
-    told = story([a_job("one", queue="b"), *jobs], hived(shares), until_s=1.0)
+    jobs = [timed(f"a{n}", queue="a", roles=(TaskRole(count=1, gpu_count=2),)) for n in range(2)]
+    told = story([timed("one", queue="b"), *jobs], hived(shares), until_s=1.0)
     starts = {c.job_id: c.allocations for _, c in told.commands if isinstance(c, StartJob)}
     assert sorted((one.node, one.gpus) for n in range(2) for one in starts[f"a{n}"]) == [
         (1, (0, 1)),
@@ -99,7 +99,7 @@ def test_gpus_of_a_task_are_those_of_its_cell() -> None:
 
 
 def test_a_lost_node_is_bound_around_and_used_again_when_it_is_back() -> None:
-    jobs = [a_job("a", 4, queue="a", lasts_s=100.0), a_job("b", 4, queue="b", lasts_s=100.0)]
+    jobs = [timed("a", 4, queue="a", lasts_s=100.0), timed("b", 4, queue="b", lasts_s=100.0)]
     events = [NodeLost(at_s=10.0, node="n0"), NodeReturned(at_s=30.0, node="n0")]
     away = story(jobs, events=events, until_s=20.0)
     assert list(away.running()) == ["b"]
@@ -109,7 +109,7 @@ def test_a_lost_node_is_bound_around_and_used_again_when_it_is_back() -> None:
 
 def test_tasks_without_gpus_find_room_beside_the_others() -> None:
     roles = (TaskRole(count=2), TaskRole(name="ps", count=1, gpu_count=0, cpu_milli=30_000))
-    told = story([a_job("g", queue="b", roles=roles)], until_s=1.0)
+    told = story([timed("g", queue="b", roles=roles)], until_s=1.0)
     ((_, start),) = [(at, c) for at, c in told.commands if isinstance(c, StartJob)]
     assert [(one.node, one.role, one.tasks) for one in start.allocations] == [(0, 0, 2), (0, 1, 1)]
 
@@ -118,10 +118,10 @@ def test_a_job_the_guard_refuses_leaves_everybody_where_he_is() -> None:
     """The cells are there, but another job has taken the CPU: nobody is evicted in vain."""
     hog = (TaskRole(count=1, cpu_milli=60_000),)
     jobs = [
-        a_job("hog0", queue="a", roles=hog),
-        a_job("hog1", queue="b", roles=hog),
-        a_job("o", 3, queue="a", priority=-1),
-        a_job("g", queue="b", roles=hog, at_s=10.0),
+        timed("hog0", queue="a", roles=hog),
+        timed("hog1", queue="b", roles=hog),
+        timed("o", 3, queue="a", priority=-1),
+        timed("g", queue="b", roles=hog, at_s=10.0),
     ]
     told = story(jobs, until_s=50.0)
     assert sorted(told.running()) == ["hog0", "hog1", "o"]
@@ -130,7 +130,7 @@ def test_a_job_the_guard_refuses_leaves_everybody_where_he_is() -> None:
 
 
 def test_a_stopped_virtual_cluster_starts_nothing() -> None:
-    jobs = [a_job("a", queue="a", at_s=5.0), a_job("o", queue="a", priority=-1, at_s=5.0)]
+    jobs = [timed("a", queue="a", at_s=5.0), timed("o", queue="a", priority=-1, at_s=5.0)]
     told = story(jobs, events=[QueueStopped(at_s=1.0, queue="a")], until_s=50.0)
     assert told.running() == {}
     assert (

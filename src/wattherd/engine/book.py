@@ -58,6 +58,9 @@ class Book:
 
     def room(self, role: TaskRole, models: tuple[str, ...]) -> Ints:
         """How many tasks of `role` each node could still take, of the GPU `models` if any."""
+        simple = role.gpu_count == 1 and role.gpu_milli == WHOLE_GPU_MILLI and not models
+        if simple and not role.cpu_milli and not role.memory_mib:
+            return self.whole.copy()
         limits = [
             free // each
             for free, each in (
@@ -152,7 +155,8 @@ class Book:
             self.memory_free[node] += request.memory_mib
         if request.gpu_milli == WHOLE_GPU_MILLI:
             bits = _bits(allocation.gpus)
-            if bits & self._free[node] or self._parts[node].keys() & set(allocation.gpus):
+            parts = self._parts[node]
+            if bits & self._free[node] or (parts and parts.keys() & set(allocation.gpus)):
                 raise Bug(f"cannot release {allocation}: {self.describe(node)}")
             self._free[node] |= bits
             self.whole[node] += request.gpu_count

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.book import Book
-from wattherd.engine.draft import GuardedDraft
+from wattherd.engine.caps import Caps
+from wattherd.engine.draft import WAKE, GuardedDraft
 from wattherd.engine.feasibility import Feasibility
 from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
@@ -29,7 +30,6 @@ from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import (
     Command,
     FinishJob,
-    SetCap,
     StartJob,
     StopJob,
     WakeAt,
@@ -49,7 +49,11 @@ ROUND = "round"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreConfig:
-    """`round_s` None plans after every event that could change the plan, else every `round_s`."""
+    """`round_s` None plans after every event that could change the plan, else every `round_s`.
+
+    0 plans once per instant in which such events happen, after all of them; that a job stopped
+    because a plan wanted it is no such event.
+    """
 
     cluster: ClusterSpec
     planner: Planner
@@ -137,8 +141,7 @@ class Conduct:
         self._feasibility = Feasibility(config.cluster)
         self._touched: dict[str, None] = {}
         """Jobs that changed since the last plan was carried out."""
-        self._capping = False
-        """Whether a budget holds, or caps of an earlier one may still be in force."""
+        self._caps = Caps(self.watts)
         self.questions = Questions()
         self._memory: dict[str, Any] = {}
         self._nodes = {node.name: index for index, node in enumerate(config.cluster.nodes)}
@@ -147,6 +150,8 @@ class Conduct:
         self._children: dict[str, set[str]] = {}
         self._submitted = 0
         self._round_set = False
+        self._instant_s = -1.0
+        """For when a plan at the end of an instant has been asked for."""
 
     # What follows -------------------------------------------------------------------------------
 
@@ -193,6 +198,7 @@ class Conduct:
         for allocation in job.wanted:
             self.planned.release(allocation)
         job.wanted = ()
+        self.watts.plan(job)
         self._starting.pop(job.id, None)
         self._touched[job.id] = None
         self.roster.unplanned(job)
@@ -246,6 +252,12 @@ class Conduct:
         batch.commands.append(WakeAt(at_s=at_s, key=ROUND))
         self._round_set = True
 
+    def _ask_for_instant(self, batch: Batch) -> None:
+        """Plan once all that happens at this time has happened."""
+        if self._instant_s != self.now_s:
+            batch.commands.append(WakeAt(at_s=self.now_s, key=WAKE))
+            self._instant_s = self.now_s
+
     def _plan(self, batch: Batch) -> None:
         draft = self._draft()
         self._shed(draft)
@@ -292,17 +304,7 @@ class Conduct:
         changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
         for job in sorted(changed, key=_number):
             self._carry_out(job, draft, batch)
-        if self._capping:
-            self._cap(batch)
-
-    def _cap(self, batch: Batch) -> None:
-        """Share the watts out anew; without a budget once more, to lift the caps."""
-        jobs = list(self.jobs.values())
-        self.watts.share(jobs)
-        for job in jobs:
-            self._lower(job, batch)
-        capped = any(job.cap_w is not None or job.wanted_cap_w is not None for job in jobs)
-        self._capping = capped or self.watts.budget_w is not None
+        batch.commands.extend(self._caps.share_out(self.jobs))
 
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""
@@ -316,29 +318,9 @@ class Conduct:
             why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
             self._stop(job, why, Trigger.REQUEUE, batch)
 
-    def _lower(self, job: JobRecord, batch: Batch) -> None:
-        """Order lower caps at once; higher ones wait until `_raise` finds them room."""
-        cap_w = job.wanted_cap_w
-        runs = job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
-        if runs and cap_w is not None and (job.cap_w is None or cap_w < job.cap_w):
-            batch.commands.append(SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w))
-
-    def _raise(self, job: JobRecord, batch: Batch) -> None:
-        """Order a higher cap once what others gave up has been read back."""
-        runs = job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
-        cap_w = job.wanted_cap_w
-        higher = job.cap_w is not None and (cap_w is None or cap_w > job.cap_w)
-        if runs and higher and self.watts.fits(job, job.allocations):
-            # In force from the order on: the device may draw more before it is read back.
-            job.cap_w = cap_w
-            self.watts.note(job)
-            batch.commands.append(SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w))
-
     def _hand_over(self, batch: Batch) -> None:
         """Start every planned job whose devices are really free now."""
-        if self._capping and (self.watts.budget_w is not None or batch.replan):
-            for job in list(self.jobs.values()):
-                self._raise(job, batch)
+        batch.commands.extend(self._caps.raise_due(self.jobs, replanned=batch.replan))
         for job_id in list(self._starting) if self._starting else ():
             job = self.jobs[job_id]
             if job.state is State.QUEUED and self._take(job):

@@ -58,8 +58,10 @@ class Core(Conduct):
         self.now_s = max(self.now_s, event.at_s)
         batch = Batch()
         self._note(event, batch)
-        if self.config.round_s is not None:
+        if self.config.round_s:
             self._ask_for_round(event, batch)
+        elif batch.replan and self.config.round_s is not None:
+            self._ask_for_instant(batch)
         if batch.due or (batch.replan and self.config.round_s is None):
             self._plan(batch)
         self._hand_over(batch)
@@ -91,8 +93,7 @@ class Core(Conduct):
             case QueueStopped() | QueueStarted():
                 self._note_queue(event, batch)
             case BudgetChanged():
-                self.watts.budget_w = event.budget_w
-                self._capping = True
+                self._caps.set_budget(event.budget_w, self.jobs.values())
                 self._keep_budget(batch)
                 batch.replan = True
             case Computed():
@@ -211,16 +212,16 @@ class Core(Conduct):
                 job.rate_per_s = event.rate_per_s
                 job.loss = event.loss
             case CapApplied():
-                job.cap_w = event.cap_w
-                self._capping = True
-                self.watts.note(job)
+                self._caps.applied(job, event.cap_w, self.jobs)
             case JobStopped():
                 if event.progress is not None:
                     job.progress = event.progress
-                trigger = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
+                expected = job.state is State.STOPPING
+                trigger = job.after_stop if expected else Trigger.REQUEUE
                 self._give_back(job)
                 self._end(job, trigger, event.cause, batch)
-                batch.replan = True
+                planned = expected and trigger is Trigger.REQUEUE
+                batch.replan = not planned or self.config.round_s != 0
             case JobExited():
                 self._exited(job, event, batch)
             case _:
@@ -280,6 +281,7 @@ class Core(Conduct):
             self._plan(batch)
         elif event.key == WAKE:
             batch.due = batch.woke = True
+            self._instant_s = -1.0
         elif job is not None and event.key == self._key(kind, job):
             if kind == "backoff" and job.state is State.BACKING_OFF:
                 self._move(job, Trigger.BACKOFF_OVER)

@@ -49,7 +49,7 @@ class GuardedDraft:
         self._jobs = jobs
         self._watts = watts
         self._questions = questions
-        self._room_mw = watts.room_mw(jobs.values())
+        self._room_mw = watts.room_mw()
         self._lost = lost
         self._now_s = now_s
         self._quota = quota
@@ -98,6 +98,7 @@ class GuardedDraft:
             self.reasons[job.id] = booked
             return booked
         record.wanted = booked
+        self._watts.plan(record)
         self._spend(record, booked, 1)
         if before and before != booked:
             self.stops.setdefault(job.id, _why_moved(before, booked))
@@ -150,6 +151,8 @@ class GuardedDraft:
 
     def _gang(self, spec: JobSpec, shares: Sequence[Share]) -> Reason | None:
         """All tasks of every role, counts and sizes within what the job can use."""
+        if _plainly_whole(spec, shares):
+            return None
         placed = [0] * len(spec.roles)
         for share in shares:
             placed[share.role] += share.tasks
@@ -176,12 +179,12 @@ class GuardedDraft:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, 0, "GPUs")
         if len(gpus) < request.gpu_count:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, len(gpus), "GPUs")
-        for asked, available, unit in (
-            (request.cpu_milli, book.cpu_free[share.node], "milli-vCPU"),
-            (request.memory_mib, book.memory_free[share.node], "MiB"),
+        for asked, free, unit in (
+            (request.cpu_milli, book.cpu_free, "milli-vCPU"),
+            (request.memory_mib, book.memory_free, "MiB"),
         ):
-            if asked and asked > available:
-                return self._refuse(ReasonCode.FRAGMENTED, asked, int(available), unit)
+            if asked and asked > free[share.node]:
+                return self._refuse(ReasonCode.FRAGMENTED, asked, int(free[share.node]), unit)
         return Allocation(request, share.node, gpus, share.role, share.tasks)
 
     def _refuse(self, code: ReasonCode, asked: int, available: int, unit: str) -> Reason:
@@ -198,6 +201,7 @@ class GuardedDraft:
         self.stops[record.id] = why
         self._spend(record, job.wanted, -1)
         record.wanted = ()
+        self._watts.plan(record)
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Note why a job gets nothing."""
@@ -222,6 +226,18 @@ class GuardedDraft:
         order = self._questions.ask(kind, payload)
         self.orders.append(order)
         return order.key
+
+
+def _plainly_whole(spec: JobSpec, shares: Sequence[Share]) -> bool:
+    """The common case, told quickly: all tasks of the only role, none of them elastic."""
+    role = spec.roles[0]
+    return (
+        len(shares) == 1
+        and len(spec.roles) == 1
+        and shares[0].tasks == role.count
+        and spec.min_width is spec.max_width is role.min_count is role.max_count is None
+        and shares[0].cpu_milli is shares[0].gpu_count is None
+    )
 
 
 def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Request:

@@ -56,16 +56,16 @@ class JobRecord:
     reason: Reason | None = None
     waits_for: set[str] = field(default_factory=set)
     story: deque[Entry] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+    id: str = field(init=False)
+    active: bool = field(init=False)
+    """Whether it holds devices."""
+    listed: bool = False
+    """Whether it stands on the roster."""
 
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.spec.id
-
-    @property
-    def active(self) -> bool:
-        """Whether it holds devices."""
-        return self.state in ACTIVE
+    def __post_init__(self) -> None:
+        """Keep at hand what is asked for all the time."""
+        self.id = self.spec.id
+        self.active = self.state in ACTIVE
 
     @property
     def gpus(self) -> int:
@@ -93,13 +93,13 @@ class JobRecord:
         Raises:
             Bug: the lifecycle has no such step; the message carries the story.
         """
-        before = self.state
         try:
-            self.state = step(before, trigger)
+            self.state, told = step(self.state, trigger)
         except Bug as bug:
             raise Bug(f"job {self.id}: {bug}\n{self.told()}") from None
+        self.active = self.state in ACTIVE
         self.state_since_s = now_s
-        self.story.append(Entry(now_s, f"{before} -> {self.state} ({trigger})", cause))
+        self.story.append(Entry(now_s, told, cause))
         if self.state in FINAL:
             self.finish_s = now_s
 

@@ -97,14 +97,20 @@ TABLE: dict[tuple[State, Trigger], State] = {
 }
 
 
-def step(state: State, trigger: Trigger) -> State:
-    """The state after `trigger`.
+_STEPS = {
+    (before, trigger): (after, f"{before} -> {after} ({trigger})")
+    for (before, trigger), after in TABLE.items()
+}
+
+
+def step(state: State, trigger: Trigger) -> tuple[State, str]:
+    """The state after `trigger`, and the step in words.
 
     Raises:
         Bug: the table has no such transition.
     """
     try:
-        return TABLE[state, trigger]
+        return _STEPS[state, trigger]
     except KeyError:
         raise Bug(f"no transition from {state} by {trigger!r}") from None
 

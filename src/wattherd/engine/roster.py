@@ -31,10 +31,10 @@ class Roster:
 
     def put(self, job: JobRecord, *, eligible: bool) -> None:
         """Note whether `job` runs or may run now."""
-        at = bisect_left(self._numbers, job.number)
-        present = self._numbers[at : at + 1] == [job.number]
-        if eligible == present:
+        if eligible == job.listed:
             return
+        job.listed = eligible
+        at = bisect_left(self._numbers, job.number)
         if eligible:
             self._numbers.insert(at, job.number)
             self._jobs.insert(at, job)

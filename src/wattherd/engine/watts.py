@@ -8,6 +8,8 @@ idle watts. Integer milliwatts, so that sums are exact and do not depend on orde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.ledger import JobRecord
@@ -25,6 +27,11 @@ CurveOf = Callable[[JobSpec, str], PowerCurve]
 def prior(spec: JobSpec, gpu_model: str) -> PowerCurve:
     """What is assumed of a job that was never measured."""
     del spec
+    return _prior_of(gpu_model)
+
+
+@cache
+def _prior_of(gpu_model: str) -> PowerCurve:
     return prior_curve(GPUS[gpu_model])
 
 
@@ -50,6 +57,35 @@ class Watts:
         self._held: dict[str, tuple[int, int]] = {}
         self._run_mw = 0
         self._covered_mw = 0
+        self._planned: dict[str, _Planned] = {}
+        self._needs_mw = 0
+        self._due = False
+        """Whether the plan or the budget changed since the watts were shared out."""
+
+    def set_budget(self, budget_w: float | None, jobs: Iterable[JobRecord]) -> None:
+        """A new budget for the plan of `jobs`; None lifts it."""
+        self.budget_w = budget_w
+        self._planned, self._needs_mw, self._due = {}, 0, True
+        for job in jobs:
+            self.plan(job)
+
+    def plan(self, job: JobRecord) -> None:
+        """Book anew what the plan gives a job; nothing needs to be booked without a budget."""
+        if self.budget_w is None:
+            return
+        before = self._planned.pop(job.id, None)
+        if before is not None:
+            self._needs_mw -= before.needs_mw
+        self._due = True
+        curve = self.curve(job.spec, job.wanted)
+        if curve is None:
+            return
+        devices = sum(len(allocation.gpus) for allocation in job.wanted)
+        ask = Ask(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
+        idle_mw = sum(len(one.gpus) * self._idle_mw[one.node] for one in job.wanted)
+        planned = _Planned(ask, self.needs_mw(job, job.wanted), idle_mw)
+        self._planned[job.id] = planned
+        self._needs_mw += planned.needs_mw
 
     def curve(self, spec: JobSpec, allocations: Iterable[Allocation]) -> PowerCurve | None:
         """The job's curve where it is placed, None if it holds no GPU."""
@@ -72,12 +108,11 @@ class Watts:
         least_w = curve.max_w if self.policy.all_or_nothing else curve.floor_w
         return self._above_idle_mw(allocations, least_w)
 
-    def room_mw(self, jobs: Iterable[JobRecord]) -> int | None:
+    def room_mw(self) -> int | None:
         """What the plan leaves above the least needs of all planned jobs; None: no budget."""
         if self.budget_w is None:
             return None
-        needs = sum(self.needs_mw(job, job.wanted) for job in jobs if job.wanted)
-        return _mw(self.budget_w) - self._base_mw - needs
+        return _mw(self.budget_w) - self._base_mw - self._needs_mw
 
     def refusal(self, need_mw: int, room_mw: int, now_s: float) -> Reason:
         """Why a job must wait for watts."""
@@ -99,10 +134,13 @@ class Watts:
         if curve is None:
             return
         per_device_w = curve.max_w if job.cap_w is None else min(job.cap_w, curve.max_w)
-        devices = sum(len(one.gpus) for one in job.allocations)
-        idle_mw = sum(len(one.gpus) * self._idle_mw[one.node] for one in job.allocations)
-        self._held[job.id] = devices * _mw(per_device_w), idle_mw
-        self._run_mw += devices * _mw(per_device_w)
+        devices = idle_mw = 0
+        for one in job.allocations:
+            devices += len(one.gpus)
+            idle_mw += len(one.gpus) * self._idle_mw[one.node]
+        run_mw = devices * _mw(per_device_w)
+        self._held[job.id] = run_mw, idle_mw
+        self._run_mw += run_mw
         self._covered_mw += idle_mw
 
     def held_w(self, job_id: str) -> float:
@@ -121,7 +159,7 @@ class Watts:
 
     def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
         """Whether `job` may draw its planned cap there, beside what is in force elsewhere."""
-        curve = self.curve(job.spec, allocations)
+        curve = None if self.budget_w is None else self.curve(job.spec, allocations)
         if self.budget_w is None or curve is None:
             return True
         cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
@@ -131,20 +169,26 @@ class Watts:
 
     def share(self, jobs: list[JobRecord]) -> None:
         """Set every planned job's cap; None where there is no budget."""
-        planned = [job for job in jobs if self.curve(job.spec, job.wanted) is not None]
         if self.budget_w is None:
-            for job in planned:
+            for job in jobs:
                 job.wanted_cap_w = None
             return
-        asks = [self._ask(job) for job in planned]
-        idle = sum(len(one.gpus) * self._idle_mw[one.node] for job in planned for one in job.wanted)
-        watts = self.budget_w - (self._base_mw - idle) / 1000
+        if not self._due:
+            return
+        self._due = False
+        planned = [job for job in jobs if job.id in self._planned]
+        booked = [self._planned[job.id] for job in planned]
+        asks = [one.ask for one in booked]
+        watts = self.budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
         for job, ask, cap_w in zip(planned, asks, self.policy.share(asks, watts), strict=True):
             # Whole watts, as drivers take them; never below what the device can do.
             job.wanted_cap_w = max(float(int(cap_w + 1e-6)), ask.curve.floor_w)
 
-    def _ask(self, job: JobRecord) -> Ask:
-        curve = self.curve(job.spec, job.wanted)
-        assert curve is not None  # noqa: S101 - the caller filtered
-        devices = sum(len(allocation.gpus) for allocation in job.wanted)
-        return Ask(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A planned job's demand, its least need above idle, and what its devices would draw idle."""
+
+    ask: Ask
+    needs_mw: int
+    idle_mw: int

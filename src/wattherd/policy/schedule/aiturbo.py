@@ -39,11 +39,12 @@ LOOK_S = 60.0
 
 @dataclass(slots=True)
 class _Memory:
-    """Per job: service attained and the shape last chosen; when sizes were adapted last."""
+    """Per job: service attained, the shape last chosen, and its place in the order of `at_s`."""
 
     seen: dict[str, Any] = field(default_factory=dict)
     service: dict[str, float] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
     at_s: float = 0.0
     adapted_s: float = -math.inf
 
@@ -96,6 +97,8 @@ class AITurbo:
         for gone in [one for one in memory.service if one not in live]:
             del memory.service[gone], memory.shapes[gone]
         passed, memory.at_s = now_s - memory.at_s, now_s
+        if passed:
+            memory.places.clear()
         turned = False
         for job in jobs:
             memory.service.setdefault(job.id, 0.0)
@@ -126,7 +129,12 @@ class AITurbo:
     def _order(
         self, memory: _Memory, jobs: Sequence[JobView], sized: dict[str, Sized]
     ) -> list[JobView]:
-        """By level of the feedback queue, running first, then by Borda count."""
+        """By level of the feedback queue, running first, then by Borda count.
+
+        Once in a moment: stopping a job is an event too, and must not turn the order round.
+        """
+        if all(job.id in memory.places for job in jobs):
+            return sorted(jobs, key=lambda job: memory.places[job.id])
         attained = ranks({job.id: memory.service[job.id] for job in jobs})
         benefit = ranks({job_id: -one.benefit() for job_id, one in sized.items()})
         score = {job.id: attained[job.id] + benefit.get(job.id, attained[job.id]) for job in jobs}
@@ -134,9 +142,11 @@ class AITurbo:
             job_id: sum(count >= threshold for threshold in self.thresholds)
             for job_id, count in score.items()
         }
-        return sorted(
+        order = sorted(
             jobs, key=lambda job: (level[job.id], not job.wanted, score[job.id], job.number)
         )
+        memory.places = {job.id: place for place, job in enumerate(order)}
+        return order
 
 
 def ranks(values: dict[str, float]) -> dict[str, float]:

@@ -7,6 +7,7 @@ wake-ups: a round sees everything that happened before it.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +25,9 @@ from wattherd.model.command import (
     StopJob,
     WakeAt,
 )
-from wattherd.model.event import Computed, Event, JobSubmitted, Woke
+from wattherd.model.event import Computed, Event, JobSubmitted, NodeLost, Woke
 from wattherd.model.job import JobSpec
-from wattherd.runtime.contract import Plant
+from wattherd.runtime.contract import LosesNodes, Plant
 
 Computer = Callable[[Any], Any]
 """Works out the answer to one kind of question: plain data in, plain data out."""
@@ -76,12 +77,15 @@ class World:
     ) -> None:
         """`given` is what comes from outside: submissions, node failures, budget changes.
 
+        An iterator of it must be in order of time; it is read as time goes on.
         `computers` answer the core's questions by kind, in no simulated time.
         Without `record` nothing is kept of the past, so that memory follows the live jobs.
         """
         self.core = core
         self._plant = plant
-        self._given = deque(sorted(given, key=lambda event: event.at_s))
+        self._given = given if isinstance(given, Iterator) else iter(sorted(given, key=_time))
+        self._next_given = next(self._given, None)
+        self._nodes = {node.name: at for at, node in enumerate(core.config.cluster.nodes)}
         self._wakes: list[tuple[float, int, str]] = []
         self._latest: dict[str, int] = {}
         self._order = 0
@@ -108,35 +112,38 @@ class World:
 
         The last jobs may wait for watts or devices that nobody is going to bring.
         """
-        quiet = not self._given and self._plant.next_s() is None and self._last_orders == 0
+        quiet = self._next_given is None and self._plant.next_s() is None and self._last_orders == 0
         return quiet and not any(job.active for job in self.core.jobs.values())
 
     def _happenings(self, until_s: float) -> Iterator[Event]:
         while True:
-            now_s = min(self._candidates(), default=float("inf"))
-            if now_s > until_s or now_s == float("inf"):
+            now_s = self._next_s()
+            if now_s > until_s or now_s == math.inf:
                 return
             yield from self._plant.advance(now_s)
-            while self._given and self._given[0].at_s <= now_s:
-                yield self._given.popleft()
+            while self._next_given is not None and self._next_given.at_s <= now_s:
+                event, self._next_given = self._next_given, next(self._given, None)
+                yield event
             while self._wakes and self._wakes[0][0] <= now_s:
                 at_s, number, key = heapq.heappop(self._wakes)
                 if self._latest.get(key) == number:
                     del self._latest[key]
                     yield Woke(at_s=at_s, key=key)
 
-    def _candidates(self) -> Iterator[float]:
-        if self._given:
-            yield self._given[0].at_s
-        if self._wakes:
-            yield self._wakes[0][0]
-        at_s = self._plant.next_s()
-        if at_s is not None:
-            yield at_s
+    def _next_s(self) -> float:
+        """When something happens next; wake-ups that were replaced are no happenings."""
+        wakes = self._wakes
+        while wakes and self._latest.get(wakes[0][2]) != wakes[0][1]:
+            heapq.heappop(wakes)
+        now_s = wakes[0][0] if wakes else math.inf
+        if self._next_given is not None and self._next_given.at_s < now_s:
+            now_s = self._next_given.at_s
+        plant_s = self._plant.next_s()
+        return now_s if plant_s is None or plant_s > now_s else plant_s
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to the core and carry its orders out, and theirs, until quiet."""
-        pending = deque([event])
+        pending, carry_out = deque([event]), self._carry_out
         self._last_orders = 0
         for _ in range(1_000_000):
             if not pending:
@@ -144,14 +151,17 @@ class World:
             event = pending.popleft()
             if isinstance(event, JobSubmitted):
                 self._specs[event.job.id] = event.job
+            elif isinstance(event, NodeLost) and isinstance(self._plant, LosesNodes):
+                self._plant.lose(self._nodes.get(event.node, -1), event.at_s)
             for watcher in self._watchers:
                 watcher.before(event)
             commands = self.core.handle(event)
             for watcher in self._watchers:
                 watcher.after(event, commands)
-            self._last_orders += sum(not isinstance(command, WakeAt) for command in commands)
             for command in commands:
-                pending.extend(self._carry_out(command))
+                if not isinstance(command, WakeAt):
+                    self._last_orders += 1
+                pending.extend(carry_out(command))
         raise Bug(f"no end of orders at {self.core.now_s} s")
 
     def _carry_out(self, command: Command) -> Iterable[Event]:
@@ -180,3 +190,7 @@ class World:
         except ClusterError:
             result = None
         return Computed(at_s=self.core.now_s, kind=order.kind, key=order.key, result=result)
+
+
+def _time(event: Event) -> float:
+    return event.at_s

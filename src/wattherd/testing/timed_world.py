@@ -1,9 +1,10 @@
-"""A small cluster on which jobs run as long as their `duration_s` says, driven by a planner."""
+"""A small cluster on which jobs run as long as they say, and the story of what a planner did."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.invariants import validate
@@ -15,7 +16,8 @@ from wattherd.policy.contract import Planner, Quota
 from wattherd.runtime.sim.world import World
 
 
-def a_cluster(*gpus: int, cpu_milli: int = 64_000) -> ClusterSpec:
+def t4_nodes(*gpus: int, cpu_milli: int = 64_000) -> ClusterSpec:
+    """Nodes n0, n1, ... with so many T4s each."""
     return ClusterSpec(
         tuple(
             NodeSpec(
@@ -26,11 +28,12 @@ def a_cluster(*gpus: int, cpu_milli: int = 64_000) -> ClusterSpec:
     )
 
 
-def a_job(
-    name: str, gpus: int = 1, *, at_s: float = 0.0, lasts_s: float = 100.0, **more: object
+def timed(
+    name: str, gpus: int = 1, *, at_s: float = 0.0, lasts_s: float = 100.0, **more: Any
 ) -> JobSpec:
+    """A job of one-GPU tasks (unless `roles` say otherwise) that runs for `lasts_s`."""
     more.setdefault("roles", (TaskRole(count=gpus),))
-    return JobSpec(id=name, submit_s=at_s, duration_s=lasts_s, **more)  # type: ignore[arg-type]
+    return JobSpec(id=name, submit_s=at_s, duration_s=lasts_s, **more)
 
 
 @dataclass(slots=True)
@@ -44,40 +47,45 @@ class TimedPlant:
     """Jobs keep what they have done when they are stopped; stopping takes no time."""
 
     def __init__(self) -> None:
+        """Nothing runs yet."""
         self._runs: dict[str, _Run] = {}
         self._left_s: dict[str, float] = {}
 
     def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
-        assert spec.duration_s is not None
-        left_s = self._left_s.get(spec.id, spec.duration_s)
+        """Run for what is left of the job's duration."""
+        left_s = self._left_s.get(spec.id, spec.duration_s or 0.0)
         self._runs[spec.id] = _Run(order.attempt, left_s, now_s)
         return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
+        """Stop at once."""
         run = self._runs.pop(order.job_id)
         self._left_s[order.job_id] = run.left_s - (now_s - run.since_s)
         return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
 
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
+        """Caps make no difference here."""
         del order, now_s
         return []
 
     def next_s(self) -> float | None:
+        """When the next job ends."""
         return min((run.since_s + run.left_s for run in self._runs.values()), default=None)
 
     def advance(self, to_s: float) -> Sequence[Event]:
-        done = [
+        """End what ends by then."""
+        done = sorted(
             (run.since_s + run.left_s, job_id, run.attempt)
             for job_id, run in self._runs.items()
             if run.since_s + run.left_s <= to_s
-        ]
+        )
         for _, job_id, _ in done:
             del self._runs[job_id]
-        return [JobExited(at_s=at, job_id=job_id, attempt=a) for at, job_id, a in sorted(done)]
+        return [JobExited(at_s=at, job_id=job_id, attempt=n) for at, job_id, n in done]
 
 
 class Story:
-    """What happened: every command with its time, and the core at the end."""
+    """Runs to the end (or `until_s`); every invariant is checked after every event."""
 
     def __init__(
         self,
@@ -90,36 +98,35 @@ class Story:
         events: Iterable[Event] = (),
         round_s: float | None = None,
     ) -> None:
+        """`events` come beside the submissions of `jobs`."""
         config = CoreConfig(cluster=cluster, planner=planner, quota=quota, round_s=round_s)
         self.core = Core(config)
         self.commands: list[tuple[float, Command]] = []
+        """Every command with the time at which it was given."""
         given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
-        self.world = World(self.core, TimedPlant(), given, watchers=[self], record=False)
-        self.world.run(until_s)
+        World(self.core, TimedPlant(), given, watchers=[self], record=False).run(until_s)
 
     def before(self, event: Event) -> None:
-        del event
+        """Nothing to note."""
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """Note what the core said, and check it."""
         validate(self.core)
         self.commands.extend((event.at_s, command) for command in commands)
 
-    def times(self, kind: type, job_id: str) -> list[float]:
-        """When commands of one kind were given for a job."""
-        return [at for at, c in self.commands if isinstance(c, kind) and c.job_id == job_id]
-
     def starts(self, job_id: str) -> list[float]:
-        return self.times(StartJob, job_id)
+        """When a job was started."""
+        return [at for at, c in self.commands if isinstance(c, StartJob) and c.job_id == job_id]
 
     def stops(self, job_id: str) -> list[float]:
-        return self.times(StopJob, job_id)
+        """When a job was told to stop."""
+        return [at for at, c in self.commands if isinstance(c, StopJob) and c.job_id == job_id]
 
     def running(self) -> dict[str, int]:
         """GPUs of every job that holds some."""
         return {job.id: job.gpus for job in self.core.jobs.values() if job.active}
 
     def why(self, job_id: str) -> str:
-        """What a waiting job is told."""
+        """What a waiting job is told; empty if nothing."""
         reason = self.core.jobs[job_id].reason
-        assert reason is not None
-        return reason.text()
+        return reason.text() if reason else ""

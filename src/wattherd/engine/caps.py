@@ -1,0 +1,93 @@
+"""Power caps as orders: lower ones at once, higher ones when there are watts for them.
+
+What a device may draw counts at the cap in force until a lower one has been read back (`Watts`),
+so that nothing is raised on the strength of a cap that was only ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from wattherd.engine.ledger import JobRecord
+from wattherd.engine.lifecycle import State
+from wattherd.engine.watts import Watts
+from wattherd.model.command import SetCap
+
+
+class Caps:
+    """The caps of running jobs under a budget; without one there is nothing to do."""
+
+    def __init__(self, watts: Watts) -> None:
+        """Nothing is capped."""
+        self._watts = watts
+        self._active = False
+        """Whether a budget holds, or caps of an earlier one may still be in force."""
+        self._held_back: dict[str, None] = {}
+        """Jobs that are to get a higher cap when there are watts for it, in order."""
+
+    def set_budget(self, budget_w: float | None, jobs: Iterable[JobRecord]) -> None:
+        """The site may draw this much from now on; None lifts the budget."""
+        self._watts.set_budget(budget_w, jobs)
+        self._active = True
+
+    def applied(self, job: JobRecord, cap_w: float | None, jobs: Mapping[str, JobRecord]) -> None:
+        """A cap was read back on a job's devices."""
+        job.cap_w = cap_w
+        self._active = True
+        self._watts.note(job)
+        if _held_back(job):
+            known = [jobs[one] for one in (*self._held_back, job.id) if one in jobs]
+            self._held_back = {one.id: None for one in sorted(known, key=lambda one: one.number)}
+
+    def share_out(self, live: Mapping[str, JobRecord]) -> list[SetCap]:
+        """Share the watts out anew; without a budget once more, to lift the caps.
+
+        Orders lower caps at once, and again in every plan until they are read back.
+        """
+        if not self._active:
+            return []
+        jobs = list(live.values())
+        self._watts.share(jobs)
+        orders = [_order(job, job.wanted_cap_w) for job in jobs if _runs(job) and _to_lower(job)]
+        self._held_back = {job.id: None for job in jobs if _held_back(job)}
+        capped = any(job.cap_w is not None or job.wanted_cap_w is not None for job in jobs)
+        self._active = capped or self._watts.budget_w is not None
+        return orders
+
+    def raise_due(self, jobs: Mapping[str, JobRecord], *, replanned: bool) -> list[SetCap]:
+        """Order higher caps as far as what others gave up has been read back."""
+        orders: list[SetCap] = []
+        if not self._held_back or (self._watts.budget_w is None and not replanned):
+            return orders
+        for job_id in list(self._held_back):
+            job = jobs.get(job_id)
+            if job is None or not _held_back(job):
+                del self._held_back[job_id]
+            elif _runs(job) and self._watts.fits(job, job.allocations):
+                # In force from the order on: the device may draw more before it is read back.
+                job.cap_w = job.wanted_cap_w
+                self._watts.note(job)
+                orders.append(_order(job, job.cap_w))
+        return orders
+
+
+def _order(job: JobRecord, cap_w: float | None) -> SetCap:
+    return SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w)
+
+
+def _runs(job: JobRecord) -> bool:
+    """Whether it runs as planned."""
+    return job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
+
+
+def _to_lower(job: JobRecord) -> bool:
+    """Whether the planned cap is lower than the one in force."""
+    cap_w = job.wanted_cap_w
+    return cap_w is not None and (job.cap_w is None or cap_w < job.cap_w)
+
+
+def _held_back(job: JobRecord) -> bool:
+    """Whether the cap in force is lower than the planned one."""
+    if job.cap_w is None:
+        return False
+    return job.wanted_cap_w is None or job.wanted_cap_w > job.cap_w

@@ -1,0 +1,73 @@
+"""EASY backfill: the first job that waits gets a reservation, others may pass if they respect it.
+
+The reservation is for the earliest time at which the job fits if nothing new starts and all
+running jobs end when expected. What passes must be through by then, or keep off the devices that
+are reserved (Feitelson and Weil, IPPS'98; Lifka's EASY).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.policy.contract import Draft, Share, View
+from wattherd.policy.schedule.lineup import Lineup
+from wattherd.policy.schedule.orders import Standing
+from wattherd.policy.schedule.placements import Place
+from wattherd.policy.schedule.shares import whole_tasks
+
+
+@dataclass(slots=True)
+class Reservation:
+    """From `at_s` on, others may use `spare` GPUs of each node."""
+
+    at_s: float
+    spare: NDArray[np.int64]
+
+    def allows(self, standing: Standing, shares: Sequence[Share], now_s: float) -> bool:
+        """Whether a job may start on `shares` now; if it stays past the time, its part is used."""
+        if now_s + standing.pause_s + standing.left_s <= self.at_s:
+            return True
+        roles = standing.job.spec.roles
+        needs = [(share.node, share.tasks * roles[share.role].gpu_count) for share in shares]
+        if any(self.spare[node] < gpus for node, gpus in needs):
+            return False
+        for node, gpus in needs:
+            self.spare[node] -= gpus
+        return True
+
+
+def reserve(
+    standing: Standing, view: View, draft: Draft, lineup: Lineup, place: Place
+) -> Reservation:
+    """The reservation for a job that does not fit now.
+
+    A job that would not fit even then (another resource than its first role's is short) reserves
+    nothing: everybody may pass it.
+    """
+    now_s, role = view.now_s, standing.job.spec.roles[0]
+    gpus, free, room = view.gpus_per_node(), draft.free_gpus(), draft.room(standing.job)
+    whole, each = whole_tasks(role, gpus, room), max(role.gpu_count, 1)
+    for end_s, one in _ends(lineup, now_s):
+        for allocation in one.job.wanted:
+            free[allocation.node] += len(allocation.gpus)
+            room[allocation.node] += len(allocation.gpus) // each
+        shares = place(room, whole, role.count)
+        if shares is not None:
+            for share in shares:
+                free[share.node] -= share.tasks * role.gpu_count
+            return Reservation(end_s, free)
+    return Reservation(math.inf, gpus.copy())
+
+
+def _ends(lineup: Lineup, now_s: float) -> list[tuple[float, Standing]]:
+    """Running jobs by expected end."""
+    ends = [
+        (max(now_s, one.works_from_s) + one.remaining_s(now_s), one)
+        for one in lineup.running.values()
+    ]
+    return sorted(ends, key=lambda end: (end[0], end[1].job.number))

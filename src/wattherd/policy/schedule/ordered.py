@@ -1,0 +1,230 @@
+"""Jobs in an order: FIFO, priority, deadline, SJF, SRTF, SRSF, 2D-LAS, 2D-Gittins and the like.
+
+The order says whose turn it is (`orders`), the placement which nodes a gang gets (`placements`).
+What happens when a job's turn has come and it does not fit is the discipline's to say: later ones
+may pass it (FIRST_FIT), nothing passes it (STRICT), or what passes must not delay it (BACKFILL:
+EASY, with a reservation for the first job that waits). A preemptive planner takes devices from
+jobs that come later; they stay where they are otherwise.
+
+`anew` is how the published simulators of Tiresias (NSDI'19) and Muri (SIGCOMM'22) decide: at every
+event the whole cluster is packed anew in order, by counting GPUs or by the rule of YARN. What is
+admitted is exactly that; a running job is moved only if the others do not fit around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, Share, View
+from wattherd.policy.schedule.backfill import Reservation, reserve
+from wattherd.policy.schedule.lineup import Heads, Lineup, Rules
+from wattherd.policy.schedule.orders import Standing
+from wattherd.policy.schedule.placements import Place, consolidated
+from wattherd.policy.schedule.repack import Trial, admit_anew
+from wattherd.policy.schedule.shares import shares_of, whole_tasks
+
+MEMORY = "ordered"
+
+
+class Discipline(StrEnum):
+    """What may pass a job that does not fit."""
+
+    FIRST_FIT = "first-fit"
+    STRICT = "strict"
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """One planner for all orders.
+
+    With `wakes` it asks for a cycle when time alone changes the order; without, it leaves that to
+    the rounds of the core.
+    """
+
+    rules: Rules
+    place: Place = consolidated
+    discipline: Discipline = Discipline.FIRST_FIT
+    preemptive: bool = True
+    anew: Callable[[Sequence[int]], Trial] | None = None
+    wakes: bool = True
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Admit in order; start what is admitted, stop what has to give way."""
+        lineup: Lineup = view.memory.setdefault(MEMORY, Lineup(self.rules))
+        lineup.update(view)
+        if self.anew is None:
+            _Cycle(self, view, draft, lineup).run()
+        else:
+            strict = self.discipline is Discipline.STRICT
+            admit_anew(view, draft, lineup, self.anew, self.place, strict=strict)
+        _explain(view, draft, lineup)
+        self._ask_for_wake(draft, lineup)
+
+    def _ask_for_wake(self, draft: Draft, lineup: Lineup) -> None:
+        """Time changes nothing where nobody waits, unless events cost."""
+        if self.wakes and (lineup.waiting or self.rules.cost.every_event):
+            wake_s = lineup.wake_s()
+            if wake_s is not None:
+                draft.wake_at(wake_s)
+
+
+@dataclass(slots=True)
+class _Cycle:
+    """One look through the waiting jobs; what it decides is told to the lineup at the end."""
+
+    planner: Ordered
+    view: View
+    draft: Draft
+    lineup: Lineup
+    whole: NDArray[np.int64] = field(init=False)
+    heads: Heads = field(init=False)
+    started: list[Standing] = field(default_factory=list)
+    victims: dict[str, Standing] = field(default_factory=dict)
+    moved: list[Standing] = field(default_factory=list)
+    reservation: Reservation | None = None
+    running: list[Standing] | None = None
+    """Jobs that ran before, in order, once they are asked for."""
+
+    def __post_init__(self) -> None:
+        """Waiting jobs in order."""
+        self.whole = self.view.gpus_per_node()
+        self.heads = Heads(self.lineup.lines)
+
+    def run(self) -> None:
+        """Give every waiting job its turn."""
+        while self.heads.key is not None:
+            standing = self.heads.first
+            if self._start(standing) or self._preempt_for(standing):
+                self.heads.skip()
+            else:
+                self._blocked(standing)
+        now_s = self.view.now_s
+        for standing in self.victims.values():
+            self.lineup.stopped(standing, now_s)
+        for standing in self.moved:
+            self.lineup.moved(standing, now_s)
+        for standing in self.started:
+            self.lineup.started(standing, now_s)
+        fallen, self.lineup.fallen = self.lineup.fallen, []
+        for standing in fallen:
+            if standing.requeued:
+                self.lineup.stays(standing, now_s)
+
+    def _start(self, standing: Standing) -> bool:
+        """Start it where it fits now."""
+        shares = self._place(standing)
+        if shares is None:
+            return False
+        if self.reservation and not self.reservation.allows(standing, shares, self.view.now_s):
+            return False
+        return self._give(standing, shares)
+
+    def _place(self, standing: Standing) -> list[Share] | None:
+        return shares_of(standing.job, self.draft, self.planner.place, self.whole)
+
+    def _give(self, standing: Standing, shares: Sequence[Share]) -> bool:
+        """Start it, unless the guard refuses; its reason then stands."""
+        if self.draft.start(standing.job, shares) is not None:
+            self.lineup.fresh.pop(standing.job.id, None)
+            return False
+        if self.victims.pop(standing.job.id, None) is not None:
+            self.moved.append(standing)
+        else:
+            self.started.append(standing)
+        return True
+
+    def _blocked(self, standing: Standing) -> None:
+        """It does not fit: what may pass it is for the discipline to say."""
+        match self.planner.discipline:
+            case Discipline.FIRST_FIT:
+                self.heads.block()
+            case Discipline.STRICT:
+                self.heads.close()
+            case Discipline.BACKFILL:
+                if self.reservation is None:
+                    self.reservation = reserve(
+                        standing, self.view, self.draft, self.lineup, self.planner.place
+                    )
+                self.heads.skip()
+
+    def _preempt_for(self, standing: Standing) -> bool:
+        """Take devices from the last jobs in order, no more of them than are needed."""
+        if not self.planner.preemptive or self.reservation is not None:
+            return False
+        if self.running is None:
+            self.running = self.lineup.in_order()
+        later = []
+        for one in reversed(self.running):
+            if one.key < standing.key:
+                break
+            if one.job.id not in self.victims:
+                later.append(one)
+        victims = self._enough(standing, later)
+        held = [(victim, _shares_held(victim)) for victim in victims]
+        for victim in victims:
+            self.draft.stop(victim.job, StopReason.PREEMPTED_FOR_PRIORITY)
+        shares = self._place(standing) if victims else None
+        if shares is None or not self._give(standing, shares):
+            for victim, before in held:
+                self.draft.start(victim.job, before)
+            return False
+        for victim in victims:
+            self.victims[victim.job.id] = victim
+            self.heads.add(victim)
+        return True
+
+    def _enough(self, standing: Standing, later: list[Standing]) -> list[Standing]:
+        """The last of those who come `later` that make room together; empty if all do not."""
+        role = standing.job.spec.roles[0]
+        room, each = self.draft.room(standing.job), max(role.gpu_count, 1)
+        for count, victim in enumerate(later, start=1):
+            for allocation in victim.job.wanted:
+                room[allocation.node] += len(allocation.gpus) // each
+            shares = self.planner.place(room, whole_tasks(role, self.whole, room), role.count)
+            if shares is not None:
+                nodes = {share.node for share in shares}
+                return [one for one in later[:count] if _touches(one, nodes)]
+        return []
+
+
+def _touches(standing: Standing, nodes: set[int]) -> bool:
+    return any(allocation.node in nodes for allocation in standing.job.wanted)
+
+
+def _shares_held(standing: Standing) -> list[Share]:
+    """The shares of a running job, device for device."""
+    return [
+        Share(node=one.node, tasks=one.tasks, role=one.role, gpus=one.gpus)
+        for one in standing.job.wanted
+    ]
+
+
+def _explain(view: View, draft: Draft, lineup: Lineup) -> None:
+    """Tell those who began to wait why."""
+    if not lineup.fresh:
+        return
+    total, free = int(view.gpus_per_node().sum()), int(draft.free_gpus().sum())
+    order = type(lineup.rules.order).__name__
+    for standing in lineup.fresh.values():
+        draft.wait(standing.job, _waits(standing, total, free, order))
+    lineup.fresh = {}
+
+
+def _waits(standing: Standing, total: int, free: int, order: str) -> Reason:
+    scattered = free >= standing.gpus
+    return Reason(
+        code=ReasonCode.FRAGMENTED if scattered else ReasonCode.WAITING_FOR_GPUS,
+        since_s=standing.since_s,
+        asked=standing.gpus,
+        in_use=total - free,
+        available=free,
+        unit="GPUs",
+        unblocks=f"others come first by {order}" if not scattered else "free GPUs on fewer nodes",
+    )

@@ -1,0 +1,182 @@
+"""Which nodes a gang gets, by how many of its tasks each of them could take.
+
+`room` counts tasks that a node could take now, `whole` those it takes when empty; both are (N,).
+Shares come in rank order; None means that the gang does not fit under this rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.policy.contract import Share
+from wattherd.policy.schedule.most_free import most_free
+
+Ints = NDArray[np.int64]
+Place = Callable[[Ints, Ints, int], list[Share] | None]
+
+
+def yarn(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
+    """As YARN in Microsoft's clusters: one node if it fits on one, else empty nodes and a rest.
+
+    The first node that fits wins. A gang that is no larger than a node never spreads; a larger one
+    takes wholly empty nodes and its rest on one more (Tiresias, NSDI'19, artifact).
+    """
+    largest = int(whole.max())
+    if largest == 0:
+        return None
+    if tasks <= largest:
+        node = int(np.argmax(room >= tasks))
+        return [Share(node, tasks)] if room[node] >= tasks else None
+    empty = np.flatnonzero((room >= largest) & (whole == largest)).tolist()
+    full, rest = divmod(tasks, largest)
+    if len(empty) < full:
+        return None
+    shares = [Share(node, largest) for node in empty[:full]]
+    if not rest:
+        return shares
+    others = room.copy()
+    others[empty[:full]] = 0
+    node = int(np.argmax(others >= rest))
+    return [*shares, Share(node, rest)] if others[node] >= rest else None
+
+
+def consolidated(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
+    """As few nodes as possible: the tightest one that fits, else the roomiest and the tightest."""
+    del whole
+    shares: list[Share] = []
+    left = room.copy()
+    while tasks > 0:
+        tight = np.where(left >= tasks, left, np.iinfo(np.int64).max)
+        node = int(np.argmin(tight))
+        if left[node] < tasks:
+            node = int(np.argmax(left))
+        taken = min(int(left[node]), tasks)
+        if taken <= 0:
+            return None
+        shares.append(Share(node, taken))
+        left[node] = 0
+        tasks -= taken
+    return shares
+
+
+def anywhere(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
+    """Wherever there is room, node after node."""
+    del whole
+    shares: list[Share] = []
+    for node in room.nonzero()[0].tolist():
+        taken = min(int(room[node]), tasks)
+        shares.append(Share(node, taken))
+        tasks -= taken
+        if tasks == 0:
+            return shares
+    return None
+
+
+def spread(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
+    """From the node with most room, again and again (Pollux artifact, OSDI'21)."""
+    del whole
+    return most_free(room, tasks)
+
+
+PLACEMENTS: dict[str, Place] = {
+    "yarn": yarn,
+    "consolidated": consolidated,
+    "most-free": spread,
+    "any": anywhere,
+}
+
+
+class CountTrial:
+    """Admission by the number of GPUs alone: whatever fits in sum can be placed."""
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        """`gpus` of each node, all of them free."""
+        self._free = sum(gpus)
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing is left to give."""
+        return self._free == 0
+
+    def take_all(self, gpus: int) -> bool:
+        """Take what several gangs ask for together, if it is there."""
+        return self.take(gpus)
+
+    def take(self, gpus: int) -> bool:
+        """Take that many, if they are there."""
+        if gpus > self._free:
+            return False
+        self._free -= gpus
+        return True
+
+    def layout(self) -> list[list[tuple[int, int]]] | None:
+        """No node is chosen."""
+        return None
+
+
+class YarnTrial:
+    """Packing of a whole cluster anew, gang after gang, by the rule of `yarn`.
+
+    What is free only shrinks, so that the first node for a width is never before the last one
+    found for it.
+    """
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        """`gpus` of each node, all of them free."""
+        self._free = list(gpus)
+        self._whole = list(gpus)
+        self._largest = max(self._free, default=0)
+        self._first: dict[int, int] = {}
+        self._left = sum(self._free)
+        self._layout: list[list[tuple[int, int]]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing is left to give."""
+        return self._left == 0
+
+    def take_all(self, gpus: int) -> bool:
+        """Gangs have to be placed one by one."""
+        del gpus
+        return False
+
+    def take(self, gpus: int) -> bool:
+        """Place a gang, if it fits."""
+        parts = self._one(gpus) if gpus <= self._largest else self._several(gpus)
+        if parts is None:
+            return False
+        for node, taken in parts:
+            self._free[node] -= taken
+        self._left -= gpus
+        self._layout.append(parts)
+        return True
+
+    def layout(self) -> list[list[tuple[int, int]]] | None:
+        """Nodes and GPUs of each gang taken, in the order of taking."""
+        return self._layout
+
+    def _one(self, gpus: int) -> list[tuple[int, int]] | None:
+        free, node = self._free, self._first.get(gpus, 0)
+        while node < len(free) and free[node] < gpus:
+            node += 1
+        self._first[gpus] = node
+        return [(node, gpus)] if node < len(free) else None
+
+    def _several(self, gpus: int) -> list[tuple[int, int]] | None:
+        full, rest = divmod(gpus, self._largest)
+        if self._left < gpus:
+            return None
+        largest = self._largest
+        empty = [node for node, free in enumerate(self._free) if free == largest][:full]
+        if len(empty) < full:
+            return None
+        parts = [(node, largest) for node in empty]
+        if not rest:
+            return parts
+        for node, free in enumerate(self._free):
+            if free >= rest and node not in empty:
+                return [*parts, (node, rest)]
+        return None

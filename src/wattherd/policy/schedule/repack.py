@@ -1,0 +1,199 @@
+"""Admission by packing the whole cluster anew, without moving more than it takes.
+
+The published simulators empty the cluster at every event and place all jobs again in order. Which
+jobs are admitted is taken from such a packing; where they run is not: running jobs stay, admitted
+ones are placed around them, and only if one does not fit are all of them laid out as packed, node
+by node as close as possible to where they are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import attrgetter
+from typing import Protocol
+
+from wattherd.model.reason import StopReason
+from wattherd.policy.contract import Draft, Share, View
+from wattherd.policy.schedule.lineup import Heads, Lineup
+from wattherd.policy.schedule.orders import Standing
+from wattherd.policy.schedule.placements import Place
+from wattherd.policy.schedule.shares import shares_of
+
+_key, _gpus = attrgetter("key"), attrgetter("gpus")
+
+Parts = list[tuple[int, int]]
+"""Nodes and GPUs on them."""
+
+
+class Trial(Protocol):
+    """A packing in the making."""
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing is left to give."""
+        ...
+
+    def take_all(self, gpus: int) -> bool:
+        """Take what several gangs ask for together, where that is as good as one by one."""
+        ...
+
+    def take(self, gpus: int) -> bool:
+        """Place a gang of that many GPUs, if it fits."""
+        ...
+
+    def layout(self) -> list[Parts] | None:
+        """Where the gangs were placed, in the order of taking; None if only counted."""
+        ...
+
+
+def admit_anew(
+    view: View,
+    draft: Draft,
+    lineup: Lineup,
+    trial_of: Callable[[Sequence[int]], Trial],
+    place: Place,
+    *,
+    strict: bool,
+) -> None:
+    """Pack in order; run what fits, stop what does not."""
+    gpus, now_s = view.gpus_per_node(), view.now_s
+    trial = trial_of(gpus.tolist())
+    packed = _pack(trial, lineup, strict=strict)
+    fallen, lineup.fallen = lineup.fallen, []
+    packed.changed += fallen
+    for standing in reversed(packed.stopped):
+        draft.stop(standing.job, StopReason.PREEMPTED_FOR_PRIORITY)
+        lineup.stopped(standing, now_s)
+    out: dict[str, Standing] = {}
+    unplaced = False
+    for standing in packed.changed:
+        if not standing.running:
+            shares = shares_of(standing.job, draft, place, gpus)
+            if shares is None:
+                unplaced = True
+            elif draft.start(standing.job, shares) is not None:
+                out[standing.job.id] = standing
+    if unplaced:
+        out |= _lay_out(trial.layout(), packed.admitted, out, draft, lineup, view)
+    for standing in out.values():
+        _put_back(standing, lineup, now_s)
+    for standing in sorted(packed.changed, key=_key):
+        if standing.requeued:
+            lineup.stays(standing, now_s)
+        elif not standing.running and standing.job.wanted:
+            lineup.started(standing, now_s)
+
+
+def _put_back(standing: Standing, lineup: Lineup, now_s: float) -> None:
+    """The guard refused it; its reason stands."""
+    if standing.running:
+        lineup.stopped(standing, now_s)
+    lineup.fresh.pop(standing.job.id, None)
+
+
+@dataclass(slots=True)
+class _Packed:
+    """Who is admitted, in order; those of them who did not run before; who ran and is not."""
+
+    admitted: list[Standing] = field(default_factory=list)
+    changed: list[Standing] = field(default_factory=list)
+    stopped: list[Standing] = field(default_factory=list)
+
+
+def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
+    heads, packed, running = Heads(lineup.lines), _Packed(), lineup.in_order()
+    sums = [0, *accumulate(map(_gpus, running))]
+    at = 0
+    while True:
+        before = at
+        key = heads.key
+        at = len(running) if key is None else bisect_left(running, key, lo=at, key=_key)
+        if at > before and trial.take_all(sums[at] - sums[before]):
+            packed.admitted += running[before:at]
+        else:
+            for standing in running[before:at]:
+                took = trial.take(standing.gpus)
+                (packed.admitted if took else packed.stopped).append(standing)
+        if key is None:
+            return packed
+        _admit_head(heads, trial, packed, strict=strict)
+
+
+def _admit_head(heads: Heads, trial: Trial, packed: _Packed, *, strict: bool) -> None:
+    """Give the first waiting job its turn."""
+    standing = heads.first
+    if trial.take(standing.gpus):
+        packed.admitted.append(standing)
+        packed.changed.append(standing)
+        heads.skip()
+    elif strict or trial.full:
+        heads.close()
+    else:
+        heads.block()
+
+
+def _lay_out(
+    layout: list[Parts] | None,
+    packed: list[Standing],
+    out: Collection[str],
+    draft: Draft,
+    lineup: Lineup,
+    view: View,
+) -> dict[str, Standing]:
+    """Place everybody as packed but those who are `out`; returns whom the guard refuses now."""
+    if layout is None:
+        return {one.job.id: one for one in packed if not one.job.wanted}
+    pairs = zip(packed, layout, strict=True)
+    placed = [(one, parts) for one, parts in pairs if one.job.id not in out]
+    admitted, layout = [one for one, _ in placed], [parts for _, parts in placed]
+    held = [_held(standing) for standing in admitted]
+    nodes = _closest(layout, held, view.gpus_per_node().tolist())
+    wanted = [[(nodes[node], gpus) for node, gpus in parts] for parts in layout]
+    others = [at for at, parts in enumerate(wanted) if sorted(parts) != sorted(held[at])]
+    for at in others:
+        draft.stop(admitted[at].job, StopReason.MIGRATED)
+    refused: dict[str, Standing] = {}
+    for at in others:
+        standing = admitted[at]
+        if draft.start(standing.job, _shares(standing, wanted[at])) is not None:
+            refused[standing.job.id] = standing
+        elif standing.running:
+            lineup.moved(standing, view.now_s)
+    return refused
+
+
+def _held(standing: Standing) -> Parts:
+    return [(one.node, len(one.gpus)) for one in standing.job.wanted]
+
+
+def _shares(standing: Standing, parts: Parts) -> list[Share]:
+    each = max(standing.job.spec.roles[0].gpu_count, 1)
+    return [Share(node, gpus // each) for node, gpus in parts]
+
+
+def _closest(layout: list[Parts], held: list[Parts], gpus: list[int]) -> dict[int, int]:
+    """A real node for each node of the layout, so that many GPUs stay where they are.
+
+    Greedy by overlap, ties to lower numbers, among nodes with equally many GPUs.
+    """
+    overlap: Counter[tuple[int, int]] = Counter()
+    for parts, before in zip(layout, held, strict=True):
+        for node, want in parts:
+            for other, had in before:
+                if gpus[node] == gpus[other]:
+                    overlap[node, other] += min(want, had)
+    nodes: dict[int, int] = {}
+    used: set[int] = set()
+    for (node, other), _ in sorted(overlap.items(), key=lambda item: (-item[1], item[0])):
+        if node not in nodes and other not in used:
+            nodes[node] = other
+            used.add(other)
+    for node in sorted({node for parts in layout for node, _ in parts} - nodes.keys()):
+        alike = (other for other, count in enumerate(gpus) if count == gpus[node])
+        nodes[node] = next(other for other in alike if other not in used)
+        used.add(nodes[node])
+    return nodes

@@ -1,0 +1,125 @@
+"""Jobs of known duration in a world where every scheduling event costs every running job a restart.
+
+The job model of Muri's simulator (SIGCOMM'22 artifact): between two events a job works for the
+time that passed less its restart pause, or not at all if that is longer; a job that is through
+when an event comes is through, whatever the pauses. What happens in this world is such an event,
+so that every call of `advance` charges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.estimate.restart_cost import RestartCost
+from wattherd.model.command import SetCap, StartJob, StopJob
+from wattherd.model.event import CapApplied, Event, JobExited, JobStarted, JobStopped
+from wattherd.model.job import JobSpec
+from wattherd.runtime.sim.duration_plant import work_of
+from wattherd.runtime.sim.speed import SpeedAt, uncapped
+
+Floats = NDArray[np.float64]
+LEFT, PAUSE, SPEED, END = 0, 1, 2, 3
+
+
+class EventChargedPlant:
+    """Running jobs are the first columns of a table; who waits is remembered by its work left."""
+
+    def __init__(self, *, cost: RestartCost, speed_at: SpeedAt = uncapped) -> None:
+        """`cost.pause_s` is charged at every event."""
+        self._pause_s = cost.pause_s
+        self._speed_at = speed_at
+        self._left: dict[str, float] = {}
+        """Work left (s) of jobs that have been stopped."""
+        self._orders: list[StartJob] = []
+        self._specs: list[JobSpec] = []
+        self._at: dict[str, int] = {}
+        """Columns of the running jobs."""
+        self._table: Floats = np.zeros((4, 64))
+        self._now_s = 0.0
+        self._end_s = math.inf
+
+    def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
+        """Give a job its devices."""
+        at = len(self._orders)
+        if at == self._table.shape[1]:
+            self._table = np.hstack([self._table, np.zeros_like(self._table)])
+        left_s = self._left.pop(spec.id, work_of(spec))
+        speed = self._speed(spec, order, order.cap_w)
+        self._orders.append(order)
+        self._specs.append(spec)
+        self._at[spec.id] = at
+        end_s = now_s + left_s / speed
+        table = self._table
+        table[LEFT, at], table[PAUSE, at] = left_s, self._pause_s(spec)
+        table[SPEED, at], table[END, at] = speed, end_s
+        self._end_s = min(self._end_s, end_s)
+        return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
+
+    def _speed(self, spec: JobSpec, order: StartJob, cap_w: float | None) -> float:
+        return min(self._speed_at(spec, one.node, cap_w) for one in order.allocations)
+
+    def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
+        """Take a job's devices; its progress stays. A run that is over stays so."""
+        at = self._at.get(order.job_id)
+        if at is None or self._orders[at].attempt != order.attempt:
+            return ()
+        left_s = self._left[order.job_id] = float(self._table[LEFT, at])
+        progress = work_of(self._specs[at]) - left_s
+        self._remove(at)
+        return [
+            JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=progress)
+        ]
+
+    def _remove(self, at: int) -> None:
+        """Close the gap with the last column."""
+        del self._at[self._orders[at].job_id]
+        order, spec, last = self._orders.pop(), self._specs.pop(), len(self._orders)
+        if at < last:
+            self._orders[at], self._specs[at] = order, spec
+            self._at[order.job_id] = at
+            self._table[:, at] = self._table[:, last]
+        self._end_s = float(self._table[END, :last].min()) if last else math.inf
+
+    def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
+        """Set the cap; drivers answer at once here, and the job's speed follows."""
+        at = self._at.get(order.job_id)
+        if at is not None:
+            speed = self._speed(self._specs[at], self._orders[at], order.cap_w)
+            self._table[SPEED, at] = speed
+            self._table[END, at] = now_s + self._table[LEFT, at] / speed
+            self._end_s = float(self._table[END, : len(self._orders)].min())
+        return [
+            CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
+        ]
+
+    def next_s(self) -> float | None:
+        """The earliest end of a job, if no event comes before it."""
+        return self._end_s if self._orders else None
+
+    def advance(self, to_s: float) -> Sequence[Event]:
+        """An event at `to_s`: who is through is through, everybody else is charged."""
+        count = len(self._orders)
+        if not count or to_s <= self._now_s:
+            self._now_s = max(self._now_s, to_s)
+            return ()
+        events = self._exits(to_s) if self._end_s <= to_s else []
+        count = len(self._orders)
+        left, pause, speed, end = self._table[:, :count]
+        left -= np.maximum((to_s - self._now_s) - pause, 0.0) * speed
+        np.add(left / speed, to_s, out=end)
+        self._now_s = to_s
+        self._end_s = float(end.min()) if count else math.inf
+        return events
+
+    def _exits(self, to_s: float) -> list[Event]:
+        through = np.flatnonzero(self._table[END, : len(self._orders)] <= to_s)[::-1]
+        events: list[Event] = []
+        for at in through.tolist():
+            order, end_s = self._orders[at], float(self._table[END, at])
+            events.append(JobExited(at_s=end_s, job_id=order.job_id, attempt=order.attempt))
+            self._remove(at)
+        return sorted(events, key=lambda event: event.at_s)

@@ -1,0 +1,119 @@
+"""Partly predictable jobs under several schedulers: one simulated run per policy, mix and seed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wattherd.engine.core import Core, CoreConfig
+from wattherd.errors import UserError
+from wattherd.estimate.curve_judge import CurveJudge
+from wattherd.estimate.ps_belief import PsBelief
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.event import JobSubmitted
+from wattherd.policy.contract import Planner
+from wattherd.policy.schedule.aiturbo import AITurbo
+from wattherd.policy.schedule.fifo_gang import FifoGang
+from wattherd.policy.schedule.foresight import LossForesight
+from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
+from wattherd.policy.schedule.tiresias_gang import TiresiasGang
+from wattherd.runtime.sim.collector import Collector
+from wattherd.runtime.sim.ps_plant import REPORT_S, Overheads, PsPlant
+from wattherd.runtime.sim.ps_use import Utilisation, utilisation
+from wattherd.runtime.sim.world import World
+from wattherd.spelling import hint_for
+from wattherd.workload.ps_history import judge_of_the_past
+from wattherd.workload.ps_jobs import Mix, generate
+from wattherd.workload.ps_profile import beliefs
+
+GPUS_PER_NODE = 8
+CORES_PER_NODE = 64
+"""The largest job of the data set asks for 8 GPUs and 64 cores."""
+PAST_SEED = 1000
+"""The workload that taught the judge; never one that is scheduled."""
+_HOUR_S = 3600.0
+
+Beliefs = dict[str, PsBelief]
+PLANNERS: dict[str, Callable[[Beliefs, CurveJudge], Planner]] = {
+    "fifo": lambda _, __: FifoGang(),
+    "tiresias": lambda _, __: TiresiasGang(),
+    "optimus-estimated": lambda known, _: OptimusEstimated(foresight=LossForesight(beliefs=known)),
+    "aiturbo": lambda known, judge: AITurbo(foresight=LossForesight(beliefs=known, judge=judge)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixRun:
+    """One run; `starts` counts all starts per job, `paused_pct` what restarts cost of job time."""
+
+    policy: str
+    unpredictable: float
+    seed: int
+    avg_jct_h: float
+    median_jct_h: float
+    p99_jct_h: float
+    makespan_h: float
+    starts: float
+    use: Utilisation
+    cpu_s: float
+
+
+def cluster_of(gpus: int) -> ClusterSpec:
+    """Equal nodes with P100s, on which the models' speeds were measured."""
+    if gpus % GPUS_PER_NODE:
+        raise UserError(f"{gpus} GPUs are no whole nodes of {GPUS_PER_NODE}", field="gpus")
+    return ClusterSpec(
+        tuple(
+            NodeSpec(
+                name=f"n{number:02}",
+                cpu_milli=1000 * CORES_PER_NODE,
+                memory_mib=512 * 1024,
+                gpu_count=GPUS_PER_NODE,
+                gpu_model="P100",
+            )
+            for number in range(gpus // GPUS_PER_NODE)
+        )
+    )
+
+
+def taught_judge(mix: Mix) -> CurveJudge:
+    """The judge that AITurbo asks, taught by past jobs of the same kind of workload."""
+    return judge_of_the_past(mix, PAST_SEED, REPORT_S)
+
+
+def run_mix(
+    policy: str, mix: Mix, seed: int, judge: CurveJudge, overheads: Overheads | None = None
+) -> MixRun:
+    """Simulate one policy to the end.
+
+    Raises:
+        UserError: no such policy.
+    """
+    if policy not in PLANNERS:
+        hint = hint_for(policy, PLANNERS)
+        raise UserError(f"unknown policy {policy!r}", field="policy", hint=hint)
+    work, cluster = generate(mix, seed), cluster_of(mix.gpus)
+    planner = PLANNERS[policy](beliefs(work, seed), judge)
+    core = Core(CoreConfig(cluster=cluster, planner=planner))
+    plant, collector = PsPlant(work.truths, overheads=overheads), Collector(core)
+    given = [JobSubmitted(at_s=spec.submit_s, job=spec) for spec in work.specs]
+    world = World(core, plant, given, watchers=[collector], record=False)
+    began = time.process_time()
+    world.run()
+    cpu_s = time.process_time() - began
+    outcomes = collector.outcomes.values()
+    jcts = sorted(one.jct_s for one in outcomes if one.jct_s is not None)
+    return MixRun(
+        policy=policy,
+        unpredictable=mix.unpredictable,
+        seed=seed,
+        avg_jct_h=math.fsum(jcts) / len(jcts) / _HOUR_S,
+        median_jct_h=jcts[len(jcts) // 2] / _HOUR_S,
+        p99_jct_h=jcts[min(math.ceil(0.99 * len(jcts)), len(jcts)) - 1] / _HOUR_S,
+        makespan_h=max(one.finish_s or 0.0 for one in outcomes) / _HOUR_S,
+        starts=len(plant.paused_s) / len(work.specs),
+        use=utilisation(plant.use, cluster, work.specs[-1].submit_s),
+        cpu_s=cpu_s,
+    )

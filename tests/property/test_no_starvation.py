@@ -1,0 +1,101 @@
+"""A gang is overtaken for no longer than what already runs: the bound that holds give.
+
+Once all jobs submitted earlier have started, a job is first in line. From then on nothing that
+could use its room is started, so it begins at the latest when everything that ran has ended.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.contract import Planner
+from wattherd.policy.queue.reclaim import Reclaim
+from wattherd.policy.queue.topology import chains_of
+from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.drf import Drf
+from wattherd.policy.schedule.hived import HiveD
+from wattherd.testing.timed_world import Story, t4_nodes, timed
+
+CLUSTER = t4_nodes(4, 4, 4)
+LONGEST_S = 40.0
+PLANNERS: dict[str, Planner] = {
+    "capacity": Capacity(tree=QueueTree(Queue(name="default"))),
+    "drf": Drf(),
+    "hived": HiveD(
+        chains=chains_of(CLUSTER, within={4: (2, 2)}), shares={"default": {"T4x4": {"node": 3}}}
+    ),
+}
+
+
+@st.composite
+def streams(draw: st.DrawFn, queues: tuple[str, ...] = ("default",)) -> list[JobSpec]:
+    jobs, at_s = [], 0.0
+    for number in range(draw(st.integers(5, 40))):
+        at_s += draw(st.sampled_from([0.0, 1.0, 3.0, 10.0]))
+        tasks, gpus = draw(
+            st.sampled_from([(1, 1)] * 6 + [(2, 1), (5, 1), (12, 1), (1, 4), (3, 4)])
+        )
+        roles = (TaskRole(count=tasks, gpu_count=gpus),)
+        lasts_s = draw(st.floats(1.0, LONGEST_S))
+        queue = draw(st.sampled_from(queues))
+        jobs.append(timed(f"j{number}", at_s=at_s, lasts_s=lasts_s, roles=roles, queue=queue))
+    return jobs
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+@given(jobs=streams())
+@settings(max_examples=60)
+def test_the_first_in_line_waits_for_what_runs_and_for_nothing_else(
+    name: str, jobs: list[JobSpec]
+) -> None:
+    story = Story(PLANNERS[name], CLUSTER, jobs)
+    turn_s = 0.0
+    for job in jobs:
+        (start_s,) = story.starts(job.id)
+        turn_s = max(turn_s, job.submit_s)
+        assert start_s <= turn_s + LONGEST_S
+        turn_s = max(turn_s, start_s)
+
+
+@given(jobs=streams(queues=("x", "y")))
+@settings(max_examples=60)
+def test_what_a_queue_is_owed_comes_after_the_notice_or_after_what_runs(
+    jobs: list[JobSpec],
+) -> None:
+    """Two equal queues lend and reclaim; no job is wider than a guarantee.
+
+    First the queue's own jobs must end until it is owed the gang, then borrowers get notice, or,
+    on nodes that the other queue uses by right, jobs must end by themselves.
+    """
+    jobs = [job for job in jobs if job.gpus <= 6]
+    halves = [Queue(name=name, guaranteed_pct=50, user_limit_factor=2) for name in ("x", "y")]
+    reclaim = Reclaim(wait_s=5.0, dead_zone=0.0, natural=1.0, per_cycle=1.0)
+    planner = Capacity(tree=QueueTree(Queue(name="root", children=tuple(halves))), reclaim=reclaim)
+    story = Story(planner, CLUSTER, jobs)
+    for queue in ("x", "y"):
+        first_in_line = 0.0
+        for since_s, until_s in stretches(story, [job for job in jobs if job.queue == queue]):
+            first_in_line = max(first_in_line, until_s - since_s)
+        assert first_in_line <= 2 * LONGEST_S + reclaim.wait_s
+
+
+def stretches(story: Story, jobs: list[JobSpec]) -> list[tuple[float, float]]:
+    """Times during which one and the same job was the first of `jobs` to wait."""
+    changes = [(job.submit_s, 0, job.id) for job in jobs]
+    changes += [(at, 1, job.id) for job in jobs for at in story.stops(job.id)]
+    changes += [(at, 2, job.id) for job in jobs for at in story.starts(job.id)]
+    order, waiting = [job.id for job in jobs], set[str]()
+    found: list[tuple[float, float]] = []
+    first, since_s = "", 0.0
+    for at_s, kind, job_id in sorted(changes):
+        (waiting.discard if kind == 2 else waiting.add)(job_id)
+        now_first = min(waiting, key=order.index, default="")
+        if now_first != first:
+            if first:
+                found.append((since_s, at_s))
+            first, since_s = now_first, at_s
+    return found

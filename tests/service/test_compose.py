@@ -1,0 +1,134 @@
+"""Wiring: third-party scorers, warm-up, and the way out on an interrupt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from wattherd.cli import main as entry
+from wattherd.errors import UserError
+from wattherd.model.request import Pod
+from wattherd.policy.place.contract import Ints, Normalise, Scorer, World
+from wattherd.policy.place.registry import BUILT_IN, parse_policy
+from wattherd.policy.place.within import best_fit_rows
+from wattherd.service import compose
+from wattherd.testing.builders import a_cluster, a_node, exclusive, sharing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """As much of an entry point as is looked at."""
+
+    name: str
+    loaded: object
+    value: str = "somewhere:SCORER"
+
+    def load(self) -> object:
+        return self.loaded
+
+
+def most_cpu_rows(world: World, shape: int, rows: Ints, options: np.ndarray) -> tuple[Ints, Ints]:
+    keys = (options[0] * world.nodes.cpu_free[rows]).astype(np.int64)
+    return keys, best_fit_rows(world, shape, rows)
+
+
+MOST_CPU = Scorer(
+    name="most-cpu",
+    doc="Most free CPU",
+    rows=most_cpu_rows,
+    normalise=Normalise.SPREAD,
+    options={"sign": 1.0},
+    tokens={"least": {"sign": -1.0}},
+)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
+    """Entry points that the test installs."""
+    entries: list[Entry] = []
+    fake = SimpleNamespace(entry_points=lambda *, group: entries)
+    monkeypatch.setattr(compose, "metadata", fake)
+    compose.scorers.cache_clear()
+    yield entries
+    compose.scorers.cache_clear()
+
+
+PODS = tuple(Pod(name=f"p{n}", request=sharing(1_000, 500)) for n in range(4))
+NODES = a_cluster(
+    a_node("little", cpu_milli=2_000, gpus=1),
+    a_node("much", cpu_milli=9_000, gpus=1),
+    a_node("some", cpu_milli=4_000, gpus=1),
+)
+
+
+def chosen(policy: str, *, compiled: bool = True) -> str:
+    placer = compose.build_placer(
+        NODES,
+        PODS,
+        compose.place_policy(policy),
+        draws=np.random.default_rng(0),
+        compiled=compiled,
+    )
+    found = placer.choose(exclusive(1_000, 1))
+    assert found is not None
+    return NODES.nodes[found.node].name
+
+
+def test_a_third_party_scorer_decides_without_a_kernel(installed: list[Entry]) -> None:
+    installed.append(Entry("most-cpu", MOST_CPU))
+    assert chosen("most-cpu") == "much"
+    assert chosen("most-cpu@least") == "little"
+    assert chosen("most-cpu+first-fit:0.5") == "much"
+    assert set(compose.scorers()) == {*BUILT_IN, "most-cpu"}
+
+
+def test_a_blend_of_kernels_and_definitions_is_taken_by_definitions(
+    installed: list[Entry],
+) -> None:
+    installed.append(Entry("most-cpu", MOST_CPU))
+    for policy in ("fgd+most-cpu:0.3", "most-cpu+pwr+fgd:0.1:0.2"):
+        assert chosen(policy) == chosen(policy, compiled=False)
+
+
+def test_what_is_no_scorer_is_one_line(installed: list[Entry]) -> None:
+    installed.append(Entry("odd", object()))
+    with pytest.raises(UserError) as error:
+        compose.place_policy("fgd")
+    assert error.value.line() == (
+        "somewhere:SCORER: entry point 'odd' is no Scorer (hint: see docs/guides/write-a-policy.md)"
+    )
+
+
+def test_without_plugins_there_are_the_built_in_ones(installed: list[Entry]) -> None:
+    assert compose.scorers() == dict(BUILT_IN)
+
+
+@pytest.mark.parametrize("policy", ["fgd", "pwr+fgd:0.1", "random"])
+def test_warming_up_leaves_no_trace(policy: str) -> None:
+    before = chosen(policy)
+    compose.warm_up(compose.place_policy(policy))
+    assert chosen(policy) == before
+
+
+def test_an_interrupt_is_a_word_and_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry.cli, "main", stop)
+    with pytest.raises(SystemExit) as ended:
+        entry.main(["policies"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "wattherd: interrupted\n"
+
+
+def test_a_scorer_may_be_kept_from_kernels() -> None:
+    """What a third party would have: the same rows, no kernel."""
+    plain = {name: replace(scorer, kernel_id=None) for name, scorer in BUILT_IN.items()}
+    assert not parse_policy("fgd", plain).compiled
+    assert parse_policy("fgd").compiled
