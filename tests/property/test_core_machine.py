@@ -274,5 +274,5 @@ PLANNERS = {
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_every_job_ends_whatever_happens(name: str) -> None:
-    PLANNERS[name].TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+    PLANNERS[name].TestCase.settings = settings(max_examples=120, stateful_step_count=50)
     PLANNERS[name].TestCase().runTest()

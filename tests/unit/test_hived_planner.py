@@ -9,7 +9,7 @@ from wattherd.model.command import RejectJob, StartJob
 from wattherd.model.event import NodeLost, NodeReturned, QueueStopped
 from wattherd.model.job import TaskRole
 from wattherd.policy.queue.topology import chains_of
-from wattherd.policy.schedule.hived import HiveD
+from wattherd.policy.schedule.hived import HiveD, everything_for
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 CLUSTER = t4_nodes(4, 4)
@@ -75,6 +75,14 @@ def test_a_wide_gang_is_not_overtaken_for_ever_by_narrow_ones() -> None:
     stream = [timed(f"s{n}", queue="a", at_s=5.0 * n, lasts_s=18.0) for n in range(100)]
     told = story([*stream, timed("wide", 4, queue="a", at_s=50.0)])
     assert told.starts("wide")[0] <= 50.0 + 2 * 18.0
+
+
+def test_a_single_virtual_cluster_may_have_everything() -> None:
+    chains = chains_of(CLUSTER, within={4: (2, 2)}, per_rack=2)
+    shares = everything_for("all", chains)
+    assert shares == {"all": {"T4x4-racks": {"rack": 1}}}
+    planner = HiveD(chains=chains, shares=shares)
+    assert story([timed("g", 8, queue="all")], planner, until_s=1.0).running() == {"g": 8}
 
 
 def test_what_never_fits_is_rejected_with_the_cells_there_are() -> None:

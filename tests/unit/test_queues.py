@@ -24,7 +24,7 @@ from wattherd.policy.queue.capacity import (
 )
 from wattherd.policy.queue.drf import dominant_share, progressive_filling
 from wattherd.policy.queue.reclaim import Reclaim, budgets
-from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.queue.tree import Queue, QueueTree, equal_queues
 
 
 def a_tree(*children: Queue) -> QueueTree:
@@ -94,6 +94,13 @@ def test_a_name_that_appears_twice_is_refused() -> None:
     twice = Queue(name="b", guaranteed_pct=50, children=(Queue(name="a"),))
     with pytest.raises(UserError, match="queue a: the name appears twice"):
         a_tree(Queue(name="a", guaranteed_pct=50), twice)
+
+
+def test_equal_queues_are_owed_equal_parts_and_may_borrow_all() -> None:
+    tree = equal_queues(["c", "a", "b"])
+    assert [leaf.queue.name for leaf in tree.leaves] == ["a", "b", "c"]
+    assert {round(leaf.guaranteed, 9) for leaf in tree.leaves} == {round(1 / 3, 9)}
+    assert tree.admits(a_job("b"), 12, Use(now_s=0.0, total_gpus=12)) is None
 
 
 # --- quota -------------------------------------------------------------------------------------

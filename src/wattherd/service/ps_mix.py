@@ -41,6 +41,9 @@ PLANNERS: dict[str, Callable[[Beliefs, CurveJudge], Planner]] = {
     "tiresias": lambda _, __: TiresiasGang(),
     "optimus-estimated": lambda known, _: OptimusEstimated(foresight=LossForesight(beliefs=known)),
     "aiturbo": lambda known, judge: AITurbo(foresight=LossForesight(beliefs=known, judge=judge)),
+    "aiturbo-guess": lambda known, judge: AITurbo(
+        foresight=LossForesight(beliefs=known, judge=judge), guess=True
+    ),
 }
 
 

@@ -9,7 +9,7 @@ on the nodes that are usable at the moment, so that a lost node costs every queu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.errors import UserError
@@ -223,3 +223,12 @@ def _walk(queue: Queue, parent: Place | None) -> Iterator[Place]:
     yield here
     for child in queue.children:
         yield from _walk(child, here)
+
+
+def equal_queues(names: Sequence[str]) -> QueueTree:
+    """A flat tree: equal guarantees, everything else left to borrowing."""
+    share, most = 100 / len(names), float(len(names))
+    children = (
+        Queue(name=name, guaranteed_pct=share, user_limit_factor=most) for name in sorted(names)
+    )
+    return QueueTree(Queue(name="root", children=tuple(children)))

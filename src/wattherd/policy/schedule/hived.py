@@ -379,3 +379,8 @@ def _again(allocation: Allocation) -> Share:
         gpu_count=request.gpu_count // tasks,
         gpus=allocation.gpus,
     )
+
+
+def everything_for(tenant: str, chains: Sequence[Chain]) -> Shares:
+    """Shares of a cluster that has a single virtual cluster."""
+    return {tenant: {one.name: {one.levels[-1]: one.count(one.top)} for one in chains}}
