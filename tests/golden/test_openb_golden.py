@@ -89,11 +89,15 @@ def default_trace(files: OpenbFiles) -> Experiment:
     return experiment
 
 
+@pytest.mark.parametrize("by_core", [False, True])
 @pytest.mark.parametrize("policy", GOLDEN)
 def test_every_decision_equals_the_golden_one(
-    default_trace: Experiment, openb: Path, tmp_path: Path, policy: str
+    default_trace: Experiment, openb: Path, tmp_path: Path, policy: str, *, by_core: bool
 ) -> None:
-    run_once(replace(default_trace, out=RunDir(tmp_path), keep_decisions=True), policy, 42)
+    """Whether the policy is asked directly or the pods are submitted to a core."""
+    out = RunDir(tmp_path)
+    experiment = replace(default_trace, out=out, keep_decisions=True, by_core=by_core)
+    run_once(experiment, policy, 42)
     (written,) = tmp_path.glob("decisions-*.csv.gz")
     golden = a_table(openb / "golden" / f"default_42_{GOLDEN[policy]}.csv.gz")
     found = a_table(written)

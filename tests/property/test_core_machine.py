@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from core_shell import Run, Shell
 from hypothesis import settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from wattherd.engine.core import CoreConfig
+from wattherd.engine.placer import Placer
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import (
     BudgetChanged,
@@ -32,6 +34,7 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.request import Pod, Request
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.hive_invariants import validate as validate_hive
 from wattherd.policy.queue.topology import chains_of
@@ -39,7 +42,9 @@ from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.schedule.capacity import Capacity
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.hived import HiveD
+from wattherd.policy.schedule.placed import Placed
 from wattherd.policy.schedule.tiresias import Tiresias
+from wattherd.service.compose import build_placer, place_policy
 
 NAMES = [f"j{number}" for number in range(14)]
 JOBS = st.sampled_from(NAMES)
@@ -87,6 +92,13 @@ NARROW = st.integers(1, 4).map(lambda count: (TaskRole(count=count, cpu_milli=50
 WIDE = st.tuples(st.integers(1, 5), st.integers(1, 4)).map(
     lambda shape: (TaskRole(count=shape[0], gpu_count=shape[1], cpu_milli=1000),)
 )
+POD = st.sampled_from(
+    [
+        TaskRole(gpu_count=gpus, gpu_milli=milli, cpu_milli=cpu)
+        for gpus, milli in ((0, 0), (1, 250), (1, 600), (1, 1000), (2, 1000), (4, 1000))
+        for cpu in (500, 5000)
+    ]
+).map(lambda role: (role,))
 SERVED = st.tuples(st.integers(1, 4), st.integers(1, 2)).map(
     lambda counts: (
         TaskRole(count=counts[0], cpu_milli=1000),
@@ -264,7 +276,22 @@ HIVED = HiveD(
         "b": {"T4x4": {"gpu": 1}},
     },
 )
+
+
+def fgd_desk() -> Placer:
+    """FGD on an empty cluster, for pods as they come here."""
+    pods = tuple(
+        Pod(
+            name=f"{milli}-{gpus}",
+            request=Request(cpu_milli=500, gpu_count=gpus, gpu_milli=milli),
+        )
+        for gpus, milli in ((1, 250), (1, 600), (1, 1000), (2, 1000), (4, 1000))
+    )
+    return build_placer(CLUSTER, pods, place_policy("fgd"), draws=np.random.default_rng(1))
+
+
 PLANNERS = {
+    "placed": machine(lambda: Placed(fgd_desk), POD, elastic=False),
     "hived": machine(lambda: HIVED, NARROW, WIDE, SERVED, quota=HIVED),
     "tiresias": machine(Tiresias, FLAT, elastic=False),
     "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),

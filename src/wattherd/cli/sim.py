@@ -75,6 +75,7 @@ sim.add_command(compare)
     help="Runs at a time.  [default: one per core]",
 )
 @click.option("--reference", is_flag=True, help="Use the NumPy definitions, not compiled kernels.")
+@click.option("--core", "by_core", is_flag=True, help="Submit every pod to a core (slower, equal).")
 @output_option
 def pack(
     *,
@@ -89,6 +90,7 @@ def pack(
     decisions: bool,
     processes: int | None,
     reference: bool,
+    by_core: bool,
     output: str,
 ) -> None:
     """Pack pods into a cluster one by one under each policy, and measure every step."""
@@ -111,6 +113,7 @@ def pack(
         order_file=order,
         random_ties=ties == "random",
         compiled=not reference,
+        by_core=by_core,
         out=RunDir(out) if out else None,
         keep_decisions=decisions,
     )

@@ -5,6 +5,8 @@ The simulator's `sim pack`, the core's cycle and the Kubernetes extender all com
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.random import Generator
 
@@ -78,6 +80,14 @@ class Placer:
         if allocation is not None:
             self.state.place(allocation)
         return allocation
+
+    def release(self, allocation: Allocation) -> None:
+        """Take back what was placed."""
+        self.state.release(allocation)
+
+    def close(self, nodes: Collection[int]) -> None:
+        """Place nothing on `nodes` from now on, and on all others again."""
+        self.state.close(nodes)
 
     def _by_kernels(self, shape: int, memory: int, pick: float, pick_gpu: float) -> tuple[int, int]:
         state = self.state

@@ -7,6 +7,8 @@ for bit. `checkpoint` and `rollback` undo any number of both.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from wattherd.engine.shapes import ShapeBook
@@ -33,6 +35,8 @@ from wattherd.model.request import Request
 from wattherd.policy.place.contract import Ints, Nodes, World
 
 _PLACE, _RELEASE = 1, -1
+_CLOSED = 1 << 40
+"""Counted as pods: a closed node takes no more of them."""
 MAX_GPUS_PER_NODE = 63
 """The GPUs of a decision are bits of a signed 64-bit integer."""
 
@@ -66,6 +70,7 @@ class ClusterState:
         self.log: Ints = np.zeros(max(1024, 4 * len(cluster.nodes)), dtype=np.int64)
         """Ring of the nodes that changed last; `totals[CHANGES]` counts all changes."""
         self._journal: list[tuple[Allocation, int]] | None = None
+        self._closed: set[int] = set()
         for n in range(len(cluster.nodes)):
             derive(self.world, n)
             add_to_totals(self.world, self.totals, n, 1)
@@ -135,6 +140,17 @@ class ClusterState:
             raise Bug(f"cannot {verb} {allocation}: {self.describe(allocation.node)}")
         if self._journal is not None:
             self._journal.append((allocation, sign))
+
+    def close(self, nodes: Collection[int]) -> None:
+        """From now on nothing is placed on `nodes`, and on all others again.
+
+        What is free there still counts as idle; whatever is on them must be released first.
+        """
+        for n in sorted(self._closed ^ set(nodes)):
+            self.world.nodes.pods[n] += -_CLOSED if n in self._closed else _CLOSED
+            self.log[self.totals[CHANGES] % len(self.log)] = n
+            self.totals[CHANGES] += 1
+        self._closed = set(nodes)
 
     def intern(self, request: Request) -> int:
         """Shape number of `request`; refreshes the view if the book grew."""

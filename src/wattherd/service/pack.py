@@ -18,7 +18,7 @@ from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Pod
 from wattherd.runtime.sim.curve import Curve, Grid, binned, gridded
-from wattherd.runtime.sim.pack import Packing, pack, ready_placer
+from wattherd.runtime.sim.pack import Packing, by_core, pack, ready_placer
 from wattherd.service.compose import build_placer, place_policy, warm_up
 from wattherd.service.pack_files import keep_decisions, keep_final
 from wattherd.store.run_dir import RunDir
@@ -28,7 +28,11 @@ from wattherd.workload.streams import stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What all runs share. `compiled` False takes the NumPy definitions of the policies."""
+    """What all runs share.
+
+    `compiled` False takes the NumPy definitions of the policies; `by_core` submits every pod to a
+    core as a live cluster would.
+    """
 
     cluster: ClusterSpec
     pods: tuple[Pod, ...]
@@ -36,6 +40,7 @@ class Experiment:
     order_file: Path | None = None
     random_ties: bool = False
     compiled: bool = True
+    by_core: bool = False
     out: RunDir | None = None
     keep_decisions: bool = False
 
@@ -69,7 +74,7 @@ def run_once(experiment: Experiment, policy: str, seed: int) -> Run:
     placer = ready_placer(_placer(experiment, policy, seed, arrivals), requests)
     warm_up(placer.policy)
     began = time.process_time()
-    packing = pack(placer, requests)
+    packing = pack(placer, requests, by_core(placer) if experiment.by_core else None)
     cpu_s = time.process_time() - began
     if experiment.out:
         keep_final(experiment.out, policy, seed, placer.state, arrivals)

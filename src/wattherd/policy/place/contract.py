@@ -10,7 +10,7 @@ because compiled kernels take those as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from wattherd.estimate.node_power import PowerColumns
 from wattherd.estimate.outlook import Outlook
 from wattherd.estimate.target import Target
+from wattherd.model.allocation import Allocation
+from wattherd.model.request import Request
 
 Ints = NDArray[np.int64]
 
@@ -111,3 +113,19 @@ class Scorer:
     random_gpu: bool = False
     blendable: bool = True
     looks_ahead: bool = False
+
+
+class Desk(Protocol):
+    """A placement policy at work on its own account of a cluster."""
+
+    def place_one(self, request: Request) -> Allocation | None:
+        """Choose and book; None if the request fits nowhere now."""
+        ...
+
+    def release(self, allocation: Allocation) -> None:
+        """Take back what was placed."""
+        ...
+
+    def close(self, nodes: Collection[int]) -> None:
+        """Place nothing on `nodes` from now on, and on all others again."""
+        ...

@@ -1,22 +1,29 @@
 """Pack a sequence of requests into a cluster, one decision at a time, and measure every step.
 
 The published experiment (FGD, ATC'23, section 6; PWR, CCGrid'25): pods arrive one by one, each is
-placed or lost, nothing departs. Every decision goes through `Placer.place_one`, the same call
-that serves a live cluster.
+placed or lost, nothing departs. Every decision goes through `Placer.place_one`, the same call that
+serves the core's cycle; `by_core` submits every pod to a core instead, with the same decisions in
+about three times the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.placer import Placer
 from wattherd.engine.state import ClusterState
 from wattherd.model.allocation import Allocation
+from wattherd.model.command import StartJob
+from wattherd.model.event import JobStarted, JobSubmitted
+from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.request import Request
+from wattherd.policy.schedule.placed import Placed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -55,15 +62,19 @@ class Packing:
         return sum(decision is not None for decision in self.decisions)
 
 
-def pack(placer: Placer, requests: Sequence[Request]) -> Packing:
-    """Place `requests` in order."""
+Decide = Callable[[int, Request], Allocation | None]
+"""What becomes of request number n."""
+
+
+def pack(placer: Placer, requests: Sequence[Request], decide: Decide | None = None) -> Packing:
+    """Place `requests` in order, by `decide` where given."""
     state, count = placer.state, len(requests)
     milli = np.zeros((2, count), dtype=np.int64)
     measured = np.zeros((3, count), dtype=np.float64)
     decisions: list[Allocation | None] = []
     arrived = 0
     for step, request in enumerate(requests):
-        decisions.append(placer.place_one(request))
+        decisions.append(decide(step, request) if decide else placer.place_one(request))
         arrived += request.total_gpu_milli
         milli[:, step] = arrived, state.used_gpu_milli
         measured[:, step] = state.fragment_gpu_milli, state.cpu_power_w, state.gpu_power_w
@@ -75,6 +86,35 @@ def pack(placer: Placer, requests: Sequence[Request]) -> Packing:
         gpu_w=measured[2],
     )
     return Packing(decisions=decisions, steps=steps)
+
+
+def by_core(placer: Placer) -> Decide:
+    """Submit every request as a job to a core that places by `placer`."""
+    core = Core(CoreConfig(cluster=placer.state.cluster, planner=Placed(lambda: placer)))
+    return partial(_submit, core)
+
+
+def _submit(core: Core, step: int, request: Request) -> Allocation | None:
+    """One pod's arrival, and that it runs if the core starts it."""
+    job = _job(step, request)
+    for command in core.handle(JobSubmitted(at_s=float(step), job=job)):
+        if isinstance(command, StartJob):
+            started = JobStarted(at_s=float(step), job_id=job.id, attempt=command.attempt)
+            core.handle(started)
+            return command.allocations[0]
+    return None
+
+
+def _job(step: int, request: Request) -> JobSpec:
+    role = TaskRole(
+        cpu_milli=request.cpu_milli,
+        memory_mib=request.memory_mib,
+        gpu_count=request.gpu_count,
+        gpu_milli=request.gpu_milli,
+    )
+    return JobSpec(
+        id=f"pod-{step}", submit_s=float(step), roles=(role,), gpu_models=request.models
+    )
 
 
 def ready_placer(placer: Placer, requests: Sequence[Request]) -> Placer:

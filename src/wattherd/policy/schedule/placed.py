@@ -1,0 +1,128 @@
+"""Jobs as they come, each placed by a placement policy: the scheduler of a GPU-sharing cluster.
+
+Every job is tried when it comes. One that finds no room waits, and is tried again, in order of
+submission, once something was given back. Nothing is preempted and nothing reserved: on the
+published traces (FGD, ATC'23) this is the whole scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from wattherd.model.allocation import Allocation
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import Reason, ReasonCode
+from wattherd.model.request import Request
+from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.place.contract import Desk
+
+_MEMORY = "placed"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """First come, first tried, on the nodes and GPUs that a placement policy names.
+
+    `desk` makes the policy's own account of an empty cluster; it follows the plan from there on.
+    Jobs are pods: one role, one task.
+    """
+
+    desk: Callable[[], Desk]
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Hear who left, then try those who came, or everybody who waits where there is room."""
+        counter: _Counter = view.memory.setdefault(_MEMORY, _Counter(self.desk()))
+        for job in view.left():
+            counter.leave(job)
+        for job in view.entered():
+            counter.enter(job)
+        counter.mark(view)
+        counter.serve(view, draft)
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Who waits, and what everybody else holds by the desk's account."""
+
+    desk: Desk
+    given: dict[str, Allocation] = field(default_factory=dict)
+    waiting: dict[str, JobView] = field(default_factory=dict)
+    fresh: list[JobView] = field(default_factory=list)
+    lost: tuple[int, ...] = ()
+    room: bool = False
+    """Whether something was given back since those who wait were tried."""
+
+    def mark(self, view: View) -> None:
+        """Close the nodes that are lost, and open those that are back."""
+        usable = view.usable()
+        lost = () if usable.all() else tuple((~usable).nonzero()[0].tolist())
+        if lost != self.lost:
+            self.room |= not set(self.lost) <= set(lost)
+            self.lost = lost
+            self.desk.close(lost)
+
+    def leave(self, job: JobView) -> None:
+        """Take back what a job had."""
+        self.waiting.pop(job.id, None)
+        self._take_back(job.id)
+
+    def enter(self, job: JobView) -> None:
+        """A job came, or lost its plan."""
+        self._take_back(job.id)
+        if not job.wanted:
+            self.waiting[job.id] = job
+            self.fresh.append(job)
+
+    def _take_back(self, job_id: str) -> None:
+        before = self.given.pop(job_id, None)
+        if before is not None:
+            self.desk.release(before)
+            self.room = True
+
+    def serve(self, view: View, draft: Draft) -> None:
+        """Try those who came; where there is room again, all who wait, in order."""
+        turn = self.fresh
+        if self.room:
+            turn = sorted(self.waiting.values(), key=lambda job: job.number)
+        self.room, self.fresh = False, []
+        for job in turn:
+            self._try(job, view, draft)
+
+    def _try(self, job: JobView, view: View, draft: Draft) -> None:
+        request = pod_request(job.spec)
+        allocation = self.desk.place_one(request)
+        if allocation is None:
+            draft.wait(job, _no_room(request, view, draft))
+            return
+        share = Share(allocation.node, 1, gpus=allocation.gpus)
+        if draft.start(job, [share]) is None:
+            self.given[job.id] = allocation
+            del self.waiting[job.id]
+        else:
+            self.desk.release(allocation)
+
+
+def pod_request(spec: JobSpec) -> Request:
+    """What a job of a single task asks for."""
+    role = spec.roles[0]
+    return Request(
+        cpu_milli=role.cpu_milli,
+        memory_mib=role.memory_mib,
+        gpu_count=role.gpu_count,
+        gpu_milli=role.gpu_milli if role.gpu_count else 0,
+        models=spec.gpu_models if role.gpu_count else (),
+    )
+
+
+def _no_room(request: Request, view: View, draft: Draft) -> Reason:
+    free = int(draft.free_gpus().sum())
+    fragmented = free >= request.gpu_count and request.gpu_count > 0
+    return Reason(
+        code=ReasonCode.FRAGMENTED if fragmented else ReasonCode.WAITING_FOR_GPUS,
+        since_s=view.now_s,
+        asked=request.gpu_count,
+        available=free,
+        unit="GPUs",
+        unblocks="a node with enough of everything it asks for",
+    )
