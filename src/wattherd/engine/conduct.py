@@ -207,6 +207,16 @@ class Conduct:
         """Apply the trigger that ends a run (or a wait) and do what its new state asks for."""
         if trigger is Trigger.RETRY:
             job.failures += 1
+    def _call_off(self, job: JobRecord, why: StopReason, cause: str, batch: Batch) -> None:
+        """Make a job with no plan end as cancelled, once it has stopped."""
+        if job.state is State.STOPPING:
+            job.after_stop = Trigger.CANCEL
+            self._changed(job)
+        elif job.active:
+            self._stop(job, why, Trigger.CANCEL, batch)
+        else:
+            self._end(job, Trigger.CANCEL, cause, batch)
+
         self._move(job, trigger, cause)
         if job.state in FINAL:
             self._forget_plan(job)
@@ -303,6 +313,8 @@ class Conduct:
         self._touched = {}
         changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
         for job in sorted(changed, key=_number):
+        for job_id, why in draft.ended.items():
+            self._call_off(self.jobs[job_id], why, str(why), batch)
             self._carry_out(job, draft, batch)
         batch.commands.extend(self._caps.share_out(self.jobs))
 

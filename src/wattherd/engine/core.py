@@ -189,13 +189,7 @@ class Core(Conduct):
         if job is None:
             return
         self._forget_plan(job)
-        if job.state is State.STOPPING:
-            job.after_stop = Trigger.CANCEL
-            self._changed(job)
-        elif job.active:
-            self._stop(job, StopReason.USER_REQUEST, Trigger.CANCEL, batch)
-        else:
-            self._end(job, Trigger.CANCEL, event.cause, batch)
+        self._call_off(job, StopReason.USER_REQUEST, event.cause, batch)
         batch.replan = True
 
     def _note_run(self, event: RunEvent, batch: Batch) -> None:

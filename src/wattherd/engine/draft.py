@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.catalog.gpus import GPUS
 from wattherd.engine.book import Book
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
@@ -20,6 +21,7 @@ from wattherd.engine.questions import Questions
 from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.command import Compute, GiveNotice, WakeAt
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode, StopReason
@@ -57,6 +59,7 @@ class GuardedDraft:
         self._in_use = _in_use(jobs.values()) if quota is not None else {}
         self.touched: dict[str, None] = {}
         self.stops: dict[str, StopReason] = {}
+        self.ended: dict[str, StopReason] = {}
         self.reasons: dict[str, Reason] = {}
         self.orders: list[WakeAt | Compute | GiveNotice] = []
 
@@ -85,6 +88,8 @@ class GuardedDraft:
     def start(self, job: JobView, shares: Sequence[Share]) -> Reason | None:
         """All shares or none; what the job held in the plan before is given back first."""
         record = self._jobs[job.id]
+        if record.id in self.ended:
+            return self._ended(record)
         self.touched[record.id] = None
         before = job.wanted
         for allocation in before:
@@ -163,6 +168,9 @@ class GuardedDraft:
             ):
                 if asked is not None and asked not in able:
                     return self._refuse(ReasonCode.INVALID_SPEC, asked, able.stop - 1, unit)
+            if share.gpu_milli is not None and not 1 <= share.gpu_milli <= role.gpu_milli:
+                unit = "milli-GPU per GPU"
+                return self._refuse(ReasonCode.INVALID_SPEC, share.gpu_milli, role.gpu_milli, unit)
         for number, role in enumerate(spec.roles):
             able = spec.counts(number)
             if placed[number] not in able:
@@ -179,6 +187,12 @@ class GuardedDraft:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, 0, "GPUs")
         if len(gpus) < request.gpu_count:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, len(gpus), "GPUs")
+        if share.gpu_milli is not None and request.gpu_count:
+            part_mib = GPUS[model].memory_mib * share.gpu_milli // WHOLE_GPU_MILLI
+            need_mib = spec.roles[share.role].gpu_memory_mib
+            if need_mib is None or need_mib > part_mib:
+                need_mib = GPUS[model].memory_mib if need_mib is None else need_mib
+                return self._refuse(ReasonCode.WAITING_FOR_GPUS, need_mib, part_mib, "MiB of GPU")
         for asked, free, unit in (
             (request.cpu_milli, book.cpu_free, "milli-vCPU"),
             (request.memory_mib, book.memory_free, "MiB"),
@@ -202,6 +216,23 @@ class GuardedDraft:
         self._spend(record, job.wanted, -1)
         record.wanted = ()
         self._watts.plan(record)
+
+    def end(self, job: JobView, why: StopReason) -> Reason | None:
+        """Call a trial off; what is no trial is its user's alone to end."""
+        if not job.spec.group:
+            return Reason(
+                code=ReasonCode.INVALID_SPEC,
+                since_s=self._now_s,
+                unblocks="only trials of a search group are ended by a scheduler",
+            )
+        self.stop(job, why)
+        self.touched[job.id] = None
+        self.ended[job.id] = why
+        return None
+
+    def _ended(self, job: JobRecord) -> Reason:
+        why = f"the plan has just ended it: {self.ended[job.id]}"
+        return Reason(code=ReasonCode.INVALID_SPEC, since_s=self._now_s, unblocks=why)
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Note why a job gets nothing."""
@@ -236,7 +267,7 @@ def _plainly_whole(spec: JobSpec, shares: Sequence[Share]) -> bool:
         and len(spec.roles) == 1
         and shares[0].tasks == role.count
         and spec.min_width is spec.max_width is role.min_count is role.max_count is None
-        and shares[0].cpu_milli is shares[0].gpu_count is None
+        and shares[0].cpu_milli is shares[0].gpu_count is shares[0].gpu_milli is None
     )
 
 
@@ -249,9 +280,13 @@ def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Requ
         cpu_milli=cpu_milli * tasks,
         memory_mib=role.memory_mib * tasks,
         gpu_count=gpus,
-        gpu_milli=role.gpu_milli if gpus else 0,
+        gpu_milli=_part(role, share) if gpus else 0,
         models=models if gpus else (),
     )
+
+
+def _part(role: TaskRole, share: Share) -> int:
+    return role.gpu_milli if share.gpu_milli is None else share.gpu_milli
 
 
 def _account(job: JobRecord) -> tuple[str, str]:

@@ -2,20 +2,22 @@
 
 Counted are caps, not measured draw, because draw can jump within any control delay: a device of a
 running job counts at the cap in force until a lower one has been read back, a free device at its
-idle watts. Integer milliwatts, so that sums are exact and do not depend on order.
+idle watts, a shared one once (`engine.sharing`). Integer milliwatts, so that sums are exact and do
+not depend on order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.sharing import SharedDevices, shared_devices
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.model.allocation import Allocation
-from wattherd.model.cluster import ClusterSpec
+from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.power.contract import Ask, PowerPolicy
@@ -56,10 +58,13 @@ class Watts:
         )
         self._held: dict[str, tuple[int, int]] = {}
         self._run_mw = 0
+        """Draw of each job's unshared devices, and what these would draw idle."""
         self._covered_mw = 0
         self._planned: dict[str, _Planned] = {}
         self._needs_mw = 0
         self._due = False
+        self._sharing = SharedDevices(self._idle_mw)
+        self._plan_sharing = SharedDevices(self._idle_mw)
         """Whether the plan or the budget changed since the watts were shared out."""
 
     def set_budget(self, budget_w: float | None, jobs: Iterable[JobRecord]) -> None:
@@ -67,6 +72,7 @@ class Watts:
         self.budget_w = budget_w
         self._planned, self._needs_mw, self._due = {}, 0, True
         for job in jobs:
+        self._plan_sharing = SharedDevices(self._idle_mw)
             self.plan(job)
 
     def plan(self, job: JobRecord) -> None:
@@ -77,16 +83,21 @@ class Watts:
         if before is not None:
             self._needs_mw -= before.needs_mw
         self._due = True
+        self._plan_sharing.drop(job.id)
         curve = self.curve(job.spec, job.wanted)
         if curve is None:
             return
-        devices = sum(len(allocation.gpus) for allocation in job.wanted)
+        least_w = self._least_w(curve)
+        whole = [one for one in job.wanted if _is_whole(one)]
+        devices = sum(len(allocation.gpus) for allocation in whole)
         ask = Ask(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
         idle_mw = sum(len(one.gpus) * self._idle_mw[one.node] for one in job.wanted)
         planned = _Planned(ask, self.needs_mw(job, job.wanted), idle_mw)
         self._planned[job.id] = planned
         self._needs_mw += planned.needs_mw
 
+        if len(whole) < len(job.wanted):
+            self._plan_sharing.put(job.id, shared_devices(job.wanted), _mw(least_w))
     def curve(self, spec: JobSpec, allocations: Iterable[Allocation]) -> PowerCurve | None:
         """The job's curve where it is placed, None if it holds no GPU."""
         for allocation in allocations:
@@ -95,24 +106,35 @@ class Watts:
         return None
 
     def _above_idle_mw(self, allocations: Iterable[Allocation], per_device_w: float) -> int:
-        """Watts above idle if every device of `allocations` draws `per_device_w`."""
+        """Draw above idle if every unshared device of `allocations` draws `per_device_w`."""
         return sum(
-            len(one.gpus) * (_mw(per_device_w) - self._idle_mw[one.node]) for one in allocations
+            len(one.gpus) * (_mw(per_device_w) - self._idle_mw[one.node])
+            for one in allocations
+            if _is_whole(one)
         )
 
     def needs_mw(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> int:
-        """The least above idle with which the policy lets a job run there."""
+    def _least_w(self, curve: PowerCurve) -> float:
+        """The least per device with which the policy lets a job run."""
+        return curve.max_w if self.policy.all_or_nothing else curve.floor_w
+
+        """The least above idle with which the policy lets a job run there.
+
+        Of a device that it shares, only what it adds to the others of the plan.
+        """
         curve = self.curve(job.spec, allocations)
         if curve is None:
             return 0
-        least_w = curve.max_w if self.policy.all_or_nothing else curve.floor_w
-        return self._above_idle_mw(allocations, least_w)
+        least_w = self._least_w(curve)
+        added_mw = self._plan_sharing.rise_mw(job.id, shared_devices(allocations), _mw(least_w))
+        return self._above_idle_mw(allocations, least_w) + added_mw
 
     def room_mw(self) -> int | None:
         """What the plan leaves above the least needs of all planned jobs; None: no budget."""
         if self.budget_w is None:
             return None
-        return _mw(self.budget_w) - self._base_mw - self._needs_mw
+        shared_mw = self._plan_sharing.above_idle_mw
+        return _mw(self.budget_w) - self._base_mw - self._needs_mw - shared_mw
 
     def refusal(self, need_mw: int, room_mw: int, now_s: float) -> Reason:
         """Why a job must wait for watts."""
@@ -131,31 +153,39 @@ class Watts:
         self._run_mw -= run_mw
         self._covered_mw -= idle_mw
         curve = self.curve(job.spec, job.allocations)
+        self._sharing.drop(job.id)
         if curve is None:
             return
         per_device_w = curve.max_w if job.cap_w is None else min(job.cap_w, curve.max_w)
         devices = idle_mw = 0
         for one in job.allocations:
-            devices += len(one.gpus)
-            idle_mw += len(one.gpus) * self._idle_mw[one.node]
+            if _is_whole(one):
+                devices += len(one.gpus)
+                idle_mw += len(one.gpus) * self._idle_mw[one.node]
+            elif one.gpus:
+                self._sharing.put(job.id, shared_devices(job.allocations), _mw(per_device_w))
         run_mw = devices * _mw(per_device_w)
         self._held[job.id] = run_mw, idle_mw
         self._run_mw += run_mw
         self._covered_mw += idle_mw
 
     def held_w(self, job_id: str) -> float:
-        """Upper bound of what the devices of one job draw now."""
-        return self._held.get(job_id, (0, 0))[0] / 1000
+        """Upper bound of what the devices of one job draw now; shared ones count in equal parts."""
+        return (self._held.get(job_id, (0, 0))[0] + self._sharing.part_mw(job_id)) / 1000
+
+    def partners(self, job_id: str) -> list[str]:
+        """Jobs that share a device with this one now."""
+        return self._sharing.partners(job_id)
 
     @property
     def run_w(self) -> float:
         """Upper bound of what the devices of running jobs draw now."""
-        return self._run_mw / 1000
+        return (self._run_mw + self._sharing.idle_mw + self._sharing.above_idle_mw) / 1000
 
     @property
     def free_w(self) -> float:
         """Idle watts of the devices that no job holds."""
-        return (self._base_mw - self._covered_mw) / 1000
+        return (self._base_mw - self._covered_mw - self._sharing.idle_mw) / 1000
 
     def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
         """Whether `job` may draw its planned cap there, beside what is in force elsewhere."""
@@ -165,7 +195,11 @@ class Watts:
         cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
         run_mw, idle_mw = self._held.get(job.id, (0, 0))
         others_mw = self._base_mw - self._covered_mw + idle_mw + self._run_mw - run_mw
-        return others_mw + self._above_idle_mw(allocations, cap_w) <= _mw(self.budget_w)
+        sharing, devices = self._sharing, shared_devices(allocations)
+        shared_mw = sharing.above_idle_mw - sharing.held_rise_mw(job.id)
+        shared_mw += sharing.rise_mw(job.id, devices, _mw(cap_w))
+        alone_mw = self._above_idle_mw(allocations, cap_w)
+        return others_mw + shared_mw + alone_mw <= _mw(self.budget_w)
 
     def share(self, jobs: list[JobRecord]) -> None:
         """Set every planned job's cap; None where there is no budget."""
@@ -180,9 +214,27 @@ class Watts:
         booked = [self._planned[job.id] for job in planned]
         asks = [one.ask for one in booked]
         watts = self.budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
-        for job, ask, cap_w in zip(planned, asks, self.policy.share(asks, watts), strict=True):
+        caps_w = {}
+        for job, ask, cap_w in zip(asking, asks, self.policy.share(asks, watts), strict=True):
             # Whole watts, as drivers take them; never below what the device can do.
-            job.wanted_cap_w = max(float(int(cap_w + 1e-6)), ask.curve.floor_w)
+            caps_w[job.id] = max(float(int(cap_w + 1e-6)), ask.curve.floor_w)
+        for job in planned:
+            bounds_w = [caps_w[one] for one in (job.id, *self._plan_sharing.owners(job.id))
+                        if one in caps_w]  # fmt: skip
+            job.wanted_cap_w = min(bounds_w)
+
+    def _asking(self, job_id: str) -> _Planned:
+        """What a job asks the power policy for: of shared devices those where it is the dearest."""
+        booked, owned = self._planned[job_id], self._plan_sharing.owned(job_id)
+        if not owned:
+            return booked
+        idle_mw = booked.idle_mw + sum(self._idle_mw[node] for node, _ in owned)
+        ask = replace(booked.ask, devices=booked.ask.devices + len(owned))
+        return _Planned(ask, booked.needs_mw, idle_mw)
+
+
+def _is_whole(allocation: Allocation) -> bool:
+    return allocation.request.gpu_milli == WHOLE_GPU_MILLI
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ class TaskRole:
     """`count` equal tasks of a job (workers, parameter servers), and what each of them needs.
 
     `count`, `cpu_milli` and `gpu_count` are what was asked for. Where `min_` and `max_` of them are
-    given, the job also runs with any number between, and a scheduler may choose.
+    given, the job also runs with any number between, and a scheduler may choose. Where it is known
+    how much memory a task needs on each of its GPUs, `gpu_memory_mib`, it may share them.
     """
 
     name: str = "worker"
@@ -26,6 +27,7 @@ class TaskRole:
     memory_mib: int = 0
     gpu_count: int = 1
     gpu_milli: int = WHOLE_GPU_MILLI
+    gpu_memory_mib: int | None = None
     command: tuple[str, ...] = ()
     min_count: int | None = None
     max_count: int | None = None
@@ -123,6 +125,8 @@ class JobSpec:
                 counts = f"{role.counts.start} to {role.counts.stop - 1} tasks of {role.name!r}"
                 raise self._bad("roles", f"{counts} are none", "0 <= min_count <= max_count")
         for role in self.roles:
+            if role.gpu_memory_mib is not None and role.gpu_memory_mib < 0:
+                raise self._bad("roles", f"{role.gpu_memory_mib} MiB is no memory", "zero or more")
             for able, name in ((role.cpus, "cpu_milli"), (role.gpu_counts, "gpu_count")):
                 if not (able and able.start >= 0):
                     sizes = f"{able.start} to {able.stop - 1} {name} of {role.name!r}"

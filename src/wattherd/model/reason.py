@@ -29,6 +29,8 @@ class ReasonCode(StrEnum):
     LOWER_PRIORITY = "LowerPriority"
     WAITING_FOR_PREEMPTION = "WaitingForPreemption"
     WAITING_FOR_BUDGET_RISE = "WaitingForBudgetRise"
+    WAITING_FOR_TURN = "WaitingForTurn"
+    WAITING_FOR_TRIALS = "WaitingForTrials"
 
     @property
     def precedence(self) -> int:
@@ -51,6 +53,9 @@ class StopReason(StrEnum):
     USER_REQUEST = "UserRequest"
     TIME_LIMIT = "TimeLimit"
     BUDGET_CUT = "BudgetCut"
+    TIME_SLICE = "TimeSlice"
+    TRIAL_PAUSED = "TrialPaused"
+    TRIAL_ENDED = "TrialEnded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ class Share:
     Each gets what its role needs, or the given CPU and GPUs, within what the role can use.
     `gpus` names the GPUs to take, ascending; empty for those with the lowest free numbers.
     """
+    With `gpu_milli` each GPU is shared with others: that part of its memory is the job's, and who
+    computes when is the device's affair. The job must need no more memory than that.
 
     node: int
     tasks: int
@@ -36,6 +38,7 @@ class Share:
     gpu_count: int | None = None
     gpus: tuple[int, ...] = ()
 
+    gpu_milli: int | None = None
 
 class JobView(Protocol):
     """One job, to be read."""
@@ -172,6 +175,10 @@ class Draft(Protocol):
 
     def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
         """Tell a running job that it will be stopped at that time unless things change."""
+    def end(self, job: JobView, why: StopReason) -> Reason | None:
+        """Call a trial of a search group off, for good; refused for any other job."""
+        ...
+
         ...
 
     def wake_at(self, at_s: float) -> None:

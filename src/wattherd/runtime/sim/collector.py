@@ -50,6 +50,7 @@ class _Held:
     since_s: float
     draw_w: float
     gpus: int
+    partners: tuple[str, ...] = ()
 
 
 class Collector:
@@ -72,8 +73,19 @@ class Collector:
             self._command(command, event)
         touched = {command.job_id: None for command in commands if hasattr(command, "job_id")}
         job_id = getattr(event, "job_id", None)
-        for one in [*touched, *([job_id] if job_id is not None else [])]:
+        if job_id is not None:
+            touched[job_id] = None
+        for one in self._with_partners(touched):
             self._book(one)
+
+    def _with_partners(self, touched: dict[str, None]) -> dict[str, None]:
+        """Jobs, and those who share a device with them or did so until now."""
+        found = dict(touched)
+        for one in touched:
+            before = self._held.get(one)
+            found.update(dict.fromkeys(before.partners if before is not None else ()))
+            found.update(dict.fromkeys(self._core.watts.partners(one)))
+        return found
 
     def _command(self, command: Command, event: Event) -> None:
         now_s = self._core.now_s
@@ -108,7 +120,9 @@ class Collector:
             outcome.gpu_s += before.gpus * (now_s - before.since_s)
         job = self._core.jobs.get(job_id)
         if job is not None and job.allocations:
-            self._held[job_id] = _Held(now_s, self._core.watts.held_w(job_id), job.gpus)
+            watts = self._core.watts
+            partners = tuple(watts.partners(job_id))
+            self._held[job_id] = _Held(now_s, watts.held_w(job_id), job.gpus, partners)
 
 
 def _outcome(spec: JobSpec) -> Outcome:

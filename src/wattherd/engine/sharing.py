@@ -1,0 +1,113 @@
+"""GPUs that several jobs share: each is counted once, at the watts of the dearest of its jobs.
+
+A device has one cap. Whatever its jobs are allowed one by one, it draws no more than the highest
+of their caps, and idles once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import WHOLE_GPU_MILLI
+
+Device = tuple[int, int]
+"""Node index and number of the GPU there."""
+
+
+def shared_devices(allocations: Iterable[Allocation]) -> list[Device]:
+    """The GPUs of which an allocation has a part only."""
+    return [
+        (one.node, gpu)
+        for one in allocations
+        if one.request.gpu_milli != WHOLE_GPU_MILLI
+        for gpu in one.gpus
+    ]
+
+
+class SharedDevices:
+    """Milliwatts by shared device and job; `idle_mw` is what a device of each node idles at."""
+
+    def __init__(self, idle_mw: Sequence[int]) -> None:
+        """Nothing is shared."""
+        self._idle_mw = idle_mw
+        self._jobs_mw: dict[Device, dict[str, int]] = {}
+        self._devices: dict[str, list[Device]] = {}
+        self.above_idle_mw = 0
+        """What all of them draw beyond idling."""
+        self.idle_mw = 0
+        """What they would draw if they idled."""
+
+    def rise_mw(self, job_id: str, devices: Iterable[Device], mw: int) -> int:
+        """By how much the draw above idle is higher with a job's `mw` on `devices` than without.
+
+        What the job has on them now does not count.
+        """
+        return sum(max(mw - self._others_mw(job_id, device), 0) for device in devices)
+
+    def _others_mw(self, job_id: str, device: Device) -> int:
+        """The dearest of the other jobs there, the idle device if there is none."""
+        others = self._jobs_mw.get(device, {})
+        return max([self._idle_mw[device[0]], *(mw for one, mw in others.items() if one != job_id)])
+
+    def held_rise_mw(self, job_id: str) -> int:
+        """By how much the draw above idle would fall without a job."""
+        return sum(
+            max(self._jobs_mw[device][job_id] - self._others_mw(job_id, device), 0)
+            for device in self._devices.get(job_id, ())
+        )
+
+    def put(self, job_id: str, devices: list[Device], mw: int) -> None:
+        """Book a job's parts, instead of what it had."""
+        self.drop(job_id)
+        if not devices:
+            return
+        self.above_idle_mw += self.rise_mw(job_id, devices, mw)
+        self._devices[job_id] = devices
+        for device in devices:
+            if device not in self._jobs_mw:
+                self._jobs_mw[device] = {}
+                self.idle_mw += self._idle_mw[device[0]]
+            self._jobs_mw[device][job_id] = mw
+
+    def drop(self, job_id: str) -> None:
+        """Forget a job."""
+        if job_id not in self._devices:
+            return
+        self.above_idle_mw -= self.held_rise_mw(job_id)
+        for device in self._devices.pop(job_id):
+            jobs = self._jobs_mw[device]
+            del jobs[job_id]
+            if not jobs:
+                del self._jobs_mw[device]
+                self.idle_mw -= self._idle_mw[device[0]]
+
+    def part_mw(self, job_id: str) -> float:
+        """A job's equal part of what its shared devices draw."""
+        parts = 0.0
+        for device in self._devices.get(job_id, ()):
+            jobs = self._jobs_mw[device]
+            parts += max(self._idle_mw[device[0]], *jobs.values()) / len(jobs)
+        return parts
+
+    def owned(self, job_id: str) -> list[Device]:
+        """The shared devices of which a job is the dearest, or the first of several such."""
+        return [one for one in self._devices.get(job_id, ()) if self._owner(one) == job_id]
+
+    def owners(self, job_id: str) -> list[str]:
+        """The dearest job of each of its shared devices."""
+        return [self._owner(device) for device in self._devices.get(job_id, ())]
+
+    def _owner(self, device: Device) -> str:
+        jobs = self._jobs_mw[device]
+        return max(jobs, key=jobs.__getitem__)
+
+    def partners(self, job_id: str) -> list[str]:
+        """Other jobs on its devices."""
+        found = {
+            other: None
+            for device in self._devices.get(job_id, ())
+            for other in self._jobs_mw[device]
+            if other != job_id
+        }
+        return list(found)
