@@ -91,8 +91,8 @@ class Watts:
         whole = [one for one in job.wanted if _is_whole(one)]
         devices = sum(len(allocation.gpus) for allocation in whole)
         ask = Ask(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
-        idle_mw = sum(len(one.gpus) * self._idle_mw[one.node] for one in job.wanted)
-        planned = _Planned(ask, self.needs_mw(job, job.wanted), idle_mw)
+        idle_mw = sum(len(one.gpus) * self._idle_mw[one.node] for one in whole)
+        planned = _Planned(ask, self._above_idle_mw(whole, least_w), idle_mw)
         self._planned[job.id] = planned
         self._needs_mw += planned.needs_mw
 
@@ -211,8 +211,9 @@ class Watts:
             return
         self._due = False
         planned = [job for job in jobs if job.id in self._planned]
-        booked = [self._planned[job.id] for job in planned]
-        asks = [one.ask for one in booked]
+        booked = [self._asking(job.id) for job in planned]
+        asking = [job for job, one in zip(planned, booked, strict=True) if one.ask.devices]
+        asks = [one.ask for one in booked if one.ask.devices]
         watts = self.budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
         caps_w = {}
         for job, ask, cap_w in zip(asking, asks, self.policy.share(asks, watts), strict=True):
