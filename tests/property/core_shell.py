@@ -17,9 +17,11 @@ from wattherd.model.command import (
     GiveNotice,
     RejectJob,
     SetCap,
+    SleepNode,
     StartJob,
     StopJob,
     WakeAt,
+    WakeNode,
 )
 from wattherd.model.event import (
     BudgetChanged,
@@ -30,6 +32,8 @@ from wattherd.model.event import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeAsleep,
+    NodeAwake,
     NodeLost,
     NodeReturned,
     QueueStarted,
@@ -66,6 +70,8 @@ class Shell:
         self.final: dict[str, str] = {}
         self.wakes: dict[str, float] = {}
         self.lost: dict[str, None] = {}
+        self.off: dict[str, str] = {}
+        """Nodes that are not on: falling, asleep or waking."""
 
     # --- what the core is told ---------------------------------------------------------------
 
@@ -109,6 +115,18 @@ class Shell:
             CapApplied(at_s=self.now_s, job_id=run.job_id, attempt=run.attempt, cap_w=order.cap_w)
         )
 
+    def switched(self, node: str) -> None:
+        """A node has done what it was told."""
+        if self.off[node] == "waking":
+            del self.off[node]
+            self.deliver(NodeAwake(at_s=self.now_s, node=node))
+        else:
+            self.off[node] = "asleep"
+            self.deliver(NodeAsleep(at_s=self.now_s, node=node))
+
+    def switching(self) -> list[str]:
+        return [node for node, phase in self.off.items() if phase != "asleep"]
+
     def wake(self) -> None:
         """The earliest wake-up asked for."""
         key = min(self.wakes, key=lambda key: (self.wakes[key], key))
@@ -131,6 +149,14 @@ class Shell:
                 assert self.runs[command.job_id, command.attempt].status != "stopping"
             case SetCap():
                 self.runs[command.job_id, command.attempt].cap_order = command
+            case SleepNode():
+                assert command.node not in self.off
+                assert command.node not in self.lost
+                assert command.node not in self._busy(), "put to sleep while something runs"
+                self.off[command.node] = "falling"
+            case WakeNode():
+                assert self.off[command.node] == "asleep"
+                self.off[command.node] = "waking"
             case WakeAt():
                 self.wakes[command.key] = command.at_s
             case RejectJob():
@@ -145,10 +171,15 @@ class Shell:
         assert not self.runs_of(order.job_id), "two runs of one job at a time"
         names = [node.name for node in self.config.cluster.nodes]
         assert not any(names[part.node] in self.lost for part in order.allocations)
+        assert not any(names[part.node] in self.off for part in order.allocations)
         self.attempts[order.job_id] = order.attempt
         run = Run(order.job_id, order.attempt, list(order.allocations))
         self.runs[order.job_id, order.attempt] = run
         self.check_devices()
+
+    def _busy(self) -> set[str]:
+        nodes = self.config.cluster.nodes
+        return {nodes[part.node].name for run in self.runs.values() for part in run.parts}
 
     def check_devices(self) -> None:
         """No device, CPU or byte of the world is given twice."""
@@ -177,6 +208,7 @@ class Shell:
     def _lose(self, name: str) -> None:
         """What ran on the node is gone; other ranks of a gang linger until they are stopped."""
         self.lost[name] = None
+        self.off.pop(name, None)
         names = [node.name for node in self.config.cluster.nodes]
         for run in list(self.runs.values()):
             run.parts = [part for part in run.parts if names[part.node] != name]
@@ -210,6 +242,9 @@ class Shell:
             for run in self.with_status(status)[:1]:
                 confirm(run)
                 return
+        if self.switching():
+            self.switched(self.switching()[0])
+            return
         assert self.wakes, self._stuck()
         self.wake()
 

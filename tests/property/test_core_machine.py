@@ -39,6 +39,7 @@ from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.hive_invariants import validate as validate_hive
 from wattherd.policy.queue.topology import chains_of
 from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.rebalance.sleep import AfterIdle, SleepPolicy
 from wattherd.policy.schedule.capacity import Capacity
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.hived import HiveD
@@ -113,10 +114,17 @@ class CoreMachine(RuleBasedStateMachine):
     quota: Quota | None = None
     elastic: bool = True
 
-    @initialize(round_s=st.sampled_from([None, 60.0]))
-    def begin(self, round_s: float | None) -> None:
+    @initialize(
+        round_s=st.sampled_from([None, 60.0]),
+        sleep=st.sampled_from([None, AfterIdle(after_s=20.0), AfterIdle(after_s=5.0, spare=1)]),
+    )
+    def begin(self, round_s: float | None, sleep: SleepPolicy | None) -> None:
         config = CoreConfig(
-            cluster=CLUSTER, planner=self.planner(), quota=self.quota, round_s=round_s
+            cluster=CLUSTER,
+            planner=self.planner(),
+            quota=self.quota,
+            round_s=round_s,
+            sleep=sleep,
         )
         self.shell = Shell(config)
 
@@ -146,6 +154,12 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from([NodeLost, NodeReturned]), node=NODES)
     def break_or_repair(self, what: type[NodeLost | NodeReturned], node: str) -> None:
         self.shell.deliver(what(at_s=self.shell.now_s, node=node))
+
+    @precondition(lambda self: self.shell.switching())
+    @rule(number=st.integers(0, 9))
+    def confirm_switch(self, number: int) -> None:
+        switching = self.shell.switching()
+        self.shell.switched(switching[number % len(switching)])
 
     # --- jobs --------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from wattherd.engine.feasibility import Feasibility
 from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.questions import Questions
+from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
 from wattherd.engine.watts import CurveOf, Watts, prior
 from wattherd.model.allocation import Allocation
@@ -43,6 +44,7 @@ from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.water_filling import WaterFilling
+from wattherd.policy.rebalance.sleep import SleepPolicy
 
 ROUND = "round"
 
@@ -52,7 +54,7 @@ class CoreConfig:
     """`round_s` None plans after every event that could change the plan, else every `round_s`.
 
     0 plans once per instant in which such events happen, after all of them; that a job stopped
-    because a plan wanted it is no such event.
+    because a plan wanted it is no such event. Without a `sleep` policy nodes stay on.
     """
 
     cluster: ClusterSpec
@@ -61,6 +63,7 @@ class CoreConfig:
     round_s: float | None = None
     power: PowerPolicy = field(default_factory=WaterFilling)
     curve_of: CurveOf = prior
+    sleep: SleepPolicy | None = None
 
 
 @dataclass(slots=True)
@@ -143,6 +146,7 @@ class Conduct:
         """Jobs that changed since the last plan was carried out."""
         self._caps = Caps(self.watts)
         self.questions = Questions()
+        self.rest = Rest(config.cluster, config.sleep)
         self._memory: dict[str, Any] = {}
         self._nodes = {node.name: index for index, node in enumerate(config.cluster.nodes)}
         self._starting: dict[str, None] = {}
@@ -203,10 +207,6 @@ class Conduct:
         self._touched[job.id] = None
         self.roster.unplanned(job)
 
-    def _end(self, job: JobRecord, trigger: Trigger, cause: str, batch: Batch) -> None:
-        """Apply the trigger that ends a run (or a wait) and do what its new state asks for."""
-        if trigger is Trigger.RETRY:
-            job.failures += 1
     def _call_off(self, job: JobRecord, why: StopReason, cause: str, batch: Batch) -> None:
         """Make a job with no plan end as cancelled, once it has stopped."""
         if job.state is State.STOPPING:
@@ -217,6 +217,10 @@ class Conduct:
         else:
             self._end(job, Trigger.CANCEL, cause, batch)
 
+    def _end(self, job: JobRecord, trigger: Trigger, cause: str, batch: Batch) -> None:
+        """Apply the trigger that ends a run (or a wait) and do what its new state asks for."""
+        if trigger is Trigger.RETRY:
+            job.failures += 1
         self._move(job, trigger, cause)
         if job.state in FINAL:
             self._forget_plan(job)
@@ -309,12 +313,12 @@ class Conduct:
             draft.wait(job, self.watts.refusal(need_mw, 0, self.now_s))
 
     def _carry_all_out(self, draft: GuardedDraft, batch: Batch) -> None:
+        for job_id, why in draft.ended.items():
+            self._call_off(self.jobs[job_id], why, str(why), batch)
         touched = self._touched | draft.touched
         self._touched = {}
         changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
         for job in sorted(changed, key=_number):
-        for job_id, why in draft.ended.items():
-            self._call_off(self.jobs[job_id], why, str(why), batch)
             self._carry_out(job, draft, batch)
         batch.commands.extend(self._caps.share_out(self.jobs))
 
@@ -338,9 +342,13 @@ class Conduct:
             if job.state is State.QUEUED and self._take(job):
                 del self._starting[job_id]
                 self._start(job, batch)
+        starting = [self.jobs[job_id] for job_id in self._starting]
+        books = (self.planned, self.held)
+        batch.commands.extend(self.rest.orders(starting, books, self.lost, self.now_s))
 
     def _take(self, job: JobRecord) -> bool:
-        return self.watts.fits(job, job.wanted) and self.held.place_all(job.wanted)
+        possible = self.rest.ready(job) and self.watts.fits(job, job.wanted)
+        return possible and self.held.place_all(job.wanted)
 
     def _start(self, job: JobRecord, batch: Batch) -> None:
         job.attempt += 1

@@ -25,11 +25,14 @@ from wattherd.model.event import (
     JobCancelled,
     JobExited,
     JobHeld,
+    JobMeasured,
     JobProgressed,
     JobReleased,
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeAsleep,
+    NodeAwake,
     NodeLost,
     NodeReturned,
     QueueStarted,
@@ -87,6 +90,10 @@ class Core(Conduct):
                 self._note_run(event, batch)
             case NodeLost():
                 self._lose(event, batch)
+            case NodeAsleep():
+                self.rest.fell_asleep(self._nodes.get(event.node, -1))
+            case NodeAwake():
+                self.rest.woke(self._nodes.get(event.node, -1))
             case NodeReturned():
                 self.lost.discard(self._nodes.get(event.node, -1))
                 batch.replan = True
@@ -205,6 +212,8 @@ class Core(Conduct):
                 job.progress = event.progress
                 job.rate_per_s = event.rate_per_s
                 job.loss = event.loss
+            case JobMeasured():
+                job.report = event.report
             case CapApplied():
                 self._caps.applied(job, event.cap_w, self.jobs)
             case JobStopped():
@@ -243,6 +252,7 @@ class Core(Conduct):
         if node is None or node in self.lost:
             return
         self.lost.add(node)
+        self.rest.forget(node)
         for job in list(self.jobs.values()):
             if any(allocation.node == node for allocation in job.wanted):
                 self._forget_plan(job)

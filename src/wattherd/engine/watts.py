@@ -54,25 +54,26 @@ class Watts:
             _mw(GPUS[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
         ]
         self._base_mw = sum(
-            idle * node.gpu_count for idle, node in zip(self._idle_mw, cluster.nodes, strict=True)
+            idle * node.gpu_count + _mw(node.idle_w)
+            for idle, node in zip(self._idle_mw, cluster.nodes, strict=True)
         )
         self._held: dict[str, tuple[int, int]] = {}
-        self._run_mw = 0
         """Draw of each job's unshared devices, and what these would draw idle."""
+        self._run_mw = 0
         self._covered_mw = 0
         self._planned: dict[str, _Planned] = {}
         self._needs_mw = 0
-        self._due = False
         self._sharing = SharedDevices(self._idle_mw)
         self._plan_sharing = SharedDevices(self._idle_mw)
+        self._due = False
         """Whether the plan or the budget changed since the watts were shared out."""
 
     def set_budget(self, budget_w: float | None, jobs: Iterable[JobRecord]) -> None:
         """A new budget for the plan of `jobs`; None lifts it."""
         self.budget_w = budget_w
         self._planned, self._needs_mw, self._due = {}, 0, True
-        for job in jobs:
         self._plan_sharing = SharedDevices(self._idle_mw)
+        for job in jobs:
             self.plan(job)
 
     def plan(self, job: JobRecord) -> None:
@@ -82,8 +83,8 @@ class Watts:
         before = self._planned.pop(job.id, None)
         if before is not None:
             self._needs_mw -= before.needs_mw
-        self._due = True
         self._plan_sharing.drop(job.id)
+        self._due = True
         curve = self.curve(job.spec, job.wanted)
         if curve is None:
             return
@@ -95,9 +96,9 @@ class Watts:
         planned = _Planned(ask, self._above_idle_mw(whole, least_w), idle_mw)
         self._planned[job.id] = planned
         self._needs_mw += planned.needs_mw
-
         if len(whole) < len(job.wanted):
             self._plan_sharing.put(job.id, shared_devices(job.wanted), _mw(least_w))
+
     def curve(self, spec: JobSpec, allocations: Iterable[Allocation]) -> PowerCurve | None:
         """The job's curve where it is placed, None if it holds no GPU."""
         for allocation in allocations:
@@ -113,11 +114,11 @@ class Watts:
             if _is_whole(one)
         )
 
-    def needs_mw(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> int:
     def _least_w(self, curve: PowerCurve) -> float:
         """The least per device with which the policy lets a job run."""
         return curve.max_w if self.policy.all_or_nothing else curve.floor_w
 
+    def needs_mw(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> int:
         """The least above idle with which the policy lets a job run there.
 
         Of a device that it shares, only what it adds to the others of the plan.
@@ -152,8 +153,8 @@ class Watts:
         run_mw, idle_mw = self._held.pop(job.id, (0, 0))
         self._run_mw -= run_mw
         self._covered_mw -= idle_mw
-        curve = self.curve(job.spec, job.allocations)
         self._sharing.drop(job.id)
+        curve = self.curve(job.spec, job.allocations)
         if curve is None:
             return
         per_device_w = curve.max_w if job.cap_w is None else min(job.cap_w, curve.max_w)

@@ -15,7 +15,10 @@ WHOLE_GPU_MILLI = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One machine: `gpu_count` devices of one model (`gpu_model` is empty where there are none)."""
+    """One machine: `gpu_count` devices of one model (`gpu_model` is empty where there are none).
+
+    `idle_w` is what the machine draws beside its GPUs while it is on; 0 leaves that out of account.
+    """
 
     name: str
     cpu_milli: int
@@ -23,6 +26,7 @@ class NodeSpec:
     gpu_count: int = 0
     gpu_model: str = ""
     cpu_model: str = ""
+    idle_w: float = 0.0
 
     @property
     def gpu_milli(self) -> int:

@@ -69,6 +69,20 @@ class SetCap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SleepNode:
+    """Switch off a node on which nothing runs."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeNode:
+    """Switch a sleeping node on."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WakeAt:
     """Send `Woke(key)` at `at_s`; a later WakeAt with the same key replaces this one."""
 
@@ -90,4 +104,15 @@ class Compute:
     version: int
 
 
-Command = StartJob | StopJob | GiveNotice | RejectJob | FinishJob | SetCap | WakeAt | Compute
+Command = (
+    StartJob
+    | StopJob
+    | GiveNotice
+    | RejectJob
+    | FinishJob
+    | SetCap
+    | SleepNode
+    | WakeNode
+    | WakeAt
+    | Compute
+)

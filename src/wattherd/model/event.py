@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattherd.model.job import JobSpec
+from wattherd.model.training import TrainingReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,13 @@ class JobProgressed(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobMeasured(RunEvent):
+    """Its agent reported how fast it is and what its gradients allow."""
+
+    report: TrainingReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped(RunEvent):
     """It stopped as it was asked to, its checkpoint written; `progress` is what is kept."""
 
@@ -101,6 +109,20 @@ class NodeLost(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReturned(Event):
     """A lost node is back, empty."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAsleep(Event):
+    """A node is off, as it was told to be."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAwake(Event):
+    """A node that slept answers again."""
 
     node: str
 

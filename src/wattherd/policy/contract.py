@@ -19,6 +19,7 @@ from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, StopReason
+from wattherd.model.training import TrainingReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,9 @@ class Share:
 
     Each gets what its role needs, or the given CPU and GPUs, within what the role can use.
     `gpus` names the GPUs to take, ascending; empty for those with the lowest free numbers.
-    """
     With `gpu_milli` each GPU is shared with others: that part of its memory is the job's, and who
     computes when is the device's affair. The job must need no more memory than that.
+    """
 
     node: int
     tasks: int
@@ -37,8 +38,8 @@ class Share:
     cpu_milli: int | None = None
     gpu_count: int | None = None
     gpus: tuple[int, ...] = ()
-
     gpu_milli: int | None = None
+
 
 class JobView(Protocol):
     """One job, to be read."""
@@ -76,6 +77,11 @@ class JobView(Protocol):
     @property
     def loss(self) -> float | None:
         """The loss it reported last, if it did."""
+        ...
+
+    @property
+    def report(self) -> TrainingReport | None:
+        """What its agent reported last, if it has one."""
         ...
 
     def service_gpu_s(self, now_s: float) -> float:
@@ -169,16 +175,16 @@ class Draft(Protocol):
         """Take everything from a job; it goes back to the queue."""
         ...
 
+    def end(self, job: JobView, why: StopReason) -> Reason | None:
+        """Call a trial of a search group off, for good; refused for any other job."""
+        ...
+
     def wait(self, job: JobView, reason: Reason) -> None:
         """Say why a job gets nothing in this plan."""
         ...
 
     def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
         """Tell a running job that it will be stopped at that time unless things change."""
-    def end(self, job: JobView, why: StopReason) -> Reason | None:
-        """Call a trial of a search group off, for good; refused for any other job."""
-        ...
-
         ...
 
     def wake_at(self, at_s: float) -> None:

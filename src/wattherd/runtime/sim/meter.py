@@ -1,7 +1,8 @@
 """Energy and budget of a simulated run, integrated exactly between events.
 
-A device of a running job draws its cap (or what it draws uncapped), a free device its idle watts.
-Energy of a restart's pause counts as wasted, not as run.
+A device of a running job draws its cap (or what it draws uncapped), a free device its idle watts,
+a sleeping node nothing. Energy of a restart's pause counts as wasted, not as run, and that of a
+booting node as wake.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core import Core
-from wattherd.model.command import Command, StartJob
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.command import Command, StartJob, WakeNode
 from wattherd.model.event import Event
 
 
@@ -20,14 +23,17 @@ class EnergyMeter:
     """Watches a core from event to event; all energies in joules.
 
     `reaction_s` is how long after a budget change a shell may take; draw above the budget within
-    it is not counted in `over_budget_s`.
+    it is not counted in `over_budget_s`. `boot_j` is what a wake-up costs beyond the idle draw of
+    the node while it boots.
     """
 
     core: Core
     restart_s: float = 0.0
     reaction_s: float = 0.0
+    boot_j: float = 0.0
     run_j: list[float] = field(default_factory=list)
     idle_j: list[float] = field(default_factory=list)
+    wake_j: list[float] = field(default_factory=list)
     wasted_j: list[float] = field(default_factory=list)
     over_budget_s: float = 0.0
     over_budget_j: float = 0.0
@@ -35,6 +41,7 @@ class EnergyMeter:
     _at_s: float = 0.0
     _run_w: float = 0.0
     _free_w: float = 0.0
+    _waking_w: float = 0.0
     _budget_w: float | None = None
     _budget_since_s: float = 0.0
 
@@ -50,32 +57,49 @@ class EnergyMeter:
         for command in commands:
             if isinstance(command, StartJob) and command.attempt > 1:
                 self.wasted_j.append(self.core.watts.held_w(command.job_id) * self.restart_s)
+            elif isinstance(command, WakeNode):
+                self.wake_j.append(self.boot_j)
         watts, now_s = self.core.watts, self.core.now_s
-        self._run_w, self._free_w = watts.run_w, watts.free_w
+        cluster, rest = self.core.config.cluster, self.core.rest
+        self._waking_w = _idle_w(cluster, rest.waking)
+        self._run_w = watts.run_w
+        self._free_w = watts.free_w - self._waking_w - _idle_w(cluster, rest.asleep)
         if watts.budget_w != self._budget_w:
             self._budget_w, self._budget_since_s = watts.budget_w, now_s
-        point = (self._run_w + self._free_w, self._budget_w)
+        point = (self._draw_w, self._budget_w)
         if not self.trace or self.trace[-1][1:] != point:
             self.trace.append((now_s, *point))
+
+    @property
+    def _draw_w(self) -> float:
+        return self._run_w + self._free_w + self._waking_w
 
     def _integrate(self, seconds: float) -> None:
         if seconds <= 0:
             return
         self.idle_j.append(self._free_w * seconds)
         self.run_j.append(self._run_w * seconds)
-        draw_w = self._run_w + self._free_w
-        above_w = draw_w - self._budget_w if self._budget_w is not None else 0.0
+        if self._waking_w:
+            self.wake_j.append(self._waking_w * seconds)
+        above_w = self._draw_w - self._budget_w if self._budget_w is not None else 0.0
         late_s = self._at_s + seconds - (self._budget_since_s + self.reaction_s)
         if above_w > 1e-6 and late_s > 0:
             self.over_budget_s += min(seconds, late_s)
             self.over_budget_j += above_w * min(seconds, late_s)
 
     def energy_j(self) -> dict[str, float]:
-        """Joules by kind; nodes never sleep here, so waking costs nothing."""
+        """Joules by kind."""
         wasted = math.fsum(self.wasted_j)
         return {
             "run": max(math.fsum(self.run_j) - wasted, 0.0),
             "idle": math.fsum(self.idle_j),
-            "wake": 0.0,
+            "wake": math.fsum(self.wake_j),
             "wasted": wasted,
         }
+
+
+def _idle_w(cluster: ClusterSpec, nodes: Sequence[int]) -> float:
+    """What `nodes` draw when nothing runs on them."""
+    found = [cluster.nodes[node] for node in nodes]
+    gpus_w = sum(GPUS[node.gpu_model].idle_w * node.gpu_count for node in found if node.gpu_count)
+    return gpus_w + sum(node.idle_w for node in found)

@@ -21,13 +21,16 @@ from wattherd.model.command import (
     FinishJob,
     RejectJob,
     SetCap,
+    SleepNode,
     StartJob,
     StopJob,
     WakeAt,
+    WakeNode,
 )
 from wattherd.model.event import Computed, Event, JobSubmitted, NodeLost, Woke
 from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import LosesNodes, Plant
+from wattherd.runtime.sim.machines import Machines, SwitchTimes
 
 Computer = Callable[[Any], Any]
 """Works out the answer to one kind of question: plain data in, plain data out."""
@@ -74,15 +77,18 @@ class World:
         watchers: Sequence[Watcher] = (),
         computers: Mapping[str, Computer] | None = None,
         record: bool = True,
+        switch: SwitchTimes | None = None,
     ) -> None:
         """`given` is what comes from outside: submissions, node failures, budget changes.
 
         An iterator of it must be in order of time; it is read as time goes on.
         `computers` answer the core's questions by kind, in no simulated time.
         Without `record` nothing is kept of the past, so that memory follows the live jobs.
+        `switch` says how long nodes take to sleep and to wake.
         """
         self.core = core
         self._plant = plant
+        self._machines = Machines(switch or SwitchTimes())
         self._given = given if isinstance(given, Iterator) else iter(sorted(given, key=_time))
         self._next_given = next(self._given, None)
         self._nodes = {node.name: at for at, node in enumerate(core.config.cluster.nodes)}
@@ -112,7 +118,8 @@ class World:
 
         The last jobs may wait for watts or devices that nobody is going to bring.
         """
-        quiet = self._next_given is None and self._plant.next_s() is None and self._last_orders == 0
+        sources = (self._next_given, self._plant.next_s(), self._machines.next_s())
+        quiet = self._last_orders == 0 and all(source is None for source in sources)
         return quiet and not any(job.active for job in self.core.jobs.values())
 
     def _happenings(self, until_s: float) -> Iterator[Event]:
@@ -121,6 +128,7 @@ class World:
             if now_s > until_s or now_s == math.inf:
                 return
             yield from self._plant.advance(now_s)
+            yield from self._machines.advance(now_s)
             while self._next_given is not None and self._next_given.at_s <= now_s:
                 event, self._next_given = self._next_given, next(self._given, None)
                 yield event
@@ -138,8 +146,10 @@ class World:
         now_s = wakes[0][0] if wakes else math.inf
         if self._next_given is not None and self._next_given.at_s < now_s:
             now_s = self._next_given.at_s
-        plant_s = self._plant.next_s()
-        return now_s if plant_s is None or plant_s > now_s else plant_s
+        for at_s in (self._plant.next_s(), self._machines.next_s()):
+            if at_s is not None and at_s < now_s:
+                now_s = at_s
+        return now_s
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to the core and carry its orders out, and theirs, until quiet."""
@@ -153,6 +163,7 @@ class World:
                 self._specs[event.job.id] = event.job
             elif isinstance(event, NodeLost) and isinstance(self._plant, LosesNodes):
                 self._plant.lose(self._nodes.get(event.node, -1), event.at_s)
+            self._machines.hear(event)
             for watcher in self._watchers:
                 watcher.before(event)
             commands = self.core.handle(event)
@@ -178,6 +189,8 @@ class World:
                 self._specs.pop(command.job_id, None)
             case SetCap():
                 return self._plant.cap(command, self.core.now_s)
+            case SleepNode() | WakeNode():
+                self._machines.order(command, self.core.now_s)
             case Compute():
                 return [self._compute(command)]
         return ()

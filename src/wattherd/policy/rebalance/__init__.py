@@ -1,0 +1,1 @@
+"""What should move, pack, slice or sleep."""
