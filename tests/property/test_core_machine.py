@@ -35,9 +35,9 @@ from wattherd.model.event import (
 )
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.request import Pod, Request
+from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.hive_invariants import validate as validate_hive
-from wattherd.policy.queue.topology import chains_of
 from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle, SleepPolicy
 from wattherd.policy.schedule.capacity import Capacity

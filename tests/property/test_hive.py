@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattherd.model.topology import Chain
 from wattherd.policy.queue.hive import Granted, Hive
 from wattherd.policy.queue.hive_invariants import check_safety, validate
-from wattherd.policy.queue.topology import Chain
 
 CHAIN = Chain(
     name="dgx",

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner
 from wattherd.policy.queue.reclaim import Reclaim
-from wattherd.policy.queue.topology import chains_of
 from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.schedule.capacity import Capacity
 from wattherd.policy.schedule.drf import Drf

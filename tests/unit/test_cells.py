@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from wattherd.errors import Bug, UserError
+from wattherd.model.topology import Chain, chains_of
 from wattherd.policy.queue.cells import Journal, PhysicalCells
 from wattherd.policy.queue.hive import Hive
 from wattherd.policy.queue.hive_invariants import check_safety, validate
-from wattherd.policy.queue.topology import Chain, Site, chains_of, closest, pack
+from wattherd.policy.queue.topology import Site, closest, pack
 from wattherd.testing.builders import a_cluster, a_node
 
 

@@ -8,7 +8,7 @@ from wattherd.errors import UserError
 from wattherd.model.command import RejectJob, StartJob
 from wattherd.model.event import NodeLost, NodeReturned, QueueStopped
 from wattherd.model.job import TaskRole
-from wattherd.policy.queue.topology import chains_of
+from wattherd.model.topology import chains_of
 from wattherd.policy.schedule.hived import HiveD, everything_for
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 

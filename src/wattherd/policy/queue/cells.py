@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from wattherd.errors import Bug
-from wattherd.policy.queue.topology import Chain
+from wattherd.model.topology import Chain
 
 _ABSENT = object()
 

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattherd.errors import Bug, UserError
+from wattherd.model.topology import Chain
 from wattherd.policy.queue.cells import Journal, PhysicalCells
-from wattherd.policy.queue.topology import Chain, Site, pack_close
+from wattherd.policy.queue.topology import Site, pack_close
 from wattherd.policy.queue.virtual import Terms, VirtualCell, VirtualCells, VirtualGpu
 
 OPPORTUNISTIC = -1

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from wattherd.model.topology import Chain
 from wattherd.policy.queue.cells import Journal
-from wattherd.policy.queue.topology import Chain, Site, pack_close
+from wattherd.policy.queue.topology import Site, pack_close
 
 VirtualGpu = tuple[int, int]
 """(number of the virtual cell, GPU within it)."""

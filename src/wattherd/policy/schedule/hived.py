@@ -17,10 +17,10 @@ from wattherd.errors import UserError
 from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.model.topology import Chain
 from wattherd.policy.contract import Draft, JobView, Share, Use, View
 from wattherd.policy.queue.gang import Room, Shape, Shapes, shapes
 from wattherd.policy.queue.hive import Granted, Hive
-from wattherd.policy.queue.topology import Chain
 from wattherd.policy.queue.virtual import VirtualGpu
 
 _Ahead = tuple[str, str, frozenset[VirtualGpu]]
