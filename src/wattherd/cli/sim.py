@@ -12,6 +12,7 @@ import click
 from wattherd.cli.options import command_line, output_option, parse_policies, parse_seeds
 from wattherd.cli.progress import tracked
 from wattherd.cli.sim_compare import compare
+from wattherd.cli.sim_explain import explain
 from wattherd.cli.sim_replay import replay
 from wattherd.cli.sim_run import run
 from wattherd.errors import UserError
@@ -29,6 +30,7 @@ def sim() -> None:
 
 sim.add_command(run)
 sim.add_command(replay)
+sim.add_command(explain)
 sim.add_command(compare)
 
 

@@ -43,7 +43,7 @@ def compare(
     document = {
         "schema": SCHEMA,
         "command": command_line(),
-        "scenario": given.model_dump(),
+        "scenario": given.model_dump(mode="json"),
         "runs": rows,
     }
     if out:
@@ -55,24 +55,14 @@ def compare(
 
 
 def _rows(given: Scenario, cases: list[tuple[str, str, str | None]]) -> Iterator[dict[str, Any]]:
-    from wattherd.cli.sim_run import make_setting
     from wattherd.service.schedule import simulate
+    from wattherd.service.setting import setting_of
 
-    profiles = Path(given.jobs.profiles) if given.jobs.profiles else None
     for policy, power, budget in cases:
         # Without a budget nothing is shared: one run stands for every way of sharing.
         if budget is None and power != given.power[0]:
             continue
-        setting = make_setting(
-            Path(given.jobs.file),
-            given.jobs.format,
-            profiles,
-            given.cluster,
-            given.preset,
-            budget,
-            power,
-            record=False,
-        )
+        setting = setting_of(given, budget=budget, power=power)
         yield {
             "power": power if budget else None,
             "budget": budget,

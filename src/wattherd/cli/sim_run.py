@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from wattherd.cli.options import command_line, output_option, parse_policies
 from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.schedule import Budget, Result, Setting
+    from wattherd.service.schedule import Result
+    from wattherd.workload.scenario import Scenario
 
 SCHEMA = "wattherd.sim/1"
 
 
 @click.command("run")
-@click.option("--jobs", required=True, type=click.Path(path_type=Path), help="Job file.")
+@click.argument("scenario", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a field.")
+@click.option("--jobs", type=click.Path(path_type=Path), help="Job file.")
 @click.option("--format", "kind", default="pollux", show_default=True, help="Its format.")
 @click.option("--profiles", type=click.Path(path_type=Path), help="Profiles the format needs.")
 @click.option("--cluster", default="16x4:T4", show_default=True, metavar="16x4:T4|V100M16=8,…")
@@ -31,43 +34,46 @@ SCHEMA = "wattherd.sim/1"
     "--budget", metavar="40kW|0:40kW,2h:30kW", help="Watts for all GPUs, constant or in steps."
 )
 @click.option("--power", default="water-filling", show_default=True, help="How watts are shared.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory.")
-@click.option("--log", is_flag=True, help="Keep every event and command in DIR, for `sim replay`.")
+@click.option(
+    "--log/--no-log",
+    default=None,
+    help="Keep every event in DIR, for `sim explain` and `sim replay`.  [default: with --out]",
+)
 @output_option
+@click.pass_context
 def run(
+    context: click.Context,
+    /,
     *,
-    jobs: Path,
-    kind: str,
-    profiles: Path | None,
-    cluster: str,
-    preset: str,
-    policy: str,
-    budget: str | None,
-    power: str,
+    scenario: Path | None,
+    changes: tuple[str, ...],
     out: Path | None,
-    log: bool,
+    log: bool | None,
     output: str,
+    **given: Any,
 ) -> None:
-    """Run schedulers on a workload and measure what becomes of the jobs."""
+    """Run schedulers on a workload and measure what becomes of the jobs.
+
+    The workload is that of SCENARIO (YAML) or of --jobs; options that are given go before the
+    scenario's fields. Of several budgets and ways of sharing power the first counts: `sim compare`
+    runs them all.
+    """
     from wattherd.service.schedule import simulate
+    from wattherd.service.setting import setting_of
 
     if log and out is None:
         raise UserError("--log needs --out DIR", hint="add --out runs/mine")
-    names = parse_policies(policy)
-    setting = make_setting(jobs, kind, profiles, cluster, preset, budget, power, record=log)
-    for name in names:
-        setting.planner(name, setting.jobs)
-    results = list(tracked((simulate(setting, name) for name in names), len(names), "simulating"))
-    document = _document(
-        results,
-        jobs=str(jobs),
-        format=kind,
-        profiles=str(profiles) if profiles else None,
-        cluster=cluster,
-        preset=preset,
-        budget=budget,
-        power=power,
-    )
+    log = out is not None if log is None else log
+    chosen = _scenario(scenario, changes, context, given)
+    budget, power = chosen.budgets[0], chosen.power[0]
+    setting = setting_of(chosen, budget=budget, power=power, record=log)
+    for name in chosen.policies:
+        setting.preset.scheduler(name, setting.given)
+    runs = (simulate(setting, name) for name in chosen.policies)
+    results = list(tracked(runs, len(chosen.policies), "simulating"))
+    document = _document(chosen, results)
     if out:
         _keep(out, document, results)
         if log:
@@ -78,71 +84,62 @@ def run(
     _show([result.row for result in results])
 
 
-def make_setting(
-    jobs: Path,
-    kind: str,
-    profiles: Path | None,
-    cluster: str,
-    preset: str,
-    budget: str | None,
-    power: str,
-    *,
-    record: bool,
-) -> Setting:
-    """Everything a simulation needs, from names and files."""
-    from wattherd.catalog.gpus import GPUS
-    from wattherd.service.presets import preset as find_preset
-    from wattherd.service.schedule import Setting, power_policy
-    from wattherd.service.workloads import read_workload
-    from wattherd.workload.cluster_text import parse_cluster
+def _scenario(
+    path: Path | None, changes: Sequence[str], context: click.Context, given: Mapping[str, Any]
+) -> Scenario:
+    """The scenario of a file, or an empty one, with the options that were given on top."""
+    from wattherd.workload.scenario import beside, change_field, load, validated
 
-    chosen = find_preset(preset)
-    power_policy(power)
-    return Setting(
-        round_s=chosen.round_s,
-        restart_s=chosen.restart_s,
-        plant=chosen.plant,
-        planner=chosen.planner,
-        cluster=parse_cluster(cluster, known=GPUS),
-        jobs=read_workload(kind, jobs, profiles),
-        budget=parse_budget(budget),
-        power=power,
-        record=record,
-        computers=chosen.computers(),
-    )
+    document: dict[str, Any] = load(path) if path else {}
+    for change in changes:
+        change_field(document, change)
+    folder = path.parent if path else Path()
+    for name, value in given.items():
+        asked = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if value is not None and (asked or path is None):
+            _apply(document, name, value)
+    if path is None and given["jobs"] is None:
+        hint = "name a scenario file, or --jobs FILE"
+        raise UserError("there are no jobs to run", field="--jobs", hint=hint)
+    return beside(validated(document, str(path or "options")), folder)
 
 
-def parse_budget(text: str | None) -> Budget:
-    """`40kW`, or steps `0:40kW,2h:30kW` in ascending time.
-
-    Raises:
-        UserError: another form, or times that do not ascend.
-    """
-    from wattherd.units import seconds, watts
-
-    if not text:
-        return ()
-    steps = []
-    for part in text.split(","):
-        at, colon, power = part.rpartition(":")
-        steps.append(
-            (seconds(at, field="--budget") if colon else 0.0, watts(power, field="--budget"))
-        )
-    if any(later[0] <= sooner[0] for sooner, later in pairwise(steps)):
-        raise UserError(
-            "times of the budget do not ascend", field="--budget", hint="0:40kW,2h:30kW"
-        )
-    return tuple(steps)
+def _apply(document: dict[str, Any], option: str, value: Any) -> None:
+    """Set the field of a scenario that an option stands for."""
+    jobs = document.setdefault("jobs", {}) if option in _OF_JOBS else {}
+    match option:
+        case "jobs" | "profiles":
+            jobs[_OF_JOBS[option]] = str(Path(value).absolute())
+        case "kind":
+            jobs[_OF_JOBS[option]] = value
+        case "policy":
+            document["policies"] = parse_policies(value)
+        case "budget":
+            document["budgets"] = [value]
+        case "power":
+            document["power"] = [value]
+        case _:
+            document[option] = value
 
 
-def _document(results: Sequence[Result], **given: object) -> dict[str, object]:
+_OF_JOBS = {"jobs": "file", "kind": "format", "profiles": "profiles"}
+
+
+def _document(scenario: Scenario, results: Sequence[Result]) -> dict[str, object]:
     from wattherd import __version__
 
     return {
         "schema": SCHEMA,
         "version": __version__,
         "command": command_line(),
-        **given,
+        "jobs": scenario.jobs.file,
+        "format": scenario.jobs.format,
+        "profiles": scenario.jobs.profiles,
+        "cluster": scenario.cluster,
+        "preset": scenario.preset,
+        "budget": scenario.budgets[0],
+        "power": scenario.power[0],
+        "scenario": scenario.model_dump(mode="json"),
         "policies": [result.row for result in results],
     }
 
@@ -158,16 +155,16 @@ def _keep(out: Path, document: Mapping[str, object], results: Sequence[Result]) 
     click.echo(f"wrote {directory.write_json('sim.json', document)}", err=True)
 
 
-_HEAD = ("POLICY", "JOBS", "FINISHED", "AVG JCT", "MEDIAN", "P99", "MAKESPAN", "GPU %",
-         "ENERGY MJ", "OVER BUDGET s", "CPU s")  # fmt: skip
-_TIMES = ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
-
-
 def _keep_log(out: Path, results: Sequence[Result]) -> None:
     from wattherd.store.event_log import write_log
 
     for result in results:
         write_log(out / f"log-{result.policy}.jsonl.gz", result.recording)
+
+
+_HEAD = ("POLICY", "JOBS", "FINISHED", "AVG JCT", "MEDIAN", "P99", "MAKESPAN", "GPU %",
+         "ENERGY MJ", "OVER BUDGET s", "CPU s")  # fmt: skip
+_TIMES = ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
 
 
 def _show(rows: Sequence[Mapping[str, object]]) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from wattherd.errors import UserError
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.cluster import ClusterSpec
-from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gavel import ROUND_S, Gavel
 from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
@@ -20,11 +19,10 @@ from wattherd.runtime.contract import Plant
 from wattherd.runtime.sim.application_plant import RESTART_S, SLICE_S, ApplicationPlant
 from wattherd.runtime.sim.gavel_plant import GavelPlant
 from wattherd.runtime.sim.speed import SpeedAt
-from wattherd.runtime.sim.world import Computer
+from wattherd.service.given import Given, Scheduler, SchedulerOf, plain
+from wattherd.service.schedulers import GENERAL
 from wattherd.service.workloads import Jobs
 from wattherd.spelling import hint_for
-
-PlannerOf = Callable[[Jobs], Planner]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +33,18 @@ class Preset:
     round_s: float | None
     restart_s: float
     plant: Callable[[Jobs, ClusterSpec, SpeedAt, float], Plant]
-    planners: Mapping[str, PlannerOf]
-    computers: Callable[[], Mapping[str, Computer]] = dict
+    schedulers: Mapping[str, SchedulerOf]
 
-    def planner(self, name: str, jobs: Jobs) -> Planner:
-        """A planner by policy name."""
-        if name not in self.planners:
-            hint = hint_for(name, self.planners)
+    def scheduler(self, name: str, given: Given) -> Scheduler:
+        """A scheduler by policy name.
+
+        Raises:
+            UserError: no such policy here, or one that lacks something of the workload.
+        """
+        if name not in self.schedulers:
+            hint = hint_for(name, self.schedulers)
             raise UserError(f"unknown policy {name!r} here", field="--policy", hint=hint)
-        return self.planners[name](jobs)
+        return self.schedulers[name](given)
 
 
 def _application_plant(
@@ -58,8 +59,10 @@ def _gavel_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s:
     return GavelPlant(_throughputs(jobs), cluster, round_s=ROUND_S, speed_at=speed_at)
 
 
-def _gavel(goal: str, jobs: Jobs) -> Planner:
-    return Gavel(table=_throughputs(jobs), goal=goal, last_submit_s=_last_submit_s(jobs))
+def _gavel(goal: str, given: Given) -> Scheduler:
+    jobs = given.jobs
+    planner = Gavel(table=_throughputs(jobs), goal=goal, last_submit_s=_last_submit_s(jobs))
+    return Scheduler(planner=planner, computers={KIND: solver(best_solver())})
 
 
 def _throughputs(jobs: Jobs) -> ThroughputTable:
@@ -70,19 +73,16 @@ def _throughputs(jobs: Jobs) -> ThroughputTable:
     return jobs.throughputs
 
 
-def _programs() -> Mapping[str, Computer]:
-    return {KIND: solver(best_solver())}
-
-
 PRESETS: Mapping[str, Preset] = {
     "pollux-osdi21": Preset(
         about="measured applications, 60 s rounds, 30 s restarts (Pollux artifact, OSDI'21)",
         round_s=SLICE_S,
         restart_s=RESTART_S,
         plant=_application_plant,
-        planners={
-            "tiresias": lambda _: Tiresias(),
-            "optimus": lambda jobs: Optimus(applications=jobs.applications),
+        schedulers={
+            **GENERAL,
+            "tiresias": plain(lambda _: Tiresias(), rigid=True),
+            "optimus": plain(lambda given: Optimus(applications=given.jobs.applications)),
         },
     ),
     "gavel-osdi20": Preset(
@@ -90,8 +90,7 @@ PRESETS: Mapping[str, Preset] = {
         round_s=None,
         restart_s=0.0,
         plant=_gavel_plant,
-        planners={f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
-        computers=_programs,
+        schedulers={f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
     ),
 }
 

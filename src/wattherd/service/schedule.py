@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.watts import prior
 from wattherd.errors import UserError
-from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
-from wattherd.policy.contract import Planner
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
-from wattherd.runtime.contract import Plant
+from wattherd.policy.rebalance.sleep import SleepPolicy
 from wattherd.runtime.sim.collector import Collector, Outcome
+from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.runtime.sim.meter import EnergyMeter
-from wattherd.runtime.sim.speed import SpeedAt, by_curve
-from wattherd.runtime.sim.world import Computer, Recording, World
+from wattherd.runtime.sim.speed import by_curve
+from wattherd.runtime.sim.world import Recording, World
+from wattherd.service.given import Given, Scheduler
+from wattherd.service.presets import Preset
 from wattherd.service.schedule_summary import summary
-from wattherd.service.workloads import Jobs
 from wattherd.spelling import hint_for
 
 POWER_POLICIES: dict[str, Callable[[], PowerPolicy]] = {
@@ -46,18 +47,22 @@ def power_policy(name: str) -> PowerPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all policies of one comparison share; a preset fixes the first four."""
+    """What all policies of one comparison share.
 
-    round_s: float | None
-    restart_s: float
-    plant: Callable[[Jobs, ClusterSpec, SpeedAt, float], Plant]
-    planner: Callable[[str, Jobs], Planner]
-    cluster: ClusterSpec
-    jobs: Jobs
+    `faults` are events beside submissions and the budget: lost nodes, stopped queues. Nodes sleep
+    where there is a `sleep` policy; `switch` says what that takes. Nothing is simulated beyond
+    `until_s`.
+    """
+
+    preset: Preset
+    given: Given
     budget: Budget = ()
     power: str = "water-filling"
+    faults: tuple[Event, ...] = ()
+    sleep: SleepPolicy | None = None
+    switch: SwitchTimes = field(default_factory=SwitchTimes)
+    until_s: float = math.inf
     record: bool = False
-    computers: Mapping[str, Computer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,41 +78,51 @@ class Result:
 
 def simulate(setting: Setting, policy: str) -> Result:
     """Run one policy to the end."""
-    cluster, jobs = setting.cluster, setting.jobs
-    planner = setting.planner(policy, jobs)
-    core = Core(core_config(cluster, planner, setting.round_s, setting.power))
-    plant = setting.plant(jobs, cluster, by_curve(cluster, prior), setting.restart_s)
-    meter, collector = EnergyMeter(core, restart_s=setting.restart_s), Collector(core)
+    given, preset = setting.given, setting.preset
+    scheduler = preset.scheduler(policy, given)
+    core = Core(core_config(setting, scheduler))
+    speed_at = by_curve(given.cluster, prior)
+    plant = preset.plant(given.jobs, given.cluster, speed_at, preset.restart_s)
+    meter = EnergyMeter(core, restart_s=preset.restart_s, boot_j=setting.switch.wake_j)
+    collector = Collector(core)
     world = World(
         core,
         plant,
-        _given(setting, rigid=getattr(planner, "rigid", False)),
+        _events(setting, rigid=scheduler.rigid),
         watchers=[meter, collector],
         record=setting.record,
-        computers=setting.computers,
+        computers=scheduler.computers,
+        switch=setting.switch,
     )
     began = time.process_time()
-    recording = world.run()
+    recording = world.run(setting.until_s)
     cpu_s = time.process_time() - began
     outcomes = list(collector.outcomes.values())
-    gpus = sum(node.gpu_count for node in cluster.nodes)
+    gpus = sum(node.gpu_count for node in given.cluster.nodes)
     row = summary(policy, outcomes, meter, gpus=gpus, cpu_s=cpu_s)
     return Result(policy=policy, row=row, outcomes=outcomes, meter=meter, recording=recording)
 
 
-def core_config(
-    cluster: ClusterSpec, planner: Planner, round_s: float | None, power: str
-) -> CoreConfig:
+def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:
     """A core's configuration, the same for a run and for its replay."""
-    return CoreConfig(cluster=cluster, planner=planner, round_s=round_s, power=power_policy(power))
+    return CoreConfig(
+        cluster=setting.given.cluster,
+        planner=scheduler.planner,
+        quota=scheduler.quota,
+        round_s=setting.preset.round_s,
+        power=power_policy(setting.power),
+        sleep=setting.sleep,
+    )
 
 
-def _given(setting: Setting, *, rigid: bool) -> list[Event]:
+def _events(setting: Setting, *, rigid: bool) -> list[Event]:
     budget: Sequence[Event] = [
         BudgetChanged(at_s=at_s, budget_w=watts) for at_s, watts in setting.budget
     ]
-    specs = [_at_full_width(spec) if rigid else spec for spec in setting.jobs.specs]
-    return [*budget, *(JobSubmitted(at_s=spec.submit_s, job=spec) for spec in specs)]
+    specs = setting.given.jobs.specs
+    whole = [_at_full_width(spec) if rigid else spec for spec in specs]
+    submitted = (JobSubmitted(at_s=spec.submit_s, job=spec) for spec in whole)
+    return [*budget, *setting.faults, *submitted]
 
 
 def _at_full_width(spec: JobSpec) -> JobSpec:

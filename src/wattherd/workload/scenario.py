@@ -6,7 +6,7 @@ Every field has a name that `--set name.of.field=value` can change. The JSON Sch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os.path import expandvars
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wattherd.errors import UserError
 from wattherd.spelling import nearest
 
+Time = str | float
+"""Seconds, or a text such as 90s, 15m, 2h30m."""
+
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 class JobsFile(_Strict):
@@ -33,17 +36,70 @@ class JobsFile(_Strict):
     profiles: str | None = None
 
 
+class QueueSpec(_Strict):
+    """One queue of a tree; percentages are of its parent."""
+
+    name: str
+    guaranteed_pct: float = 100.0
+    maximum_pct: float = 100.0
+    user_limit_pct: float = 100.0
+    user_limit_factor: float = 1.0
+    order: str = "fifo"
+    children: list[QueueSpec] = []
+
+
+class CellsSpec(_Strict):
+    """How the cluster is cut into cells for virtual clusters."""
+
+    within: dict[int, list[int]] = Field(
+        default={}, description="GPUs of a node to their grouping, from the GPU up: {8: [2, 2, 2]}"
+    )
+    per_rack: int | None = None
+    shares: dict[str, dict[str, dict[str, int]]] | None = Field(
+        default=None, description="virtual cluster, chain and level to a number of cells"
+    )
+
+
+class Fault(_Strict):
+    """Something that breaks at `at` and, if `lasts` is given, is mended so long after.
+
+    Either a node (its name) is lost, or a queue is stopped.
+    """
+
+    at: Time
+    node: str | None = None
+    queue: str | None = None
+    lasts: Time | None = None
+
+
+class SleepSpec(_Strict):
+    """Idle nodes sleep: after which time, how many stay awake, and what switching takes."""
+
+    after: Time
+    spare: int = 0
+    falls: Time = "10s"
+    boots: Time = "2min"
+    boot_j: float = Field(default=0.0, ge=0, description="joules beyond the idle draw of booting")
+
+
 class Scenario(_Strict):
-    """What to simulate; every policy is run with every way of sharing power and every budget."""
+    """What to simulate; `sim compare` runs every policy with every way of sharing every budget."""
 
     cluster: str = Field(description="16x4:T4, or V100M16=8,P100=16")
+    node_idle_w: float = Field(default=0.0, ge=0, description="draw of a node beside its GPUs")
     jobs: JobsFile
     preset: str = "pollux-osdi21"
-    policies: list[str] = Field(min_length=1)
+    policies: list[str] = Field(default=["tiresias"], min_length=1)
     power: list[str] = Field(default=["water-filling"], min_length=1)
     budgets: list[str | None] = Field(
         default=[None], min_length=1, description="40kW, steps 0:40kW,2h:30kW, or null for none"
     )
+    seed: int = Field(default=1, ge=0)
+    queues: QueueSpec | None = None
+    cells: CellsSpec = CellsSpec()
+    faults: list[Fault] = []
+    sleep: SleepSpec | None = None
+    until: Time | None = Field(default=None, description="end of the simulated time")
 
 
 def read_scenario(path: Path, changes: Iterable[str] = ()) -> Scenario:
@@ -52,17 +108,18 @@ def read_scenario(path: Path, changes: Iterable[str] = ()) -> Scenario:
     Raises:
         UserError: unreadable, no YAML, an unknown or wrong field (with its line where known).
     """
-    document = _load(path)
+    document = load(path)
     for change in changes:
-        _set(document, change)
-    try:
-        scenario = Scenario.model_validate(document)
-    except ValidationError as problem:
-        raise _explained(problem, path) from None
-    return _beside(scenario, path.parent)
+        change_field(document, change)
+    return beside(validated(document, str(path)), path.parent)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
+    """A YAML document of fields.
+
+    Raises:
+        UserError: unreadable, or something else.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -77,7 +134,12 @@ def _load(path: Path) -> dict[str, Any]:
     return document
 
 
-def _set(document: dict[str, Any], change: str) -> None:
+def change_field(document: dict[str, Any], change: str) -> None:
+    """Apply `a.b=value`; the value is YAML.
+
+    Raises:
+        UserError: another form.
+    """
     name, equals, value = change.partition("=")
     if not equals or not name:
         raise UserError(f"{change!r} is no change", field="--set", hint="write power=[uniform]")
@@ -93,19 +155,51 @@ def _set(document: dict[str, Any], change: str) -> None:
         raise UserError(f"{value!r} is no YAML value", field="--set") from None
 
 
-def _explained(problem: ValidationError, path: Path) -> UserError:
+def validated(document: Mapping[str, Any], where: str) -> Scenario:
+    """The scenario that a document describes, its paths as written.
+
+    Raises:
+        UserError: an unknown or wrong field.
+    """
+    try:
+        return Scenario.model_validate(document)
+    except ValidationError as problem:
+        raise _explained(problem, where) from None
+
+
+def _explained(problem: ValidationError, where: str) -> UserError:
     first = problem.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     hint = ""
     if first["type"] == "extra_forbidden":
-        known = [*Scenario.model_fields, *(f"jobs.{name}" for name in JobsFile.model_fields)]
-        near = nearest(field, known)
+        known = _siblings(first["loc"])
+        near = nearest(str(first["loc"][-1]), known)
         hint = f"did you mean {near!r}?" if near else f"fields: {', '.join(known)}"
     message = "unknown field" if first["type"] == "extra_forbidden" else str(first["msg"])
-    return UserError(message[:1].lower() + message[1:], where=str(path), field=field, hint=hint)
+    return UserError(message[:1].lower() + message[1:], where=where, field=field, hint=hint)
 
 
-def _beside(scenario: Scenario, folder: Path) -> Scenario:
+_GROUPS: Mapping[str, type[BaseModel]] = {
+    "jobs": JobsFile,
+    "queues": QueueSpec,
+    "cells": CellsSpec,
+    "faults": Fault,
+    "sleep": SleepSpec,
+}
+
+
+def _siblings(place: tuple[int | str, ...]) -> list[str]:
+    """Fields that may stand where an unknown one was found."""
+    group = _GROUPS.get(str(place[0]), Scenario) if len(place) > 1 else Scenario
+    return list(group.model_fields)
+
+
+def beside(scenario: Scenario, folder: Path) -> Scenario:
+    """The scenario with its paths seen from `folder`.
+
+    Raises:
+        UserError: a path names an environment variable that is not set.
+    """
     jobs = scenario.jobs
     found = jobs.model_copy(
         update={

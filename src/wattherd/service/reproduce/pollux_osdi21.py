@@ -12,6 +12,7 @@ from pathlib import Path
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
+from wattherd.service.given import Given
 from wattherd.service.presets import preset
 from wattherd.service.reproduce.checks import Check
 from wattherd.service.schedule import Setting, simulate
@@ -74,13 +75,6 @@ def _checks(name: str, policy: str, jobs: Jobs, published: dict[str, float]) -> 
 
 def completion_times(policy: str, jobs: Jobs) -> dict[str, float | None]:
     """Every job's completion time under `policy` in the artifact's setting."""
-    chosen = preset(PRESET)
-    setting = Setting(
-        round_s=chosen.round_s,
-        restart_s=chosen.restart_s,
-        plant=chosen.plant,
-        planner=chosen.planner,
-        cluster=parse_cluster(CLUSTER, known=GPUS),
-        jobs=jobs,
-    )
+    given = Given(jobs=jobs, cluster=parse_cluster(CLUSTER, known=GPUS))
+    setting = Setting(preset=preset(PRESET), given=given)
     return {one.job_id: one.jct_s for one in simulate(setting, policy).outcomes}

@@ -1,0 +1,71 @@
+"""What a scheduler is built for, and what building one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wattherd.model.cluster import ClusterSpec
+from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.queue.tree import QueueTree, equal_queues
+from wattherd.policy.schedule.hived import Shares
+from wattherd.runtime.sim.world import Computer
+from wattherd.service.workloads import Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """How the cluster is cut for virtual clusters (HiveD): see `policy.queue.topology.chains_of`.
+
+    `shares` None gives every queue of the workload an equal part of the nodes of each kind.
+    """
+
+    within: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    per_rack: int | None = None
+    shares: Shares | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One workload on one cluster; `queues` None means equal queues, as many as jobs name."""
+
+    jobs: Jobs
+    cluster: ClusterSpec
+    seed: int = 1
+    queues: QueueTree | None = None
+    cells: Cells = Cells()
+
+    @property
+    def queue_names(self) -> list[str]:
+        """Queues that jobs name, sorted."""
+        return sorted({spec.queue for spec in self.jobs.specs}) or ["default"]
+
+    def tree(self) -> QueueTree:
+        """The queues as configured, else equal ones."""
+        return self.queues if self.queues is not None else equal_queues(self.queue_names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """A planner, the quota its guard enforces, and who answers its questions.
+
+    A `rigid` one never runs a job at another width than it was submitted with, so that a job that
+    does not fit whole never fits.
+    """
+
+    planner: Planner
+    quota: Quota | None = None
+    computers: Mapping[str, Computer] = field(default_factory=dict)
+    rigid: bool = False
+
+
+SchedulerOf = Callable[[Given], Scheduler]
+
+
+def plain(planner_of: Callable[[Given], Planner], *, rigid: bool = False) -> SchedulerOf:
+    """A planner without quota or questions."""
+
+    def build(given: Given) -> Scheduler:
+        return Scheduler(planner=planner_of(given), rigid=rigid)
+
+    return build

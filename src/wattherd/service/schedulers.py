@@ -1,0 +1,47 @@
+"""Schedulers that run on any workload, by the names users know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wattherd.errors import UserError
+from wattherd.model.topology import Chain, chains_of
+from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.drf import Drf
+from wattherd.policy.schedule.hived import HiveD, Shares, everything_for
+from wattherd.service.given import Given, Scheduler, SchedulerOf, plain
+
+
+def _capacity(given: Given) -> Scheduler:
+    tree = given.tree()
+    return Scheduler(planner=Capacity(tree=tree), quota=tree, rigid=True)
+
+
+def _hived(given: Given) -> Scheduler:
+    cells = given.cells
+    chains = chains_of(given.cluster, within=cells.within, per_rack=cells.per_rack)
+    shares = cells.shares if cells.shares is not None else _equal_shares(given, chains)
+    hived = HiveD(chains=chains, shares=shares)
+    return Scheduler(planner=hived, quota=hived, rigid=True)
+
+
+def _equal_shares(given: Given, chains: list[Chain]) -> Shares:
+    """Every queue is a virtual cluster with an equal number of the largest cells of each chain."""
+    names = given.queue_names
+    if len(names) == 1:
+        return everything_for(names[0], chains)
+    each = {one.name: one.count(one.top) // len(names) for one in chains}
+    if not all(each.values()):
+        raise UserError(
+            f"{len(names)} virtual clusters cannot have whole cells each",
+            field="cells.shares",
+            hint="say in the scenario what each of them has",
+        )
+    return {name: {one.name: {one.levels[-1]: each[one.name]} for one in chains} for name in names}
+
+
+GENERAL: Mapping[str, SchedulerOf] = {
+    "drf": plain(lambda _: Drf(), rigid=True),
+    "capacity": _capacity,
+    "hived": _hived,
+}

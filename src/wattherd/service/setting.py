@@ -1,0 +1,141 @@
+"""From a scenario to the setting of a simulation: texts become cluster, jobs, events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.errors import UserError
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.event import Event, NodeLost, NodeReturned, QueueStarted, QueueStopped
+from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.rebalance.sleep import AfterIdle
+from wattherd.runtime.sim.machines import SwitchTimes
+from wattherd.service.given import Cells, Given
+from wattherd.service.presets import preset
+from wattherd.service.schedule import Budget, Setting, power_policy
+from wattherd.service.workloads import read_workload
+from wattherd.spelling import hint_for
+from wattherd.units import seconds, watts
+from wattherd.workload.cluster_text import parse_cluster
+from wattherd.workload.scenario import Fault, QueueSpec, Scenario, SleepSpec, Time
+
+
+def setting_of(
+    scenario: Scenario, *, budget: str | None, power: str, record: bool = False
+) -> Setting:
+    """Everything a simulation needs; files are read.
+
+    Raises:
+        UserError: a name that is unknown, a text of another form, or a bad file.
+    """
+    power_policy(power)
+    chosen = preset(scenario.preset)
+    cluster = _cluster(scenario)
+    profiles = Path(scenario.jobs.profiles) if scenario.jobs.profiles else None
+    jobs = read_workload(scenario.jobs.format, Path(scenario.jobs.file), profiles)
+    queues = QueueTree(_queue(scenario.queues)) if scenario.queues else None
+    given = Given(
+        jobs=jobs, cluster=cluster, seed=scenario.seed, queues=queues, cells=_cells(scenario)
+    )
+    return Setting(
+        preset=chosen,
+        given=given,
+        budget=parse_budget(budget),
+        power=power,
+        faults=_faults(scenario.faults, cluster),
+        sleep=_after_idle(scenario.sleep),
+        switch=_switch(scenario.sleep),
+        until_s=math.inf if scenario.until is None else _seconds(scenario.until, "until"),
+        record=record,
+    )
+
+
+def parse_budget(text: str | None) -> Budget:
+    """`40kW`, or steps `0:40kW,2h:30kW` in ascending time.
+
+    Raises:
+        UserError: another form, or times that do not ascend.
+    """
+    if not text:
+        return ()
+    steps = []
+    for part in text.split(","):
+        at, colon, power = part.rpartition(":")
+        steps.append(
+            (seconds(at, field="--budget") if colon else 0.0, watts(power, field="--budget"))
+        )
+    if any(later[0] <= sooner[0] for sooner, later in pairwise(steps)):
+        raise UserError(
+            "times of the budget do not ascend", field="--budget", hint="0:40kW,2h:30kW"
+        )
+    return tuple(steps)
+
+
+def _seconds(time: Time, field: str) -> float:
+    return seconds(str(time), field=field)
+
+
+def _cluster(scenario: Scenario) -> ClusterSpec:
+    cluster = parse_cluster(scenario.cluster, known=GPUS)
+    if not scenario.node_idle_w:
+        return cluster
+    return ClusterSpec(tuple(replace(node, idle_w=scenario.node_idle_w) for node in cluster.nodes))
+
+
+def _queue(spec: QueueSpec) -> Queue:
+    fields = spec.model_dump(exclude={"children"})
+    return Queue(**fields, children=tuple(_queue(child) for child in spec.children))
+
+
+def _cells(scenario: Scenario) -> Cells:
+    cells = scenario.cells
+    within = {gpus: tuple(fanout) for gpus, fanout in cells.within.items()}
+    return Cells(within=within, per_rack=cells.per_rack, shares=cells.shares)
+
+
+def _after_idle(spec: SleepSpec | None) -> AfterIdle | None:
+    if spec is None:
+        return None
+    return AfterIdle(after_s=_seconds(spec.after, "sleep.after"), spare=spec.spare)
+
+
+def _switch(spec: SleepSpec | None) -> SwitchTimes:
+    if spec is None:
+        return SwitchTimes()
+    return SwitchTimes(
+        sleep_s=_seconds(spec.falls, "sleep.falls"),
+        wake_s=_seconds(spec.boots, "sleep.boots"),
+        wake_j=spec.boot_j,
+    )
+
+
+def _faults(faults: Sequence[Fault], cluster: ClusterSpec) -> tuple[Event, ...]:
+    """Events in order of time."""
+    names = {node.name for node in cluster.nodes}
+    events = [
+        event for at, fault in enumerate(faults) for event in _events(fault, f"faults.{at}", names)
+    ]
+    return tuple(sorted(events, key=lambda event: event.at_s))
+
+
+def _events(fault: Fault, field: str, nodes: set[str]) -> Iterator[Event]:
+    at_s = _seconds(fault.at, f"{field}.at")
+    end_s = None if fault.lasts is None else at_s + _seconds(fault.lasts, f"{field}.lasts")
+    if (fault.node is None) == (fault.queue is None):
+        raise UserError("is about one node or one queue", field=field, hint="node: node-00003")
+    if fault.node is not None:
+        if fault.node not in nodes:
+            hint = hint_for(fault.node, sorted(nodes))
+            raise UserError(f"unknown node {fault.node!r}", field=f"{field}.node", hint=hint)
+        yield NodeLost(at_s=at_s, node=fault.node, cause="scenario")
+        if end_s is not None:
+            yield NodeReturned(at_s=end_s, node=fault.node, cause="scenario")
+    elif fault.queue is not None:
+        yield QueueStopped(at_s=at_s, queue=fault.queue, cause="scenario")
+        if end_s is not None:
+            yield QueueStarted(at_s=end_s, queue=fault.queue, cause="scenario")
