@@ -57,6 +57,7 @@ class Application:
 
     `placed` maps a placement to (local batch (B,), (step, sync) seconds (B, 2)); `scaled` is
     (nodes, replicas, local batch, step, sync) rows in the order in which they are triangulated.
+    `pinned_batch` is the batch size of an application that never adapts it.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Application:
     epochs: int
     least_local: int
     most_local: int
+    pinned_batch: int | None = None
     _times: dict[tuple[Placement, int], tuple[float, float]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -82,6 +84,11 @@ class Application:
     def largest_batch(self) -> int:
         """The largest validated batch size."""
         return self.validations[-1].batch_size
+
+    @property
+    def most_replicas(self) -> int:
+        """Over how many replicas the largest batch can be split."""
+        return self.largest_batch // self.least_local
 
     @cached_property
     def _batches(self) -> list[int]:
@@ -150,6 +157,14 @@ class Application:
             )
             self._grads[batch_size, epoch] = known
         return known
+
+    def goodput(self, placement: Placement, plan: BatchPlan, epoch: int) -> float:
+        """Progress per second: statistical gain over the time of a step (Pollux, OSDI'21)."""
+        size = plan.total(sum(placement))
+        step_s, sync_s = self.step_times(placement, plan.local)
+        sqr, var = self.gradient(size, epoch)
+        gain = (var + sqr) / (var / (size / self.initial_batch) + sqr)
+        return gain / (step_s + (step_s - sync_s) * plan.accumulation)
 
     def iterations(self, batch_size: int, epoch: int) -> float:
         """Iterations after completing `epoch` at this batch size."""

@@ -41,6 +41,31 @@ def constant(seconds: float) -> RestartCost:
     return RestartCost(pause_s=pause_s)
 
 
+MURI_WIDTHS = (1, 2, 4, 8, 16, 32)
+MURI_START_S: dict[str, tuple[float, ...]] = {
+    "vgg16": (7, 7, 8, 9, 9, 10),
+    "vgg19": (7, 7, 8, 9, 10, 10),
+    "resnet18": (4, 5, 5, 7, 7, 7),
+    "shufflenet_v2_x1_0": (4, 4, 5, 5, 7, 8),
+    "bert": (10, 10, 10, 10, 10, 10),
+    "gpt2": (10, 10, 10, 10, 10, 10),
+    "a2c": (38, 39, 39, 46, 46, 46),
+    "dqn": (5, 5, 6, 6, 8, 8),
+}
+"""Seconds that models take to start on so many GPUs (Muri, SIGCOMM'22, artifact)."""
+MURI_OTHER_START_S = 10.0
+
+
+def muri_start_s(spec: JobSpec) -> float:
+    """What Muri's simulator takes a start for: measured where it was, 10 s elsewhere."""
+    times = dict(zip(MURI_WIDTHS, MURI_START_S.get(spec.profile, ()), strict=False))
+    return times.get(spec.gpus, MURI_OTHER_START_S)
+
+
+EVERY_EVENT = RestartCost(pause_s=muri_start_s, every_event=True)
+"""Muri's simulator: all jobs are placed anew whenever anything happens, and all of them pay."""
+
+
 def kept(spec: JobSpec, work_s: float) -> float:
     """Work (s) that is kept of `work_s` when a run is stopped.
 

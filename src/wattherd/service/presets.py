@@ -7,19 +7,27 @@ from dataclasses import dataclass
 from functools import partial
 
 from wattherd.errors import UserError
+from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
+from wattherd.estimate.work import by_application, stretched
 from wattherd.model.cluster import ClusterSpec
 from wattherd.policy.schedule.gavel import ROUND_S, Gavel
 from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
 from wattherd.policy.schedule.gavel_solvers import best_solver
 from wattherd.policy.schedule.optimus import Optimus
+from wattherd.policy.schedule.ordered import Discipline
+from wattherd.policy.schedule.orders import Fifo, LeastAttained, Smallest
+from wattherd.policy.schedule.placements import CountTrial, YarnTrial, anywhere, spread, yarn
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.runtime.contract import Plant
 from wattherd.runtime.sim.application_plant import RESTART_S, SLICE_S, ApplicationPlant
+from wattherd.runtime.sim.duration_plant import DurationPlant
+from wattherd.runtime.sim.event_charged_plant import EventChargedPlant
 from wattherd.runtime.sim.gavel_plant import GavelPlant
 from wattherd.runtime.sim.speed import SpeedAt
 from wattherd.service.given import Given, Scheduler, SchedulerOf, plain
+from wattherd.service.ordered import Manner, in_turn, ordered, preemptive
 from wattherd.service.schedulers import GENERAL
 from wattherd.service.workloads import Jobs
 from wattherd.spelling import hint_for
@@ -73,6 +81,47 @@ def _throughputs(jobs: Jobs) -> ThroughputTable:
     return jobs.throughputs
 
 
+def _duration_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
+    del cluster
+    _known(jobs)
+    return DurationPlant(cost=constant(restart_s), speed_at=speed_at)
+
+
+def _muri_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
+    del cluster, restart_s
+    _known(jobs)
+    return EventChargedPlant(cost=EVERY_EVENT, work=MURI_WORK, speed_at=speed_at)
+
+
+def _known(jobs: Jobs) -> None:
+    for spec in jobs.specs:
+        if spec.duration_s is None:
+            hint = "use the preset of its format, or give every job a duration_s"
+            raise UserError("has no duration", where=f"job {spec.id}", field="--preset", hint=hint)
+
+
+def _measured(given: Given) -> Manner:
+    """Lengths of jobs are what their applications' true models say."""
+    work = by_application(given.jobs.applications, POLLUX_NODE_GPUS)
+    return Manner(work=work, cost=constant(RESTART_S), place=spread, wakes=False)
+
+
+POLLUX_NODE_GPUS = 4
+MURI_WORK = stretched(1.015)
+"""Muri's simulator has every iteration take 1.5 % longer than measured."""
+_MURI = Manner(
+    work=MURI_WORK,
+    cost=EVERY_EVENT,
+    place=yarn,
+    anew=YarnTrial,
+    counted=True,
+    whole_seconds=True,
+)
+_NSDI = Manner(place=anywhere, anew=CountTrial, whole_seconds=True)
+_NSDI_YARN = Manner(place=yarn, anew=YarnTrial, counted=True, whole_seconds=True)
+_PLAIN = Manner()
+
+
 PRESETS: Mapping[str, Preset] = {
     "pollux-osdi21": Preset(
         about="measured applications, 60 s rounds, 30 s restarts (Pollux artifact, OSDI'21)",
@@ -91,6 +140,32 @@ PRESETS: Mapping[str, Preset] = {
         restart_s=0.0,
         plant=_gavel_plant,
         schedulers={f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
+    ),
+    "muri-sigcomm22": Preset(
+        about="known durations, YARN's placement, all restart at every event (Muri, SIGCOMM'22)",
+        round_s=0.0,
+        restart_s=0.0,
+        plant=_muri_plant,
+        schedulers=ordered(lambda _: _MURI),
+    ),
+    "tiresias-nsdi19": Preset(
+        about="known durations, GPUs only counted, restarts are free (Tiresias, NSDI'19)",
+        round_s=0.0,
+        restart_s=0.0,
+        plant=_duration_plant,
+        schedulers={
+            **ordered(lambda _: _NSDI),
+            "sjf": plain(lambda _: preemptive(_NSDI, Smallest())),
+            "fifo@yarn": plain(lambda _: in_turn(_NSDI_YARN, Fifo(), Discipline.STRICT)),
+            "tiresias@yarn": plain(lambda _: preemptive(_NSDI_YARN, LeastAttained())),
+        },
+    ),
+    "none": Preset(
+        about="known durations, plans at every event, restarts are free unless you say otherwise",
+        round_s=0.0,
+        restart_s=0.0,
+        plant=_duration_plant,
+        schedulers={**GENERAL, **ordered(lambda _: _PLAIN)},
     ),
 }
 

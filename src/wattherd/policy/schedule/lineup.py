@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from wattherd.estimate.restart_cost import FREE, RestartCost, kept
+from wattherd.estimate.work import Work, as_submitted
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.schedule.orders import Key, Order, Standing
@@ -26,6 +27,7 @@ _FALL, _PROMOTE, _STARVE = 0, 1, 2
 class Rules:
     """How jobs are ranked over time.
 
+    `work` says how long a job is, `cost` what a restart costs it, as far as the planner knows.
     `promote` returns a waiting job to the first queue when it has waited that many times as long
     as it ran (Tiresias' PROMOTEKNOB; 0: never). A job that has waited `starve_s` since it last ran
     comes before all others (None: never). With `whole_seconds` cycles are asked for at whole
@@ -33,6 +35,7 @@ class Rules:
     """
 
     order: Order
+    work: Work = as_submitted
     cost: RestartCost = FREE
     promote: float = 0.0
     starve_s: float | None = None
@@ -99,17 +102,17 @@ class Lineup:
             self.stopped(standing, now_s)
 
     def _admit(self, job: JobView, now_s: float) -> None:
-        spec = job.spec
+        spec, work_s = job.spec, self.rules.work(job.spec)
         standing = self._standings[job.id] = Standing(
             job=job,
             gpus=spec.gpus,
             shape=self._shape(spec),
             since_s=now_s,
             pause_s=self.rules.cost.pause_s(spec),
+            work_s=math.inf if work_s is None else work_s,
+            served_s=job.service_s(now_s),
         )
-        if spec.duration_s is not None:
-            standing.left_s = max(spec.duration_s - job.progress, 0.0)
-        standing.served_s = job.service_s(now_s)
+        standing.left_s = max(standing.work_s - standing.served_s, 0.0)
         served_gpu_s = standing.served_s * standing.gpus
         limits = self.rules.order.thresholds_gpu_s
         standing.queue = sum(served_gpu_s >= limit for limit in limits)
@@ -161,10 +164,9 @@ class Lineup:
 
     def _book(self, standing: Standing, now_s: float) -> None:
         """Count what will be kept of its work when it is stopped now."""
-        spec = standing.job.spec
-        if spec.duration_s is not None:
-            work_s = spec.duration_s - standing.remaining_s(now_s)
-            standing.left_s = spec.duration_s - kept(spec, work_s)
+        if standing.work_s < math.inf:
+            done_s = standing.work_s - standing.remaining_s(now_s)
+            standing.left_s = standing.work_s - kept(standing.job.spec, done_s)
 
     def stays(self, standing: Standing, now_s: float) -> None:
         """It runs in its queue from now on: after those who ran there before."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,8 @@ class Ordered:
     the rounds of the core.
     """
 
+    rigid: ClassVar[bool] = True
+    """Runs jobs at the width they were submitted with, never narrower."""
     rules: Rules
     place: Place = consolidated
     discipline: Discipline = Discipline.FIRST_FIT
@@ -141,18 +144,22 @@ class _Cycle:
         return True
 
     def _blocked(self, standing: Standing) -> None:
-        """It does not fit: what may pass it is for the discipline to say."""
-        match self.planner.discipline:
-            case Discipline.FIRST_FIT:
-                self.heads.block()
-            case Discipline.STRICT:
-                self.heads.close()
-            case Discipline.BACKFILL:
-                if self.reservation is None:
-                    self.reservation = reserve(
-                        standing, self.view, self.draft, self.lineup, self.planner.place
-                    )
-                self.heads.skip()
+        """It does not fit: what may pass it is for the discipline to say, unless it starves."""
+        discipline = self.planner.discipline
+        if discipline is Discipline.STRICT:
+            self.heads.close()
+        elif discipline is Discipline.BACKFILL or standing.starved:
+            self._reserve(standing)
+            self.heads.skip()
+        else:
+            self.heads.block()
+
+    def _reserve(self, standing: Standing) -> None:
+        """The first one that does not fit gets a reservation; all after it respect it."""
+        if self.reservation is None:
+            self.reservation = reserve(
+                standing, self.view, self.draft, self.lineup, self.planner.place
+            )
 
     def _preempt_for(self, standing: Standing) -> bool:
         """Take devices from the last jobs in order, no more of them than are needed."""

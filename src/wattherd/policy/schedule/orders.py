@@ -24,11 +24,11 @@ TIRESIAS_THRESHOLDS_GPU_S = (3250.0, 7200.0)
 class Standing:
     """What a planner remembers of a job it plans for.
 
-    `left_s` is the work left (s at full width) and `served_s` the time it held devices, both at
-    `since_s`, when it last started or stopped; work is done from `works_from_s` on, `pause_s` after
-    the start. `queue` and `turn` say where it stands among jobs that are queued by service
-    received; a `requeued` one has just fallen to another queue while it runs. `version` voids
-    alarms of an earlier life.
+    `work_s` is all its work (s at full width), `left_s` what is left of it and `served_s` the time
+    it held devices, both at `since_s`, when it last started or stopped; work is done from
+    `works_from_s` on, `pause_s` after the start. `queue` and `turn` say where it stands among jobs
+    that are queued by service received; a `requeued` one has just fallen to another queue while it
+    runs. `version` voids alarms of an earlier life.
     """
 
     job: JobView
@@ -36,6 +36,7 @@ class Standing:
     shape: int
     since_s: float
     pause_s: float = 0.0
+    work_s: float = math.inf
     left_s: float = math.inf
     works_from_s: float = math.inf
     served_s: float = 0.0
@@ -133,14 +134,12 @@ class Deadline(_Still):
 
 @dataclass(frozen=True, slots=True)
 class Shortest(_Still):
-    """Shortest job first, by its whole duration; jobs of unknown duration come last."""
+    """Shortest job first, by all its work; jobs of unknown length come last."""
 
     def key(self, standing: Standing, now_s: float) -> Key:
-        """By duration, then submission."""
+        """By work, then submission."""
         del now_s
-        spec = standing.job.spec
-        duration_s = math.inf if spec.duration_s is None else spec.duration_s
-        return duration_s, spec.submit_s, standing.job.number
+        return standing.work_s, standing.job.spec.submit_s, standing.job.number
 
 
 @dataclass(frozen=True, slots=True)

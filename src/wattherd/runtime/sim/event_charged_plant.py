@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.restart_cost import RestartCost
+from wattherd.estimate.work import Work, as_submitted
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import CapApplied, Event, JobExited, JobStarted, JobStopped
 from wattherd.model.job import JobSpec
-from wattherd.runtime.sim.duration_plant import work_of
+from wattherd.runtime.sim.duration_plant import known_s
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
 Floats = NDArray[np.float64]
@@ -28,9 +29,11 @@ LEFT, PAUSE, SPEED, END = 0, 1, 2, 3
 class EventChargedPlant:
     """Running jobs are the first columns of a table; who waits is remembered by its work left."""
 
-    def __init__(self, *, cost: RestartCost, speed_at: SpeedAt = uncapped) -> None:
+    def __init__(
+        self, *, cost: RestartCost, work: Work = as_submitted, speed_at: SpeedAt = uncapped
+    ) -> None:
         """`cost.pause_s` is charged at every event."""
-        self._pause_s = cost.pause_s
+        self._pause_s, self._work = cost.pause_s, work
         self._speed_at = speed_at
         self._left: dict[str, float] = {}
         """Work left (s) of jobs that have been stopped."""
@@ -47,7 +50,8 @@ class EventChargedPlant:
         at = len(self._orders)
         if at == self._table.shape[1]:
             self._table = np.hstack([self._table, np.zeros_like(self._table)])
-        left_s = self._left.pop(spec.id, work_of(spec))
+        before_s = self._left.pop(spec.id, None)
+        left_s = known_s(spec, self._work) if before_s is None else before_s
         speed = self._speed(spec, order, order.cap_w)
         self._orders.append(order)
         self._specs.append(spec)
@@ -68,7 +72,7 @@ class EventChargedPlant:
         if at is None or self._orders[at].attempt != order.attempt:
             return ()
         left_s = self._left[order.job_id] = float(self._table[LEFT, at])
-        progress = work_of(self._specs[at]) - left_s
+        progress = known_s(self._specs[at], self._work) - left_s
         self._remove(at)
         return [
             JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=progress)
