@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.catalog.gpus import GPUS
-from wattherd.service.presets import preset
-from wattherd.service.schedule import Setting, simulate
+from wattherd.service.reproduce.pollux_osdi21 import completion_times
 from wattherd.service.workloads import read_workload
-from wattherd.workload.cluster_text import parse_cluster
 
 pytest.importorskip("scipy", reason="step times of unmeasured placements need SciPy")
 
@@ -25,16 +22,7 @@ def differing(traces: Path, policy: str, load: str, workload: str) -> dict[str, 
         (folder / f"published_results/results-jobload/{policy}-{load}/summary.json").read_text()
     )["jcts"][workload]
     jobs = read_workload("pollux", folder / LOADS[load] / f"{workload}.csv", folder / "profiles")
-    chosen = preset("pollux-osdi21")
-    setting = Setting(
-        round_s=chosen.round_s,
-        restart_s=chosen.restart_s,
-        plant=chosen.plant,
-        planner=chosen.planner,
-        cluster=parse_cluster("16x4:T4", known=GPUS),
-        jobs=jobs,
-    )
-    ours = {one.job_id: one.jct_s for one in simulate(setting, policy).outcomes}
+    ours = completion_times(policy, jobs)
     assert ours.keys() == published.keys()
     return {job: (ours[job], jct) for job, jct in published.items() if ours[job] != jct}
 
