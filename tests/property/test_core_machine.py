@@ -42,6 +42,7 @@ from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle, SleepPolicy
 from wattherd.policy.schedule.capacity import Capacity
 from wattherd.policy.schedule.drf import Drf
+from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.hived import HiveD
 from wattherd.policy.schedule.placed import Placed
 from wattherd.policy.schedule.tiresias import Tiresias
@@ -100,6 +101,9 @@ POD = st.sampled_from(
         for cpu in (500, 5000)
     ]
 ).map(lambda role: (role,))
+SHARED = st.sampled_from([1_000, 6_000, 9_000]).map(
+    lambda memory_mib: (TaskRole(cpu_milli=500, gpu_memory_mib=memory_mib),)
+)
 SERVED = st.tuples(st.integers(1, 4), st.integers(1, 2)).map(
     lambda counts: (
         TaskRole(count=counts[0], cpu_milli=1000),
@@ -113,6 +117,7 @@ class CoreMachine(RuleBasedStateMachine):
     roles: st.SearchStrategy[tuple[TaskRole, ...]]
     quota: Quota | None = None
     elastic: bool = True
+    cluster: ClusterSpec = CLUSTER
 
     @initialize(
         round_s=st.sampled_from([None, 60.0]),
@@ -120,7 +125,7 @@ class CoreMachine(RuleBasedStateMachine):
     )
     def begin(self, round_s: float | None, sleep: SleepPolicy | None) -> None:
         config = CoreConfig(
-            cluster=CLUSTER,
+            cluster=self.cluster,
             planner=self.planner(),
             quota=self.quota,
             round_s=round_s,
@@ -185,12 +190,16 @@ class CoreMachine(RuleBasedStateMachine):
         self.shell.capped(self.pick(ordered, number))
 
     @precondition(lambda self: self.shell.runs)
-    @rule(number=st.integers(0, 99), progress=st.floats(0, 100))
-    def report(self, number: int, progress: float) -> None:
+    @rule(number=st.integers(0, 99), progress=st.floats(0, 100), rate=st.sampled_from([0, 1, 2]))
+    def report(self, number: int, progress: float, rate: float) -> None:
         run = self.pick(list(self.shell.runs.values()), number)
         self.shell.deliver(
             JobProgressed(
-                at_s=self.shell.now_s, job_id=run.job_id, attempt=run.attempt, progress=progress
+                at_s=self.shell.now_s,
+                job_id=run.job_id,
+                attempt=run.attempt,
+                progress=progress,
+                rate_per_s=rate,
             )
         )
 
@@ -310,6 +319,7 @@ PLANNERS = {
     "tiresias": machine(Tiresias, FLAT, elastic=False),
     "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),
     "drf": machine(Drf, FLAT, WIDE, SERVED),
+    "gandiva": machine(Gandiva, FLAT, WIDE, SERVED, SHARED, SHARED),
 }
 
 

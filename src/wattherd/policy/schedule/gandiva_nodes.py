@@ -1,0 +1,292 @@
+"""Which jobs live on which nodes, and where the next one goes: Gandiva's reactive mode.
+
+A *resident* has a home: nodes on which it runs whenever it is its turn. Homes may be promised to
+more residents than fit at a time; those take turns. A node's *affinity* is the number of GPUs of
+the job that came first while nobody lived there, so that one-GPU jobs share nodes and wider ones
+find nodes with room of their size (Gandiva, OSDI'18, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.model.cluster import NodeSpec
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.contract import JobView, Share
+
+Need = tuple[int, int, int]
+"""GPUs, milli-vCPU, MiB."""
+NOTHING: Need = (0, 0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """A job as Gandiva sees it; it waits for a home while `home` is empty.
+
+    `ran_s` is its running time until `since_s`, counted from that of its neighbours when it came;
+    `solo_rate` the progress per second it reported when alone on its devices, `seen` its progress
+    when last looked at. A `grown` one has that many tasks more than it asked for.
+    """
+
+    job: JobView
+    width: int
+    since_s: float
+    queued_s: float
+    home: tuple[Share, ...] = ()
+    needs: dict[int, Need] = field(default_factory=dict)
+    ran_s: float = 0.0
+    running: bool = False
+    partner: Resident | None = None
+    solo_rate: float | None = None
+    seen: float = 0.0
+    grown: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs at the width it runs with."""
+        return _plus(needs_of(self.job.spec, self.width))[0]
+
+    def run(self, now_s: float) -> None:
+        """It runs from now on."""
+        self.running, self.since_s = True, now_s
+
+    def rest(self, now_s: float) -> None:
+        """It runs no longer, and has what it asked for."""
+        self.ran_s = self.service_s(now_s)
+        self.running, self.since_s, self.grown = False, now_s, 0
+
+    def service_s(self, now_s: float) -> float:
+        """What decides whose turn it is: the least served come first."""
+        return self.ran_s + (now_s - self.since_s if self.running else 0.0)
+
+    def live_in(self, home: Sequence[Share]) -> None:
+        """Take a home."""
+        self.home, self.needs = tuple(home), {}
+        for share in home:
+            need = _times(task_need(self.job.spec.roles[share.role]), share.tasks)
+            self.needs[share.node] = _add(self.needs.get(share.node, NOTHING), need)
+
+
+def task_need(role: TaskRole) -> Need:
+    """What one task takes."""
+    return role.gpu_count, role.cpu_milli, role.memory_mib
+
+
+def counts_of(spec: JobSpec, width: int) -> list[int]:
+    """Tasks of each role when the first has `width`."""
+    return [width, *(role.count for role in spec.roles[1:])]
+
+
+def needs_of(spec: JobSpec, width: int) -> list[Need]:
+    """What the tasks of each role take together."""
+    counts = counts_of(spec, width)
+    return [_times(task_need(role), n) for role, n in zip(spec.roles, counts, strict=True)]
+
+
+def _plus(needs: Iterable[Need]) -> Need:
+    total = NOTHING
+    for need in needs:
+        total = _add(total, need)
+    return total
+
+
+def _add(one: Need, other: Need) -> Need:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def _times(need: Need, count: int) -> Need:
+    return need[0] * count, need[1] * count, need[2] * count
+
+
+Find = Callable[["Homes", Resident], "tuple[Share, ...] | None"]
+"""Finds a home."""
+
+
+class Homes:
+    """The nodes of a cluster, who lives there, and what they would take all together."""
+
+    def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        """Nobody lives anywhere; all nodes may be used."""
+        self.nodes = nodes
+        self.capacity: list[Need] = [(n.gpu_count, n.cpu_milli, n.memory_mib) for n in nodes]
+        self.usable: list[bool] = [True] * len(nodes)
+        self._usable_bytes = b""
+        self.demand: list[Need] = [NOTHING] * len(nodes)
+        self.affinity: list[int | None] = [None] * len(nodes)
+        self.on: list[dict[str, Resident]] = [{} for _ in nodes]
+
+    def note_usable(self, usable: NDArray[np.bool_]) -> list[Resident] | None:
+        """Take note of lost and returned nodes; returns residents whose home is lost.
+
+        None if there is no such news.
+        """
+        now = usable.tobytes()
+        if now == self._usable_bytes:
+            return None
+        self._usable_bytes, self.usable = now, usable.tolist()
+        gone: dict[str, Resident] = {}
+        for node, able in enumerate(self.usable):
+            if not able:
+                gone.update(self.on[node])
+        return list(gone.values())
+
+    # Who lives where ------------------------------------------------------------------------------
+
+    def settle(self, resident: Resident, home: Sequence[Share], now_s: float) -> None:
+        """Give a resident a (new) home; its turn is counted from that of its new neighbours."""
+        self.leave(resident)
+        resident.live_in(home)
+        served = [
+            other.service_s(now_s) for node in resident.needs for other in self.on[node].values()
+        ]
+        if served:
+            resident.ran_s = min(served) - (now_s - resident.since_s if resident.running else 0.0)
+        self._reside(resident)
+
+    def freely(self, resident: Resident, find: Find) -> tuple[Share, ...] | None:
+        """What `find` says if the resident itself were nowhere."""
+        home, affinity = resident.home, {node: self.affinity[node] for node in resident.needs}
+        self.leave(resident)
+        found = find(self, resident)
+        resident.live_in(home)
+        self._reside(resident)
+        for node, gpus in affinity.items():
+            self.affinity[node] = gpus
+        return found
+
+    def _reside(self, resident: Resident) -> None:
+        for node, need in resident.needs.items():
+            if not self.on[node]:
+                self.affinity[node] = resident.gpus
+            self.on[node][resident.job.id] = resident
+            self.demand[node] = _add(self.demand[node], need)
+
+    def leave(self, resident: Resident) -> None:
+        """Give its home up, and its partner."""
+        self.part(resident)
+        for node, need in resident.needs.items():
+            del self.on[node][resident.job.id]
+            self.demand[node] = _add(self.demand[node], _times(need, -1))
+            if not self.on[node]:
+                self.affinity[node] = None
+        resident.home, resident.needs = (), {}
+
+    def pair(self, one: Resident, other: Resident) -> None:
+        """Two residents of one GPU each share a GPU from now on."""
+        one.partner, other.partner = other, one
+        self._gpus(one, -1)
+
+    def part(self, resident: Resident) -> None:
+        """Two partners have a GPU each again."""
+        partner = resident.partner
+        if partner is not None:
+            partner.partner = resident.partner = None
+            self._gpus(resident, 1)
+
+    def _gpus(self, resident: Resident, change: int) -> None:
+        (node,) = resident.needs
+        self.demand[node] = _add(self.demand[node], (change, 0, 0))
+
+    # Room -----------------------------------------------------------------------------------------
+
+    def free_gpus(self, node: int) -> int:
+        """GPUs that no resident would take, negative where they take turns."""
+        return self.capacity[node][0] - self.demand[node][0] if self.usable[node] else 0
+
+    def crowded(self, node: int) -> bool:
+        """Whether its residents do not all fit at a time."""
+        return any(d > c for d, c in zip(self.demand[node], self.capacity[node], strict=True))
+
+    def load(self, node: int) -> float:
+        """GPUs asked for over GPUs there."""
+        return self.demand[node][0] / max(self.capacity[node][0], 1)
+
+    def able(self, spec: JobSpec) -> Iterator[int]:
+        """Usable nodes with the right GPUs."""
+        models = spec.gpu_models
+        for node, usable in enumerate(self.usable):
+            if usable and (not models or self.nodes[node].gpu_model in models):
+                yield node
+
+    def takes(self, node: int, need: Need, height: float) -> bool:
+        """Whether a node takes `need` more, with `height` times as much promised as there is."""
+        return all(
+            n <= c and d + n <= height * c
+            for n, d, c in zip(need, self.demand[node], self.capacity[node], strict=True)
+        )
+
+    def room(self, node: int, height: float) -> list[float]:
+        """What one job could be given there, of `height` times as much as there is."""
+        both = zip(self.capacity[node], self.demand[node], strict=True)
+        return [min(height * capacity - demand, capacity) for capacity, demand in both]
+
+    def together(self, spec: JobSpec, width: int, height: float = 1.0) -> Iterator[int]:
+        """Nodes that take the whole job."""
+        need = _plus(needs_of(spec, width))
+        return (node for node in self.able(spec) if self.takes(node, need, height))
+
+    def widest(self, spec: JobSpec) -> int:
+        """The width asked for, or the next lower one that all nodes together could run."""
+        counts, role = spec.counts(0), spec.roles[0]
+        asked = min(max(role.count, counts.start), counts.stop - 1)
+        room = sum(_tasks(self.capacity[node], task_need(role)) for node in range(len(self.nodes)))
+        return min(asked, max(room, counts.start))
+
+
+def _tasks(room: Sequence[float], need: Need) -> int:
+    """How many tasks fit."""
+    limits = [int(have // each) for have, each in zip(room, need, strict=True) if each]
+    return max(min(limits), 0) if limits else 1 << 30
+
+
+def whole_home(spec: JobSpec, width: int, node: int) -> tuple[Share, ...]:
+    """All tasks on one node."""
+    return tuple(Share(node, n, role) for role, n in enumerate(counts_of(spec, width)) if n)
+
+
+def arriving_home(homes: Homes, resident: Resident) -> tuple[Share, ...] | None:
+    """A home with room: on nodes of its affinity, of none, of another; least loaded first."""
+    spec, width, gpus = resident.job.spec, resident.width, resident.gpus
+    rank = {gpus: 0, None: 1}
+    able = homes.together(spec, width)
+    keys = [(rank.get(homes.affinity[node], 2), homes.load(node), node) for node in able]
+    return whole_home(spec, width, min(keys)[2]) if keys else None
+
+
+def spread_home(homes: Homes, resident: Resident, height: float = 1.0) -> tuple[Share, ...] | None:
+    """A home on several nodes: the emptiest first, as many tasks on each as it takes."""
+    spec = resident.job.spec
+    able = sorted(homes.able(spec), key=lambda node: (homes.load(node), node))
+    room = {node: homes.room(node, height) for node in able}
+    shares: list[Share] = []
+    for role, count in enumerate(counts_of(spec, resident.width)):
+        left = count
+        need = task_need(spec.roles[role])
+        for node in able:
+            tasks = min(_tasks(room[node], need), left)
+            if tasks:
+                shares.append(Share(node, tasks, role))
+                left -= tasks
+                room[node] = [r - n * tasks for r, n in zip(room[node], need, strict=True)]
+        if left:
+            return None
+    return tuple(shares)
+
+
+def crowded_home(
+    homes: Homes, resident: Resident, height: float, *, any_affinity: bool
+) -> tuple[Share, ...] | None:
+    """A home whose residents take turns: on nodes of its affinity, or on any; least loaded."""
+    spec, width = resident.job.spec, resident.width
+    able = [
+        (homes.load(node), node)
+        for node in homes.together(spec, width, height)
+        if any_affinity or homes.affinity[node] == resident.gpus
+    ]
+    if able:
+        return whole_home(spec, width, min(able)[1])
+    return spread_home(homes, resident, height) if any_affinity else None

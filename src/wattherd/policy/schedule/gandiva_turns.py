@@ -1,0 +1,224 @@
+"""Whose turn it is: residents that do not all fit run one after the other (time slicing).
+
+The least served go first, as many as fit on their homes; at the end of each slice everybody is
+looked at anew, in between only what is idle is given away. Two partners on one GPU are one unit.
+Suspending and resuming is a stop and a start: the guard books both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.model.cluster import WHOLE_GPU_MILLI
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, Share
+from wattherd.policy.queue.topology import closest
+from wattherd.policy.schedule.gandiva_nodes import Homes, Need, Resident, task_need
+
+
+def memory_part_milli(spec: JobSpec, gpu_model: str) -> int | None:
+    """The part of a GPU's memory that a job of a single GPU needs; None if it cannot share one."""
+    role = spec.roles[0]
+    single = len(spec.roles) == 1 and role.count == role.gpu_count == 1
+    if not single or role.gpu_memory_mib is None or role.gpu_milli != WHOLE_GPU_MILLI:
+        return None
+    device_mib = GPUS[gpu_model].memory_mib
+    part = max(-(-role.gpu_memory_mib * WHOLE_GPU_MILLI // device_mib), 1)
+    # Rounded up, the part holds what is needed; the guard rounds the MiB of a part down.
+    part += device_mib * part // WHOLE_GPU_MILLI < role.gpu_memory_mib
+    return part if part < WHOLE_GPU_MILLI else None
+
+
+@dataclass(slots=True)
+class Turns:
+    """One plan's turns. `fanouts` tell, by a node's GPUs, how they are grouped (`Chain.fanout`)."""
+
+    homes: Homes
+    draft: Draft
+    now_s: float
+    sharing: bool
+    fanouts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    _refusal: Reason | None = None
+
+    def give(self, residents: Iterable[Resident], *, new_slice: bool) -> None:
+        """Stop those whose turn is over, start those whose turn it is."""
+        units = [_unit(one) for one in residents if one.home and _leads(one)]
+        units.sort(key=lambda unit: self._key(unit, new_slice=new_slice))
+        chosen, others = self._choose(units)
+        for unit in others:
+            for one in unit:
+                self.suspend(one)
+        waiting = [unit for unit in chosen if not all(one.running for one in unit)]
+        for unit in waiting:
+            self._shrink_around(unit)
+        for unit in waiting:
+            self._start_unit(unit, chosen if new_slice else [])
+
+    def _key(self, unit: list[Resident], *, new_slice: bool) -> tuple[bool, float, int]:
+        runs = not new_slice and any(one.running for one in unit)
+        served_s = min(one.service_s(self.now_s) for one in unit)
+        return not runs, served_s, unit[0].job.number
+
+    def _choose(
+        self, units: list[list[Resident]]
+    ) -> tuple[list[list[Resident]], list[list[Resident]]]:
+        """Units that fit side by side, first ones first, and the others."""
+        left: dict[int, Need] = {}
+        chosen, others = [], []
+        for unit in units:
+            rest = self._rest(unit, left)
+            if rest is None:
+                others.append(unit)
+            else:
+                left.update(rest)
+                chosen.append(unit)
+        return chosen, others
+
+    def _rest(self, unit: list[Resident], left: Mapping[int, Need]) -> dict[int, Need] | None:
+        """What a unit would leave on its nodes, None if it does not fit."""
+        rest: dict[int, Need] = {}
+        for position, one in enumerate(unit):
+            for node, (gpus, cpu_milli, memory_mib) in one.needs.items():
+                have = rest.get(node) or left.get(node) or self.homes.capacity[node]
+                after = (
+                    have[0] - (0 if position else gpus),
+                    have[1] - cpu_milli,
+                    have[2] - memory_mib,
+                )
+                if min(after) < 0:
+                    return None
+                rest[node] = after
+        return rest
+
+    # Stopping ---------------------------------------------------------------------------------
+
+    def suspend(self, resident: Resident) -> None:
+        """Take its devices until it is its turn again."""
+        if resident.running:
+            self.draft.stop(resident.job, StopReason.TIME_SLICE)
+            resident.rest(self.now_s)
+        if resident.job.wanted:
+            return
+        node = min(resident.needs)
+        reason = Reason(
+            code=ReasonCode.WAITING_FOR_TURN,
+            since_s=resident.since_s,
+            asked=resident.gpus,
+            in_use=self.homes.demand[node][0],
+            available=self.homes.capacity[node][0],
+            unit=f"GPUs on {self.homes.nodes[node].name}",
+            unblocks="others' turns end",
+        )
+        self.draft.wait(resident.job, reason)
+
+    def _shrink_around(self, unit: list[Resident]) -> None:
+        """Those who grew on these nodes give back what they did not ask for."""
+        for node in {node for one in unit for node in one.needs}:
+            for other in self.homes.on[node].values():
+                if other.grown and self._begin(other, self._shares(other)):
+                    other.grown = 0
+
+    # Starting ---------------------------------------------------------------------------------
+
+    def _start_unit(self, unit: list[Resident], chosen: list[list[Resident]]) -> None:
+        """Start a unit, partners on the same GPU; for want of watts, later ones must stop."""
+        first = next((one for one in unit if one.running), unit[0])
+        if not first.running and not self._start(first, self._shares(first), chosen):
+            return
+        for one in unit:
+            if one is not first:
+                gpus = first.job.wanted[0].gpus
+                self._start(one, [replace(self._part(one, one.home[0]), gpus=gpus)], chosen)
+
+    def _start(self, resident: Resident, shares: list[Share], chosen: list[list[Resident]]) -> bool:
+        if self._begin(resident, shares):
+            return True
+        victims = [one for unit in chosen for one in unit if one.running]
+        served_s = resident.service_s(self.now_s)
+        while victims and victims[-1].service_s(self.now_s) > served_s and self._lacks_watts:
+            self.suspend(victims.pop())
+            if self._begin(resident, shares):
+                return True
+        return False
+
+    @property
+    def _lacks_watts(self) -> bool:
+        return self._refusal is not None and self._refusal.code is ReasonCode.WAITING_FOR_POWER
+
+    def _begin(self, resident: Resident, shares: list[Share]) -> bool:
+        self._refusal = self.draft.start(resident.job, shares)
+        if self._refusal is None and not resident.running:
+            resident.run(self.now_s)
+        return self._refusal is None
+
+    def move(self, resident: Resident, home: Sequence[Share]) -> None:
+        """Give a resident a new home and, if it runs, take it there."""
+        self.homes.settle(resident, home, self.now_s)
+        if resident.running:
+            resident.grown = 0
+            if not self._begin(resident, self._shares(resident)):
+                self.suspend(resident)
+
+    def grow(self, resident: Resident, tasks: int) -> bool:
+        """Run with `tasks` more than asked for, all of them on its one node."""
+        (share,) = resident.home
+        wider = replace(share, tasks=share.tasks + tasks)
+        if not self._begin(resident, [wider]):
+            return False
+        resident.grown = tasks
+        return True
+
+    # Devices ----------------------------------------------------------------------------------
+
+    def _part(self, resident: Resident, share: Share) -> Share:
+        """The share as a part of its GPU, where the job can share one."""
+        model = self.homes.nodes[share.node].gpu_model
+        part = memory_part_milli(resident.job.spec, model) if self.sharing and model else None
+        return replace(share, gpu_milli=part)
+
+    def _shares(self, resident: Resident) -> list[Share]:
+        """Its home, with GPUs that nobody uses, close to each other."""
+        taken: dict[int, set[int]] = {}
+        shares = []
+        for share in resident.home:
+            role = resident.job.spec.roles[share.role]
+            gpus = task_need(role)[0] * share.tasks
+            picked = self._pick(resident, share.node, gpus, taken) if gpus else ()
+            if gpus and role.gpu_milli == WHOLE_GPU_MILLI and len(picked) == gpus:
+                shares.append(replace(self._part(resident, share), gpus=picked))
+            else:
+                shares.append(share)  # the guard says what is missing
+        return shares
+
+    def _pick(
+        self, resident: Resident, node: int, gpus: int, taken: dict[int, set[int]]
+    ) -> tuple[int, ...]:
+        size = self.homes.capacity[node][0]
+        used = taken.setdefault(node, self._used(resident, node))
+        free = [gpu for gpu in range(size) if gpu not in used]
+        picked = closest(free, gpus, size, self.fanouts.get(size, ()))
+        used.update(picked)
+        return picked
+
+    def _used(self, resident: Resident, node: int) -> set[int]:
+        """GPUs of a node that others have under the plan."""
+        return {
+            gpu
+            for other in self.homes.on[node].values()
+            if other is not resident
+            for one in other.job.wanted
+            if one.node == node
+            for gpu in one.gpus
+        }
+
+
+def _leads(resident: Resident) -> bool:
+    """Whether it stands for its unit."""
+    return resident.partner is None or resident.job.number < resident.partner.job.number
+
+
+def _unit(resident: Resident) -> list[Resident]:
+    return [resident] if resident.partner is None else [resident, resident.partner]
