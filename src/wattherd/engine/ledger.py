@@ -10,6 +10,7 @@ from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
+from wattherd.model.training import TrainingReport
 
 STORY_LENGTH = 1000
 """Entries kept per job; a job that is moved more often loses its oldest ones."""
@@ -52,6 +53,7 @@ class JobRecord:
     progress: float = 0.0
     rate_per_s: float | None = None
     loss: float | None = None
+    report: TrainingReport | None = None
     after_stop: Trigger = Trigger.REQUEUE
     reason: Reason | None = None
     waits_for: set[str] = field(default_factory=set)

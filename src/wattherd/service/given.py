@@ -50,13 +50,15 @@ class Scheduler:
     """A planner, the quota its guard enforces, and who answers its questions.
 
     A `rigid` one never runs a job at another width than it was submitted with, so that a job that
-    does not fit whole never fits.
+    does not fit whole never fits. Where batch sizes are adapted, `adapts_batch`, jobs of measured
+    applications leave theirs to their agents.
     """
 
     planner: Planner
     quota: Quota | None = None
     computers: Mapping[str, Computer] = field(default_factory=dict)
     rigid: bool = False
+    adapts_batch: bool = False
 
 
 SchedulerOf = Callable[[Given], Scheduler]

@@ -28,6 +28,7 @@ from wattherd.runtime.sim.gavel_plant import GavelPlant
 from wattherd.runtime.sim.speed import SpeedAt
 from wattherd.service.given import Given, Scheduler, SchedulerOf, plain
 from wattherd.service.ordered import Manner, in_turn, ordered, preemptive
+from wattherd.service.pollux import POLLUX
 from wattherd.service.schedulers import GENERAL
 from wattherd.service.workloads import Jobs
 from wattherd.spelling import hint_for
@@ -132,6 +133,7 @@ PRESETS: Mapping[str, Preset] = {
             **GENERAL,
             "tiresias": plain(lambda _: Tiresias(), rigid=True),
             "optimus": plain(lambda given: Optimus(applications=given.jobs.applications)),
+            **POLLUX,
         },
     ),
     "gavel-osdi20": Preset(

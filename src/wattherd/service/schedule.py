@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.watts import prior
 from wattherd.errors import UserError
+from wattherd.estimate.application import Application
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.policy.power.contract import PowerPolicy
@@ -88,7 +89,7 @@ def simulate(setting: Setting, policy: str) -> Result:
     world = World(
         core,
         plant,
-        _events(setting, rigid=scheduler.rigid),
+        _events(setting, scheduler),
         watchers=[meter, collector],
         record=setting.record,
         computers=scheduler.computers,
@@ -115,14 +116,30 @@ def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:
     )
 
 
-def _events(setting: Setting, *, rigid: bool) -> list[Event]:
+def _events(setting: Setting, scheduler: Scheduler) -> list[Event]:
     budget: Sequence[Event] = [
         BudgetChanged(at_s=at_s, budget_w=watts) for at_s, watts in setting.budget
     ]
-    specs = setting.given.jobs.specs
-    whole = [_at_full_width(spec) if rigid else spec for spec in specs]
-    submitted = (JobSubmitted(at_s=spec.submit_s, job=spec) for spec in whole)
+    jobs = setting.given.jobs
+    specs = [_as_taken(spec, scheduler, jobs.applications) for spec in jobs.specs]
+    submitted = (JobSubmitted(at_s=spec.submit_s, job=spec) for spec in specs)
     return [*budget, *setting.faults, *submitted]
+
+
+def _as_taken(
+    spec: JobSpec, scheduler: Scheduler, applications: Mapping[str, Application]
+) -> JobSpec:
+    """What this scheduler takes the job for."""
+    application = applications.get(spec.profile)
+    if scheduler.adapts_batch and application is not None:
+        return _at_any_batch(spec, application)
+    return _at_full_width(spec) if scheduler.rigid else spec
+
+
+def _at_any_batch(spec: JobSpec, application: Application) -> JobSpec:
+    """The job for a policy that adapts batch sizes, and so can split them further."""
+    widest = application.most_replicas if application.pinned_batch is None else spec.max_width
+    return replace(spec, batch_size=None, max_width=widest)
 
 
 def _at_full_width(spec: JobSpec) -> JobSpec:

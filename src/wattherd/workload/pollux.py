@@ -44,6 +44,8 @@ MOST_LOCAL = {"yolov3": 8}
 """Samples per replica where the artifact sets a limit below the measured range."""
 SINGLE = frozenset({"ncf"})
 """Applications that the artifact never gives more than one replica."""
+PINNED_BATCH = {"ncf": 32_768}
+"""Batch sizes that the artifact's Pollux leaves as they are."""
 
 
 def read_applications(directory: Path) -> dict[str, Application]:
@@ -75,6 +77,7 @@ def _application(directory: Path) -> Application:
         epochs=EPOCHS.get(name, min(len(one.progress) for one in validations)),
         least_local=int(measured[:, 1].min()),
         most_local=MOST_LOCAL.get(name, int(measured[:, 1].max())),
+        pinned_batch=PINNED_BATCH.get(name),
     )
 
 

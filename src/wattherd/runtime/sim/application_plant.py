@@ -4,6 +4,9 @@ A job makes progress at its goodput, gain / step time, where the gain says how m
 this size is worth in iterations at the initial one. Epoch boundaries end a slice of time; their
 durations are rounded to whole seconds, as published. A run begins with a pause (restart) that
 holds its GPUs.
+
+A job without a batch size of its own has an agent that adapts it (Pollux): anew at every start,
+after every slice of time and between epochs. What the agent knows is reported after each slice.
 """
 
 from __future__ import annotations
@@ -12,8 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattherd.estimate.application import Application, BatchPlan
+from wattherd.estimate.goodput_agent import Agent
 from wattherd.model.command import SetCap, StartJob, StopJob
-from wattherd.model.event import CapApplied, Event, JobExited, JobProgressed, JobStarted, JobStopped
+from wattherd.model.event import (
+    CapApplied,
+    Event,
+    JobExited,
+    JobMeasured,
+    JobProgressed,
+    JobStarted,
+    JobStopped,
+)
 from wattherd.model.job import JobSpec
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
@@ -27,6 +39,7 @@ class _Run:
 
     spec: JobSpec
     application: Application
+    agent: Agent | None
     node: int = 0
     placement: tuple[int, ...] = ()
     attempt: int = 0
@@ -61,7 +74,7 @@ class ApplicationPlant:
         """Give the job its placement; ranks are in the order of the allocations."""
         run = self._runs.get(spec.id)
         if run is None:
-            run = self._runs[spec.id] = _Run(spec, self._applications[spec.profile])
+            run = self._runs[spec.id] = _first_run(spec, self._applications[spec.profile])
         run.placement = tuple(len(allocation.gpus) for allocation in order.allocations)
         run.attempt = order.attempt
         run.pause_s = self._restart_s
@@ -98,27 +111,32 @@ class ApplicationPlant:
         return sorted(events, key=lambda event: event.at_s)
 
     def _slice(self, run: _Run) -> Sequence[Event]:
-        epoch = run.epoch
+        epoch, job_id = run.epoch, run.spec.id
         _train(run, self._now_s, self._slice_s)
         if run.done_s is not None:
-            del self._runs[run.spec.id]
-            return [JobExited(at_s=run.done_s, job_id=run.spec.id, attempt=run.attempt)]
-        if run.epoch == epoch:
-            return ()
-        return [
-            JobProgressed(
-                at_s=self._now_s + self._slice_s,
-                job_id=run.spec.id,
-                attempt=run.attempt,
-                progress=float(run.epoch),
+            del self._runs[job_id]
+            return [JobExited(at_s=run.done_s, job_id=job_id, attempt=run.attempt)]
+        now_s, news = self._now_s + self._slice_s, list[Event]()
+        if run.epoch != epoch:
+            done = float(run.epoch)
+            news.append(
+                JobProgressed(at_s=now_s, job_id=job_id, attempt=run.attempt, progress=done)
             )
-        ]
+        report = run.agent.report() if run.agent is not None else None
+        if report is not None:
+            news.append(JobMeasured(at_s=now_s, job_id=job_id, attempt=run.attempt, report=report))
+        return news
+
+
+def _first_run(spec: JobSpec, application: Application) -> _Run:
+    return _Run(spec, application, Agent(application) if spec.batch_size is None else None)
 
 
 def _plan(run: _Run) -> BatchPlan:
-    if run.spec.batch_size is None:
-        return run.application.batch_plan(run.application.initial_batch, sum(run.placement))
-    return run.application.batch_plan(run.spec.batch_size, sum(run.placement))
+    if run.agent is not None:
+        return run.agent.batch(run.placement)
+    size = run.spec.batch_size or run.application.initial_batch
+    return run.application.batch_plan(size, sum(run.placement))
 
 
 def _train(run: _Run, now_s: float, seconds: float) -> None:
@@ -133,6 +151,7 @@ def _train(run: _Run, now_s: float, seconds: float) -> None:
         boundary = application.boundaries[run.epoch + 1]
         if run.progress + goodput * left < boundary:
             run.progress += goodput * left
+            _adapt(run, run.epoch)
             return
         run.epoch += 1
         spent = float(round((boundary - run.progress) / goodput))
@@ -141,13 +160,25 @@ def _train(run: _Run, now_s: float, seconds: float) -> None:
         run.progress = boundary
         now_s += spent
         left -= spent
+        _adapt(run, run.epoch - 1)
+
+
+def _adapt(run: _Run, epoch: int) -> None:
+    """Let the agent learn from the steps made during `epoch`, and choose the batch size anew."""
+    if run.agent is None or run.batch is None:
+        return
+    application, batch = run.application, run.batch
+    step_s, sync_s = application.step_times(run.placement, batch.local)
+    run.agent.observe(
+        run.placement,
+        batch.local,
+        (step_s / run.speed, sync_s / run.speed),
+        application.gradient(batch.total(sum(run.placement)), epoch),
+    )
+    run.batch = run.agent.batch(run.placement)
 
 
 def _goodput(run: _Run) -> float:
-    """Useful iterations per second: statistical gain over the time of a step."""
-    batch = run.batch or _plan(run)
-    size = batch.total(sum(run.placement))
-    step_s, sync_s = run.application.step_times(run.placement, batch.local)
-    sqr, var = run.application.gradient(size, run.epoch)
-    gain = (var + sqr) / (var / (size / run.application.initial_batch) + sqr)
-    return gain / (step_s + (step_s - sync_s) * batch.accumulation) * run.speed
+    """Useful iterations per second."""
+    plan = run.batch or _plan(run)
+    return run.application.goodput(run.placement, plan, run.epoch) * run.speed
