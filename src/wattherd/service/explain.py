@@ -22,8 +22,10 @@ from wattherd.model.event import Event, JobSubmitted
 from wattherd.spelling import hint_for
 
 SCHEMA = "wattherd.explain/1"
-UNEXPLAINED = "Planned"
-"""Waiting although a plan runs it: for devices to be given back, or nodes to wake."""
+NEXT_PLAN = "NextPlan"
+"""Waiting to be looked at: plans are made once a round."""
+HAND_OVER = "HandOver"
+"""Waiting although the plan runs it: for devices to be given back, or nodes to wake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,18 @@ class Account:
             self.waited_s[self._code] = self.waited_s.get(self._code, 0.0) + now_s - self._since_s
         waits = not record.active and record.finish_s is None
         reason = record.reason
-        self._code = "" if not waits else UNEXPLAINED if reason is None else str(reason.code)
+        self._code = _code(record) if waits else ""
         self._since_s = now_s
         text = reason.text() if waits and reason is not None else ""
         if text and text != self._reason:
             self.lines.append(Line(now_s, f"waits: {text}"))
         self._reason = text
+
+
+def _code(record: JobRecord) -> str:
+    if record.wanted:
+        return HAND_OVER
+    return NEXT_PLAN if record.reason is None else str(record.reason.code)
 
 
 def _told(core: Core, command: Command) -> list[str]:

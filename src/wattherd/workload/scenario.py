@@ -168,7 +168,9 @@ def validated(document: Mapping[str, Any], where: str) -> Scenario:
 
 
 def _explained(problem: ValidationError, where: str) -> UserError:
-    first = problem.errors(include_url=False)[0]
+    errors = problem.errors(include_url=False)
+    # A field that is missing is often one that was misspelt.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     field = ".".join(str(part) for part in first["loc"])
     hint = ""
     if first["type"] == "extra_forbidden":

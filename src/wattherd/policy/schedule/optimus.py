@@ -39,9 +39,7 @@ class Optimus:
             if widths[job.id] == 0:
                 draft.wait(job, _waits(job, view.now_s))
             elif not job.wanted:
-                shares = most_free(draft.free_gpus(), widths[job.id])
-                if shares is not None:
-                    draft.start(job, shares)
+                _start(job, widths[job.id], draft)
 
     def _widths(self, jobs: Sequence[JobView], gpus: int) -> dict[str, int]:
         widths: dict[str, int] = {}
@@ -84,6 +82,15 @@ class Optimus:
         step_s, sync_s = application.step_times(placement, plan.local)
         seconds = step_s + (step_s - sync_s) * plan.accumulation
         return seconds if math.isfinite(seconds) else 0.0
+
+
+def _start(job: JobView, width: int, draft: Draft) -> None:
+    """Start it at this width, or as near below as the guard allows (watts may be short)."""
+    free = draft.free_gpus()
+    for narrower in range(width, job.spec.least_width - 1, -1):
+        shares = most_free(free, narrower)
+        if shares is not None and draft.start(job, shares) is None:
+            return
 
 
 def _gpus(job: JobView) -> int:

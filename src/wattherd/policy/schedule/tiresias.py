@@ -58,12 +58,22 @@ class Tiresias:
         for job in jobs.values():
             self._update(memory, job, view.now_s)
         order = sorted(jobs.values(), key=lambda job: _key(memory.standings[job.id]))
-        admitted = self._admit(order, memory, int(view.gpus_per_node().sum()), draft, view.now_s)
-        for job in admitted:
-            if not job.wanted:
-                shares = most_free(draft.free_gpus(), job.spec.gpus)
-                if shares is not None:
-                    draft.start(job, shares)
+        total = int(view.gpus_per_node().sum())
+        admitted = self._admit(order, memory, total, draft, view.now_s)
+        refused = [job for job in admitted if not job.wanted and not _start(job, draft)]
+        if refused:
+            self._fill(order, refused, memory, draft)
+
+    def _fill(
+        self, order: Sequence[JobView], refused: Sequence[JobView], memory: _Memory, draft: Draft
+    ) -> None:
+        """Give others what the guard refused to give to those admitted first (for lack of watts)."""
+        out = {job.id for job in refused}
+        for job in order:
+            tried = job.id in out or job.wanted
+            memory.standings[job.id].running = bool(job.wanted) or (
+                not tried and _start(job, draft)
+            )
 
     def _update(self, memory: _Memory, job: JobView, now_s: float) -> None:
         standing = memory.standings.get(job.id)
@@ -107,6 +117,11 @@ class Tiresias:
             draft.stop(job, StopReason.PREEMPTED_FOR_PRIORITY)
             draft.wait(job, _waits(job, gpus, now_s))
         return admitted
+
+
+def _start(job: JobView, draft: Draft) -> bool:
+    shares = most_free(draft.free_gpus(), job.spec.gpus)
+    return shares is not None and draft.start(job, shares) is None
 
 
 def _key(standing: _Standing) -> tuple[int, int]:
