@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wattherd.service.reproduce.papers import Wish
 
 PLACEMENT = ("fgd-atc23", "pwr-ccgrid25")
-PAPERS = (*PLACEMENT, "pollux-osdi21", "gavel-osdi20")
+PAPERS = (*PLACEMENT, "pollux-osdi21", "gavel-osdi20", "muri-sigcomm22", "tiresias-nsdi19")
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 from wattherd.errors import UserError
@@ -22,7 +23,11 @@ class Jobs:
     throughputs: ThroughputTable | None = None
 
 
-FORMATS = ("pollux", "sia", "gavel")
+PROFILED = ("pollux", "sia", "gavel")
+"""Formats whose jobs run as measured profiles say."""
+TIMED = ("native", "muri", "tiresias", "philly", "elasticflow", "chronus", "pai")
+"""Formats whose jobs say how long they run."""
+FORMATS = (*PROFILED, *TIMED)
 
 
 def read_workload(kind: str, jobs: Path, profiles: Path | None) -> Jobs:
@@ -33,6 +38,9 @@ def read_workload(kind: str, jobs: Path, profiles: Path | None) -> Jobs:
     """
     from wattherd.workload import gavel, pollux
 
+    if kind in TIMED:
+        reader = import_module(f"wattherd.workload.{kind}")
+        return Jobs(specs=reader.read_jobs(jobs))
     known = read_profiles(kind, profiles)
     if known.throughputs is not None:
         return replace(known, specs=gavel.read_jobs(jobs, known.throughputs))
@@ -50,6 +58,8 @@ def read_profiles(kind: str, profiles: Path | None) -> Jobs:
 
     if kind not in FORMATS:
         raise UserError(f"unknown format {kind!r}", field="--format", hint=hint_for(kind, FORMATS))
+    if kind in TIMED:
+        return Jobs(specs=())
     if profiles is None:
         raise UserError("the format needs profiles", field="--profiles", hint="--profiles PATH")
     if kind == "gavel":

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattherd.errors import UserError
-from wattherd.service.reproduce import fgd_atc23, gavel_osdi20, pollux_osdi21, pwr_ccgrid25
+from wattherd.service.reproduce import (
+    fgd_atc23,
+    gavel_osdi20,
+    muri_sigcomm22,
+    pollux_osdi21,
+    pwr_ccgrid25,
+    tiresias_nsdi19,
+)
 from wattherd.service.reproduce.checks import Check
 from wattherd.service.reproduce.source import OpenbFiles
 from wattherd.workload.public_files import data_directory
@@ -60,6 +67,8 @@ PAPERS: Mapping[str, Compare] = {
     "pwr-ccgrid25": _placement(pwr_ccgrid25),
     "pollux-osdi21": _traces("pollux", pollux_osdi21.compare),
     "gavel-osdi20": _traces("gavel", gavel_osdi20.compare),
+    "muri-sigcomm22": _traces("muri", muri_sigcomm22.SUITE.compare),
+    "tiresias-nsdi19": _traces("tiresias", tiresias_nsdi19.SUITE.compare),
 }
 
 

@@ -1,0 +1,41 @@
+"""Jobs that wait for jobs: whether those exist, and whether the waiting ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from wattherd.errors import UserError
+from wattherd.model.job import JobSpec
+from wattherd.spelling import hint_for
+from wattherd.workload.cells import Place
+from wattherd.workload.source import shown
+
+
+def check_dependencies(jobs: Iterable[JobSpec], places: Mapping[str, Place]) -> None:
+    """See that `after` names known jobs, and that no job waits for itself by way of others.
+
+    Raises:
+        UserError: at the place of a job that waits in vain, naming the unknown job or the cycle.
+    """
+    waits = {job.id: job.after for job in jobs if job.after}
+    for job_id, parents in waits.items():
+        for parent in parents:
+            if parent not in places:
+                problem = f"unknown job {shown(parent)}"
+                raise places[job_id].error("after", problem, hint_for(parent, places))
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        raise _circle(error.args[1][:-1], places) from None
+
+
+def _circle(ids: list[str], places: Mapping[str, Place]) -> UserError:
+    """The cycle, from its last job in the file back to it; each waits for the next."""
+    order = list(places)
+    first = max(ids, key=order.index)
+    at = ids.index(first)
+    # graphlib names each job before the one that waits for it.
+    circle = [first, *reversed(ids[:at]), *reversed(ids[at + 1 :]), first]
+    problem = f"jobs wait for each other: {' after '.join(circle)}"
+    return places[first].error("after", problem, "remove one of these dependencies")

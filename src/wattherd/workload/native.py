@@ -1,0 +1,234 @@
+"""wattherd's own job files: CSV with a header, or JSON lines (docs/reference/job-files.md).
+
+Both have the same fields, those of `model.job.JobSpec`; only JSON lines can describe task roles.
+Unknown fields are refused, jobs stand in order of submission, and dependencies must name jobs of
+the file and have no cycle.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from wattherd.errors import UserError
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.spelling import hint_for
+from wattherd.workload.cells import Place
+from wattherd.workload.dependencies import check_dependencies
+from wattherd.workload.job_table import check_new, check_order
+from wattherd.workload.native_values import FROM_JSON, FROM_TEXT, Kind
+from wattherd.workload.source import opened, shown
+from wattherd.workload.table import Layout, rows
+
+REQUIRED = ("id", "submit_s")
+FIELDS: Mapping[str, Kind] = {
+    "id": Kind.NAME,
+    "submit_s": Kind.SECONDS,
+    "min_width": Kind.WHOLE,
+    "max_width": Kind.WHOLE,
+    "gpu_models": Kind.NAMES,
+    "priority": Kind.INTEGER,
+    "queue": Kind.NAME,
+    "tenant": Kind.NAME,
+    "user": Kind.NAME,
+    "after": Kind.NAMES,
+    "duration_s": Kind.SECONDS,
+    "deadline_s": Kind.SECONDS,
+    "time_limit_s": Kind.SECONDS,
+    "restarts": Kind.WHOLE,
+    "backoff_s": Kind.SECONDS,
+    "grace_s": Kind.SECONDS,
+    "checkpoint_s": Kind.SECONDS,
+    "group": Kind.NAME,
+    "profile": Kind.NAME,
+    "steps": Kind.WHOLE,
+    "weight": Kind.NUMBER,
+    "batch_size": Kind.WHOLE,
+    "labels": Kind.LABELS,
+}
+"""Fields of a job but for its roles."""
+ROLE_FIELDS: Mapping[str, Kind] = {
+    **{one.name: Kind.WHOLE for one in fields(TaskRole)},
+    "name": Kind.NAME,
+    "command": Kind.WORDS,
+}
+"""Fields of a task role."""
+SINGLE: Mapping[str, str] = {
+    "gpus": "count",
+    "gpus_per_task": "gpu_count",
+    "gpu_milli": "gpu_milli",
+    "gpu_memory_mib": "gpu_memory_mib",
+    "cpu_milli": "cpu_milli",
+    "memory_mib": "memory_mib",
+}
+"""Fields of a job of one role, and what they are called in the role; `gpus` is their sum."""
+ROLES = "roles"
+LAYOUT = Layout(
+    kind="wattherd job file", required=REQUIRED, optional=(*list(FIELDS)[len(REQUIRED) :], *SINGLE)
+)
+_MAX_LINE = 1 << 20
+
+
+def read_jobs(path: Path) -> tuple[JobSpec, ...]:
+    """The jobs of a CSV or JSON lines file; it is JSON if its first character is a brace.
+
+    Raises:
+        UserError: with file, line and field.
+    """
+    is_json = _begins_with_brace(path)
+    jobs = list(_in_order(_json_rows(path) if is_json else _csv_rows(path)))
+    if not jobs:
+        raise UserError("holds no job", where=str(path), hint="is this the right file?")
+    check_dependencies([job for job, _ in jobs], {job.id: place for job, place in jobs})
+    return tuple(job for job, _ in jobs)
+
+
+def _begins_with_brace(path: Path) -> bool:
+    with opened(path) as stream:
+        return stream.read(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    place: Place
+    values: Mapping[str, Any]
+    """Parsed, by field; absent where the cell was empty."""
+
+
+def _in_order(lines: Iterable[_Line]) -> Iterator[tuple[JobSpec, Place]]:
+    known: dict[str, int] = {}
+    before_s = 0.0
+    for line in lines:
+        job = _placed(line)
+        check_new(job.id, line.number, known, line.place, "id")
+        check_order(job.submit_s, before_s, line.place, "submit_s")
+        before_s = job.submit_s
+        yield job, line.place
+
+
+def _placed(line: _Line) -> JobSpec:
+    try:
+        return _job(line.values, line.place)
+    except UserError as error:
+        if error.where.startswith(line.place.where):
+            raise
+        raise line.place.error(error.field, error.problem, error.hint) from None
+
+
+def _job(values: Mapping[str, Any], place: Place) -> JobSpec:
+    for name in REQUIRED:
+        if name not in values:
+            raise place.error(name, "is missing", "every job needs an id and a time of submission")
+    plain = {name: values[name] for name in FIELDS if name in values}
+    return JobSpec(roles=_roles(values, place), **plain)
+
+
+def _roles(values: Mapping[str, Any], place: Place) -> tuple[TaskRole, ...]:
+    single = {SINGLE[name]: values[name] for name in SINGLE if name in values}
+    if ROLES in values:
+        if single:
+            name = next(name for name in SINGLE if name in values)
+            raise place.error(name, "stands beside `roles`", "say it in the roles")
+        return tuple(TaskRole(**role) for role in values[ROLES])
+    gpus, each = single.get("count", 1), single.get("gpu_count", 1)
+    if not gpus:
+        return (TaskRole(**single | {"count": 1, "gpu_count": 0}),)
+    if not each or gpus % each:
+        problem = f"{gpus} GPUs are no whole number of tasks with {each} each"
+        raise place.error("gpus_per_task", problem, "a divisor of `gpus`")
+    return (TaskRole(**single | {"count": gpus // each, "gpu_count": each}),)
+
+
+# CSV --------------------------------------------------------------------------------------------
+
+
+def _csv_rows(path: Path) -> Iterator[_Line]:
+    _check_header(path)
+    for number, cells in rows(path, LAYOUT):
+        place = Place(f"{path}:{number}")
+        named = zip(LAYOUT.columns, cells, strict=True)
+        values = {
+            name: FROM_TEXT[kind_of(name)](place, name, cell.strip())
+            for name, cell in named
+            if cell.strip()
+        }
+        yield _Line(number, place, values)
+
+
+def kind_of(name: str) -> Kind:
+    """What a field holds."""
+    return FIELDS.get(name, Kind.WHOLE)
+
+
+def _check_header(path: Path) -> None:
+    with opened(path) as stream:
+        first = stream.readline(_MAX_LINE).decode("utf-8-sig", errors="replace")
+    names = next(csv.reader([first]), [])
+    for name in (name.strip() for name in names):
+        if name == ROLES:
+            hint = "describe roles in a JSON lines file"
+            raise UserError("no column of a CSV file", where=f"{path}:1", field=ROLES, hint=hint)
+        if name not in LAYOUT.columns:
+            raise _unknown(name, LAYOUT.columns, f"{path}:1")
+
+
+def _unknown(name: str, known: Iterable[str], where: str) -> UserError:
+    return UserError(
+        "unknown field", where=where, field=shown(name)[1:-1], hint=hint_for(name, known)
+    )
+
+
+# JSON lines -------------------------------------------------------------------------------------
+
+
+def _json_rows(path: Path) -> Iterator[_Line]:
+    number = 0
+    with opened(path) as stream:
+        while raw := stream.readline(_MAX_LINE):
+            number += 1
+            if raw.strip():
+                place = Place(f"{path}:{number}")
+                yield _Line(number, place, _object(raw, place))
+
+
+def _object(raw: bytes, place: Place) -> dict[str, Any]:
+    try:
+        found = json.loads(raw)
+    except ValueError as error:
+        hint = "one JSON object on every line"
+        raise UserError(f"no JSON: {error}", where=place.where, hint=hint) from None
+    if not isinstance(found, dict):
+        raise UserError("no JSON object", where=place.where, hint='{"id": "a", "submit_s": 0}')
+    known = (*LAYOUT.columns, ROLES)
+    values = _values(found, known, kind_of, place)
+    if found.get(ROLES) is not None:
+        values[ROLES] = _role_values(found[ROLES], place)
+    return values
+
+
+def _values(
+    found: Mapping[str, Any], known: Iterable[str], kind: Callable[[str], Kind], place: Place
+) -> dict[str, Any]:
+    for name in found:
+        if name not in known:
+            raise _unknown(name, known, place.where)
+    return {
+        name: FROM_JSON[kind(name)](place, name, value)
+        for name, value in found.items()
+        if value is not None and name != ROLES
+    }
+
+
+def _role_values(found: Any, place: Place) -> list[dict[str, Any]]:
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise place.error(ROLES, "is no list of objects", '[{"name": "worker", "count": 4}]')
+    roles = []
+    for number, one in enumerate(found):
+        inner = Place(f"{place.where}: {ROLES}[{number}]")
+        roles.append(_values(one, ROLE_FIELDS, ROLE_FIELDS.__getitem__, inner))
+    return roles

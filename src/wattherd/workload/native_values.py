@@ -1,0 +1,136 @@
+"""Values of fields in wattherd's own job files, from a CSV cell or from JSON.
+
+In a cell, names stand between semicolons and labels are `key=value`; JSON has lists and an object.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from wattherd.workload.cells import MAX_INTEGER, Place
+from wattherd.workload.source import shown
+
+
+class Kind(StrEnum):
+    """What a field holds."""
+
+    NAME = "a text"
+    NAMES = "names"
+    WORDS = "words"
+    LABELS = "labels"
+    WHOLE = "a whole number of zero or more"
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    SECONDS = "seconds, zero or more"
+
+
+def _bad(place: Place, field: str, value: object, kind: Kind) -> Exception:
+    return place.error(field, f"{shown(str(value))} is not {kind}", _EXAMPLES.get(kind, ""))
+
+
+_EXAMPLES: Mapping[Kind, str] = {
+    Kind.LABELS: "team=vision;stage=2, or an object in JSON",
+    Kind.NAMES: "a;b, or a list in JSON",
+    Kind.WORDS: '["python", "train.py"]',
+    Kind.SECONDS: "a plain decimal number",
+}
+
+
+# From a cell ------------------------------------------------------------------------------------
+
+
+def _text(place: Place, field: str, text: str) -> str:
+    del place, field
+    return text
+
+
+def _number(place: Place, field: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _bad(place, field, text, Kind.NUMBER)
+    return value
+
+
+def _seconds(place: Place, field: str, text: str) -> float:
+    value = _number(place, field, text)
+    if value < 0:
+        raise place.error(field, f"{shown(text)} is negative", str(Kind.SECONDS))
+    return value
+
+
+def _integer(place: Place, field: str, text: str) -> int:
+    sign = -1 if text.startswith("-") else 1
+    return sign * place.integer(field, text.removeprefix("-"))
+
+
+def _labels(place: Place, field: str, text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in _names(place, field, text)]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise _bad(place, field, text, Kind.LABELS)
+    return tuple((key.strip(), value.strip()) for key, _, value in pairs)
+
+
+def _names(place: Place, field: str, text: str) -> tuple[str, ...]:
+    del place, field
+    return tuple(part.strip() for part in text.split(";") if part.strip())
+
+
+FromText = Callable[[Place, str, str], Any]
+FROM_TEXT: Mapping[Kind, FromText] = {
+    Kind.NAME: _text,
+    Kind.NAMES: _names,
+    Kind.LABELS: _labels,
+    Kind.WHOLE: lambda place, field, text: place.integer(field, text),
+    Kind.INTEGER: _integer,
+    Kind.NUMBER: _number,
+    Kind.SECONDS: _seconds,
+}
+
+
+# From JSON --------------------------------------------------------------------------------------
+
+
+def _is_number(value: Any) -> bool:
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return numeric and math.isfinite(value) and abs(value) <= MAX_INTEGER
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one for one in value)
+
+
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _checked(
+    kind: Kind, holds: Callable[[Any], bool], made: Callable[[Any], Any]
+) -> Callable[[Place, str, Any], Any]:
+    def read(place: Place, field: str, value: Any) -> Any:
+        if not holds(value):
+            raise _bad(place, field, value, kind)
+        return made(value)
+
+    return read
+
+
+FROM_JSON: Mapping[Kind, Callable[[Place, str, Any], Any]] = {
+    Kind.NAME: _checked(Kind.NAME, lambda value: isinstance(value, str), str),
+    Kind.NAMES: _checked(Kind.NAMES, _are_names, tuple),
+    Kind.WORDS: _checked(Kind.WORDS, _are_names, tuple),
+    Kind.LABELS: _checked(Kind.LABELS, _are_labels, lambda value: tuple(value.items())),
+    Kind.WHOLE: _checked(Kind.WHOLE, lambda value: _is_whole(value) and value >= 0, int),
+    Kind.INTEGER: _checked(Kind.INTEGER, _is_whole, int),
+    Kind.NUMBER: _checked(Kind.NUMBER, _is_number, float),
+    Kind.SECONDS: _checked(Kind.SECONDS, lambda value: _is_number(value) and value >= 0, float),
+}
