@@ -11,6 +11,7 @@ from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.watts import prior
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application
+from wattherd.estimate.work import by_application
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.policy.power.contract import PowerPolicy
@@ -21,6 +22,7 @@ from wattherd.runtime.sim.collector import Collector, Outcome
 from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.runtime.sim.meter import EnergyMeter
 from wattherd.runtime.sim.speed import by_curve
+from wattherd.runtime.sim.usage import UsageMeter
 from wattherd.runtime.sim.world import Recording, World
 from wattherd.service.given import Given, Scheduler
 from wattherd.service.presets import Preset
@@ -85,12 +87,12 @@ def simulate(setting: Setting, policy: str) -> Result:
     speed_at = by_curve(given.cluster, prior)
     plant = preset.plant(given.jobs, given.cluster, speed_at, preset.restart_s)
     meter = EnergyMeter(core, restart_s=preset.restart_s, boot_j=setting.switch.wake_j)
-    collector = Collector(core)
+    collector, usage = Collector(core), UsageMeter(core, given.jobs.specs)
     world = World(
         core,
         plant,
         _events(setting, scheduler),
-        watchers=[meter, collector],
+        watchers=[meter, collector, usage],
         record=setting.record,
         computers=scheduler.computers,
         switch=setting.switch,
@@ -99,9 +101,16 @@ def simulate(setting: Setting, policy: str) -> Result:
     recording = world.run(setting.until_s)
     cpu_s = time.process_time() - began
     outcomes = list(collector.outcomes.values())
-    gpus = sum(node.gpu_count for node in given.cluster.nodes)
-    row = summary(policy, outcomes, meter, gpus=gpus, cpu_s=cpu_s)
+    row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
     return Result(policy=policy, row=row, outcomes=outcomes, meter=meter, recording=recording)
+
+
+def _alone_s(given: Given) -> dict[str, float]:
+    """Seconds that each job takes alone at the width it asks for, where that is known."""
+    widest = max(node.gpu_count for node in given.cluster.nodes)
+    work = by_application(given.jobs.applications, widest)
+    known = ((spec.id, work(spec)) for spec in given.jobs.specs)
+    return {job_id: alone_s for job_id, alone_s in known if alone_s}
 
 
 def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:

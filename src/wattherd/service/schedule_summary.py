@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from wattherd.runtime.sim.collector import Outcome
 from wattherd.runtime.sim.meter import EnergyMeter
+from wattherd.runtime.sim.usage import UsageMeter
 
 JOB_COLUMNS = (
     "job",
@@ -25,9 +26,27 @@ JOB_COLUMNS = (
 
 
 def summary(
-    policy: str, outcomes: Sequence[Outcome], meter: EnergyMeter, *, gpus: int, cpu_s: float
+    policy: str,
+    outcomes: Sequence[Outcome],
+    meter: EnergyMeter,
+    usage: UsageMeter,
+    *,
+    alone_s: Mapping[str, float],
+    cpu_s: float,
 ) -> dict[str, object]:
-    """One policy's figures; averages are over jobs that succeeded."""
+    """One policy's figures; averages are over jobs that succeeded.
+
+    `alone_s` is how long jobs would take alone on the cluster, by id, where that is known.
+    """
+    gpus = int(usage.core.held.gpu_count.sum())
+    cpus_asked = usage.cpu_milli_s > 0
+    ratios = np.array(
+        [
+            one.jct_s / alone_s[one.job_id]
+            for one in outcomes
+            if one.jct_s is not None and one.job_id in alone_s
+        ]
+    )
     jcts = np.array([one.jct_s for one in outcomes if one.jct_s is not None])
     finishes = [one.finish_s for one in outcomes if one.finish_s is not None]
     begin_s = min((one.submit_s for one in outcomes), default=0.0)
@@ -46,7 +65,14 @@ def summary(
         "p99_jct_s": _percentile(jcts, 99),
         "makespan_s": span_s,
         "avg_queue_s": _mean(np.array(_waits(outcomes))),
-        "gpu_utilisation_pct": 100 * held_gpu_s / (gpus * span_s) if gpus * span_s else None,
+        "gpu_utilisation_pct": _share_pct(held_gpu_s, gpus * span_s),
+        "cpu_utilisation_pct": _share_pct(usage.cpu_milli_s, usage.cpu_capacity_milli * span_s)
+        if cpus_asked
+        else None,
+        "cpu_gpu_gap_pct": _share_pct(usage.gap_s, span_s) if cpus_asked else None,
+        "fragmentation_pct": usage.fragmentation_pct,
+        "avg_finish_time_ratio": _mean(ratios),
+        "max_finish_time_ratio": float(ratios.max()) if len(ratios) else None,
         "jain_slowdown": _jain(outcomes),
         "restarts": sum(max(one.runs - 1, 0) for one in outcomes),
         "preemptions": sum(one.preemptions for one in outcomes),
@@ -57,6 +83,10 @@ def summary(
         "over_budget_j": meter.over_budget_j,
         "cpu_s": round(cpu_s, 3),
     }
+
+
+def _share_pct(part: float, whole: float) -> float | None:
+    return 100 * part / whole if whole else None
 
 
 def _mean(values: np.ndarray) -> float | None:

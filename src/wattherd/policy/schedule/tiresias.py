@@ -67,7 +67,7 @@ class Tiresias:
     def _fill(
         self, order: Sequence[JobView], refused: Sequence[JobView], memory: _Memory, draft: Draft
     ) -> None:
-        """Give others what the guard refused to give to those admitted first (for lack of watts)."""
+        """Give others what those admitted first did not get (for lack of watts)."""
         out = {job.id for job in refused}
         for job in order:
             tried = job.id in out or job.wanted

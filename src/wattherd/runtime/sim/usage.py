@@ -1,0 +1,90 @@
+"""How well a simulated run used what there was: CPUs beside GPUs, and free GPUs that fit nobody.
+
+A free GPU is a *fragment* to the extent that jobs of this workload could not use it in one piece: a
+job asks a node for as many GPUs as it has, or for all of the node's if it has more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.engine.core import Core
+from wattherd.model.command import Command, StartJob
+from wattherd.model.event import Event, JobExited, JobStopped, NodeLost
+from wattherd.model.job import JobSpec
+
+
+@dataclass(slots=True)
+class UsageMeter:
+    """Watches a core; integrals over time, in units times seconds."""
+
+    core: Core
+    specs: Iterable[JobSpec]
+    cpu_milli_s: float = 0.0
+    gap_s: float = 0.0
+    """Of the difference between the shares of GPUs and of CPUs in use."""
+    free_gpu_s: float = 0.0
+    fragment_gpu_s: float = 0.0
+    _table: NDArray[np.float64] = field(init=False)
+    _at_s: float | None = None
+    _cpu_milli: int = 0
+    _gap: float = 0.0
+    _free: int = 0
+    _fragment: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Tabulate fragments by GPUs of a node and how many of them are free."""
+        self._table = _fragments(self.specs, int(self.core.held.gpu_count.max(initial=0)))
+        self._look()
+
+    def before(self, event: Event) -> None:
+        """Integrate up to now; time begins with the first event."""
+        now_s = max(self.core.now_s, event.at_s)
+        seconds = 0.0 if self._at_s is None else now_s - self._at_s
+        self._at_s = now_s
+        self.cpu_milli_s += self._cpu_milli * seconds
+        self.gap_s += self._gap * seconds
+        self.free_gpu_s += self._free * seconds
+        self.fragment_gpu_s += self._fragment * seconds
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """Look at the cluster again where something was taken or given back."""
+        given_back = isinstance(event, JobExited | JobStopped | NodeLost)
+        if given_back or any(isinstance(one, StartJob) for one in commands):
+            self._look()
+
+    def _look(self) -> None:
+        held = self.core.held
+        gpus, cpus = int(held.gpu_count.sum()), self.cpu_capacity_milli
+        self._free = int(held.whole.sum())
+        self._cpu_milli = cpus - int(held.cpu_free.sum())
+        self._fragment = float(self._table[held.gpu_count, held.whole].sum())
+        used = (gpus - self._free) / gpus if gpus else 0.0
+        self._gap = abs(used - self._cpu_milli / cpus) if cpus else 0.0
+
+    @property
+    def cpu_capacity_milli(self) -> int:
+        """Milli-vCPU of all nodes."""
+        return sum(node.cpu_milli for node in self.core.config.cluster.nodes)
+
+    @property
+    def fragmentation_pct(self) -> float | None:
+        """Fragments in percent of the free GPU time; None if no GPU was ever free."""
+        return 100 * self.fragment_gpu_s / self.free_gpu_s if self.free_gpu_s else None
+
+
+def _fragments(specs: Iterable[JobSpec], most: int) -> NDArray[np.float64]:
+    """(size, free): free GPUs of a node times the chance that a job asks for more in one piece."""
+    asked = Counter(spec.gpus for spec in specs if spec.gpus)
+    jobs = sum(asked.values())
+    table = np.zeros((most + 1, most + 1))
+    for size in range(most + 1):
+        for free in range(size + 1):
+            in_vain = sum(count for gpus, count in asked.items() if min(gpus, size) > free)
+            table[size, free] = free * in_vain / jobs if jobs else 0.0
+    return table
