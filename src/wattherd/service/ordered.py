@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from wattherd.errors import UserError
+from wattherd.estimate.gittins import gittins_index
 from wattherd.estimate.restart_cost import FREE, RestartCost
 from wattherd.estimate.work import Work, as_submitted
 from wattherd.policy.schedule.lineup import Rules
 from wattherd.policy.schedule.ordered import Discipline, Ordered
 from wattherd.policy.schedule.orders import (
-    TIRESIAS_THRESHOLDS_GPU_S,
     Deadline,
     Fifo,
     Gittins,
@@ -22,7 +22,6 @@ from wattherd.policy.schedule.orders import (
     Shortest,
     ShortestRemaining,
     SmallestRemainingService,
-    gittins_index,
 )
 from wattherd.policy.schedule.placements import CountTrial, Place, anywhere, consolidated
 from wattherd.policy.schedule.repack import Trial
@@ -60,7 +59,7 @@ def ordered(manner_of: MannerOf) -> dict[str, SchedulerOf]:
 def _build(
     make: Callable[[Manner, Given], Ordered], manner_of: MannerOf, given: Given
 ) -> Scheduler:
-    return Scheduler(planner=make(manner_of(given), given))
+    return Scheduler(planner=make(manner_of(given), given), rigid=True)
 
 
 def in_turn(manner: Manner, order: Order, discipline: Discipline) -> Ordered:
@@ -100,8 +99,7 @@ def _gittins(manner: Manner, given: Given) -> Ordered:
     if not services:
         hint = "use tiresias, which needs no durations"
         raise UserError("needs jobs of known duration", field="--policy", hint=hint)
-    index = gittins_index(services, quantum=TIRESIAS_THRESHOLDS_GPU_S[0])
-    return preemptive(manner, Gittins(index=index))
+    return preemptive(manner, Gittins(index=gittins_index(services)))
 
 
 def _preemptive(order: Order) -> Callable[[Manner, Given], Ordered]:

@@ -131,6 +131,7 @@ PRESETS: Mapping[str, Preset] = {
         plant=_application_plant,
         schedulers={
             **GENERAL,
+            **ordered(_measured),
             "tiresias": plain(lambda _: Tiresias(), rigid=True),
             "optimus": plain(lambda given: Optimus(applications=given.jobs.applications)),
             **POLLUX,
@@ -157,9 +158,11 @@ PRESETS: Mapping[str, Preset] = {
         plant=_duration_plant,
         schedulers={
             **ordered(lambda _: _NSDI),
-            "sjf": plain(lambda _: preemptive(_NSDI, Smallest())),
-            "fifo@yarn": plain(lambda _: in_turn(_NSDI_YARN, Fifo(), Discipline.STRICT)),
-            "tiresias@yarn": plain(lambda _: preemptive(_NSDI_YARN, LeastAttained())),
+            "sjf": plain(lambda _: preemptive(_NSDI, Smallest()), rigid=True),
+            "fifo@yarn": plain(
+                lambda _: in_turn(_NSDI_YARN, Fifo(), Discipline.STRICT), rigid=True
+            ),
+            "tiresias@yarn": plain(lambda _: preemptive(_NSDI_YARN, LeastAttained()), rigid=True),
         },
     ),
     "none": Preset(

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +48,6 @@ class Ordered:
     the rounds of the core.
     """
 
-    rigid: ClassVar[bool] = True
-    """Runs jobs at the width they were submitted with, never narrower."""
     rules: Rules
     place: Place = consolidated
     discipline: Discipline = Discipline.FIRST_FIT

@@ -7,11 +7,10 @@ job's key stays as it is, a running one's may fall as it gets on (`moving`).
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from wattherd.estimate.gittins import GittinsIndex
 from wattherd.policy.contract import JobView
 
 Key = tuple[float, ...]
@@ -200,39 +199,6 @@ class LeastAttained(_Still):
         del now_s
         last = standing.requeued or not standing.running
         return standing.queue, last, standing.turn
-
-
-@dataclass(frozen=True, slots=True)
-class GittinsIndex:
-    """Chance of finishing within the next `quantum` of service per unit of service it would take.
-
-    G(a) = P(S - a <= D | S > a) / E[min(S - a, D) | S > a] for historic services S (Tiresias,
-    NSDI'19, section 3.3), tabulated at the samples: `indices[k]` holds for a job that has received
-    less than `services[k]` and not less than the sample before.
-    """
-
-    services: tuple[float, ...]
-    indices: tuple[float, ...]
-
-    def of(self, served: float) -> float:
-        """The index of a job that has received `served`; 0 beyond all experience."""
-        at = bisect_right(self.services, served)
-        return self.indices[at] if at < len(self.indices) else 0.0
-
-
-def gittins_index(samples: Sequence[float], quantum: float) -> GittinsIndex:
-    """The table for historic `samples` of service."""
-    services = sorted(samples)
-    total, sums = len(services), [0.0]
-    for service in services:
-        sums.append(sums[-1] + service)
-    indices = []
-    for served in [0.0, *services[:-1]]:
-        begun = bisect_right(services, served)
-        done = bisect_right(services, served + quantum)
-        cost = sums[done] - sums[begun] - served * (done - begun) + quantum * (total - done)
-        indices.append((done - begun) / cost if cost > 0 else math.inf)
-    return GittinsIndex(tuple(services), tuple(indices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
