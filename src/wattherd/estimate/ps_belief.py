@@ -11,9 +11,10 @@ from wattherd.estimate.speed import SpeedModel
 class PsBelief:
     """`speed` comes from sample runs; training goes on until the loss is `target_loss`.
 
-    `most_steps` is where its user would give up: what is assumed where nothing better is known.
+    `most_steps` is where its user would give up, `epoch_steps` how many steps make an epoch.
     """
 
     speed: SpeedModel
     target_loss: float
     most_steps: float
+    epoch_steps: float

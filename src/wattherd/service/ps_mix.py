@@ -29,8 +29,8 @@ from wattherd.workload.ps_jobs import Mix, generate
 from wattherd.workload.ps_profile import beliefs
 
 GPUS_PER_NODE = 8
-CORES_PER_NODE = 64
-"""The largest job of the data set asks for 8 GPUs and 64 cores."""
+CORES_PER_NODE = 40
+"""Jobs of the data set ask for 5.0 cores per GPU on average: neither is short by construction."""
 PAST_SEED = 1000
 """The workload that taught the judge; never one that is scheduled."""
 _HOUR_S = 3600.0
@@ -39,12 +39,13 @@ Beliefs = dict[str, PsBelief]
 PLANNERS: dict[str, Callable[[Beliefs, CurveJudge], Planner]] = {
     "fifo": lambda _, __: FifoGang(),
     "tiresias": lambda _, __: TiresiasGang(),
-    "optimus-estimated": lambda known, _: OptimusEstimated(foresight=LossForesight(beliefs=known)),
+    "optimus": lambda known, _: OptimusEstimated(foresight=LossForesight(beliefs=known)),
     "aiturbo": lambda known, judge: AITurbo(foresight=LossForesight(beliefs=known, judge=judge)),
-    "aiturbo-guess": lambda known, judge: AITurbo(
-        foresight=LossForesight(beliefs=known, judge=judge), guess=True
+    "aiturbo-told": lambda known, judge: AITurbo(
+        foresight=LossForesight(beliefs=known, judge=judge), sizes_all=False
     ),
 }
+"""`aiturbo-told` resizes predictable jobs only, as published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

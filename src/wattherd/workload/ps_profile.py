@@ -36,6 +36,7 @@ def beliefs(workload: PsWorkload, seed: int) -> dict[str, PsBelief]:
             ),
             target_loss=workload.target_loss[spec.id],
             most_steps=workload.most_steps[spec.id],
+            epoch_steps=workload.epoch_steps[spec.id],
         )
         for spec in workload.specs
     }

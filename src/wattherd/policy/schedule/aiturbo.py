@@ -1,32 +1,41 @@
 """AITurbo (Zhao et al., HPDC'21): one schedule for jobs that can be predicted and jobs that cannot.
 
-Every job begins unpredictable. It is ordered by attained service (least first) and runs in the
-shape its user asked for. Once its loss tells how much is left (`foresight`), it also has a
-remaining service, may be resized (`aiturbo_swaps`), and is ordered by both. The two orders are
-united by a Borda count, the sum of a job's ranks:
+Every job begins unpredictable and is ordered by attained service, least first. Once its loss tells
+how much is left (`foresight`), it also has a remaining service and is ordered by both. The two
+orders are united by a Borda count, the sum of a job's ranks:
 
     predictable:   rank by marginal benefit + rank by attained service
     unpredictable: twice the rank by attained service
 
 with true ranks, ties averaged, smaller is better. A feedback queue over the count (three levels, up
 to 30, up to 180, the rest) admits level by level what fits; within a level jobs that run come
-before jobs that wait, so that nobody is stopped for the sake of a few ranks. Sizes are adapted
-every 240 s and as soon as a job turns predictable; arrivals and departures change order and
-admission only.
+before jobs that wait, so that nobody is stopped for the sake of a few ranks. Attained service is
+compared by its power of two, as in the discretised queues of Tiresias, for the same reason.
+
+Sizes (`aiturbo_swaps`) are adapted every 240 s and as soon as a job turns predictable; arrivals and
+departures change order and admission only, and the size of jobs that do not run yet. A job is
+resized if what it saves is worth the pause of a restart.
+
+Published is that predictable jobs are resized. How fast a job would be in another shape is known of
+every job that was profiled, though: with `sizes_all` an unpredictable job is taken to need as many
+steps again as it has made (the mean of what is left of a heavy-tailed duration grows with what
+has passed), at least those of half an hour. That guess sizes it and never orders it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from wattherd.estimate.shapes import asked_shape, shape_of
 from wattherd.estimate.speed import Shape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
-from wattherd.policy.schedule.aiturbo_swaps import KAPPA, Sized, spread, swap
+from wattherd.policy.schedule.aiturbo_swaps import Atlas, Sized, settle, spread, swap
 from wattherd.policy.schedule.foresight import Foresight
 from wattherd.policy.schedule.placing import Room
 from wattherd.policy.schedule.resize import Cost, cost_of
@@ -35,6 +44,12 @@ THRESHOLDS = (30.0, 180.0)
 ADAPT_S = 240.0
 LOOK_S = 60.0
 """How often jobs are looked at for having turned predictable; their reports come no faster."""
+KAPPA_OF_RATIO = 10 * 4 / 57
+"""Published: a GPU counts as 10 cores where there are 57 cores for 4 GPUs. The price follows how
+scarce cores are: the same share of the cluster's cores per GPU."""
+FIRST_LEVEL = 9000.0
+"""Attained service up to which jobs are alike: 5 minutes of 4 GPUs and 16 cores."""
+YOUNG_S = 1800.0
 
 
 @dataclass(slots=True)
@@ -44,6 +59,7 @@ class _Memory:
     seen: dict[str, Any] = field(default_factory=dict)
     service: dict[str, float] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    atlases: dict[str, Atlas] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     at_s: float = 0.0
     adapted_s: float = -math.inf
@@ -51,36 +67,37 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AITurbo:
-    """`pause_s` is what a change of shape is taken to cost a job."""
+    """`pause_s` is what a change of shape is taken to cost a job; `sizes_all` as above."""
 
     foresight: Foresight
     thresholds: tuple[float, ...] = THRESHOLDS
     adapt_s: float = ADAPT_S
     look_s: float = LOOK_S
     pause_s: float = 60.0
-    kappa: float = KAPPA
+    sizes_all: bool = True
 
     def plan(self, view: View, draft: Draft) -> None:
         """Order, admit, and, when it is due, resize."""
         memory: _Memory = view.memory.setdefault("aiturbo", _Memory())
-        jobs = view.live()
-        turned = self._note(memory, jobs, view.now_s)
-        due = view.now_s >= memory.adapted_s + self.adapt_s
-        if view.woke and not (turned or due):
+        jobs, whole = view.live(), _whole(view)
+        kappa = KAPPA_OF_RATIO * whole.cores / max(whole.gpus, 1)
+        turned = self._note(memory, jobs, view.now_s, kappa)
+        due = turned or view.now_s >= memory.adapted_s + self.adapt_s
+        if view.woke and not due:
             self._wake(view, draft, memory)
             return
-        sized = {job.id: one for job in jobs if (one := self._sized(memory, job)) is not None}
+        sized = {
+            job.id: one for job in jobs if (one := self._sized(memory, job, kappa)) is not None
+        }
         order = self._order(memory, jobs, sized)
-        whole = _whole(view)
-        admitted, free = _admit(order, memory, whole)
-        if turned or due:
+        admitted, free = _admit(order, memory.shapes, sized, whole, due=due)
+        if due:
             memory.adapted_s = view.now_s
             mine = [sized[job.id] for job in admitted if job.id in sized]
             free = swap(mine, free)
             if len(admitted) == len(jobs):
                 spread(mine, free, whole)
-            for one in mine:
-                memory.shapes[one.spec.id] = one.shape
+        memory.shapes.update((job_id, one.shape) for job_id, one in sized.items())
         _carry_out(draft, order, admitted, memory, view.now_s)
         self._wake(view, draft, memory)
 
@@ -90,12 +107,13 @@ class AITurbo:
         if view.live():
             draft.wake_at(max(min(look_s, memory.adapted_s + self.adapt_s), view.now_s))
 
-    def _note(self, memory: _Memory, jobs: Sequence[JobView], now_s: float) -> bool:
+    def _note(self, memory: _Memory, jobs: Sequence[JobView], now_s: float, kappa: float) -> bool:
         """Book attained service and take reports in; whether a job turned predictable."""
         live = {job.id: job for job in jobs}
         self.foresight.forget(live, memory.seen)
         for gone in [one for one in memory.service if one not in live]:
             del memory.service[gone], memory.shapes[gone]
+            memory.atlases.pop(gone, None)
         passed, memory.at_s = now_s - memory.at_s, now_s
         if passed:
             memory.places.clear()
@@ -103,31 +121,37 @@ class AITurbo:
         for job in jobs:
             memory.service.setdefault(job.id, 0.0)
             memory.shapes.setdefault(job.id, asked_shape(job.spec))
-            if job.wanted:
+            if job.wanted and passed:
                 cost = cost_of(shape_of(job.spec, job.wanted))
-                memory.service[job.id] += passed * (self.kappa * cost.gpus + cost.cores)
+                memory.service[job.id] += passed * (kappa * cost.gpus + cost.cores)
             turned |= self.foresight.note(job, memory.seen)
         return turned
 
-    def _sized(self, memory: _Memory, job: JobView) -> Sized | None:
-        """A predictable job with its present shape, None for others."""
+    def _sized(self, memory: _Memory, job: JobView, kappa: float) -> Sized | None:
+        """A job that may be resized, in its present shape; None for others."""
+        atlas = memory.atlases.get(job.id)
+        if atlas is None:
+            atlas = Atlas(job.spec, lambda shape: self.foresight.step_s(job, shape))
+            memory.atlases[job.id] = atlas
         left = self.foresight.steps_left(job, memory.seen)
-        shape = memory.shapes[job.id]
-        if left is None or self.foresight.step_s(job, shape) is None:
+        told, asked_s = left is not None, atlas.at(asked_shape(job.spec)).step_s
+        if left is None and self.sizes_all:
+            left = max(job.progress, YOUNG_S / asked_s)
+        if left is None or not math.isfinite(atlas.at(memory.shapes[job.id]).step_s):
             return None
         return Sized(
             number=job.number,
-            spec=job.spec,
-            shape=shape,
+            atlas=atlas,
+            shape=memory.shapes[job.id],
             runs_in=shape_of(job.spec, job.wanted) if job.wanted else None,
             steps_left=left,
-            step_s=lambda shape: self.foresight.step_s(job, shape),
             pause_s=self.pause_s,
-            kappa=self.kappa,
+            kappa=kappa,
+            told=told,
         )
 
     def _order(
-        self, memory: _Memory, jobs: Sequence[JobView], sized: dict[str, Sized]
+        self, memory: _Memory, jobs: Sequence[JobView], sized: Mapping[str, Sized]
     ) -> list[JobView]:
         """By level of the feedback queue, running first, then by Borda count.
 
@@ -135,8 +159,8 @@ class AITurbo:
         """
         if all(job.id in memory.places for job in jobs):
             return sorted(jobs, key=lambda job: memory.places[job.id])
-        attained = ranks({job.id: memory.service[job.id] for job in jobs})
-        benefit = ranks({job_id: -one.benefit() for job_id, one in sized.items()})
+        attained = ranks({job.id: float(_octave(memory.service[job.id])) for job in jobs})
+        benefit = ranks({job_id: -one.benefit() for job_id, one in sized.items() if one.told})
         score = {job.id: attained[job.id] + benefit.get(job.id, attained[job.id]) for job in jobs}
         level = {
             job_id: sum(count >= threshold for threshold in self.thresholds)
@@ -149,7 +173,7 @@ class AITurbo:
         return order
 
 
-def ranks(values: dict[str, float]) -> dict[str, float]:
+def ranks(values: Mapping[str, float]) -> dict[str, float]:
     """Rank of each from 1, smallest first; equal values share the mean of their ranks."""
     ordered = sorted(values.items(), key=lambda pair: pair[1])
     found: dict[str, float] = {}
@@ -164,18 +188,35 @@ def ranks(values: dict[str, float]) -> dict[str, float]:
     return found
 
 
+def _octave(service: float) -> int:
+    """How often a first level has doubled: what jobs are compared by."""
+    return math.floor(math.log2(max(service / FIRST_LEVEL, 1.0)))
+
+
 def _whole(view: View) -> Cost:
     """What all usable nodes have."""
-    gpus = view.gpus_per_node()
-    cores = sum(node.cpu_milli for node in view.nodes()) / 1000
-    return Cost(int(gpus.sum()), cores)
+    cores = np.array([node.cpu_milli for node in view.nodes()])[view.usable()].sum() / 1000
+    return Cost(int(view.gpus_per_node().sum()), float(cores))
 
 
-def _admit(order: Iterable[JobView], memory: _Memory, whole: Cost) -> tuple[list[JobView], Cost]:
-    """The jobs that fit in this order, and what they leave."""
+def _admit(
+    order: Iterable[JobView],
+    shapes: Mapping[str, Shape],
+    sized: Mapping[str, Sized],
+    whole: Cost,
+    *,
+    due: bool,
+) -> tuple[list[JobView], Cost]:
+    """The jobs that fit in this order, and what they leave.
+
+    Jobs that wait, and all when it is due, take the shape that suits them best in what is left.
+    """
     admitted, free = [], whole
     for job in order:
-        cost = cost_of(memory.shapes[job.id])
+        one = sized.get(job.id)
+        if one is not None and (due or not job.wanted):
+            settle(one, free)
+        cost = cost_of(shapes[job.id]) if one is None else one.cost()
         if cost.within(free):
             admitted.append(job)
             free = free - cost

@@ -1,14 +1,19 @@
 """AITurbo's sizing: resources change hands where that leaves the least service to be rendered.
 
-A job's remaining service is V = (T_rem + pause) R, with R = kappa GPUs + cores (kappa = 10 CPU
-equivalents per GPU) and the pause of a restart where the shape is not the one it runs in. Delta(x)
-is by how much V falls when one unit of resource x is added or removed. Of all pairs of jobs the one
-with the largest gain G = Delta_i(+x) + Delta_j(-x) swaps, and again while G > 0. V grows with the
-work that is left, so that resources move to jobs that will be done soon, and to those whom one more
-unit of x unblocks.
+A job's remaining service is V = (T_rem + pause) R, with R = kappa GPUs + cores and the pause of a
+restart where the shape is not the one it runs in. Delta(x) is by how much V falls when one unit of
+resource x is added or removed. Three trades use it:
 
-Devices that nobody wants after that go, unit by unit, to whom they save most time per share of the
-cluster (Optimus' marginal gain): V alone would leave them idle, since no job scales perfectly.
+- `settle`: a job trades with what is free as long as its V falls;
+- `swap`: of all pairs of jobs the one with the largest gain G = Delta_i(+x) + Delta_j(-x) swaps,
+  and again while G > 0. V grows with the work that is left, so that resources move to jobs that
+  will be done soon, and to those whom one more unit of x unblocks;
+- `spread`: devices that nobody waits for go, unit by unit, to whom they save most time per share of
+  the cluster (Optimus' marginal gain): V alone would leave them idle, since no job scales
+  perfectly.
+
+The swap is the published one (HPDC'21, talk); the other two are ours, after the increase and
+decrease queues of its authors' later code.
 """
 
 from __future__ import annotations
@@ -19,53 +24,88 @@ from dataclasses import dataclass, field
 
 from wattherd.estimate.speed import Shape
 from wattherd.model.job import JobSpec
-from wattherd.policy.schedule.resize import Axis, Cost, cost_of, moved, moves
+from wattherd.policy.schedule.resize import Axis, Cost, cost_of, moved
 
-KAPPA = 10.0
 MOST_SWAPS = 200
 """Per adaptation; a guard against cycles of gains that differ in the last digit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is believed of a job in one shape: its cost, seconds per step, and moves by axis."""
+
+    cost: Cost
+    step_s: float
+    adds: tuple[Shape | None, ...]
+    removals: tuple[Shape | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Atlas:
+    """All shapes of one job that were ever considered; `step_s` infinite where it is not known."""
+
+    spec: JobSpec
+    step_s: Callable[[Shape], float | None]
+    _known: dict[Shape, Known] = field(default_factory=dict, repr=False)
+
+    def at(self, shape: Shape) -> Known:
+        """What is believed of a shape."""
+        found = self._known.get(shape)
+        if found is None:
+            found = self._known[shape] = self._look(shape)
+        return found
+
+    def _look(self, shape: Shape) -> Known:
+        step_s = self.step_s(shape)
+        adds, removals = (
+            tuple(moved(self.spec, shape, axis, sign) for axis in Axis) for sign in (1, -1)
+        )
+        return Known(cost_of(shape), math.inf if step_s is None else step_s, adds, removals)
+
+
 @dataclass(slots=True, kw_only=True)
 class Sized:
-    """A job while its shape is being chosen; `runs_in` is None if it does not run now."""
+    """A job while its shape is being chosen; `runs_in` is None if it does not run now.
+
+    `told`: its remaining steps come from its own curve.
+    """
 
     number: int
-    spec: JobSpec
+    atlas: Atlas
     shape: Shape
     runs_in: Shape | None
     steps_left: float
-    step_s: Callable[[Shape], float | None]
     pause_s: float
-    kappa: float = KAPPA
+    kappa: float
+    told: bool = True
     _service: dict[Shape, float] = field(default_factory=dict)
 
     def time_s(self, shape: Shape) -> float:
         """Until it is done in this shape, the pause of a change included."""
-        step_s = self.step_s(shape)
-        if step_s is None:
-            return math.inf
         pause_s = 0.0 if shape == self.runs_in else self.pause_s
-        return self.steps_left * step_s + pause_s
+        return self.steps_left * self.atlas.at(shape).step_s + pause_s
 
     def service(self, shape: Shape) -> float:
         """V."""
         known = self._service.get(shape)
         if known is None:
-            cost = cost_of(shape)
-            known = self._service[shape] = self.time_s(shape) * (
-                self.kappa * cost.gpus + cost.cores
-            )
+            cost = self.atlas.at(shape).cost
+            known = self.time_s(shape) * (self.kappa * cost.gpus + cost.cores)
+            self._service[shape] = known
         return known
 
     def delta(self, shape: Shape) -> float:
         """By how much V falls from the present shape to another one."""
         return self.service(self.shape) - self.service(shape)
 
+    def cost(self) -> Cost:
+        """Of the present shape."""
+        return self.atlas.at(self.shape).cost
+
     def benefit(self) -> float:
         """The largest Delta of adding anything; what ranks a predictable job."""
-        gains = [self.delta(shape) for _, shape in moves(self.spec, self.shape, 1)]
-        return max(gains, default=-math.inf)
+        adds = self.atlas.at(self.shape).adds
+        return max((self.delta(shape) for shape in adds if shape is not None), default=-math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +118,23 @@ class _Move:
 
     @property
     def cost(self) -> Cost:
-        return cost_of(self.shape) - cost_of(self.job.shape)
+        return self.job.atlas.at(self.shape).cost - self.job.cost()
 
 
-def _best_first(job: Sized, axis: Axis, sign: int) -> _Move | None:
-    shape = moved(job.spec, job.shape, axis, sign)
-    if shape is None or not math.isfinite(gain := job.delta(shape)):
-        return None
-    return _Move(job, shape, gain)
+def settle(job: Sized, free: Cost) -> None:
+    """Trade with what is free (the job's own devices not counted) while V falls."""
+    while True:
+        known = job.atlas.at(job.shape)
+        steps = (*known.removals, *known.adds)
+        best, gain = None, 0.0
+        for at, shape in enumerate(steps):
+            if shape is None or job.delta(shape) <= gain:
+                continue
+            if at < len(known.removals) or job.atlas.at(shape).cost.within(free):
+                best, gain = shape, job.delta(shape)
+        if best is None:
+            return
+        job.shape = best
 
 
 def swap(jobs: Sequence[Sized], free: Cost) -> Cost:
@@ -107,8 +156,14 @@ _Both = tuple[list[_Move | None], list[_Move | None]]
 
 def _both(job: Sized) -> _Both:
     """Its additions and its removals, by axis."""
-    adds, removals = ([_best_first(job, axis, sign) for axis in Axis] for sign in (1, -1))
-    return adds, removals
+    known = job.atlas.at(job.shape)
+    return [_move(job, one) for one in known.adds], [_move(job, one) for one in known.removals]
+
+
+def _move(job: Sized, shape: Shape | None) -> _Move | None:
+    if shape is None or not math.isfinite(gain := job.delta(shape)):
+        return None
+    return _Move(job, shape, gain)
 
 
 def _best_pair(found: dict[int, _Both], free: Cost) -> tuple[_Move, _Move] | None:
@@ -162,9 +217,12 @@ def _faster(job: Sized, whole: Cost) -> list[tuple[float, _Move]]:
     """Moves that save time, with seconds saved per dominant share."""
     now_s = job.time_s(job.shape)
     found = []
-    for _, shape in moves(job.spec, job.shape, 1):
+    for shape in job.atlas.at(job.shape).adds:
+        if shape is None:
+            continue
         move = _Move(job, shape, now_s - job.time_s(shape))
-        share = max(move.cost.gpus / max(whole.gpus, 1), move.cost.cores / max(whole.cores, 1.0))
+        cost = move.cost
+        share = max(cost.gpus / max(whole.gpus, 1), cost.cores / max(whole.cores, 1.0))
         if move.gain > 0 and share > 0:
             found.append((move.gain / share, move))
     return found

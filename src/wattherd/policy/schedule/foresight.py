@@ -19,6 +19,9 @@ from wattherd.policy.contract import JobView
 
 SURE = 0.5
 """A job is predictable from this probability on (AITurbo)."""
+BLIND_EPOCHS = 20
+"""More, where a curve cannot be fitted or ends beyond the epochs that were asked for (the public
+code of Optimus, estimator.est_epoch)."""
 OVERDUE = 0.1
 """A job that has outlived its forecast is taken to need this share of its steps again."""
 
@@ -87,17 +90,17 @@ class LossForesight:
         return seen.predictable and not before
 
     def steps_left(self, job: JobView, memory: dict[str, Any]) -> float | None:
-        """By the curve; without a judge, what the user would wait for where there is no end."""
+        """By the curve; without a judge, a fixed number of epochs where there is no end."""
         belief = self.beliefs.get(job.id)
         seen: _Seen | None = memory.get(job.id)
         if belief is None or seen is None:
             return None
         if seen.predictable and seen.looked is not None:
-            ends = min(seen.looked.ends_at, belief.most_steps)
-            return max(ends - job.progress, OVERDUE * job.progress, 1.0)
-        if self.judge is not None:
-            return None
-        return max(belief.most_steps - job.progress, OVERDUE * job.progress, 1.0)
+            ends = seen.looked.ends_at
+            if self.judge is not None or ends <= belief.most_steps:
+                ends = min(ends, belief.most_steps)
+                return max(ends - job.progress, OVERDUE * job.progress, 1.0)
+        return None if self.judge is not None else BLIND_EPOCHS * belief.epoch_steps
 
     def step_s(self, job: JobView, shape: Shape) -> float | None:
         """By the fitted model, where it was sampled."""
