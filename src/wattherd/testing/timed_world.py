@@ -9,10 +9,11 @@ from typing import Any
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.invariants import validate
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.command import Command, SetCap, StartJob, StopJob
+from wattherd.model.command import Command, FinishJob, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobStarted, JobStopped, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner, Quota
+from wattherd.runtime.contract import Plant
 from wattherd.runtime.sim.world import World
 
 
@@ -58,8 +59,10 @@ class TimedPlant:
         return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
-        """Stop at once."""
-        run = self._runs.pop(order.job_id)
+        """Stop at once; a run that is over has said so."""
+        run = self._runs.pop(order.job_id, None)
+        if run is None:
+            return []
         self._left_s[order.job_id] = run.left_s - (now_s - run.since_s)
         return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
 
@@ -97,14 +100,16 @@ class Story:
         until_s: float = float("inf"),
         events: Iterable[Event] = (),
         round_s: float | None = None,
+        plant: Plant | None = None,
     ) -> None:
-        """`events` come beside the submissions of `jobs`."""
+        """`events` come beside the submissions of `jobs`; without a `plant` restarts are free."""
         config = CoreConfig(cluster=cluster, planner=planner, quota=quota, round_s=round_s)
         self.core = Core(config)
         self.commands: list[tuple[float, Command]] = []
         """Every command with the time at which it was given."""
         given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
-        World(self.core, TimedPlant(), given, watchers=[self], record=False).run(until_s)
+        world = World(self.core, plant or TimedPlant(), given, watchers=[self], record=False)
+        world.run(until_s)
 
     def before(self, event: Event) -> None:
         """Nothing to note."""
@@ -121,6 +126,19 @@ class Story:
     def stops(self, job_id: str) -> list[float]:
         """When a job was told to stop."""
         return [at for at, c in self.commands if isinstance(c, StopJob) and c.job_id == job_id]
+
+    def places(self, job_id: str) -> list[tuple[tuple[int, ...], ...]]:
+        """For every start, node and GPUs of each of its allocations: (node, gpu, gpu, ...)."""
+        return [
+            tuple((one.node, *one.gpus) for one in command.allocations)
+            for _, command in self.commands
+            if isinstance(command, StartJob) and command.job_id == job_id
+        ]
+
+    def ended(self, job_id: str) -> float:
+        """When it reached a final state."""
+        (at_s,) = [at for at, c in self.commands if isinstance(c, FinishJob) and c.job_id == job_id]
+        return at_s
 
     def running(self) -> dict[str, int]:
         """GPUs of every job that holds some."""

@@ -39,6 +39,8 @@ class _Memory:
     queue: dict[str, Resident] = field(default_factory=dict)
     slice_s: float = -math.inf
     """When the present slice began."""
+    restless: bool = False
+    """Whether anything changed since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class Gandiva:
         new_slice = view.now_s >= memory.slice_s + self.quantum_s
         if not (changed or new_slice):
             return
+        memory.restless = changed or not new_slice
         turns = Turns(memory.homes, draft, view.now_s, self.packing, self.within)
         residents = memory.residents.values()
         if new_slice and self.packing:
@@ -88,6 +91,7 @@ class Gandiva:
             leave_crowds(residents, memory.homes, turns)
         if new_slice:
             self._improve(memory, turns)
+            self._admit(memory, draft, view.now_s)
             memory.slice_s = view.now_s // self.quantum_s * self.quantum_s
         turns.give(residents, new_slice=new_slice)
         if new_slice and self.growth and not memory.queue:
@@ -108,10 +112,12 @@ class Gandiva:
     def _hear(self, memory: _Memory, view: View) -> bool:
         """Bring residents and queue up to date; whether there is anything new."""
         left, entered = view.left(), view.entered()
+        lost = memory.homes.note(view.now_s, view.usable())
         for job in left:
             self._forget(memory, job)
-        lost = memory.homes.note_usable(view.usable())
         for resident in lost or ():
+            if resident.job.id not in memory.residents:
+                continue
             memory.homes.leave(resident)
             self._enqueue(memory, resident, view.now_s)
         for job in entered:
@@ -151,7 +157,7 @@ class Gandiva:
             overdue = now_s - resident.queued_s >= self.patience_s
             home = self._home(memory.homes, resident, overdue=overdue)
             if home is not None:
-                memory.homes.settle(resident, home, now_s)
+                memory.homes.settle(resident, home)
                 del memory.queue[resident.job.id]
                 continue
             self._tell(resident, memory.homes, draft)
@@ -178,9 +184,10 @@ class Gandiva:
 
     def _awaits_slice(self, memory: _Memory) -> bool:
         """Whether time alone may change the plan."""
-        if memory.queue or any(not one.running for one in memory.residents.values()):
+        if memory.restless or memory.queue:
             return True
-        if any(one.partner is not None for one in memory.residents.values()):
+        residents = memory.residents.values()
+        if any(not one.running or one.partner is not None for one in residents):
             return True
         return self.growth and self._could_grow(memory)
 

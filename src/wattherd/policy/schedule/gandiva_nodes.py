@@ -118,12 +118,15 @@ class Homes:
         self.demand: list[Need] = [NOTHING] * len(nodes)
         self.affinity: list[int | None] = [None] * len(nodes)
         self.on: list[dict[str, Resident]] = [{} for _ in nodes]
+        self.now_s = 0.0
+        self._clocks = [(0.0, 0.0)] * len(nodes)
 
-    def note_usable(self, usable: NDArray[np.bool_]) -> list[Resident] | None:
-        """Take note of lost and returned nodes; returns residents whose home is lost.
+    def note(self, now_s: float, usable: NDArray[np.bool_]) -> list[Resident] | None:
+        """Take note of the time, lost and returned nodes; returns residents whose home is lost.
 
         None if there is no such news.
         """
+        self.now_s = now_s
         now = usable.tobytes()
         if now == self._usable_bytes:
             return None
@@ -134,17 +137,30 @@ class Homes:
                 gone.update(self.on[node])
         return list(gone.values())
 
+    def _virtual_s(self, node: int) -> float:
+        """Service that a resident from the beginning would have had by now, in fair turns.
+
+        The virtual time of fair queueing: it runs slower the more take turns. Who comes later is
+        taken to have had as much, so that neither he nor those before him are held up.
+        """
+        gpus, asked = self.capacity[node][0], self.demand[node][0]
+        at_s, virtual_s = self._clocks[node]
+        virtual_s += (self.now_s - at_s) * min(gpus / asked if asked else 1.0, 1.0)
+        self._clocks[node] = self.now_s, virtual_s
+        return virtual_s
+
+    def _ask(self, node: int, need: Need) -> None:
+        self._virtual_s(node)
+        self.demand[node] = _add(self.demand[node], need)
+
     # Who lives where ------------------------------------------------------------------------------
 
-    def settle(self, resident: Resident, home: Sequence[Share], now_s: float) -> None:
-        """Give a resident a (new) home; its turn is counted from that of its new neighbours."""
+    def settle(self, resident: Resident, home: Sequence[Share]) -> None:
+        """Give a resident a (new) home, where it takes its turns like those who were there."""
         self.leave(resident)
         resident.live_in(home)
-        served = [
-            other.service_s(now_s) for node in resident.needs for other in self.on[node].values()
-        ]
-        if served:
-            resident.ran_s = min(served) - (now_s - resident.since_s if resident.running else 0.0)
+        virtual_s = min(self._virtual_s(node) for node in resident.needs)
+        resident.ran_s = virtual_s - (self.now_s - resident.since_s if resident.running else 0.0)
         self._reside(resident)
 
     def freely(self, resident: Resident, find: Find) -> tuple[Share, ...] | None:
@@ -163,14 +179,14 @@ class Homes:
             if not self.on[node]:
                 self.affinity[node] = resident.gpus
             self.on[node][resident.job.id] = resident
-            self.demand[node] = _add(self.demand[node], need)
+            self._ask(node, need)
 
     def leave(self, resident: Resident) -> None:
         """Give its home up, and its partner."""
         self.part(resident)
         for node, need in resident.needs.items():
             del self.on[node][resident.job.id]
-            self.demand[node] = _add(self.demand[node], _times(need, -1))
+            self._ask(node, _times(need, -1))
             if not self.on[node]:
                 self.affinity[node] = None
         resident.home, resident.needs = (), {}
@@ -189,7 +205,7 @@ class Homes:
 
     def _gpus(self, resident: Resident, change: int) -> None:
         (node,) = resident.needs
-        self.demand[node] = _add(self.demand[node], (change, 0, 0))
+        self._ask(node, (change, 0, 0))
 
     # Room -----------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ class Turns:
 
     def move(self, resident: Resident, home: Sequence[Share]) -> None:
         """Give a resident a new home and, if it runs, take it there."""
-        self.homes.settle(resident, home, self.now_s)
+        self.homes.settle(resident, home)
         if resident.running:
             resident.grown = 0
             if not self._begin(resident, self._shares(resident)):
