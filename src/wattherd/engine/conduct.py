@@ -342,9 +342,10 @@ class Conduct:
             if job.state is State.QUEUED and self._take(job):
                 del self._starting[job_id]
                 self._start(job, batch)
-        starting = [self.jobs[job_id] for job_id in self._starting]
-        books = (self.planned, self.held)
-        batch.commands.extend(self.rest.orders(starting, books, self.lost, self.now_s))
+        if self.config.sleep is not None:
+            starting = [self.jobs[job_id] for job_id in self._starting]
+            books = (self.planned, self.held)
+            batch.commands.extend(self.rest.orders(starting, books, self.lost, self.now_s))
 
     def _take(self, job: JobRecord) -> bool:
         possible = self.rest.ready(job) and self.watts.fits(job, job.wanted)

@@ -38,6 +38,11 @@ class SharedDevices:
         self.idle_mw = 0
         """What they would draw if they idled."""
 
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._devices)
+
     def rise_mw(self, job_id: str, devices: Iterable[Device], mw: int) -> int:
         """By how much the draw above idle is higher with a job's `mw` on `devices` than without.
 

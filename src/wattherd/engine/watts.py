@@ -174,6 +174,11 @@ class Watts:
         """Upper bound of what the devices of one job draw now; shared ones count in equal parts."""
         return (self._held.get(job_id, (0, 0))[0] + self._sharing.part_mw(job_id)) / 1000
 
+    @property
+    def shares(self) -> bool:
+        """Whether any device is shared now."""
+        return self._sharing.any
+
     def partners(self, job_id: str) -> list[str]:
         """Jobs that share a device with this one now."""
         return self._sharing.partners(job_id)

@@ -10,6 +10,7 @@ from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, Stop
 from wattherd.model.event import Event, JobExited, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
+from wattherd.runtime.sim.meter import UNMOVED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +70,8 @@ class Collector:
         """Take note of one event and of what the core made of it."""
         if isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
             self.outcomes[event.job.id] = _outcome(event.job)
+        if not commands and isinstance(event, UNMOVED):
+            return
         for command in commands:
             self._command(command, event)
         touched = {command.job_id: None for command in commands if hasattr(command, "job_id")}
@@ -80,11 +83,13 @@ class Collector:
 
     def _with_partners(self, touched: dict[str, None]) -> dict[str, None]:
         """Jobs, and those who share a device with them or did so until now."""
-        found = dict(touched)
+        found, shares = touched.copy(), self._core.watts.shares
         for one in touched:
             before = self._held.get(one)
-            found.update(dict.fromkeys(before.partners if before is not None else ()))
-            found.update(dict.fromkeys(self._core.watts.partners(one)))
+            if before is not None and before.partners:
+                found.update(dict.fromkeys(before.partners))
+            if shares:
+                found.update(dict.fromkeys(self._core.watts.partners(one)))
         return found
 
     def _command(self, command: Command, event: Event) -> None:
@@ -121,7 +126,7 @@ class Collector:
         job = self._core.jobs.get(job_id)
         if job is not None and job.allocations:
             watts = self._core.watts
-            partners = tuple(watts.partners(job_id))
+            partners = tuple(watts.partners(job_id)) if watts.shares else ()
             self._held[job_id] = _Held(now_s, watts.held_w(job_id), job.gpus, partners)
 
 

@@ -15,7 +15,10 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core import Core
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import Command, StartJob, WakeNode
-from wattherd.model.event import Event
+from wattherd.model.event import Event, JobProgressed, JobStarted, JobSubmitted, Woke
+
+UNMOVED = (JobProgressed, JobStarted, JobSubmitted, Woke)
+"""Events that change nothing of what devices draw, unless orders follow from them."""
 
 
 @dataclass(slots=True)
@@ -53,7 +56,8 @@ class EnergyMeter:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Look at the core as it is now, and at the restarts it has just ordered."""
-        del event
+        if not commands and isinstance(event, UNMOVED):
+            return
         for command in commands:
             if isinstance(command, StartJob) and command.attempt > 1:
                 self.wasted_j.append(self.core.watts.held_w(command.job_id) * self.restart_s)
@@ -100,6 +104,8 @@ class EnergyMeter:
 
 def _idle_w(cluster: ClusterSpec, nodes: Sequence[int]) -> float:
     """What `nodes` draw when nothing runs on them."""
+    if not nodes:
+        return 0.0
     found = [cluster.nodes[node] for node in nodes]
     gpus_w = sum(GPUS[node.gpu_model].idle_w * node.gpu_count for node in found if node.gpu_count)
     return gpus_w + sum(node.idle_w for node in found)

@@ -30,8 +30,12 @@ class UsageMeter:
     """Of the difference between the shares of GPUs and of CPUs in use."""
     free_gpu_s: float = 0.0
     fragment_gpu_s: float = 0.0
+    cpu_capacity_milli: int = field(init=False)
+    """Milli-vCPU of all nodes."""
+    _gpus: int = field(init=False)
     _table: NDArray[np.float64] = field(init=False)
     _at_s: float | None = None
+    _stale: bool = True
     _cpu_milli: int = 0
     _gap: float = 0.0
     _free: int = 0
@@ -39,38 +43,39 @@ class UsageMeter:
 
     def __post_init__(self) -> None:
         """Tabulate fragments by GPUs of a node and how many of them are free."""
+        nodes = self.core.config.cluster.nodes
+        self.cpu_capacity_milli = sum(node.cpu_milli for node in nodes)
+        self._gpus = sum(node.gpu_count for node in nodes)
         self._table = _fragments(self.specs, int(self.core.held.gpu_count.max(initial=0)))
-        self._look()
 
     def before(self, event: Event) -> None:
         """Integrate up to now; time begins with the first event."""
         now_s = max(self.core.now_s, event.at_s)
         seconds = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s
+        if not seconds:
+            return
+        if self._stale:
+            self._look()
         self.cpu_milli_s += self._cpu_milli * seconds
         self.gap_s += self._gap * seconds
         self.free_gpu_s += self._free * seconds
         self.fragment_gpu_s += self._fragment * seconds
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
-        """Look at the cluster again where something was taken or given back."""
-        given_back = isinstance(event, JobExited | JobStopped | NodeLost)
+        """Note whether something was taken or given back; it is looked at once time passes."""
+        given_back = isinstance(event, (JobExited, JobStopped, NodeLost))
         if given_back or any(isinstance(one, StartJob) for one in commands):
-            self._look()
+            self._stale = True
 
     def _look(self) -> None:
-        held = self.core.held
-        gpus, cpus = int(held.gpu_count.sum()), self.cpu_capacity_milli
+        held, gpus, cpus = self.core.held, self._gpus, self.cpu_capacity_milli
+        self._stale = False
         self._free = int(held.whole.sum())
         self._cpu_milli = cpus - int(held.cpu_free.sum())
         self._fragment = float(self._table[held.gpu_count, held.whole].sum())
         used = (gpus - self._free) / gpus if gpus else 0.0
         self._gap = abs(used - self._cpu_milli / cpus) if cpus else 0.0
-
-    @property
-    def cpu_capacity_milli(self) -> int:
-        """Milli-vCPU of all nodes."""
-        return sum(node.cpu_milli for node in self.core.config.cluster.nodes)
 
     @property
     def fragmentation_pct(self) -> float | None:
