@@ -168,6 +168,48 @@ def generate(
         click.echo(path)
 
 
+@traces.command("generate-jobs")
+@click.option("--jobs", default=400, show_default=True, help="How many.")
+@click.option("--gpus", default=64, show_default=True, help="GPUs that they are to keep busy.")
+@click.option("--load", default=1.0, show_default=True, help="GPU time asked for over what is.")
+@click.option("--widest", default=8, show_default=True, help="GPUs of the widest job.")
+@click.option("--longest", default="12h", show_default=True, help="Limit of run times.")
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE.csv")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def generate_training_jobs(
+    *,
+    jobs: int,
+    gpus: int,
+    load: float,
+    widest: int,
+    longest: str,
+    seed: int,
+    out: Path,
+    force: bool,
+) -> None:
+    """Draw training jobs from the statistics of the public Philly trace.
+
+    The file is for `wattherd sim run --format native --preset none`.
+    """
+    from wattherd.units import seconds
+    from wattherd.workload.generate_jobs import JobMix, generate_jobs, jobs_csv
+
+    if out.exists() and not force:
+        raise UserError("exists already", where=str(out), hint="--force overwrites it")
+    longest_s = seconds(longest, field="--longest")
+    mix = JobMix(jobs=jobs, gpus=gpus, load=load, widest=widest, longest_s=longest_s)
+    specs = generate_jobs(mix, seed)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(jobs_csv(specs), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", where=str(out)) from None
+    hours = sum(one.gpus * (one.duration_s or 0.0) for one in specs) / 3600
+    click.echo(f"{len(specs):,} jobs ask for {hours:,.0f} GPU hours", err=True)
+    click.echo(out)
+
+
 @traces.command()
 @click.argument("file")
 @_output
