@@ -143,6 +143,21 @@ def test_options_go_before_the_fields_of_the_file(suite: Path, tmp_path: Path) -
     assert (document["budget"], document["cluster"]) == ("600W", "2x4:T4")
 
 
+def test_a_job_that_never_fits_is_told_at_once_with_the_numbers(
+    suite: Path, tmp_path: Path
+) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("id,submit_s,gpus,duration_s\nwide,0,16,10\nsmall,0,1,10\n")
+    done = cli(
+        "run", "--jobs", str(jobs), "--format", "native", "--preset", "none", "--policy", "fifo",
+        "--cluster", "2x4:T4", "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    assert "rejected wide: NeverFits: asked 16 worker tasks, available 8" in done.stderr
+    rows = (tmp_path / "out" / "jobs-fifo.csv").read_text().splitlines()
+    assert rows[1].startswith("wide,Rejected,16,")
+    assert "asked 16" in rows[1]
+
+
 def test_nothing_to_run_is_said(suite: Path) -> None:
     with pytest.raises(UserError, match="no jobs"):
         cli("run", "--cluster", "2x4:T4")

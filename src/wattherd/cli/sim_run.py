@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wattherd.workload.scenario import Scenario
 
 SCHEMA = "wattherd.sim/1"
+_SHOWN = 3
 
 
 @click.command("run")
@@ -78,10 +79,22 @@ def run(
         _keep(out, document, results)
         if log:
             _keep_log(out, results)
+    for result in results:
+        _tell_rejected(result)
     if output == "json":
         click.echo(json.dumps(document))
         return
     _show([result.row for result in results])
+
+
+def _tell_rejected(result: Result) -> None:
+    """On stderr: jobs that can never run, the first few of them with the reason."""
+    rejected = [one for one in result.outcomes if one.state == "Rejected"]
+    for one in rejected[:_SHOWN]:
+        click.echo(f"{result.policy}: rejected {one.job_id}: {one.detail}", err=True)
+    if len(rejected) > _SHOWN:
+        more = len(rejected) - _SHOWN
+        click.echo(f"{result.policy}: rejected {more} more, see jobs-*.csv in --out DIR", err=True)
 
 
 def _scenario(

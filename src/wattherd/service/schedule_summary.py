@@ -22,6 +22,7 @@ JOB_COLUMNS = (
     "energy_j",
     "restarts",
     "preemptions",
+    "detail",
 )
 
 
@@ -130,6 +131,7 @@ def job_rows(outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
             round(one.energy_j, 3),
             max(one.runs - 1, 0),
             one.preemptions,
+            one.detail,
         )
         for one in outcomes
     ]
