@@ -1,0 +1,87 @@
+"""Measured pairs: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from wattherd.errors import UserError
+from wattherd.workload.pairs import Alone, read_alone, read_gavel_pairs, read_packed
+
+DATA = Path(os.environ.get("WATTHERD_DATA", "nowhere")) / "traces"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="WATTHERD_DATA has no traces")
+
+SINGLE = "model,dataset,batchsize,amp,speed,gpu_util,gmem,label\n"
+PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2,gpu_util\n"
+
+
+def test_single_jobs_by_profile(tmp_path: Path) -> None:
+    path = tmp_path / "single.csv"
+    path.write_text(f"{SINGLE}BERT,SQuAD,32,1,119.9,99.5,16334.2,2\n")
+    assert read_alone(path) == {"BERT SQuAD 32 mixed": Alone(utilisation=0.995, memory_mib=16_335)}
+
+
+def test_pairs_by_both_profiles(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"{PAIRS}A,x,32,0,0.9,B,y,64,1,0.7,80\n")
+    packed = read_packed(path)
+    pair = ("A x 32", "B y 64 mixed")
+    assert packed.speeds.speeds == {pair: (0.9, 0.7)}
+    assert packed.utilisation == {pair: 0.8}
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [("A,x,1,0,1,101,5,0", "gpu_util"), ("A,x,1,0,1,9,-1,0", "gmem"), ("A,x,1,0,1,9,nan,0", "gmem"),
+     ("A,x,1,0,1,many,1,0", "gpu_util")],
+)  # fmt: skip
+def test_what_is_no_measurement_is_refused(tmp_path: Path, line: str, field: str) -> None:
+    path = tmp_path / "single.csv"
+    path.write_text(f"{SINGLE}{line}\n")
+    with pytest.raises(UserError) as refused:
+        read_alone(path)
+    assert refused.value.where == f"{path}:2"
+    assert refused.value.field == field
+
+
+def gavel(tmp_path: Path, rates: object) -> Path:
+    path = tmp_path / "rates.json"
+    jobs = {
+        "('a', 1)": {"null": 10.0, "('b', 1)": rates},
+        "('b', 1)": {"null": 4.0},
+        "('b', 2)": {"null": 7.0},
+    }
+    path.write_text(json.dumps({"v100": jobs}))
+    return path
+
+
+def test_gavel_pairs_are_relative_to_alone(tmp_path: Path) -> None:
+    assert read_gavel_pairs(gavel(tmp_path, [5.0, 3.0]), "v100").speeds == {("a", "b"): (0.5, 0.75)}
+
+
+@pytest.mark.parametrize("rates", [[1.0], ["x", 1.0], None, [-1.0, 2.0]])
+def test_a_broken_gavel_pair_is_named(tmp_path: Path, rates: object) -> None:
+    with pytest.raises(UserError, match="no two rates") as refused:
+        read_gavel_pairs(gavel(tmp_path, rates), "v100")
+    assert refused.value.field == "('b', 1)"
+
+
+def test_an_unknown_worker_type_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no worker type"):
+        read_gavel_pairs(gavel(tmp_path, [1.0, 1.0]), "k80")
+
+
+@needs_data
+@pytest.mark.data
+def test_public_measurements_are_what_their_authors_say() -> None:
+    alone = read_alone(DATA / "lucid" / "single_data.csv")
+    packed = read_packed(DATA / "lucid" / "colocate_info.csv")
+    assert (len(alone), len(packed.speeds.speeds)) == (66, 1388)
+    assert {name for pair in packed.utilisation for name in pair} <= set(alone)
+    pairs = read_gavel_pairs(DATA / "gavel" / "simulation_throughputs.json.gz", "v100")
+    gains = [sum(both) for both in pairs.speeds.values() if min(both) > 0]
+    assert len(gains) == 636
+    assert sum(gain < 1.05 for gain in gains) == 143
