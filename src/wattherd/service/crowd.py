@@ -23,7 +23,7 @@ from wattherd.runtime.sim.collector import Collector
 from wattherd.runtime.sim.duration_plant import DurationPlant
 from wattherd.runtime.sim.feedback import FirstFeedback, GpuUtilisation
 from wattherd.runtime.sim.surroundings import Surroundings
-from wattherd.runtime.sim.world import World
+from wattherd.runtime.sim.world import Watcher, World
 from wattherd.workload.pairs import Alone, Packed
 
 REPORT_S = 30.0
@@ -99,7 +99,7 @@ class Crowd:
         last_s = max(spec.submit_s for spec in self.specs)
         usage = GpuUtilisation(core, self.utilisation, last_s)
         given = [JobSubmitted(at_s=spec.submit_s, job=spec) for spec in self.specs]
-        watchers = [feedback, collector, usage]
+        watchers: list[Watcher] = [feedback, collector, usage]
         began_s = time.process_time()
         World(core, plant, given, watchers=watchers, record=False).run()
         return self._felt(feedback, collector, usage, time.process_time() - began_s)

@@ -11,6 +11,7 @@ from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.estimate.work import by_application, stretched
 from wattherd.model.cluster import ClusterSpec
+from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gavel import ROUND_S, Gavel
 from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
@@ -108,6 +109,8 @@ def _measured(given: Given) -> Manner:
 
 
 POLLUX_NODE_GPUS = 4
+SLOW_RESTART_QUANTUM_S = 20 * RESTART_S
+"""Time slices where a restart takes half a minute: at most a twentieth of them is lost."""
 MURI_WORK = stretched(1.015)
 """Muri's simulator has every iteration take 1.5 % longer than measured."""
 _MURI = Manner(
@@ -134,6 +137,7 @@ PRESETS: Mapping[str, Preset] = {
             **ordered(_measured),
             "tiresias": plain(lambda _: Tiresias(), rigid=True),
             "optimus": plain(lambda given: Optimus(applications=given.jobs.applications)),
+            "gandiva": plain(lambda _: Gandiva(quantum_s=SLOW_RESTART_QUANTUM_S)),
             **POLLUX,
         },
     ),

@@ -8,6 +8,7 @@ from wattherd.errors import UserError
 from wattherd.model.topology import Chain, chains_of
 from wattherd.policy.schedule.capacity import Capacity
 from wattherd.policy.schedule.drf import Drf
+from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.hived import HiveD, Shares, everything_for
 from wattherd.service.given import Given, Scheduler, SchedulerOf, plain
 
@@ -40,8 +41,13 @@ def _equal_shares(given: Given, chains: list[Chain]) -> Shares:
     return {name: {one.name: {one.levels[-1]: each[one.name]} for one in chains} for name in names}
 
 
+def _gandiva(given: Given) -> Gandiva:
+    return Gandiva(within=given.cells.within)
+
+
 GENERAL: Mapping[str, SchedulerOf] = {
     "drf": plain(lambda _: Drf(), rigid=True),
     "capacity": _capacity,
     "hived": _hived,
+    "gandiva": plain(_gandiva),
 }
