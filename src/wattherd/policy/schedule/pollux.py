@@ -4,25 +4,22 @@ Each round, a search looks for the allocation of most fitness (`pollux_problem`)
 how many GPUs on which nodes. It runs outside of the core; the plan follows when its answer is
 there, and is made of what still holds by then. Jobs' agents report how fast they are and what
 their gradients allow; a job that has not reported yet gets a GPU to begin with, and none more than
-twice the replicas that it has run with. Next to the published genetic search there is our own,
-greedy one (`pollux_greedy`).
-
-Run the core in rounds (the paper's: 60 s). Without rounds, a search follows whatever happens.
+twice the replicas that it has run with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.schedule.pollux_genetic import GENERATIONS, POPULATION
 from wattherd.policy.schedule.pollux_problem import Applicant, question, restart_factor
-from wattherd.policy.schedule.pollux_search import KINDS
+from wattherd.policy.schedule.pollux_search import KIND
 
+INTERVAL_S = 60.0
 MOST_TASKS = 64
 """The published simulator considers no larger jobs."""
 Held = tuple[tuple[int, int], ...]
@@ -37,20 +34,42 @@ class _Memory:
     states: list[list[int]] = field(default_factory=list)
     """The best of the last search: (job, node, tasks) after each other, by `asked_for`."""
     rounds: int = 0
-    unmet: bool = False
+    due_s: float = 0.0
+
+    def carry_out(
+        self,
+        plan: Sequence[Sequence[Sequence[int]]],
+        jobs: Mapping[str, JobView],
+        draft: Draft,
+        now_s: float,
+    ) -> None:
+        """Stop what changes, then start it anew; what the guard refuses waits."""
+        changed: list[tuple[JobView, Held]] = []
+        for name, pairs in zip(self.asked_for, plan, strict=True):
+            held = tuple((int(node), int(tasks)) for node, tasks in pairs)
+            if name in jobs and held != _held(jobs[name]):
+                changed.append((jobs[name], held))
+        for job, held in changed:
+            if job.wanted:
+                draft.stop(job, StopReason.RESIZED if held else StopReason.PREEMPTED_FOR_PRIORITY)
+        _greet([job for job, held in changed if not held], draft, now_s)
+        for job, held in changed:
+            shares = [Share(node, tasks) for node, tasks in held]
+            if shares and draft.start(job, shares) is None:
+                self.starts[job.id] = self.starts.get(job.id, 0) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pollux:
-    """`search` is one of `genetic` (published) and `greedy`; `seed` is that of the first."""
+    """A search of so many states and generations every `interval_s`, by this seed.
 
-    search: str = "genetic"
+    Without `interval_s` there is one whenever a plan is made: for a core that plans in rounds.
+    """
+
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse a search that nobody knows."""
-        if self.search not in KINDS:
-            raise UserError(f"no Pollux search {self.search!r}", hint=f"one of {', '.join(KINDS)}")
+    interval_s: float | None = INTERVAL_S
+    population: int = POPULATION
+    generations: int = GENERATIONS
 
     def plan(self, view: View, draft: Draft) -> None:
         """Carry out the answer if it has come; else ask, unless an answer is awaited."""
@@ -58,27 +77,25 @@ class Pollux:
         jobs = {job.id: job for job in view.live()}
         for gone in [name for name in memory.starts if name not in jobs]:
             del memory.starts[gone]
-        answer = view.computed(KINDS[self.search]) if memory.asked else None
+        _greet(jobs.values(), draft, view.now_s)
+        answer = view.computed(KIND) if memory.asked else None
         if answer is not None and answer.key == memory.asked:
             memory.asked = ""
             if answer.result is not None:
                 memory.states = answer.result["states"]
-                _carry_out(view, draft, memory, jobs, answer.result["plan"])
-            if not memory.unmet:
-                return
-        if memory.asked:
-            memory.unmet |= bool(view.entered())
-            _greet(jobs.values(), draft, view.now_s)
-        else:
+                memory.carry_out(answer.result["plan"], jobs, draft, view.now_s)
+        elif not memory.asked and self._due(view, memory):
             self._ask(view, draft, memory, jobs)
+        if self.interval_s is not None and jobs and not memory.asked:
+            draft.wake_at(max(memory.due_s, view.now_s))
+
+    def _due(self, view: View, memory: _Memory) -> bool:
+        return self.interval_s is None or view.now_s >= memory.due_s
 
     def _ask(self, view: View, draft: Draft, memory: _Memory, jobs: Mapping[str, JobView]) -> None:
-        memory.unmet = False
+        memory.due_s = view.now_s + (self.interval_s or 0.0)
         order = sorted(jobs.values(), key=lambda job: _importance(job, view.now_s))
-        able = [job for job in order if len(job.spec.roles) == 1 and _unit(job)]
-        for job in order:
-            if not job.wanted and job not in able:
-                draft.wait(job, _unfit(view.now_s))
+        able = [job for job in order if _able(job)]
         if not able:
             memory.asked_for, memory.states = [], []
             return
@@ -90,33 +107,10 @@ class Pollux:
         names = [job.id for job in able]
         asked["states"] = _translated(memory.states, memory.asked_for, names)
         asked["seed"] = [self.seed, memory.rounds]
+        asked["population"], asked["generations"] = self.population, self.generations
         memory.rounds += 1
         memory.asked_for = names
-        memory.asked = draft.compute(KINDS[self.search], asked)
-        _greet(able, draft, view.now_s)
-
-
-def _carry_out(
-    view: View,
-    draft: Draft,
-    memory: _Memory,
-    jobs: Mapping[str, JobView],
-    plan: Sequence[Sequence[Sequence[int]]],
-) -> None:
-    """Stop what changes, then start it anew; what the guard refuses waits."""
-    wanted: list[tuple[JobView, Held]] = []
-    for name, pairs in zip(memory.asked_for, plan, strict=True):
-        held = tuple((int(node), int(tasks)) for node, tasks in pairs)
-        if name in jobs and held != _held(jobs[name]):
-            wanted.append((jobs[name], held))
-    for job, held in wanted:
-        if job.wanted:
-            draft.stop(job, StopReason.RESIZED if held else StopReason.PREEMPTED_FOR_PRIORITY)
-    for job, held in wanted:
-        if not held:
-            draft.wait(job, _waits(job, view.now_s))
-        elif draft.start(job, [Share(node, tasks) for node, tasks in held]) is None:
-            memory.starts[job.id] = memory.starts.get(job.id, 0) + 1
+        memory.asked = draft.compute(KIND, asked)
 
 
 def _importance(job: JobView, now_s: float) -> tuple[float, float, int]:
@@ -124,8 +118,9 @@ def _importance(job: JobView, now_s: float) -> tuple[float, float, int]:
     return job.service_gpu_s(now_s), job.spec.submit_s, job.number
 
 
-def _unit(job: JobView) -> int:
-    return job.spec.roles[0].gpu_count
+def _able(job: JobView) -> bool:
+    """Whether the job is of the kind that Pollux schedules: replicas with GPUs, and no more."""
+    return len(job.spec.roles) == 1 and job.spec.roles[0].gpu_count > 0
 
 
 def _held(job: JobView) -> Held:
@@ -142,7 +137,7 @@ def _applicant(job: JobView, memory: _Memory, models: Sequence[str], now_s: floa
     restarts = max(memory.starts.get(job.id, 0) - 1, 0)
     barred = [node for node, model in enumerate(models) if not _allows(spec, model)]
     return Applicant(
-        unit=_unit(job),
+        unit=spec.roles[0].gpu_count,
         least=spec.least_width,
         most=max(most, spec.least_width),
         factor=restart_factor(max(now_s - spec.submit_s, 0.0), restarts),
@@ -170,10 +165,11 @@ def _translated(
     return found
 
 
-def _greet(jobs: Any, draft: Draft, now_s: float) -> None:
+def _greet(jobs: Iterable[JobView], draft: Draft, now_s: float) -> None:
+    """Say why those without GPUs wait."""
     for job in jobs:
         if not job.wanted:
-            draft.wait(job, _waits(job, now_s))
+            draft.wait(job, _waits(job, now_s) if _able(job) else _unfit(now_s))
 
 
 def _waits(job: JobView, now_s: float) -> Reason:
@@ -182,7 +178,7 @@ def _waits(job: JobView, now_s: float) -> Reason:
         since_s=now_s,
         asked=job.spec.least_gpus,
         unit="GPUs",
-        unblocks="goodput of all jobs together is higher without it; its turn comes",
+        unblocks="the jobs' goodput taken together is higher without it, for now",
     )
 
 

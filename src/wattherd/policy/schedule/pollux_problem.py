@@ -125,6 +125,22 @@ class Problem:
             speedup=_speedups(reports, most, _fair(gpus, unit)),
         )
 
+    def gangs(self) -> States:
+        """As many jobs as fit with their least tasks each, in order, on the freest nodes.
+
+        Chance rarely finds room for a wide gang; the published scheduler has none.
+        """
+        state, free = np.zeros_like(self.held), self.gpus.copy()
+        for job, (unit, least) in enumerate(zip(self.unit, self.least, strict=True)):
+            row, left = np.zeros(len(free), dtype=np.int64), int(least)
+            for node in np.argsort(-free, kind="stable"):
+                row[node] = min(left, free[node] // unit, self.room[job, node])
+                left -= int(row[node])
+            if left == 0:
+                state[job] = row
+                free -= row * unit
+        return state
+
     @property
     def arrays(self) -> tuple[Any, ...]:
         """What kernels read: GPUs, unit, least, most, held, room, factor, speedup, scale."""
@@ -169,7 +185,8 @@ def judge(problem: Any, state: States) -> Any:
 
 def _fair(gpus: NDArray[np.int64], unit: NDArray[np.int64]) -> list[int]:
     """Tasks of every job in an equal split of the GPUs."""
-    return [math.ceil(float(gpus.sum()) / one / len(unit)) for one in unit.tolist()]
+    total = max(float(gpus.sum()), 1.0)
+    return [math.ceil(total / one / len(unit)) for one in unit.tolist()]
 
 
 def _speedups(

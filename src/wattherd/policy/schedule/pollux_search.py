@@ -1,4 +1,4 @@
-"""The two searches of Pollux as answers to questions: plain data in, plain data out."""
+"""Pollux' search as the answer to a question: plain data in, plain data out."""
 
 from __future__ import annotations
 
@@ -10,21 +10,34 @@ import numpy as np
 from wattherd.policy.schedule.pollux_genetic import genetic
 from wattherd.policy.schedule.pollux_problem import Problem, States
 
-KINDS = {"genetic": "pollux-genetic"}
-"""Kind of question by name of the search."""
-Search = Callable[[Any], dict[str, Any]]
+KIND = "pollux-search"
+Stream = Callable[[Sequence[int]], np.random.Generator]
+"""Makes a generator from a seed."""
 
 
-def searches(stream: Callable[[Sequence[int]], np.random.Generator]) -> Mapping[str, Search]:
-    """Who answers which kind of question; `stream` makes a generator from a seed."""
+def searcher(stream: Stream) -> Callable[[Any], dict[str, Any]]:
+    """Who answers Pollux' questions."""
 
-    def by_genes(asked: Mapping[str, Any]) -> dict[str, Any]:
+    def search(asked: Mapping[str, Any]) -> dict[str, Any]:
         problem = Problem.of(asked)
-        states = _dense(asked["states"], problem) if asked["states"] else problem.held[None]
-        front, values = genetic(problem, states, stream(asked["seed"]))
-        return _answer(front, int(np.argmin(values[:, 0])), float(-values[:, 0].min()))
+        states, values = genetic(
+            problem,
+            _given(asked["states"], problem),
+            stream(asked["seed"]),
+            population=asked["population"],
+            generations=asked["generations"],
+        )
+        return _answer(states, int(np.argmin(values[:, 0])), float(-values[:, 0].min()))
 
-    return {KINDS["genetic"]: by_genes}
+    return search
+
+
+def _given(sparse: Sequence[Sequence[int]], problem: Problem) -> States:
+    """Where the search begins: what the last one found, or what jobs hold."""
+    states = _dense(sparse, problem) if sparse else problem.held[None]
+    if (problem.least > 1).any():
+        return np.concatenate([problem.gangs()[None], states])
+    return states
 
 
 def _answer(states: States, chosen: int, fitness: float) -> dict[str, Any]:
@@ -35,7 +48,8 @@ def _answer(states: States, chosen: int, fitness: float) -> dict[str, Any]:
 def _sparse(state: States) -> list[int]:
     """(job, node, tasks) after each other."""
     job, node = np.nonzero(state)
-    return np.stack([job, node, state[job, node]], axis=1).ravel().tolist()
+    found: list[int] = np.stack([job, node, state[job, node]], axis=1).ravel().tolist()
+    return found
 
 
 def _dense(states: Sequence[Sequence[int]], problem: Problem) -> States:

@@ -1,0 +1,199 @@
+"""Pollux' search: fitness as its definition says, allowed states only, the same twice."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_pollux_machine import reports
+
+from wattherd.estimate.goodput import best
+from wattherd.policy.schedule.pollux_breeding import MOST_NODES, repair
+from wattherd.policy.schedule.pollux_genetic import _crowding, _fronts, genetic
+from wattherd.policy.schedule.pollux_problem import (
+    Applicant,
+    Problem,
+    States,
+    question,
+    restart_factor,
+)
+from wattherd.policy.schedule.pollux_search import searcher
+
+SEARCH = searcher(np.random.default_rng)
+
+
+@st.composite
+def applicants(draw: st.DrawFn, nodes: int) -> Applicant:
+    least = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    held = draw(st.dictionaries(st.integers(0, nodes - 1), st.integers(1, 2), max_size=2))
+    return Applicant(
+        unit=draw(st.sampled_from([1, 1, 1, 2])),
+        least=least,
+        most=draw(st.integers(least, 9)),
+        factor=draw(st.floats(0, 1)),
+        held=tuple(sorted(held.items())),
+        barred=tuple(draw(st.sets(st.integers(0, nodes - 1), max_size=1))),
+        report=draw(st.none() | reports()),
+    )
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> dict[str, Any]:
+    gpus = draw(st.lists(st.sampled_from([0, 1, 2, 4, 8]), min_size=1, max_size=5))
+    jobs = draw(st.lists(applicants(len(gpus)), min_size=1, max_size=5))
+    asked = question(gpus, jobs)
+    sizes = {"states": [], "seed": [1, 2], "population": 12, "generations": 8}
+    return json.loads(json.dumps({**asked, **sizes}))
+
+
+def any_states(draw: st.DrawFn, problem: Problem) -> States:
+    count = draw(st.integers(1, 4))
+    seed = draw(st.integers(0, 999))
+    shape = (count, *problem.held.shape)
+    return np.random.default_rng(seed).integers(0, 5, shape).astype(np.int16)
+
+
+def allowed(problem: Problem, state: States) -> bool:
+    across = (state > 0).sum(axis=1)
+    crowded = ((state > 0) & (across > 1)[:, None]).sum(axis=0) > 1
+    tasks = state.sum(axis=1)
+    return bool(
+        (state >= 0).all()
+        and (state.T.astype(int) @ problem.unit <= problem.gpus).all()
+        and not crowded.any()
+        and ((tasks == 0) | (tasks >= problem.least)).all()
+        and (tasks <= problem.most).all()
+        and (across <= MOST_NODES).all()
+    )
+
+
+def plainly(gpus: list[int], jobs: list[Applicant], state: list[list[int]]) -> tuple[float, float]:
+    """Fitness and utilisation, job by job, straight from the definition."""
+    inverse = speed = 0.0
+    for job, row in zip(jobs, state, strict=True):
+        speedup = plain_speedup(job, row, math.ceil(sum(gpus) / job.unit / len(jobs)))
+        held = [dict(job.held).get(node, 0) for node in range(len(gpus))]
+        counted = speedup * job.unit * len(gpus) / sum(gpus)
+        inverse += 1 / (counted * (1 if row == held else job.factor) + 1e-3)
+        speed += speedup * job.unit
+    used = sum(have for node, have in enumerate(gpus) if any(row[node] > 0 for row in state))
+    return len(jobs) / inverse, speed / max(used, 1)
+
+
+def plain_speedup(job: Applicant, row: list[int], fair: int) -> float:
+    tasks, nodes = sum(row), sum(one > 0 for one in row)
+    if not tasks or job.report is None:
+        return tasks / fair
+    base = float(best(job.report, 1, fair).goodput[0])
+    return float(best(job.report, nodes, tasks).goodput[0]) / base if base > 0 else 0.0
+
+
+@given(data=st.data())
+def test_fitness_is_what_its_definition_says(data: st.DataObject) -> None:
+    gpus = data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4))
+    jobs = data.draw(st.lists(applicants(len(gpus)), min_size=1, max_size=4))
+    asked = question(gpus, jobs)
+    problem = Problem.of(json.loads(json.dumps(asked)))
+    states = data.draw(st.composite(any_states)(problem))
+    for state in states:
+        np.minimum(state.cumsum(axis=1), problem.most[:, None], out=state, casting="unsafe")
+        state[:] = np.diff(state, axis=1, prepend=0)
+    judged = problem.evaluate(states)
+    for state, (fitness, utilisation) in zip(states.tolist(), judged, strict=True):
+        expected = plainly(gpus, jobs, state)
+        assert -fitness == pytest.approx(expected[0], rel=1e-9)
+        assert -utilisation == pytest.approx(expected[1], rel=1e-9)
+
+
+@given(asked=questions(), data=st.data())
+def test_whatever_is_repaired_is_allowed(asked: dict[str, Any], data: st.DataObject) -> None:
+    problem = Problem.of(asked)
+    for state in data.draw(st.composite(any_states)(problem)):
+        repair(problem.arrays, state, np.random.default_rng(3))
+        assert allowed(problem, state)
+        again = state.copy()
+        repair(problem.arrays, again, np.random.default_rng(4))
+        assert (again == state).all()
+
+
+@settings(max_examples=60)
+@given(asked=questions())
+def test_answers_are_allowed_no_worse_than_the_start_and_repeat(asked: dict[str, Any]) -> None:
+    problem = Problem.of(asked)
+    answer = json.loads(json.dumps(SEARCH(asked)))
+    state = np.zeros(problem.held.shape, dtype=np.int16)
+    for job, pairs in enumerate(answer["plan"]):
+        for node, tasks in pairs:
+            state[job, node] = tasks
+    assert allowed(problem, state)
+    assert -problem.evaluate(state[None])[0, 0] == answer["fitness"]
+    start = problem.held.copy()
+    if allowed(problem, start):
+        assert answer["fitness"] >= -problem.evaluate(start[None])[0, 0]
+    assert answer == SEARCH(asked)
+
+
+@settings(max_examples=60)
+@given(asked=questions())
+def test_the_next_search_begins_where_the_last_one_ended(asked: dict[str, Any]) -> None:
+    answer = SEARCH(asked)
+    further = SEARCH({**asked, "states": answer["states"], "seed": [9, 9]})
+    assert further["fitness"] >= answer["fitness"]
+
+
+points = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=25)
+
+
+@given(points=points)
+def test_fronts_are_peeled_off_one_by_one(points: list[tuple[int, int]]) -> None:
+    values = np.array(points, dtype=float)
+    expected, left, number = {}, set(range(len(points))), 0
+    while left:
+        front = {
+            i
+            for i in left
+            if not any(
+                points[j] != points[i]
+                and points[j][0] <= points[i][0]
+                and points[j][1] <= points[i][1]
+                for j in left
+            )
+        }
+        expected.update(dict.fromkeys(front, number))
+        left -= front
+        number += 1
+    assert _fronts(values).tolist() == [expected[i] for i in range(len(points))]
+
+
+def test_the_ends_of_a_front_are_never_crowded() -> None:
+    gaps = _crowding(np.array([[0.0, 4.0], [1.0, 2.0], [2.0, 1.0], [4.0, 0.0]]))
+    assert np.isinf(gaps[[0, 3]]).all()
+    assert gaps[1] == pytest.approx(2 / 4 + 3 / 4)
+
+
+def test_a_restart_counts_less_the_older_a_job_is() -> None:
+    assert restart_factor(0.0, 0) == 0.0
+    assert restart_factor(570.0, 0) == pytest.approx(0.95)
+    assert restart_factor(570.0, 2) == pytest.approx(510 / 600)
+    assert restart_factor(30.0, 4) == 0.0
+
+
+def test_a_wide_gang_finds_its_place_at_once() -> None:
+    asked = question([4, 4, 2], [Applicant(unit=1, least=10, most=10, factor=1.0)])
+    problem = Problem.of(asked)
+    assert problem.gangs().tolist() == [[4, 4, 2]]
+    states, _ = genetic(problem, problem.gangs()[None], np.random.default_rng(1), generations=1)
+    assert states.sum() == 10
+
+
+def test_a_good_split_is_found() -> None:
+    """Two equal jobs that scale perfectly share eight GPUs evenly, each on a node of its own."""
+    jobs = [Applicant(unit=1, least=1, most=8, factor=0.5) for _ in range(2)]
+    asked = {**question([4, 4], jobs), "states": [], "seed": [0, 0]}
+    answer = SEARCH({**asked, "population": 100, "generations": 100})
+    assert sorted(sum(tasks for _, tasks in pairs) for pairs in answer["plan"]) == [4, 4]
