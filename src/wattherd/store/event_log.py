@@ -48,9 +48,9 @@ _adapters: dict[str, TypeAdapter[Any]] = {
 
 
 def plain(one: Event | Command) -> dict[str, Any]:
-    """An event or command as JSON values, with its kind."""
+    """An event or command as JSON values, with its type (a question has a kind of its own)."""
     body: dict[str, Any] = _adapters[type(one).__name__].dump_python(one, mode="json")
-    return {"kind": type(one).__name__, **body}
+    return {"type": type(one).__name__, **body}
 
 
 def write_log(path: Path, recorded: Recorded) -> None:
@@ -60,7 +60,7 @@ def write_log(path: Path, recorded: Recorded) -> None:
         UserError: the file cannot be written.
     """
     lines = [json.dumps(plain(event)) for event in recorded.events]
-    lines.append(json.dumps({"kind": "Digest", "commands": digest(recorded.commands)}))
+    lines.append(json.dumps({"type": "Digest", "commands": digest(recorded.commands)}))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress("\n".join(lines).encode() + b"\n", mtime=0))
@@ -85,13 +85,13 @@ def read_log(path: Path) -> tuple[list[Event], str]:
     found: list[Event] = []
     commands = ""
     for line, payload in _lines(path):
-        kind = payload.pop("kind", "")
+        kind = payload.pop("type", "")
         if kind == "Digest":
             commands = str(payload.get("commands", ""))
         elif kind in EVENT_TYPES:
             found.append(_event(EVENT_TYPES[kind], payload, f"{path}:{line}"))
         else:
-            raise UserError(f"unknown kind {kind!r}", where=f"{path}:{line}", field="kind")
+            raise UserError(f"unknown type {kind!r}", where=f"{path}:{line}", field="type")
     return found, commands
 
 
