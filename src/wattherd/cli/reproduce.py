@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from wattherd.service.reproduce.papers import Wish
 
 PLACEMENT = ("fgd-atc23", "pwr-ccgrid25")
-PAPERS = (*PLACEMENT, "pollux-osdi21", "gavel-osdi20", "muri-sigcomm22", "tiresias-nsdi19")
+PAPERS = (
+    *PLACEMENT,
+    "pollux-osdi21",
+    "pollux-osdi21-policy",
+    "gavel-osdi20",
+    "muri-sigcomm22",
+    "tiresias-nsdi19",
+)
 
 
 @click.command()

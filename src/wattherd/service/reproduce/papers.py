@@ -11,6 +11,7 @@ from wattherd.errors import UserError
 from wattherd.service.reproduce import (
     fgd_atc23,
     gavel_osdi20,
+    hkbu_dvfs,
     muri_sigcomm22,
     pollux_osdi21,
     pwr_ccgrid25,
@@ -53,6 +54,10 @@ def _traces(name: str, compare: Callable[[Path], Iterator[Check]]) -> Compare:
     return run
 
 
+def _pollux_policy(wish: Wish) -> Iterator[Check]:
+    return pollux_osdi21.compare_policy(wish.data or _traces_directory() / "pollux", wish.seeds)
+
+
 def _traces_directory() -> Path:
     root = os.environ.get("WATTHERD_DATA")
     if not root:
@@ -66,9 +71,11 @@ PAPERS: Mapping[str, Compare] = {
     "fgd-atc23": _placement(fgd_atc23),
     "pwr-ccgrid25": _placement(pwr_ccgrid25),
     "pollux-osdi21": _traces("pollux", pollux_osdi21.compare),
+    "pollux-osdi21-policy": _pollux_policy,
     "gavel-osdi20": _traces("gavel", gavel_osdi20.compare),
     "muri-sigcomm22": _traces("muri", muri_sigcomm22.SUITE.compare),
     "tiresias-nsdi19": _traces("tiresias", tiresias_nsdi19.SUITE.compare),
+    "hkbu-dvfs": _traces("hkbu_dvfs", hkbu_dvfs.compare),
 }
 
 
