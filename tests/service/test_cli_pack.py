@@ -24,6 +24,7 @@ from wattherd.errors import UserError
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.request import Request
 from wattherd.policy.place.registry import BUILT_IN
+from wattherd.service.notes import POWER_NOTES, SCHEDULER_NOTES
 from wattherd.testing.builders import a_cluster
 from wattherd.testing.plain_cluster import (
     cpu_watts,
@@ -783,7 +784,10 @@ def test_the_list_of_policies(wattherd: Run) -> None:
     document = result.document
     assert document["schema"] == "wattherd.policies/1"
     assert [one["name"] for one in document["place"]][: len(BUILT_IN)] == list(BUILT_IN)
+    assert {one["name"] for one in document["schedulers"]} == set(SCHEDULER_NOTES)
+    assert {one["name"] for one in document["power"]} == set(POWER_NOTES)
     table = wattherd("policies").out
+    assert all(note in table for note in (*SCHEDULER_NOTES.values(), *POWER_NOTES.values()))
     for name, scorer in BUILT_IN.items():
         assert name in table
         assert all(word in table for word in scorer.tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -12,10 +13,23 @@ from wattherd.cli.options import output_option
 @click.command()
 @output_option
 def policies(*, output: str) -> None:
-    """List the policies and their options."""
+    """List placement policies, schedulers of training jobs, and ways of sharing power."""
+    document = {
+        "schema": "wattherd.policies/1",
+        "place": _placement(),
+        "schedulers": _schedulers(),
+        "power": _power(),
+    }
+    if output == "json":
+        click.echo(json.dumps(document))
+        return
+    _show(document)
+
+
+def _placement() -> list[dict[str, Any]]:
     from wattherd.service.compose import scorers
 
-    found = [
+    return [
         {
             "name": scorer.name,
             "about": scorer.doc,
@@ -23,11 +37,40 @@ def policies(*, output: str) -> None:
         }
         for scorer in scorers().values()
     ]
-    if output == "json":
-        click.echo(json.dumps({"schema": "wattherd.policies/1", "place": found}))
-        return
+
+
+def _schedulers() -> list[dict[str, Any]]:
+    from wattherd.service.notes import SCHEDULER_NOTES
+    from wattherd.service.presets import PRESETS
+
+    names = sorted({name for preset in PRESETS.values() for name in preset.schedulers})
+    return [
+        {
+            "name": name,
+            "about": SCHEDULER_NOTES[name],
+            "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
+        }
+        for name in names
+    ]
+
+
+def _power() -> list[dict[str, Any]]:
+    from wattherd.service.notes import POWER_NOTES
+    from wattherd.service.schedule import POWER_POLICIES
+
+    return [{"name": name, "about": POWER_NOTES[name]} for name in sorted(POWER_POLICIES)]
+
+
+def _show(found: dict[str, Any]) -> None:
     from wattherd.cli.tables import print_table
 
-    rows = [[str(one["name"]), str(one["about"]), " ".join(one["options"])] for one in found]
-    print_table(["POLICY", "WHAT IT DOES", "OPTIONS"], rows)
+    place = [[one["name"], one["about"], " ".join(one["options"])] for one in found["place"]]
+    print_table(["PLACEMENT", "WHAT IT DOES", "OPTIONS"], place)
     click.echo("\nOptions follow the name: fgd@exact. Blends: pwr+fgd:0.1 weighs them 100 to 900.")
+    click.echo()
+    schedulers = [
+        [one["name"], one["about"], " ".join(one["presets"])] for one in found["schedulers"]
+    ]
+    print_table(["SCHEDULER", "WHAT IT DOES", "PRESETS"], schedulers)
+    click.echo()
+    print_table(["POWER", "WHAT IT DOES"], [[one["name"], one["about"]] for one in found["power"]])
