@@ -22,6 +22,8 @@ class Caps:
         self._watts = watts
         self._active = False
         """Whether a budget holds, or caps of an earlier one may still be in force."""
+        self._to_lower: dict[str, None] = {}
+        """Jobs whose planned cap may be lower than the one in force."""
         self._held_back: dict[str, None] = {}
         """Jobs that are to get a higher cap when there are watts for it, in order."""
 
@@ -35,9 +37,19 @@ class Caps:
         job.cap_w = cap_w
         self._active = True
         self._watts.note(job)
-        if _held_back(job):
-            known = [jobs[one] for one in (*self._held_back, job.id) if one in jobs]
-            self._held_back = {one.id: None for one in sorted(known, key=lambda one: one.number)}
+        self._sort_in([job], jobs)
+
+    def _sort_in(self, changed: Iterable[JobRecord], jobs: Mapping[str, JobRecord]) -> None:
+        """Note where the planned cap and the one in force differ; one of the two has changed."""
+        later = []
+        for job in changed:
+            if _to_lower(job):
+                self._to_lower[job.id] = None
+            elif _held_back(job) and job.id not in self._held_back:
+                later.append(job)
+        if later:
+            known = [jobs[one] for one in self._held_back if one in jobs] + later
+            self._held_back = {one.id: None for one in sorted(known, key=_number)}
 
     def share_out(self, live: Mapping[str, JobRecord]) -> list[SetCap]:
         """Share the watts out anew; without a budget once more, to lift the caps.
@@ -46,13 +58,17 @@ class Caps:
         """
         if not self._active:
             return []
-        jobs = list(live.values())
-        self._watts.share(jobs)
-        orders = [_order(job, job.wanted_cap_w) for job in jobs if _runs(job) and _to_lower(job)]
-        self._held_back = {job.id: None for job in jobs if _held_back(job)}
-        capped = any(job.cap_w is not None or job.wanted_cap_w is not None for job in jobs)
-        self._active = capped or self._watts.budget_w is not None
-        return orders
+        self._sort_in(self._watts.share(live.values()), live)
+        if self._watts.budget_w is None:
+            self._active = any(job.cap_w is not None for job in live.values())
+        return self._lower(live)
+
+    def _lower(self, live: Mapping[str, JobRecord]) -> list[SetCap]:
+        """Order the lower caps that were not read back yet, in order of submission."""
+        known = [live[one] for one in self._to_lower if one in live]
+        due = sorted((job for job in known if _to_lower(job)), key=_number)
+        self._to_lower = {job.id: None for job in due}
+        return [_order(job, job.wanted_cap_w) for job in due if _runs(job)]
 
     def raise_due(self, jobs: Mapping[str, JobRecord], *, replanned: bool) -> list[SetCap]:
         """Order higher caps as far as what others gave up has been read back."""
@@ -69,6 +85,10 @@ class Caps:
                 self._watts.note(job)
                 orders.append(_order(job, job.cap_w))
         return orders
+
+
+def _number(job: JobRecord) -> int:
+    return job.number
 
 
 def _order(job: JobRecord, cap_w: float | None) -> SetCap:

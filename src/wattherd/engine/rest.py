@@ -46,11 +46,15 @@ class Rest:
     @property
     def asleep(self) -> tuple[int, ...]:
         """Nodes that draw nothing, ascending."""
+        if not self._phase:
+            return ()
         return tuple(sorted(n for n, phase in self._phase.items() if phase is _Phase.ASLEEP))
 
     @property
     def waking(self) -> tuple[int, ...]:
         """Nodes that are being switched on, ascending."""
+        if not self._phase:
+            return ()
         return tuple(sorted(n for n, phase in self._phase.items() if phase is _Phase.WAKING))
 
     def fell_asleep(self, node: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.engine.asking import Asking, whole_watts
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.sharing import SharedDevices, shared_devices
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
@@ -20,7 +21,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.policy.power.contract import Ask, PowerPolicy
+from wattherd.policy.power.contract import Ask, PowerPolicy, SharesByClass
 
 CurveOf = Callable[[JobSpec, str], PowerCurve]
 """The power curve of a job on a GPU model."""
@@ -63,6 +64,8 @@ class Watts:
         self._covered_mw = 0
         self._planned: dict[str, _Planned] = {}
         self._needs_mw = 0
+        self._planned_idle_mw = 0
+        self._asking = Asking()
         self._sharing = SharedDevices(self._idle_mw)
         self._plan_sharing = SharedDevices(self._idle_mw)
         self._due = False
@@ -71,7 +74,8 @@ class Watts:
     def set_budget(self, budget_w: float | None, jobs: Iterable[JobRecord]) -> None:
         """A new budget for the plan of `jobs`; None lifts it."""
         self.budget_w = budget_w
-        self._planned, self._needs_mw, self._due = {}, 0, True
+        self._planned, self._needs_mw, self._planned_idle_mw, self._due = {}, 0, 0, True
+        self._asking = Asking()
         self._plan_sharing = SharedDevices(self._idle_mw)
         for job in jobs:
             self.plan(job)
@@ -83,6 +87,8 @@ class Watts:
         before = self._planned.pop(job.id, None)
         if before is not None:
             self._needs_mw -= before.needs_mw
+            self._planned_idle_mw -= before.idle_mw
+            self._asking.drop(job)
         self._plan_sharing.drop(job.id)
         self._due = True
         curve = self.curve(job.spec, job.wanted)
@@ -96,6 +102,9 @@ class Watts:
         planned = _Planned(ask, self._above_idle_mw(whole, least_w), idle_mw)
         self._planned[job.id] = planned
         self._needs_mw += planned.needs_mw
+        self._planned_idle_mw += idle_mw
+        if devices:
+            self._asking.put(job, ask)
         if len(whole) < len(job.wanted):
             self._plan_sharing.put(job.id, shared_devices(job.wanted), _mw(least_w))
 
@@ -207,30 +216,47 @@ class Watts:
         alone_mw = self._above_idle_mw(allocations, cap_w)
         return others_mw + shared_mw + alone_mw <= _mw(self.budget_w)
 
-    def share(self, jobs: list[JobRecord]) -> None:
-        """Set every planned job's cap; None where there is no budget."""
+    def share(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
+        """Set every planned job's cap, none without a budget; returns jobs whose cap changed."""
         if self.budget_w is None:
-            for job in jobs:
+            changed = [job for job in jobs if job.wanted_cap_w is not None]
+            for job in changed:
                 job.wanted_cap_w = None
-            return
+            return changed
         if not self._due:
-            return
+            return []
         self._due = False
+        if self._plan_sharing.any:
+            return self._share_one_by_one(jobs, self.budget_w)
+        asking, watts = self._asking, self.budget_w - (self._base_mw - self._planned_idle_mw) / 1000
+        if asking.top_mw <= watts * 1000:
+            return asking.give(asking.uncapped())
+        if isinstance(self.policy, SharesByClass):
+            return asking.give(self.policy.levels(asking.classes(), watts))
+        return self._share_one_by_one(jobs, self.budget_w)
+
+    def _share_one_by_one(self, jobs: Iterable[JobRecord], budget_w: float) -> list[JobRecord]:
+        """Ask the policy for every job; one that shares devices has the least cap of theirs."""
+        self._asking.forget_caps()
         planned = [job for job in jobs if job.id in self._planned]
-        booked = [self._asking(job.id) for job in planned]
+        booked = [self._with_shared(job.id) for job in planned]
         asking = [job for job, one in zip(planned, booked, strict=True) if one.ask.devices]
         asks = [one.ask for one in booked if one.ask.devices]
-        watts = self.budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
-        caps_w = {}
-        for job, ask, cap_w in zip(asking, asks, self.policy.share(asks, watts), strict=True):
-            # Whole watts, as drivers take them; never below what the device can do.
-            caps_w[job.id] = max(float(int(cap_w + 1e-6)), ask.curve.floor_w)
+        watts = budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
+        caps_w = {
+            job.id: whole_watts(cap_w, ask.curve.floor_w)
+            for job, ask, cap_w in zip(asking, asks, self.policy.share(asks, watts), strict=True)
+        }
+        changed = []
         for job in planned:
-            bounds_w = [caps_w[one] for one in (job.id, *self._plan_sharing.owners(job.id))
-                        if one in caps_w]  # fmt: skip
-            job.wanted_cap_w = min(bounds_w)
+            owners = (job.id, *self._plan_sharing.owners(job.id))
+            cap_w = min(caps_w[one] for one in owners if one in caps_w)
+            if cap_w != job.wanted_cap_w:
+                job.wanted_cap_w = cap_w
+                changed.append(job)
+        return changed
 
-    def _asking(self, job_id: str) -> _Planned:
+    def _with_shared(self, job_id: str) -> _Planned:
         """What a job asks the power policy for: of shared devices those where it is the dearest."""
         booked, owned = self._planned[job_id], self._plan_sharing.owned(job_id)
         if not owned:

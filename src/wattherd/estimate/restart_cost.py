@@ -56,10 +56,16 @@ MURI_START_S: dict[str, tuple[float, ...]] = {
 MURI_OTHER_START_S = 10.0
 
 
+_MEASURED_S = {
+    (model, gpus): start_s
+    for model, times in MURI_START_S.items()
+    for gpus, start_s in zip(MURI_WIDTHS, times, strict=True)
+}
+
+
 def muri_start_s(spec: JobSpec) -> float:
     """What Muri's simulator takes a start for: measured where it was, 10 s elsewhere."""
-    times = dict(zip(MURI_WIDTHS, MURI_START_S.get(spec.profile, ()), strict=False))
-    return times.get(spec.gpus, MURI_OTHER_START_S)
+    return _MEASURED_S.get((spec.profile, spec.gpus), MURI_OTHER_START_S)
 
 
 EVERY_EVENT = RestartCost(pause_s=muri_start_s, every_event=True)

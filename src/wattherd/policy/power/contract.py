@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from wattherd.estimate.power_curve import PowerCurve
 
@@ -32,6 +32,31 @@ class PowerPolicy(Protocol):
         """A cap in watts per device for each ask; `watts` covers at least all floors.
 
         The caps of all devices must add up to at most `watts`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Caps (W per device) of jobs that ask for the same, in their order.
+
+    The first `full` of them get `high_w`, the next one `partial_w`, all others `low_w`.
+    """
+
+    full: int
+    high_w: float
+    partial_w: float
+    low_w: float
+
+
+@runtime_checkable
+class SharesByClass(Protocol):
+    """A power policy that serves jobs that ask for the same all at once: quicker where many do."""
+
+    def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
+        """For each class, an ask and how many jobs ask it, what these get.
+
+        It must be as good as `share` of all of them one by one.
         """
         ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattherd.policy.power.contract import Ask, floors_w
+from wattherd.policy.power.contract import Ask, Level, floors_w
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,32 @@ class WaterFilling:
             caps[index] += taken
             left -= taken * devices
         return caps
+
+    def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
+        """The same for classes of equal asks; ties between classes in the order given."""
+        asks = [ask for ask, _ in classes]
+        caps = [ask.curve.floor_w for ask in asks]
+        left = watts - sum(ask.devices * count * ask.curve.floor_w for ask, count in classes)
+        split: dict[int, Level] = {}
+        for _, index, width in sorted(_pieces(asks)):
+            ask, count = classes[index]
+            each = width * ask.devices
+            if each * count > left:
+                split[index] = _split(caps[index], width, count, max(left, 0.0) / each)
+                break
+            caps[index] += width
+            left -= each * count
+        return [
+            split.get(index, Level(full=count, high_w=cap, partial_w=cap, low_w=cap))
+            for index, (cap, (_, count)) in enumerate(zip(caps, classes, strict=True))
+        ]
+
+
+def _split(cap_w: float, width: float, count: int, pieces: float) -> Level:
+    """Caps where only so many (not whole) `pieces` are left for `count` jobs at `cap_w`."""
+    full = min(int(pieces), count - 1)
+    partial_w = cap_w + min(pieces - full, 1.0) * width
+    return Level(full=full, high_w=cap_w + width, partial_w=partial_w, low_w=cap_w)
 
 
 def _pieces(asks: Sequence[Ask]) -> list[tuple[float, int, float]]:

@@ -128,11 +128,13 @@ class Lineup:
 
     def _move(self, now_s: float) -> None:
         """Give running jobs the keys they have now."""
-        every_event = self.rules.cost.every_event
-        for standing in self.running.values():
-            if every_event:
+        running, order, starve_s = self.running.values(), self.rules.order, self.rules.starve_s
+        if self.rules.cost.every_event:
+            for standing in running:
                 self._charge(standing, now_s)
-            standing.key = self._key(standing, now_s)
+        key = order.key if starve_s is None else self._key
+        for standing in running:
+            standing.key = key(standing, now_s)
 
     def _charge(self, standing: Standing, now_s: float) -> None:
         """Book a running job's work; it pays its pause anew."""

@@ -50,7 +50,8 @@ class Standing:
 
     def remaining_s(self, now_s: float) -> float:
         """Work left now."""
-        return self.left_s - max(now_s - self.works_from_s, 0.0)
+        done_s = now_s - self.works_from_s
+        return self.left_s - done_s if done_s > 0 else self.left_s
 
     def service_s(self, now_s: float) -> float:
         """Time for which it held devices."""

@@ -145,7 +145,11 @@ class YarnTrial:
 
     def take(self, gpus: int) -> bool:
         """Place a gang, if it fits."""
-        parts = self._one(gpus) if gpus <= self._largest else self._several(gpus)
+        if gpus > self._left:
+            return False
+        if gpus <= self._largest:
+            return self._take_one(gpus)
+        parts = self._several(gpus)
         if parts is None:
             return False
         for node, taken in parts:
@@ -154,22 +158,26 @@ class YarnTrial:
         self._layout.append(parts)
         return True
 
-    def layout(self) -> list[list[tuple[int, int]]] | None:
-        """Nodes and GPUs of each gang taken, in the order of taking."""
-        return self._layout
-
-    def _one(self, gpus: int) -> list[tuple[int, int]] | None:
+    def _take_one(self, gpus: int) -> bool:
+        """The first node with room, for a gang that one node can hold."""
         free, node = self._free, self._first.get(gpus, 0)
         while node < len(free) and free[node] < gpus:
             node += 1
         self._first[gpus] = node
-        return [(node, gpus)] if node < len(free) else None
+        if node == len(free):
+            return False
+        free[node] -= gpus
+        self._left -= gpus
+        self._layout.append([(node, gpus)])
+        return True
+
+    def layout(self) -> list[list[tuple[int, int]]] | None:
+        """Nodes and GPUs of each gang taken, in the order of taking."""
+        return self._layout
 
     def _several(self, gpus: int) -> list[tuple[int, int]] | None:
-        full, rest = divmod(gpus, self._largest)
-        if self._left < gpus:
-            return None
         largest = self._largest
+        full, rest = divmod(gpus, largest)
         empty = [node for node, free in enumerate(self._free) if free == largest][:full]
         if len(empty) < full:
             return None

@@ -106,6 +106,7 @@ class _Packed:
 
 def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
     heads, packed, running = Heads(lineup.lines), _Packed(), lineup.in_order()
+    take, admitted, stopped = trial.take, packed.admitted, packed.stopped
     sums = [0, *accumulate(map(_gpus, running))]
     at = 0
     while True:
@@ -113,11 +114,10 @@ def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
         key = heads.key
         at = len(running) if key is None else bisect_left(running, key, lo=at, key=_key)
         if at > before and trial.take_all(sums[at] - sums[before]):
-            packed.admitted += running[before:at]
+            admitted += running[before:at]
         else:
             for standing in running[before:at]:
-                took = trial.take(standing.gpus)
-                (packed.admitted if took else packed.stopped).append(standing)
+                (admitted if take(standing.gpus) else stopped).append(standing)
         if key is None:
             return packed
         _admit_head(heads, trial, packed, strict=strict)

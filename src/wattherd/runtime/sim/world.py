@@ -99,7 +99,9 @@ class World:
         self._specs: dict[str, JobSpec] = {}
         self.recording = Recording()
         self._computers = computers or {}
-        self._watchers = [*watchers, self.recording] if record else list(watchers)
+        looking_on = [*watchers, self.recording] if record else list(watchers)
+        self._before = [watcher.before for watcher in looking_on]
+        self._after = [watcher.after for watcher in looking_on]
 
     def run(self, until_s: float = float("inf")) -> Recording:
         """Let everything happen up to `until_s`.
@@ -164,11 +166,11 @@ class World:
             elif isinstance(event, NodeLost) and isinstance(self._plant, LosesNodes):
                 self._plant.lose(self._nodes.get(event.node, -1), event.at_s)
             self._machines.hear(event)
-            for watcher in self._watchers:
-                watcher.before(event)
+            for before in self._before:
+                before(event)
             commands = self.core.handle(event)
-            for watcher in self._watchers:
-                watcher.after(event, commands)
+            for after in self._after:
+                after(event, commands)
             for command in commands:
                 if not isinstance(command, WakeAt):
                     self._last_orders += 1
