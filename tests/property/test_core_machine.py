@@ -45,6 +45,8 @@ from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.hived import HiveD
 from wattherd.policy.schedule.placed import Placed
+from wattherd.policy.schedule.search import Search
+from wattherd.policy.schedule.search_rules import SuccessiveHalving
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.service.compose import build_placer, place_policy
 
@@ -86,6 +88,7 @@ def specs(
         backoff_s=draw(st.sampled_from([0.0, 10.0])),
         time_limit_s=draw(st.sampled_from([None, None, 50.0])),
         grace_s=draw(st.sampled_from([0.0, 30.0])),
+        group=draw(st.sampled_from(["", "g", "h"])),
     )
 
 
@@ -200,6 +203,7 @@ class CoreMachine(RuleBasedStateMachine):
                 attempt=run.attempt,
                 progress=progress,
                 rate_per_s=rate,
+                loss=100.0 - progress,
             )
         )
 
@@ -319,6 +323,15 @@ PLANNERS = {
     "tiresias": machine(Tiresias, FLAT, elastic=False),
     "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),
     "drf": machine(Drf, FLAT, WIDE, SERVED),
+    "search": machine(
+        lambda: Search(planner=Gandiva(), rule=SuccessiveHalving(first=5.0, asynchronous=True)),
+        *(FLAT, WIDE, SHARED),
+    ),
+    "search-synchronous": machine(
+        lambda: Search(planner=Tiresias(), rule=SuccessiveHalving(first=5.0, eta=2)),
+        FLAT,
+        elastic=False,
+    ),
     "gandiva": machine(Gandiva, FLAT, WIDE, SERVED, SHARED, SHARED),
 }
 

@@ -1,0 +1,183 @@
+"""Hyper-parameter search on top of any scheduler: jobs of one group are trials of one search.
+
+The rule sees what trials report (`policy.schedule.search_rules`). Trials that it pauses are hidden
+from the scheduler below until it lets them go on; those that it ends leave for good, by way of the
+guard, which lets nobody end a job that is no trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.model.cluster import NodeSpec
+from wattherd.model.event import Computed
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, JobView, Planner, View
+from wattherd.policy.schedule.search_rules import Rule, Trial, Verdict
+
+
+@dataclass(slots=True)
+class _Memory:
+    groups: dict[str, dict[str, Trial]] = field(default_factory=dict)
+    """Trials by group and job id; a group goes when all its trials have."""
+    hidden: dict[str, None] = field(default_factory=dict)
+    """Jobs that the scheduler below does not see."""
+    wake_s: float | None = None
+    """When the scheduler below wants to be called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """`planner` schedules, `rule` judges trials every `look_s`."""
+
+    planner: Planner
+    rule: Rule
+    look_s: float = 60.0
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Judge the trials, then let the scheduler below plan for those that go on."""
+        memory: _Memory = view.memory.setdefault("search", _Memory())
+        self._look(memory, view)
+        before = dict(memory.hidden)
+        self._judge(memory, view, draft)
+        due = memory.wake_s is not None and memory.wake_s <= view.now_s
+        if due:
+            memory.wake_s = None
+        seen = _Seen(view, memory.hidden, before, woke=view.woke and due)
+        self.planner.plan(seen, cast("Draft", _Wakes(draft, memory)))
+        self._wake(memory, view, draft)
+
+    def _look(self, memory: _Memory, view: View) -> None:
+        """Note what trials reported, and which are over."""
+        for job in view.left():
+            for trial in _trials(memory, job):
+                trial.over = True
+        for job in view.live():
+            if job.spec.group:
+                group = memory.groups.setdefault(job.spec.group, {})
+                trial = group.setdefault(job.id, Trial(job.id, job.number))
+                trial.over = False
+                if job.loss is not None:
+                    trial.see(job.progress, job.loss)
+        for name in [
+            n for n, group in memory.groups.items() if all(t.over for t in group.values())
+        ]:
+            del memory.groups[name]
+
+    def _judge(self, memory: _Memory, view: View, draft: Draft) -> None:
+        jobs = {job.id: job for job in view.live()}
+        memory.hidden = {one: None for one in memory.hidden if one in jobs}
+        for name in sorted(memory.groups):
+            trials = list(memory.groups[name].values())
+            for job_id, verdict in sorted(self.rule.judge(trials).items()):
+                if job_id in jobs:
+                    self._apply(verdict, jobs[job_id], memory, draft, view.now_s)
+
+    def _apply(
+        self, verdict: Verdict, job: JobView, memory: _Memory, draft: Draft, now_s: float
+    ) -> None:
+        if verdict is Verdict.GO:
+            memory.hidden.pop(job.id, None)
+        elif verdict is Verdict.PAUSE:
+            if job.id not in memory.hidden:
+                draft.stop(job, StopReason.TRIAL_PAUSED)
+                draft.wait(job, _awaits(job, now_s))
+            memory.hidden[job.id] = None
+        elif draft.end(job, StopReason.TRIAL_ENDED) is None:
+            memory.hidden[job.id] = None
+
+    def _wake(self, memory: _Memory, view: View, draft: Draft) -> None:
+        """Call again when either side wants it; nothing is to be seen of trials that all wait."""
+        times = [] if memory.wake_s is None else [memory.wake_s]
+        if any(job.spec.group and job.wanted for job in view.live()):
+            times.append(view.now_s + self.look_s)
+        if times:
+            draft.wake_at(min(times))
+
+
+def _trials(memory: _Memory, job: JobView) -> list[Trial]:
+    trial = memory.groups.get(job.spec.group, {}).get(job.id)
+    return [] if trial is None else [trial]
+
+
+def _awaits(job: JobView, now_s: float) -> Reason:
+    return Reason(
+        code=ReasonCode.WAITING_FOR_TRIALS,
+        since_s=now_s,
+        asked=job.loss,
+        unit="loss",
+        unblocks=f"other trials of {job.spec.group} report theirs",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A view without the `hidden` jobs: who is hidden has left, who is shown again has entered.
+
+    `before` are those that were hidden at the last plan.
+    """
+
+    view: View
+    hidden: Mapping[str, None]
+    before: Mapping[str, None]
+    woke: bool
+
+    @property
+    def now_s(self) -> float:
+        return self.view.now_s
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        return self.view.memory
+
+    def live(self) -> Sequence[JobView]:
+        return [job for job in self.view.live() if job.id not in self.hidden]
+
+    def entered(self) -> Sequence[JobView]:
+        known = {job.id for job in self.view.entered()}
+        return [job for job in self.live() if job.id in known or job.id in self.before]
+
+    def left(self) -> Sequence[JobView]:
+        entered = {job.id for job in self.view.entered()}
+        gone = [job for job in self.view.left() if job.id not in self.before]
+        hidden = [
+            job
+            for job in self.view.live()
+            if job.id in self.hidden and job.id not in self.before and job.id not in entered
+        ]
+        return [*gone, *hidden]
+
+    def gpus_per_node(self) -> NDArray[np.int64]:
+        return self.view.gpus_per_node()
+
+    def usable(self) -> NDArray[np.bool_]:
+        return self.view.usable()
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        return self.view.nodes()
+
+    @property
+    def stopped(self) -> Mapping[str, float]:
+        return self.view.stopped
+
+    def computed(self, kind: str) -> Computed | None:
+        return self.view.computed(kind)
+
+
+class _Wakes:
+    """A draft that keeps wake-ups back; everything else goes through."""
+
+    def __init__(self, draft: Draft, memory: _Memory) -> None:
+        self._draft, self._memory = draft, memory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._draft, name)
+
+    def wake_at(self, at_s: float) -> None:
+        """Remember when the scheduler below wants to be called."""
+        self._memory.wake_s = at_s
