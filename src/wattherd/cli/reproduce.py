@@ -26,6 +26,8 @@ PAPERS = (
     "gavel-osdi20",
     "muri-sigcomm22",
     "tiresias-nsdi19",
+    "hkbu-dvfs",
+    "aiturbo-hpdc21",
 )
 
 

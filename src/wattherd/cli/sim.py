@@ -13,6 +13,7 @@ from wattherd.cli.options import command_line, output_option, parse_policies, pa
 from wattherd.cli.progress import tracked
 from wattherd.cli.sim_compare import compare
 from wattherd.cli.sim_explain import explain
+from wattherd.cli.sim_mix import mix
 from wattherd.cli.sim_replay import replay
 from wattherd.cli.sim_run import run
 from wattherd.errors import UserError
@@ -32,6 +33,7 @@ sim.add_command(run)
 sim.add_command(replay)
 sim.add_command(explain)
 sim.add_command(compare)
+sim.add_command(mix)
 
 
 @sim.command("pack")

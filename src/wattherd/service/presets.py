@@ -26,10 +26,12 @@ from wattherd.runtime.sim.application_plant import RESTART_S, SLICE_S, Applicati
 from wattherd.runtime.sim.duration_plant import DurationPlant
 from wattherd.runtime.sim.event_charged_plant import EventChargedPlant
 from wattherd.runtime.sim.gavel_plant import GavelPlant
+from wattherd.runtime.sim.ps_plant import RESTART_S as PS_RESTART_S
 from wattherd.runtime.sim.speed import SpeedAt
 from wattherd.service.given import Given, Scheduler, SchedulerOf, plain
 from wattherd.service.ordered import Manner, in_turn, ordered, preemptive
 from wattherd.service.pollux import POLLUX
+from wattherd.service.ps_schedulers import PS_SCHEDULERS, ps_plant
 from wattherd.service.schedulers import GENERAL
 from wattherd.service.workloads import Jobs
 from wattherd.spelling import hint_for
@@ -168,6 +170,13 @@ PRESETS: Mapping[str, Preset] = {
             ),
             "tiresias@yarn": plain(lambda _: preemptive(_NSDI_YARN, LeastAttained()), rigid=True),
         },
+    ),
+    "aiturbo-hpdc21": Preset(
+        about="parameter-server jobs of modelled speed and loss, 30 s restarts (AITurbo, HPDC'21)",
+        round_s=None,
+        restart_s=PS_RESTART_S,
+        plant=ps_plant,
+        schedulers=PS_SCHEDULERS,
     ),
     "none": Preset(
         about="known durations, plans at every event, restarts are free unless you say otherwise",

@@ -12,6 +12,7 @@ from wattherd.estimate.application import Application
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.job import JobSpec
 from wattherd.spelling import hint_for
+from wattherd.workload.ps_jobs import PsWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +22,16 @@ class Jobs:
     specs: tuple[JobSpec, ...]
     applications: Mapping[str, Application] = field(default_factory=dict)
     throughputs: ThroughputTable | None = None
+    ps: PsWorkload | None = None
 
 
 PROFILED = ("pollux", "sia", "gavel")
 """Formats whose jobs run as measured profiles say."""
 TIMED = ("native", "muri", "tiresias", "philly", "elasticflow", "chronus", "pai")
 """Formats whose jobs say how long they run."""
-FORMATS = (*PROFILED, *TIMED)
+MODELLED = "aiturbo"
+"""The format whose jobs run as their model does; its profiles are optional."""
+FORMATS = (*PROFILED, *TIMED, MODELLED)
 
 
 def read_workload(kind: str, jobs: Path, profiles: Path | None) -> Jobs:
@@ -36,11 +40,14 @@ def read_workload(kind: str, jobs: Path, profiles: Path | None) -> Jobs:
     Raises:
         UserError: unknown format, missing profiles, or bad content.
     """
-    from wattherd.workload import gavel, pollux
+    from wattherd.workload import aiturbo_jobs, gavel, pollux
 
     if kind in TIMED:
         reader = import_module(f"wattherd.workload.{kind}")
         return Jobs(specs=reader.read_jobs(jobs))
+    if kind == MODELLED:
+        workload = aiturbo_jobs.read_jobs(jobs, profiles)
+        return Jobs(specs=workload.specs, ps=workload)
     known = read_profiles(kind, profiles)
     if known.throughputs is not None:
         return replace(known, specs=gavel.read_jobs(jobs, known.throughputs))
@@ -58,7 +65,7 @@ def read_profiles(kind: str, profiles: Path | None) -> Jobs:
 
     if kind not in FORMATS:
         raise UserError(f"unknown format {kind!r}", field="--format", hint=hint_for(kind, FORMATS))
-    if kind in TIMED:
+    if kind in TIMED or kind == MODELLED:
         return Jobs(specs=())
     if profiles is None:
         raise UserError("the format needs profiles", field="--profiles", hint="--profiles PATH")

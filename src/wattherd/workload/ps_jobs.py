@@ -92,7 +92,8 @@ CPU_SLOWER = 30.0
 STEP_NOISE = 0.05
 MOST_WORKERS, MOST_SERVERS, MOST_CORES, MOST_GPUS = 8, 8, 16, 4
 """How far jobs scale: workers, servers, cores per task, GPUs per worker."""
-_PARTS = 128
+PARTS = 128
+"""Values of noise over a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,21 +222,22 @@ def _job(
     steps = max(seconds / speed.step_s(shape), 1.0)
     loss = _loss(chance, steps, tells=tells)
     truth = PsJob(id=name, speed=speed, steps=steps, loss=loss, run_noise=tuple(noise.tolist()))
-    end = loss.curve.loss(steps)
-    target = end if tells else end * float(chance.uniform(0.5, 1.0))
-    most = steps * float(chance.uniform(1.2, 5.0))
+    # Everything is drawn in every mix, so that a job differs between mixes in its loss alone.
+    cut, wanted, epoch = chance.uniform(0.5, 1.0), chance.uniform(1.2, 5.0), chance.random()
+    target = loss.curve.loss(steps) * (1.0 if tells else cut)
+    most, epoch_s = steps * wanted, float(_quantiles(EPOCHS_S, epoch))
     spec = JobSpec(
         id=name,
         submit_s=at_s,
-        roles=_roles(shape),
+        roles=roles_of(shape),
         profile=network.name,
         batch_size=speed.batch,
     )
-    epoch_s = float(_quantiles(EPOCHS_S, chance.random()))
     return spec, truth, target, most, max(epoch_s / speed.step_s(shape), 1.0)
 
 
-def _roles(shape: Shape) -> tuple[TaskRole, ...]:
+def roles_of(shape: Shape) -> tuple[TaskRole, ...]:
+    """Workers and servers as asked for, and how far they scale."""
     gpus = shape.gpus // shape.workers
     worker = TaskRole(
         name="worker",
@@ -314,15 +316,15 @@ def _loss(chance: np.random.Generator, steps: float, *, tells: bool) -> TrueLoss
         curve=curve,
         steps=steps,
         tells_from=tells_from,
-        slow=tuple(_slow(chance).tolist()),
-        quick=tuple(chance.standard_normal(_PARTS).tolist()),
+        slow=tuple(slow_noise(chance).tolist()),
+        quick=tuple(chance.standard_normal(PARTS).tolist()),
         drops=tuple(drops.tolist()),
     )
 
 
-def _slow(chance: np.random.Generator) -> Floats:
+def slow_noise(chance: np.random.Generator) -> Floats:
     """A stationary walk: nine tenths of each value stay in the next."""
-    values = chance.standard_normal(_PARTS)
-    for at in range(1, _PARTS):
+    values = chance.standard_normal(PARTS)
+    for at in range(1, PARTS):
         values[at] = 0.9 * values[at - 1] + np.sqrt(1 - 0.81) * values[at]
     return values

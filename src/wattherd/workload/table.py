@@ -30,6 +30,7 @@ class Layout:
     kind: str
     required: tuple[str, ...]
     optional: tuple[str, ...] = field(default=())
+    separator: str = ","
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -51,7 +52,7 @@ def rows(
     if line_count(path, stop_after=MAX_ROWS + 1) > MAX_ROWS + 1:
         raise _too_many(str(path))
     with opened(path) as stream:
-        lines = _csv_rows(_lines(stream, path), path)
+        lines = _csv_rows(_lines(stream, path), path, layout.separator)
         _, header = next(lines, (0, []))
         pick = _picker(_named(header, layout, path), layout, others, path)
         count = 0
@@ -84,8 +85,8 @@ def _lines(stream: BinaryIO, path: Path) -> Iterator[str]:
             ) from None
 
 
-def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(lines, strict=True)
+def _csv_rows(lines: Iterator[str], path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, strict=True, delimiter=separator)
     try:
         for row in reader:
             if row:

@@ -44,9 +44,10 @@ THRESHOLDS = (30.0, 180.0)
 ADAPT_S = 240.0
 LOOK_S = 60.0
 """How often jobs are looked at for having turned predictable; their reports come no faster."""
-KAPPA_OF_RATIO = 10 * 4 / 57
-"""Published: a GPU counts as 10 cores where there are 57 cores for 4 GPUs. The price follows how
-scarce cores are: the same share of the cluster's cores per GPU."""
+KAPPA_OF_RATIO = 0.5
+"""A GPU's price in cores, over the cluster's cores per GPU. Published: 10 where there are 57 cores
+for 4 GPUs, 0.7. A lower price leaves fewer cores idle beside each GPU (docs/concepts/aiturbo.md has
+what it costs)."""
 FIRST_LEVEL = 9000.0
 """Attained service up to which jobs are alike: 5 minutes of 4 GPUs and 16 cores."""
 YOUNG_S = 1800.0

@@ -6,8 +6,8 @@ go first where not all fit (the paper does not say; its goal is the sum of compl
 one task at a time goes to the job whose remaining time it shortens most per dominant share of the
 cluster, until nobody gains. Where a loss curve shows no end, or one beyond the epochs that were
 asked for, twenty more epochs are taken, as in the authors' public code. Gains of jobs with few
-reports are damped, since their fit is poor (section 4.1). A job whose shape changes is restarted;
-the public code restarts all.
+reports are damped, since their fit is poor (section 4.1). A job whose shape changes is restarted
+(the public code restarts all). A cluster that has become idle does not wait for the interval to end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class OptimusEstimated:
         self.foresight.forget({job.id: job for job in jobs}, memory.seen)
         for job in jobs:
             self.foresight.note(job, memory.seen)
-        if view.now_s >= memory.planned_s + self.interval_s:
+        idle = not any(job.wanted for job in jobs)
+        if idle or view.now_s >= memory.planned_s + self.interval_s:
             memory.planned_s = view.now_s
             self._place(view, draft, self._sizes(view, memory, jobs))
         if jobs:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from wattherd.errors import UserError
 from wattherd.service.reproduce import (
+    aiturbo_hpdc21,
     fgd_atc23,
     gavel_osdi20,
     hkbu_dvfs,
@@ -76,6 +77,7 @@ PAPERS: Mapping[str, Compare] = {
     "muri-sigcomm22": _traces("muri", muri_sigcomm22.SUITE.compare),
     "tiresias-nsdi19": _traces("tiresias", tiresias_nsdi19.SUITE.compare),
     "hkbu-dvfs": _traces("hkbu_dvfs", hkbu_dvfs.compare),
+    "aiturbo-hpdc21": _traces("aiturbo", aiturbo_hpdc21.compare),
 }
 
 
