@@ -19,7 +19,7 @@ _Key = tuple[int, int, PowerCurve]
 
 @dataclass(slots=True)
 class _Class:
-    """Jobs with one ask, in order of submission, and the caps (W) they were given last (0: none)."""
+    """Jobs with one ask, in order of submission, and the caps (W) given last (0: none)."""
 
     ask: Ask
     numbers: list[int] = field(default_factory=list)

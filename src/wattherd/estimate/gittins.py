@@ -34,8 +34,8 @@ def gittins_index(samples: Sequence[float]) -> GittinsIndex:
     """The table for historic `samples` of service, all of them above zero."""
     services = np.sort(np.asarray(samples, dtype=np.float64))
     if len(services) > MOST_SAMPLES:
-        ranks = np.linspace(0, len(services) - 1, MOST_SAMPLES)
-        services = services[np.round(ranks).astype(np.int64)]
+        middles = (np.arange(MOST_SAMPLES) + 0.5) / MOST_SAMPLES
+        services = services[(middles * len(services)).astype(np.int64)]
     sums = np.concatenate(([0.0], np.cumsum(services)))
     served = np.concatenate(([0.0], services[:-1]))
     indices = [_best(services, sums, float(one)) for one in served]

@@ -8,14 +8,13 @@ are reserved (Feitelson and Weil, IPPS'98; Lifka's EASY).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.policy.contract import Draft, Share, View
-from wattherd.policy.schedule.lineup import Lineup
 from wattherd.policy.schedule.orders import Standing
 from wattherd.policy.schedule.placements import Place
 from wattherd.policy.schedule.shares import whole_tasks
@@ -28,10 +27,12 @@ class Reservation:
     at_s: float
     spare: NDArray[np.int64]
 
-    def allows(self, standing: Standing, shares: Sequence[Share], now_s: float) -> bool:
-        """Whether a job may start on `shares` now; if it stays past the time, its part is used."""
-        if now_s + standing.pause_s + standing.left_s <= self.at_s:
-            return True
+    def ends_before(self, standing: Standing, now_s: float) -> bool:
+        """Whether a job that starts now is through in time."""
+        return now_s + standing.pause_s + standing.left_s <= self.at_s
+
+    def take(self, standing: Standing, shares: Sequence[Share]) -> bool:
+        """Let a job stay on `shares` past the time, if they are spare then."""
         roles = standing.job.spec.roles
         needs = [(share.node, share.tasks * roles[share.role].gpu_count) for share in shares]
         if any(self.spare[node] < gpus for node, gpus in needs):
@@ -42,9 +43,9 @@ class Reservation:
 
 
 def reserve(
-    standing: Standing, view: View, draft: Draft, lineup: Lineup, place: Place
+    standing: Standing, view: View, draft: Draft, running: Iterable[Standing], place: Place
 ) -> Reservation:
-    """The reservation for a job that does not fit now.
+    """The reservation for a job that does not fit beside those who are `running`.
 
     A job that would not fit even then (another resource than its first role's is short) reserves
     nothing: everybody may pass it.
@@ -52,7 +53,7 @@ def reserve(
     now_s, role = view.now_s, standing.job.spec.roles[0]
     gpus, free, room = view.gpus_per_node(), draft.free_gpus(), draft.room(standing.job)
     whole, each = whole_tasks(role, gpus, room), max(role.gpu_count, 1)
-    for end_s, one in _ends(lineup, now_s):
+    for end_s, one in _ends(running, now_s):
         for allocation in one.job.wanted:
             free[allocation.node] += len(allocation.gpus)
             room[allocation.node] += len(allocation.gpus) // each
@@ -64,10 +65,12 @@ def reserve(
     return Reservation(math.inf, gpus.copy())
 
 
-def _ends(lineup: Lineup, now_s: float) -> list[tuple[float, Standing]]:
-    """Running jobs by expected end."""
-    ends = [
-        (max(now_s, one.works_from_s) + one.remaining_s(now_s), one)
-        for one in lineup.running.values()
-    ]
+def _ends(running: Iterable[Standing], now_s: float) -> list[tuple[float, Standing]]:
+    """Jobs by expected end; some may only start now."""
+    ends = [(_works_s(one, now_s) + one.remaining_s(now_s), one) for one in running]
     return sorted(ends, key=lambda end: (end[0], end[1].job.number))
+
+
+def _works_s(standing: Standing, now_s: float) -> float:
+    """From when on it works, now or later."""
+    return max(now_s, standing.works_from_s) if standing.running else now_s + standing.pause_s

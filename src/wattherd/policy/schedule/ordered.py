@@ -17,9 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.schedule.backfill import Reservation, reserve
@@ -27,7 +24,7 @@ from wattherd.policy.schedule.lineup import Heads, Lineup, Rules
 from wattherd.policy.schedule.orders import Standing
 from wattherd.policy.schedule.placements import Place, consolidated
 from wattherd.policy.schedule.repack import Trial, admit_anew
-from wattherd.policy.schedule.shares import shares_of, whole_tasks
+from wattherd.policy.schedule.shares import Ints, shares_of, whole_tasks
 
 MEMORY = "ordered"
 
@@ -83,7 +80,7 @@ class _Cycle:
     view: View
     draft: Draft
     lineup: Lineup
-    whole: NDArray[np.int64] = field(init=False)
+    whole: Ints = field(init=False)
     heads: Heads = field(init=False)
     started: list[Standing] = field(default_factory=list)
     victims: dict[str, Standing] = field(default_factory=dict)
@@ -119,15 +116,19 @@ class _Cycle:
 
     def _start(self, standing: Standing) -> bool:
         """Start it where it fits now."""
-        shares = self._place(standing)
+        reservation, within = self.reservation, None
+        stays = reservation is not None and not reservation.ends_before(standing, self.view.now_s)
+        if reservation is not None and stays:
+            within = reservation.spare
+        shares = self._place(standing, within)
         if shares is None:
             return False
-        if self.reservation and not self.reservation.allows(standing, shares, self.view.now_s):
+        if reservation is not None and stays and not reservation.take(standing, shares):
             return False
         return self._give(standing, shares)
 
-    def _place(self, standing: Standing) -> list[Share] | None:
-        return shares_of(standing.job, self.draft, self.planner.place, self.whole)
+    def _place(self, standing: Standing, within: Ints | None = None) -> list[Share] | None:
+        return shares_of(standing.job, self.draft, self.planner.place, self.whole, within)
 
     def _give(self, standing: Standing, shares: Sequence[Share]) -> bool:
         """Start it, unless the guard refuses; its reason then stands."""
@@ -154,9 +155,8 @@ class _Cycle:
     def _reserve(self, standing: Standing) -> None:
         """The first one that does not fit gets a reservation; all after it respect it."""
         if self.reservation is None:
-            self.reservation = reserve(
-                standing, self.view, self.draft, self.lineup, self.planner.place
-            )
+            running = [*self.lineup.running.values(), *self.started]
+            self.reservation = reserve(standing, self.view, self.draft, running, self.planner.place)
 
     def _preempt_for(self, standing: Standing) -> bool:
         """Take devices from the last jobs in order, no more of them than are needed."""

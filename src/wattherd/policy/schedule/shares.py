@@ -17,10 +17,17 @@ def whole_tasks(role: TaskRole, gpus: Ints, room: Ints) -> Ints:
     return gpus // role.gpu_count if role.gpu_count else room
 
 
-def shares_of(job: JobView, draft: Draft, place: Place, gpus: Ints) -> list[Share] | None:
-    """Shares for a job at its full width where it fits now, or None; `gpus` of each usable node."""
+def shares_of(
+    job: JobView, draft: Draft, place: Place, gpus: Ints, within: Ints | None = None
+) -> list[Share] | None:
+    """Shares for a job at its full width where it fits now, or None; `gpus` of each usable node.
+
+    Its first role stays `within` so many GPUs of each node, if given.
+    """
     spec = job.spec
     room = draft.room(job)
+    if within is not None and spec.roles[0].gpu_count:
+        room = np.minimum(room, within // spec.roles[0].gpu_count)
     shares = place(room, whole_tasks(spec.roles[0], gpus, room), spec.roles[0].count)
     if shares is None or len(spec.roles) == 1:
         return shares
