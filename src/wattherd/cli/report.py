@@ -20,7 +20,7 @@ import click
     help="html is the page; the others write each plot to a file of its own.",
 )
 def report(*, directory: Path, out: Path | None, formats: tuple[str, ...]) -> None:
-    """Turn the run directory DIRECTORY into one self-contained HTML page."""
+    """Turn DIRECTORY, written by `sim run` or `sim pack` --out, into one self-contained page."""
     from wattherd.report.page import write_report
 
     for path in write_report(directory, out=out, formats=formats):

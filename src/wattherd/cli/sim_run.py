@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.schedule import Result
+    from wattherd.service.schedule import Result, Setting
+    from wattherd.store.run_dir import RunDir
     from wattherd.workload.scenario import Scenario
 
 SCHEMA = "wattherd.sim/1"
@@ -28,6 +30,7 @@ _SHOWN = 3
 @click.option("--jobs", type=click.Path(path_type=Path), help="Job file.")
 @click.option("--format", "kind", default="pollux", show_default=True, help="Its format.")
 @click.option("--profiles", type=click.Path(path_type=Path), help="Profiles the format needs.")
+@click.option("--power-profiles", type=click.Path(path_type=Path), help="Measured power (CSV).")
 @click.option("--cluster", default="16x4:T4", show_default=True, metavar="16x4:T4|V100M16=8,…")
 @click.option("--preset", default="pollux-osdi21", show_default=True, help="Job model and rounds.")
 @click.option("--policy", default="tiresias", show_default=True, metavar="A,B,…")
@@ -70,11 +73,12 @@ def run(
     chosen = _scenario(scenario, changes, context, given)
     budget, power = chosen.budgets[0], chosen.power[0]
     setting = setting_of(chosen, budget=budget, power=power, record=log)
+    setting = replace(setting, history=out is not None)
     for name in chosen.policies:
         setting.preset.scheduler(name, setting.given)
     runs = (simulate(setting, name) for name in chosen.policies)
     results = list(tracked(runs, len(chosen.policies), "simulating"))
-    document = _document(chosen, results)
+    document = _document(chosen, setting, results)
     if out:
         _keep(out, document, results)
         if log:
@@ -121,7 +125,7 @@ def _apply(document: dict[str, Any], option: str, value: Any) -> None:
     """Set the field of a scenario that an option stands for."""
     jobs = document.setdefault("jobs", {}) if option in _OF_JOBS else {}
     match option:
-        case "jobs" | "profiles":
+        case "jobs" | "profiles" | "power_profiles":
             jobs[_OF_JOBS[option]] = str(Path(value).absolute())
         case "kind":
             jobs[_OF_JOBS[option]] = value
@@ -135,12 +139,18 @@ def _apply(document: dict[str, Any], option: str, value: Any) -> None:
             document[option] = value
 
 
-_OF_JOBS = {"jobs": "file", "kind": "format", "profiles": "profiles"}
+_OF_JOBS = {
+    "jobs": "file",
+    "kind": "format",
+    "profiles": "profiles",
+    "power_profiles": "power_profiles",
+}
 
 
-def _document(scenario: Scenario, results: Sequence[Result]) -> dict[str, object]:
+def _document(scenario: Scenario, setting: Setting, results: Sequence[Result]) -> dict[str, object]:
     from wattherd import __version__
 
+    nodes = setting.given.cluster.nodes
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -149,6 +159,11 @@ def _document(scenario: Scenario, results: Sequence[Result]) -> dict[str, object
         "format": scenario.jobs.format,
         "profiles": scenario.jobs.profiles,
         "cluster": scenario.cluster,
+        "capacity": {
+            "nodes": len(nodes),
+            "gpus": sum(node.gpu_count for node in nodes),
+            "cpus": sum(node.cpu_milli for node in nodes) / 1000,
+        },
         "preset": scenario.preset,
         "budget": scenario.budgets[0],
         "power": scenario.power[0],
@@ -165,7 +180,20 @@ def _keep(out: Path, document: Mapping[str, object], results: Sequence[Result]) 
     for result in results:
         rows = job_rows(result.outcomes)
         directory.write_csv(f"jobs-{result.policy}.csv", JOB_COLUMNS, rows)
+        _keep_history(directory, result)
     click.echo(f"wrote {directory.write_json('sim.json', document)}", err=True)
+
+
+def _keep_history(directory: RunDir, result: Result) -> None:
+    """Who held what, and how much of everything was in use, over time."""
+    from wattherd.runtime.sim import levels, stretches
+
+    if result.stretches is not None:
+        rows = result.stretches.rows()
+        directory.write_csv(f"runs-{result.policy}.csv", stretches.COLUMNS, rows)
+    if result.levels is not None:
+        rows = result.levels.rows()
+        directory.write_csv(f"power-{result.policy}.csv", levels.COLUMNS, rows)
 
 
 def _keep_log(out: Path, results: Sequence[Result]) -> None:

@@ -6,7 +6,7 @@ sorting and hiding of policies. The same input gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from wattherd.report.export import write_plots
 from wattherd.report.finals import FinalCluster, final_clusters
 from wattherd.report.findings import findings
 from wattherd.report.runs import Run, RunSet, Source, TraceRuns, load_runs
+from wattherd.report.schedule_page import render_sim, series_count, sim_plots
+from wattherd.report.schedule_runs import holds_sim, load_sim
 from wattherd.report.svg import Frame, tick_label
 
 FORMATS = ("html", "svg", "png", "pdf")
@@ -37,7 +39,8 @@ def write_report(
     """Write the report of a run directory and return the files written.
 
     Args:
-        directory: what `wattherd sim pack --out` wrote, or a directory of such directories.
+        directory: what `wattherd sim run --out` or `wattherd sim pack --out` wrote, or a directory
+            of directories of the latter.
         out: the page to write, `DIR/report.html` by default; an existing directory is allowed.
             Plots go into the folder `NAME-plots` beside it.
         formats: any of html, svg, png and pdf; the last two need the extra `plot`.
@@ -47,14 +50,14 @@ def write_report(
             the output cannot be written.
     """
     _check_formats(formats)
-    runs = load_runs(directory)
+    content = _sim_content(directory) if holds_sim(directory) else _pack_content(directory)
     page = _page_path(directory, out)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        written = [_write_page(runs, page)] if "html" in formats else []
+        written = [_write_page(content, page)] if "html" in formats else []
         pictures = [name for name in dict.fromkeys(formats) if name != "html"]
         folder = page.with_name(f"{page.stem}-plots")
-        return written + (write_plots(all_charts(runs), _count(runs), folder, pictures))
+        return written + write_plots(content.plots, content.series, folder, pictures)
     except OSError as problem:
         where = str(problem.filename or page)
         raise UserError(f"cannot be written: {problem.strerror}", where=where) from None
@@ -74,13 +77,31 @@ def _page_path(directory: Path, out: Path | None) -> Path:
     return out / "report.html" if out.is_dir() else out
 
 
-def _write_page(runs: RunSet, page: Path) -> Path:
-    page.write_text(render_page(runs), encoding="utf-8", errors="replace")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """What a report consists of; `html` makes the page when it is wanted."""
+
+    html: Callable[[], str]
+    plots: Mapping[str, Chart]
+    series: int
+
+
+def _pack_content(directory: Path) -> _Content:
+    runs = load_runs(directory)
+    series = theme.series_count(theme.series_numbers(runs.policies))
+    return _Content(html=lambda: render_page(runs), plots=all_charts(runs), series=series)
+
+
+def _sim_content(directory: Path) -> _Content:
+    found = load_sim(directory)
+    return _Content(
+        html=lambda: render_sim(found), plots=sim_plots(found), series=series_count(found)
+    )
+
+
+def _write_page(content: _Content, page: Path) -> Path:
+    page.write_text(content.html(), encoding="utf-8", errors="replace")
     return page
-
-
-def _count(runs: RunSet) -> int:
-    return theme.series_count(theme.series_numbers(runs.policies))
 
 
 def all_charts(runs: RunSet) -> dict[str, Chart]:

@@ -36,11 +36,13 @@ _PAGE_LIGHT = {
     "page": "#f6f7f9", "card": "#ffffff", "ink": "#1d2127", "muted": "#5a626d",
     "faint": "#e4e7eb", "edge": "#c9ced6", "accent": "#00629a", "best": "#e3f3ec",
     "best-ink": "#00573f", "warn": "#fff4dc", "cpu": "#e69f00",
+    "busy": "#4d83ad", "limit": "#b3261e",
 }  # fmt: skip
 _PAGE_DARK = {
     "page": "#14171b", "card": "#1c2026", "ink": "#e9ecf0", "muted": "#a3acb8",
     "faint": "#2d333b", "edge": "#454d58", "accent": "#6db8ec", "best": "#173a30",
     "best-ink": "#8fe3c6", "warn": "#3a3017", "cpu": "#edb437",
+    "busy": "#5f8fb8", "limit": "#ff8a80",
 }  # fmt: skip
 _HEAT_LIGHT = ("#dde4ec", "#0b4f82")
 _HEAT_DARK = ("#2b323b", "#7cc4f4")

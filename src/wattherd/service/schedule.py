@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.watts import prior
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.work import by_application
@@ -19,11 +18,13 @@ from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Unifor
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
 from wattherd.runtime.sim.collector import Collector, Outcome
+from wattherd.runtime.sim.levels import Levels
 from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.runtime.sim.meter import EnergyMeter
 from wattherd.runtime.sim.speed import by_curve
+from wattherd.runtime.sim.stretches import Stretches
 from wattherd.runtime.sim.usage import UsageMeter
-from wattherd.runtime.sim.world import Recording, World
+from wattherd.runtime.sim.world import Recording, Watcher, World
 from wattherd.service.given import Given, Scheduler
 from wattherd.service.presets import Preset
 from wattherd.service.schedule_summary import summary
@@ -54,7 +55,7 @@ class Setting:
 
     `faults` are events beside submissions and the budget: lost nodes, stopped queues. Nodes sleep
     where there is a `sleep` policy; `switch` says what that takes. Nothing is simulated beyond
-    `until_s`.
+    `until_s`. `record` keeps every event and command, `history` what was in use when.
     """
 
     preset: Preset
@@ -66,6 +67,7 @@ class Setting:
     switch: SwitchTimes = field(default_factory=SwitchTimes)
     until_s: float = math.inf
     record: bool = False
+    history: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,8 @@ class Result:
     outcomes: list[Outcome]
     meter: EnergyMeter = field(repr=False)
     recording: Recording = field(repr=False)
+    levels: Levels | None = field(default=None, repr=False)
+    stretches: Stretches | None = field(default=None, repr=False)
 
 
 def simulate(setting: Setting, policy: str) -> Result:
@@ -84,15 +88,19 @@ def simulate(setting: Setting, policy: str) -> Result:
     given, preset = setting.given, setting.preset
     scheduler = preset.scheduler(policy, given)
     core = Core(core_config(setting, scheduler))
-    speed_at = by_curve(given.cluster, prior)
+    speed_at = by_curve(given.cluster, given.curve_of)
     plant = preset.plant(given.jobs, given.cluster, speed_at, preset.restart_s)
     meter = EnergyMeter(core, restart_s=preset.restart_s, boot_j=setting.switch.wake_j)
     collector, usage = Collector(core), UsageMeter(core, given.jobs.specs)
+    levels, stretches = Levels(core, meter), Stretches(core)
+    watchers: list[Watcher] = [meter, collector, usage]
+    if setting.history:
+        watchers += [levels, stretches]
     world = World(
         core,
         plant,
         _events(setting, scheduler),
-        watchers=[meter, collector, usage],
+        watchers=watchers,
         record=setting.record,
         computers=scheduler.computers,
         switch=setting.switch,
@@ -102,7 +110,15 @@ def simulate(setting: Setting, policy: str) -> Result:
     cpu_s = time.process_time() - began
     outcomes = list(collector.outcomes.values())
     row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
-    return Result(policy=policy, row=row, outcomes=outcomes, meter=meter, recording=recording)
+    return Result(
+        policy=policy,
+        row=row,
+        outcomes=outcomes,
+        meter=meter,
+        recording=recording,
+        levels=levels if setting.history else None,
+        stretches=stretches if setting.history else None,
+    )
 
 
 def _alone_s(given: Given) -> dict[str, float]:
@@ -121,6 +137,7 @@ def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:
         quota=scheduler.quota,
         round_s=setting.preset.round_s,
         power=power_policy(setting.power),
+        curve_of=setting.given.curve_of,
         sleep=setting.sleep,
     )
 

@@ -70,13 +70,24 @@ class EnergyMeter:
         self._free_w = watts.free_w - self._waking_w - _idle_w(cluster, rest.asleep)
         if watts.budget_w != self._budget_w:
             self._budget_w, self._budget_since_s = watts.budget_w, now_s
-        point = (self._draw_w, self._budget_w)
+        point = (self.draw_w, self._budget_w)
         if not self.trace or self.trace[-1][1:] != point:
             self.trace.append((now_s, *point))
 
     @property
-    def _draw_w(self) -> float:
+    def run_w(self) -> float:
+        """What running jobs draw now."""
+        return self._run_w
+
+    @property
+    def draw_w(self) -> float:
+        """What everything draws now."""
         return self._run_w + self._free_w + self._waking_w
+
+    @property
+    def budget_w(self) -> float | None:
+        """The budget in force, None without one."""
+        return self._budget_w
 
     def _integrate(self, seconds: float) -> None:
         if seconds <= 0:
@@ -85,7 +96,7 @@ class EnergyMeter:
         self.run_j.append(self._run_w * seconds)
         if self._waking_w:
             self.wake_j.append(self._waking_w * seconds)
-        above_w = self._draw_w - self._budget_w if self._budget_w is not None else 0.0
+        above_w = self.draw_w - self._budget_w if self._budget_w is not None else 0.0
         late_s = self._at_s + seconds - (self._budget_since_s + self.reaction_s)
         if above_w > 1e-6 and late_s > 0:
             self.over_budget_s += min(seconds, late_s)

@@ -1,0 +1,87 @@
+"""The page of a simulated run: results, completion times, use and power over time, every job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from wattherd import __version__
+from wattherd.report import theme
+from wattherd.report.charts import NARROW, WIDE, Chart, DataTable
+from wattherd.report.schedule_charts import policy_charts, sim_charts
+from wattherd.report.schedule_runs import SimRun
+from wattherd.report.schedule_table import COLUMNS, sim_findings, table_rows
+from wattherd.report.svg import Frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A plot as the template wants it: SVG text for wide and for narrow screens."""
+
+    title: str
+    caption: str
+    wide: Markup
+    narrow: Markup
+    table: DataTable | None
+
+
+def series_count(found: SimRun) -> int:
+    """How many series the style sheet must describe."""
+    return theme.series_count(theme.series_numbers(found.policies))
+
+
+def sim_plots(found: SimRun) -> dict[str, Chart]:
+    """Every plot by file name."""
+    numbers = theme.series_numbers(found.policies)
+    charts = [*sim_charts(found, numbers)]
+    charts += [chart for run in found.runs for chart in policy_charts(found, run)]
+    return {chart.key: chart for chart in charts}
+
+
+def render_sim(found: SimRun) -> str:
+    """The whole page as text; the same input gives the same bytes."""
+    numbers = theme.series_numbers(found.policies)
+    figures = [run.figures for run in found.runs]
+    environment = Environment(
+        loader=PackageLoader("wattherd.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("schedule.html.j2").render(
+        version=__version__,
+        style=Markup(theme.page_rules(series_count(found))),  # noqa: S704 - our own text
+        script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
+        numbers=numbers,
+        sim=found.sim,
+        jobs=max(one.jobs for one in figures),
+        source=Path(found.sim.jobs).name,
+        columns=COLUMNS,
+        figures=figures,
+        cells=table_rows(figures),
+        findings=sim_findings(figures),
+        shared=[_figure(chart, f"all-{chart.key}") for chart in sim_charts(found, numbers)],
+        policies=[
+            (run.policy, [_figure(chart, f"p{at}-{chart.key}") for chart in charts])
+            for at, run in enumerate(found.runs)
+            if (charts := policy_charts(found, run))
+        ],
+    )
+
+
+def _figure(chart: Chart, key: str) -> Figure:
+    return Figure(
+        title=chart.title,
+        caption=chart.caption,
+        wide=_markup(chart, WIDE, f"{key}-w"),
+        narrow=_markup(chart, NARROW, f"{key}-n"),
+        table=chart.table,
+    )
+
+
+def _markup(chart: Chart, frame: Frame, key: str) -> Markup:
+    return Markup(chart.draw(frame, key).render())  # noqa: S704 - the SVG writer escapes

@@ -1,0 +1,122 @@
+"""The table and the sentences at the head of the report of a simulated run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wattherd.report.schedule_pareto import front
+from wattherd.report.schedule_runs import Figures
+from wattherd.report.svg import tick_label
+from wattherd.report.table import NONE, Cell
+from wattherd.units import show_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Its heading, unit, figure and how that is printed; `lower` None is not judged."""
+
+    head: str
+    unit: str
+    value: Callable[[Figures], float | None]
+    show: Callable[[float], str]
+    lower: bool | None = True
+
+
+def _count(value: float) -> str:
+    return tick_label(value)
+
+
+def _tenth(value: float) -> str:
+    return tick_label(value, 1)
+
+
+COLUMNS = (
+    Column("mean", "completion", lambda one: one.avg_jct_s, show_seconds),
+    Column("median", "completion", lambda one: one.median_jct_s, show_seconds),
+    Column("99 %", "completion", lambda one: one.p99_jct_s, show_seconds),
+    Column("makespan", "", lambda one: one.makespan_s, show_seconds),
+    Column("mean wait", "", lambda one: one.avg_queue_s, show_seconds),
+    Column("GPUs held", "%", lambda one: one.gpu_utilisation_pct, _tenth, lower=False),
+    Column("energy", "MJ", lambda one: one.all_energy_j / 1e6, _tenth),
+    Column("over budget", "s", lambda one: one.over_budget_s, _tenth),
+    Column("restarts", "", lambda one: float(one.restarts), _count, lower=None),
+    Column("preempted", "", lambda one: float(one.preemptions), _count, lower=None),
+    Column("CPU time", "s", lambda one: one.cpu_s, _tenth, lower=None),
+)
+
+
+def table_rows(shown: Sequence[Figures]) -> list[list[Cell]]:
+    """A cell per policy and column of `COLUMNS`; the best of those that finished all is marked."""
+    best = [_best(shown, column) for column in COLUMNS]
+    return [
+        [_cell(one, column, mark) for column, mark in zip(COLUMNS, best, strict=True)]
+        for one in shown
+    ]
+
+
+def _best(shown: Sequence[Figures], column: Column) -> str | None:
+    known = [
+        value
+        for one in shown
+        if one.finished == one.jobs and (value := column.value(one)) is not None
+    ]
+    if column.lower is None or not known:
+        return None
+    best = column.show(min(known) if column.lower else max(known))
+    alike = {NONE if (value := column.value(one)) is None else column.show(value) for one in shown}
+    return best if len(alike) > 1 else None
+
+
+def _cell(one: Figures, column: Column, best: str | None) -> Cell:
+    value = column.value(one)
+    if value is None:
+        return Cell(mean=NONE, sd="", sort=None, best=False)
+    text = column.show(value)
+    marked = text == best and one.finished == one.jobs
+    return Cell(mean=text, sd="", sort=value, best=marked)
+
+
+def sim_findings(shown: Sequence[Figures]) -> list[str]:
+    """What a reader should take away, in a sentence each."""
+    done = [one for one in shown if one.finished == one.jobs and one.avg_jct_s is not None]
+    found = [*_undone(shown), *_fastest(done), *_budget(shown)]
+    best = front(shown)
+    if len(shown) > 1 and best:
+        among = "is" if len(best) == 1 else "are"
+        found.append(f"{_listed(best)} {among} on the Pareto front of completion time and energy.")
+    return found
+
+
+def _undone(shown: Sequence[Figures]) -> list[str]:
+    return [
+        f"{one.policy} finished {tick_label(one.finished)} of {tick_label(one.jobs)} jobs"
+        + (f"; {tick_label(one.rejected)} can never run." if one.rejected else ".")
+        for one in shown
+        if one.finished < one.jobs
+    ]
+
+
+def _fastest(done: Sequence[Figures]) -> list[str]:
+    if not done:
+        return []
+    ordered = sorted(done, key=lambda one: one.avg_jct_s or 0.0)
+    first = ordered[0]
+    text = f"{first.policy} has jobs done in {show_seconds(first.avg_jct_s or 0.0)} on average"
+    if len(ordered) > 1:
+        other = ordered[1]
+        ahead = 100 * (1 - (first.avg_jct_s or 0.0) / (other.avg_jct_s or 1.0))
+        text += f", {tick_label(ahead, 1)} % sooner than {other.policy}, the next"
+    return [text + "."]
+
+
+def _budget(shown: Sequence[Figures]) -> list[str]:
+    over = [one for one in shown if one.over_budget_s > 0]
+    return [
+        f"{one.policy} drew more than the budget for {show_seconds(one.over_budget_s)}."
+        for one in over
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
