@@ -173,6 +173,12 @@ def generate(
 @click.option("--gpus", default=64, show_default=True, help="GPUs that they are to keep busy.")
 @click.option("--load", default=1.0, show_default=True, help="GPU time asked for over what is.")
 @click.option("--widest", default=8, show_default=True, help="GPUs of the widest job.")
+@click.option(
+    "--power-profiles",
+    default="",
+    metavar="A,B,…",
+    help="Measured power profiles that jobs may have.",
+)
 @click.option("--longest", default="12h", show_default=True, help="Limit of run times.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE.csv")
@@ -184,6 +190,7 @@ def generate_training_jobs(
     load: float,
     widest: int,
     longest: str,
+    power_profiles: str,
     seed: int,
     out: Path,
     force: bool,
@@ -198,7 +205,15 @@ def generate_training_jobs(
     if out.exists() and not force:
         raise UserError("exists already", where=str(out), hint="--force overwrites it")
     longest_s = seconds(longest, field="--longest")
-    mix = JobMix(jobs=jobs, gpus=gpus, load=load, widest=widest, longest_s=longest_s)
+    profiles = tuple(name for name in power_profiles.split(",") if name)
+    mix = JobMix(
+        jobs=jobs,
+        gpus=gpus,
+        load=load,
+        widest=widest,
+        longest_s=longest_s,
+        power_profiles=profiles,
+    )
     specs = generate_jobs(mix, seed)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ class JobSpec:
     `width` is the number of tasks of the elastic role (the first one); it runs at `min_width` to
     `max_width` of them. `after` names jobs that must have succeeded first. `duration_s` is how long
     it runs at full width where that is known. `profile` names how fast it is, where that depends on
-    more than time, and `steps` how much there is to train, in the unit of its progress. A job of
+    more than time, `power_profile` what it draws (empty: as any job), and `steps` how much there is to train, in the unit of its progress. A job of
     `weight` 2 is owed twice what one of weight 1 is, where shares are fair.
 
     Raises:
@@ -90,6 +90,7 @@ class JobSpec:
     checkpoint_s: float | None = None
     group: str = ""
     profile: str = ""
+    power_profile: str = ""
     steps: int | None = None
     weight: float = 1.0
     batch_size: int | None = None

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from wattherd.engine.watts import prior
+from wattherd.estimate.power_curve import PowerCurve
 from wattherd.model.cluster import ClusterSpec
+from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.tree import QueueTree, equal_queues
 from wattherd.policy.schedule.hived import Shares
 from wattherd.runtime.sim.world import Computer
 from wattherd.service.workloads import Jobs
+from wattherd.workload.power_profiles import Profiles, built_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,12 @@ class Given:
     seed: int = 1
     queues: QueueTree | None = None
     cells: Cells = Cells()
+    power_profiles: Profiles = field(default_factory=built_in)
+
+    def curve_of(self, spec: JobSpec, gpu_model: str) -> PowerCurve:
+        """A job's power curve: as measured of its profile on that GPU, else the prior."""
+        measured = self.power_profiles.get(spec.power_profile, {}).get(gpu_model)
+        return prior(spec, gpu_model) if measured is None else measured
 
     @property
     def queue_names(self) -> list[str]:

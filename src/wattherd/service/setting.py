@@ -18,10 +18,11 @@ from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.service.given import Cells, Given
 from wattherd.service.presets import preset
 from wattherd.service.schedule import Budget, Setting, power_policy
-from wattherd.service.workloads import read_workload
+from wattherd.service.workloads import Jobs, read_workload
 from wattherd.spelling import hint_for
 from wattherd.units import seconds, watts
 from wattherd.workload.cluster_text import parse_cluster
+from wattherd.workload.power_profiles import Profiles, built_in, read_profiles
 from wattherd.workload.scenario import Fault, QueueSpec, Scenario, SleepSpec, Time
 
 
@@ -40,7 +41,12 @@ def setting_of(
     jobs = read_workload(scenario.jobs.format, Path(scenario.jobs.file), profiles)
     queues = QueueTree(_queue(scenario.queues)) if scenario.queues else None
     given = Given(
-        jobs=jobs, cluster=cluster, seed=scenario.seed, queues=queues, cells=_cells(scenario)
+        jobs=jobs,
+        cluster=cluster,
+        seed=scenario.seed,
+        queues=queues,
+        cells=_cells(scenario),
+        power_profiles=_power_profiles(scenario, jobs),
     )
     return Setting(
         preset=chosen,
@@ -85,6 +91,17 @@ def _cluster(scenario: Scenario) -> ClusterSpec:
     if not scenario.node_idle_w:
         return cluster
     return ClusterSpec(tuple(replace(node, idle_w=scenario.node_idle_w) for node in cluster.nodes))
+
+
+def _power_profiles(scenario: Scenario, jobs: Jobs) -> Profiles:
+    path = scenario.jobs.power_profiles
+    known = read_profiles(Path(path), known=GPUS) if path else built_in()
+    for spec in jobs.specs:
+        if spec.power_profile and spec.power_profile not in known:
+            problem = f"unknown power profile {spec.power_profile!r}"
+            hint = hint_for(spec.power_profile, known)
+            raise UserError(problem, where=f"job {spec.id}", field="power_profile", hint=hint)
+    return known
 
 
 def _queue(spec: QueueSpec) -> Queue:

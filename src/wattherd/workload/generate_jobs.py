@@ -11,7 +11,7 @@ users, priorities and deadlines are made up.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 
 import numpy as np
@@ -43,17 +43,24 @@ WIDTHS = (
     Width(16, 0.0026, _LARGE),
     Width(32, 0.0009, _LARGE),
 )
-QUEUES = (("prod", 0.3, 2), ("research", 0.5, 1), ("students", 0.2, 0))
-"""Name, share of the jobs, priority."""
+QUEUES = ("prod", "research", "students")
+QUEUE_SHARES = (0.3, 0.5, 0.2)
+PRIORITIES = (2, 1, 0)
+"""Of the queues, in their order."""
 USERS_PER_QUEUE = 4
 DEADLINE_SHARE = 0.2
 MOST_JOBS = 1_000_000
-COLUMNS = ("id", "submit_s", "gpus", "duration_s", "priority", "queue", "user", "deadline_s")
+COLUMNS = (
+    "id", "submit_s", "gpus", "duration_s", "priority", "queue", "user", "deadline_s",
+    "power_profile",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMix:
     """How many jobs for how many GPUs; none is wider than `widest` or longer than `longest_s`.
+
+    Each has one of `power_profiles`, if there are any.
 
     Raises:
         UserError: a number that makes no sense.
@@ -64,6 +71,7 @@ class JobMix:
     load: float = 1.0
     widest: int = 8
     longest_s: float = 43_200.0
+    power_profiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn."""
@@ -93,10 +101,14 @@ def generate_jobs(mix: JobMix, seed: int) -> tuple[JobSpec, ...]:
     gaps[0] = 0.0
     span_s = float((gpus * run_s).sum()) / (mix.gpus * mix.load)
     submit_s = np.cumsum(gaps) * span_s / max(gaps.sum(), 1e-9)
-    people = stream(seed, "job owners")
-    return tuple(
+    people, models = stream(seed, "job owners"), stream(seed, "job models")
+    profiles = mix.power_profiles or ("",)
+    specs = (
         _job(number, round(float(submit_s[number]), 1), int(gpus[number]), run_s[number], people)
         for number in range(mix.jobs)
+    )
+    return tuple(
+        replace(spec, power_profile=profiles[int(models.integers(len(profiles)))]) for spec in specs
     )
 
 
@@ -106,17 +118,16 @@ def _run_s(width: Width, share: float) -> float:
 
 
 def _job(number: int, submit_s: float, gpus: int, run_s: float, people: Generator) -> JobSpec:
-    names, shares, priorities = zip(*QUEUES, strict=True)
-    queue = int(people.choice(len(names), p=shares))
-    user = f"{names[queue]}-{int(people.integers(USERS_PER_QUEUE)) + 1}"
+    queue = int(people.choice(len(QUEUES), p=QUEUE_SHARES))
+    user = f"{QUEUES[queue]}-{int(people.integers(USERS_PER_QUEUE)) + 1}"
     hurried, slack = people.random() < DEADLINE_SHARE, float(people.uniform(1.5, 6.0))
     return JobSpec(
         id=f"job-{number:05}",
         submit_s=submit_s,
         roles=(TaskRole(count=gpus),),
         duration_s=float(run_s),
-        priority=priorities[queue],
-        queue=names[queue],
+        priority=PRIORITIES[queue],
+        queue=QUEUES[queue],
         user=user,
         deadline_s=round(submit_s + slack * float(run_s), 1) if hurried else None,
     )
@@ -131,6 +142,6 @@ def jobs_csv(specs: tuple[JobSpec, ...]) -> str:
         deadline = "" if one.deadline_s is None else one.deadline_s
         writer.writerow(
             (one.id, one.submit_s, one.gpus, one.duration_s, one.priority, one.queue, one.user,
-             deadline)
+             deadline, one.power_profile)
         )  # fmt: skip
     return text.getvalue()

@@ -45,6 +45,7 @@ FIELDS: Mapping[str, Kind] = {
     "checkpoint_s": Kind.SECONDS,
     "group": Kind.NAME,
     "profile": Kind.NAME,
+    "power_profile": Kind.NAME,
     "steps": Kind.WHOLE,
     "weight": Kind.NUMBER,
     "batch_size": Kind.WHOLE,

@@ -19,13 +19,18 @@ def column_values(path: Path, layout: Layout) -> NDArray[np.float64]:
         UserError: unreadable, or a cell that is no finite number, with file, line and column.
     """
     table = [
-        [_finite(cell, path, line, name) for cell, name in zip(cells, layout.columns, strict=True)]
+        [finite(cell, path, line, name) for cell, name in zip(cells, layout.columns, strict=True)]
         for line, cells in rows(path, layout)
     ]
     return np.array(table, dtype=np.float64)
 
 
-def _finite(cell: str, path: Path, line: int, column: str) -> float:
+def finite(cell: str, path: Path, line: int, column: str) -> float:
+    """A cell as a finite number.
+
+    Raises:
+        UserError: it is none, with file, line and column.
+    """
     try:
         value = float(cell)
     except ValueError:

@@ -34,6 +34,9 @@ class JobsFile(_Strict):
     file: str
     format: str = "pollux"
     profiles: str | None = None
+    power_profiles: str | None = Field(
+        default=None, description="CSV of measured points, instead of the built-in profiles"
+    )
 
 
 class QueueSpec(_Strict):
@@ -203,11 +206,9 @@ def beside(scenario: Scenario, folder: Path) -> Scenario:
         UserError: a path names an environment variable that is not set.
     """
     jobs = scenario.jobs
+    paths = {name: getattr(jobs, name) for name in ("file", "profiles", "power_profiles")}
     found = jobs.model_copy(
-        update={
-            "file": _expanded(jobs.file, folder),
-            "profiles": _expanded(jobs.profiles, folder) if jobs.profiles else None,
-        }
+        update={name: _expanded(path, folder) if path else None for name, path in paths.items()}
     )
     return scenario.model_copy(update={"jobs": found})
 
