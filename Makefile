@@ -2,11 +2,12 @@
 SHELL := /bin/bash
 WATTHERD := .venv/bin/wattherd
 DEMO := runs/demo
+DEMO_JOBS := runs/demo-jobs
 POLICIES := wattherd,fgd,pwr+fgd:0.1,best-fit,gpu-packing,random
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack test test-slow test-servers lint type format golden bench reproduce lock clean
+.PHONY: help setup demo demo-pack demo-schedule test test-slow test-servers lint type format golden bench reproduce lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,7 +22,7 @@ help: ## this list
 
 setup: .venv/.dev ## everything a developer needs, in .venv
 
-demo: demo-pack ## the main job on the embedded default; leaves runs/demo/report.html
+demo: demo-pack demo-schedule ## the main job on the embedded default; leaves reports in runs/
 
 demo-pack: .venv/.demo ## placement under fragmentation and power on a generated cluster
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
@@ -29,6 +30,15 @@ demo-pack: .venv/.demo ## placement under fragmentation and power on a generated
 	@$(WATTHERD) sim pack --nodes $(DEMO)/input/nodes.csv --pods $(DEMO)/input/pods.csv \
 	  --policy $(POLICIES) --seed 1..3 --out $(DEMO)
 	@$(WATTHERD) report $(DEMO)
+
+demo-schedule: .venv/.demo ## training jobs under a power budget that is cut by a quarter
+	@rm -rf $(DEMO_JOBS) && mkdir -p $(DEMO_JOBS)
+	@$(WATTHERD) traces generate-jobs --jobs 600 --gpus 64 --load 1.5 --longest 4h --seed 1 \
+	  --power-profiles resnet50,bert-squad,deepspeech2,shufflenet --out $(DEMO_JOBS)/jobs.csv >/dev/null
+	@$(WATTHERD) sim run --jobs $(DEMO_JOBS)/jobs.csv --format native --preset none \
+	  --cluster 8x8:V100M16 --policy fifo-backfill,srtf,tiresias,capacity,gandiva \
+	  --budget 0:12kW,6h:9kW --out $(DEMO_JOBS)
+	@$(WATTHERD) report $(DEMO_JOBS)
 
 test: .venv/.dev lint type ## lint, types and tests (minutes)
 	@.venv/bin/pytest -n $(JOBS) -m "not slow"
