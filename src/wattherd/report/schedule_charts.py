@@ -192,6 +192,7 @@ def _power(found: SimRun, run: PolicyRun) -> Iterator[Chart]:
     at = np.searchsorted(levels.time_s, x, side="right") - 1
     ceiling = levels.budget_w[at]
     peak = _peaks(levels, x, end_s)
+    limited = bool(np.isfinite(ceiling).any())
     highest = [peak.max(), *(value for value in ceiling.tolist() if math.isfinite(value))]
     factor, watts = (1e-3, "kW") if max(highest) >= 1e4 else (1.0, "W")
     plot = Stack(
@@ -210,7 +211,7 @@ def _power(found: SimRun, run: PolicyRun) -> Iterator[Chart]:
         key=f"power-{run.policy}",
         title=plot.title,
         caption="Averages over short spans, one on top of the other; the thin line is the highest "
-        "draw within each span. It must stay under the budget.",
+        "draw within each span." + (" It must stay under the budget." if limited else ""),
         draw=lambda frame, key: draw_stack(plot, frame, key),
     )
 

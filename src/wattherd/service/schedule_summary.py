@@ -100,18 +100,17 @@ def _percentile(values: np.ndarray, percent: float) -> float | None:
 
 def _waits(outcomes: Sequence[Outcome]) -> list[float]:
     """Time without devices, from submission to the end, of jobs that succeeded."""
-    return [
-        one.jct_s - one.gpu_s / one.gpus for one in outcomes if one.jct_s is not None and one.gpus
-    ]
+    # What held devices until the end of a slice of time was done a little before.
+    return [max(one.jct_s - one.held_s, 0.0) for one in outcomes if one.jct_s is not None]
 
 
 def _jain(outcomes: Sequence[Outcome]) -> float | None:
     """Jain's index of slowdown (completion time over time with devices): 1 is even."""
     slow = np.array(
         [
-            one.jct_s * one.gpus / one.gpu_s
+            max(one.jct_s / one.held_s, 1.0)
             for one in outcomes
-            if one.jct_s is not None and one.gpu_s > 0
+            if one.jct_s is not None and one.held_s > 0
         ]
     )
     return float(slow.sum() ** 2 / (len(slow) * (slow**2).sum())) if len(slow) else None

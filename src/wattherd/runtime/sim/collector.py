@@ -15,7 +15,10 @@ from wattherd.runtime.sim.meter import UNMOVED
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """One job: times in seconds since the run's epoch, energy in joules, GPU time in seconds."""
+    """One job: times in seconds since the run's epoch, energy in joules, GPU time in seconds.
+
+    `held_s` is the time for which it held devices, however many.
+    """
 
     job_id: str
     gpus: int
@@ -28,6 +31,7 @@ class Outcome:
     preemptions: int = 0
     energy_j: float = 0.0
     gpu_s: float = 0.0
+    held_s: float = 0.0
     detail: str = ""
 
     @property
@@ -123,6 +127,7 @@ class Collector:
         if before is not None:
             outcome.energy_j += before.draw_w * (now_s - before.since_s)
             outcome.gpu_s += before.gpus * (now_s - before.since_s)
+            outcome.held_s += now_s - before.since_s
         job = self._core.jobs.get(job_id)
         if job is not None and job.allocations:
             watts = self._core.watts
