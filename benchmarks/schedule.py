@@ -1,0 +1,150 @@
+"""How fast training-job schedulers are simulated, and what a decision costs.
+
+    python benchmarks/schedule.py [muri] [philly] [events] [arrival] [memory]
+
+Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
+are found by WATTHERD_DATA; what needs an absent one is left out and said so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.engine.core import Core, CoreConfig
+from wattherd.model.event import JobExited, JobProgressed, JobStarted, JobSubmitted
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.schedule.lineup import Rules
+from wattherd.policy.schedule.ordered import Ordered
+from wattherd.policy.schedule.orders import LeastAttained
+from wattherd.runtime.sim.duration_plant import DurationPlant
+from wattherd.runtime.sim.world import World
+from wattherd.service.given import Given
+from wattherd.service.presets import preset
+from wattherd.service.schedule import Setting, simulate
+from wattherd.service.workloads import read_workload
+from wattherd.workload.cluster_text import parse_cluster
+
+Row = tuple[str, str, str]
+PHILLY_CLUSTER = "313x8:V100M16"
+PHILLY_BUDGET_W = 300_000.0
+
+
+def traces() -> Path:
+    return Path(os.environ.get("WATTHERD_DATA", "")) / "traces"
+
+
+def run(kind: str, file: str, cluster: str, name: str, policy: str, budget_w: float | None) -> dict:
+    given = Given(
+        jobs=read_workload(kind, traces() / file, None),
+        cluster=parse_cluster(cluster, known=GPUS),
+    )
+    budget = ((0.0, budget_w),) if budget_w is not None else ()
+    return simulate(Setting(preset=preset(name), given=given, budget=budget), policy).row
+
+
+def muri() -> Iterator[Row]:
+    for policy in ("srtf", "srsf", "tiresias"):
+        row = run("muri", "muri/trace2.csv.gz", "8x8:V100M16", "muri-sigcomm22", policy, None)
+        yield f"Muri trace2, 5,755 jobs, {policy}", f"{row['cpu_s']} s", "<= 2 s"
+
+
+def philly() -> Iterator[Row]:
+    file = "sia/philly_82248jobs.csv.gz"
+    for budget_w in (None, PHILLY_BUDGET_W):
+        row = run("philly", file, PHILLY_CLUSTER, "none", "tiresias", budget_w)
+        shown = "no budget" if budget_w is None else f"{budget_w / 1000:g} kW"
+        told = f"{row['cpu_s']} s ({row['finished']} finished, {row['over_budget_s']} s over)"
+        yield f"Philly, 82,247 jobs, 2,504 GPUs, tiresias, {shown}", told, "<= 90 s"
+
+
+def tiresias() -> Ordered:
+    return Ordered(rules=Rules(order=LeastAttained()))
+
+
+def small(number: int, at_s: float, lasts_s: float = 1.0) -> JobSpec:
+    roles = (TaskRole(count=1 + number % 4),)
+    return JobSpec(id=f"j{number}", submit_s=at_s, roles=roles, duration_s=lasts_s)
+
+
+def core_of(nodes: int, round_s: float | None = None) -> Core:
+    cluster = parse_cluster(f"{nodes}x8:V100M16", known=GPUS)
+    return Core(CoreConfig(cluster=cluster, planner=tiresias(), round_s=round_s))
+
+
+def events() -> Iterator[Row]:
+    core, count = core_of(1000), 200_000
+    for number in range(2000):
+        core.handle(JobSubmitted(at_s=0.0, job=small(number, 0.0)))
+        core.handle(JobStarted(at_s=0.0, job_id=f"j{number}", attempt=1))
+    news = [
+        JobProgressed(at_s=1.0, job_id=f"j{n % 2000}", attempt=1, progress=float(n))
+        for n in range(count)
+    ]
+    rate = count / timed(lambda: [core.handle(one) for one in news])
+    yield "progress of 2,000 running jobs, 1,000 nodes", f"{rate:,.0f} events/s", ">= 100,000"
+
+
+def arrival() -> Iterator[Row]:
+    """Jobs of 1 to 4 GPUs come while 2,000 run; each ends later, so that none has to wait."""
+    core, count = core_of(1000), 5000
+    spent_s = 0.0
+    for number in range(count):
+        at_s = float(number)
+        came = JobSubmitted(at_s=at_s, job=small(number, at_s))
+        spent_s += timed(lambda came=came: core.handle(came))
+        core.handle(JobStarted(at_s=at_s, job_id=f"j{number}", attempt=1))
+        if number >= 2000:
+            core.handle(JobExited(at_s=at_s, job_id=f"j{number - 2000}", attempt=1))
+    each_us = 1e6 * spent_s / count
+    yield "arrival and placement at 1,000 nodes, 2,000 running", f"{each_us:.0f} us", "<= 100 us"
+
+
+def timed(what: Callable[[], object]) -> float:
+    began = time.process_time()
+    what()
+    return time.process_time() - began
+
+
+def memory() -> Iterator[Row]:
+    """So many jobs pass through, one every 10 s; few or many of them live at a time.
+
+    Of a finished job its id and how it ended are kept, for jobs that wait for it.
+    """
+    for jobs, live in ((10_000, 100), (82_000, 100), (10_000, 1000), (10_000, 2000)):
+        given = (
+            JobSubmitted(at_s=10.0 * n, job=small(n, 10.0 * n, 10.0 * live)) for n in range(jobs)
+        )
+        tracemalloc.start()
+        World(core_of(1000, 0.0), DurationPlant(), given, record=False).run()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        told = f"{peak / 2**20:.1f} MiB peak"
+        yield f"{jobs:,} jobs streamed, {live:,} live", told, "by live jobs"
+
+
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "muri": muri,
+    "philly": philly,
+    "events": events,
+    "arrival": arrival,
+    "memory": memory,
+}
+
+
+def main(names: list[str]) -> None:
+    for name in names or list(PARTS):
+        if name in ("muri", "philly") and not traces().is_dir():
+            print(f"{name}: no traces, set WATTHERD_DATA", file=sys.stderr)
+            continue
+        for what, found, wanted in PARTS[name]():
+            print(f"{what:58} {found:42} {wanted}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
