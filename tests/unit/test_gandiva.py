@@ -107,6 +107,15 @@ def test_two_jobs_on_one_gpu_take_turns_of_a_quantum() -> None:
     assert (run.ended("a"), run.ended("b")) == (270.0, 300.0)
 
 
+@pytest.mark.parametrize("quantum_s", [0.1, 1 / 3, 468.6460057459682])
+def test_slices_of_any_length_come_to_an_end(quantum_s: float) -> None:
+    """Times in floating point: the next slice must be later than this one."""
+    jobs = [timed(name, lasts_s=300 * quantum_s) for name in "ab"]
+    run = story(replace(REACTIVE, quantum_s=quantum_s), t4_nodes(1), jobs)
+    assert max(run.ended("a"), run.ended("b")) == pytest.approx(600 * quantum_s)
+    assert 290 <= len(run.starts("a")) <= 301
+
+
 def test_turns_are_fair_also_where_they_do_not_divide() -> None:
     """Three jobs on two GPUs: after any six slices each has had four."""
     jobs = [timed(name, lasts_s=720.0) for name in "abc"]

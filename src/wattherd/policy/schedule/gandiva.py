@@ -38,7 +38,9 @@ class _Memory:
     residents: dict[str, Resident] = field(default_factory=dict)
     queue: dict[str, Resident] = field(default_factory=dict)
     slice_s: float = -math.inf
-    """When the present slice began."""
+    """When the present slice was begun."""
+    next_s: float = -math.inf
+    """When the next one begins."""
     restless: bool = False
     """Whether anything changed since then."""
 
@@ -78,7 +80,7 @@ class Gandiva:
             memory = _Memory(Homes(view.nodes()), Packing(self.least_gain))
             view.memory["gandiva"] = memory
         changed = self._hear(memory, view)
-        new_slice = view.now_s >= memory.slice_s + self.quantum_s
+        new_slice = view.now_s >= memory.next_s
         if not (changed or new_slice):
             return
         memory.restless = changed or not new_slice
@@ -92,12 +94,18 @@ class Gandiva:
         if new_slice:
             self._improve(memory, turns)
             self._admit(memory, draft, view.now_s)
-            memory.slice_s = view.now_s // self.quantum_s * self.quantum_s
+            memory.slice_s, memory.next_s = view.now_s, self._after(view.now_s)
         turns.give(residents, new_slice=new_slice)
         if new_slice and self.growth and not memory.queue:
             memory.idle.lend(memory.homes, turns)
         if self._awaits_slice(memory):
-            draft.wake_at(memory.slice_s + self.quantum_s)
+            draft.wake_at(memory.next_s)
+
+    def _after(self, now_s: float) -> float:
+        """The next whole multiple of the quantum; rounding must not make it this one."""
+        number = now_s // self.quantum_s + 1
+        next_s = number * self.quantum_s
+        return next_s if next_s > now_s else (number + 1) * self.quantum_s
 
     def _improve(self, memory: _Memory, turns: Turns) -> None:
         """What is done once a slice: pack, bring together, defragment."""
@@ -145,7 +153,7 @@ class Gandiva:
     def _enqueue(self, memory: _Memory, resident: Resident, now_s: float) -> None:
         if resident.running:
             resident.rest(now_s)
-        resident.queued_s = now_s
+        resident.queued_s, resident.told = now_s, False
         memory.residents[resident.job.id] = resident
         memory.queue[resident.job.id] = resident
 

@@ -44,6 +44,8 @@ class Resident:
     solo_rate: float | None = None
     seen: float = 0.0
     grown: int = 0
+    told: bool = False
+    """Whether it was said since it last ran what it waits for."""
 
     @property
     def gpus(self) -> int:
@@ -52,7 +54,7 @@ class Resident:
 
     def run(self, now_s: float) -> None:
         """It runs from now on."""
-        self.running, self.since_s = True, now_s
+        self.running, self.since_s, self.told = True, now_s, False
 
     def rest(self, now_s: float) -> None:
         """It runs no longer, and has what it asked for."""

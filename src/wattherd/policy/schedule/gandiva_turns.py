@@ -100,8 +100,9 @@ class Turns:
         if resident.running:
             self.draft.stop(resident.job, StopReason.TIME_SLICE)
             resident.rest(self.now_s)
-        if resident.job.wanted:
+        if resident.told or resident.job.wanted:
             return
+        resident.told = True
         node = min(resident.needs)
         reason = Reason(
             code=ReasonCode.WAITING_FOR_TURN,
