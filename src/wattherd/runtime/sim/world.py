@@ -163,9 +163,8 @@ class World:
             event = pending.popleft()
             if isinstance(event, JobSubmitted):
                 self._specs[event.job.id] = event.job
-            elif isinstance(event, NodeLost) and isinstance(self._plant, LosesNodes):
-                self._plant.lose(self._nodes.get(event.node, -1), event.at_s)
-            self._machines.hear(event)
+            elif isinstance(event, NodeLost):
+                self._lose(event)
             for before in self._before:
                 before(event)
             commands = self.core.handle(event)
@@ -176,6 +175,12 @@ class World:
                     self._last_orders += 1
                 pending.extend(carry_out(command))
         raise Bug(f"no end of orders at {self.core.now_s} s")
+
+    def _lose(self, event: NodeLost) -> None:
+        """What ran on a node is gone, and so is its switching."""
+        if isinstance(self._plant, LosesNodes):
+            self._plant.lose(self._nodes.get(event.node, -1), event.at_s)
+        self._machines.hear(event)
 
     def _carry_out(self, command: Command) -> Iterable[Event]:
         match command:
