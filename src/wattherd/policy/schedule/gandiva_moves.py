@@ -22,7 +22,12 @@ from wattherd.policy.schedule.gandiva_turns import Turns
 
 def leave_crowds(residents: Iterable[Resident], homes: Homes, turns: Turns) -> None:
     """Those who wait for their turn go where there is room, least served first."""
-    waiting = [one for one in residents if one.home and not one.running and one.partner is None]
+    most = max(map(homes.free_gpus, range(len(homes.nodes))), default=0)
+    waiting = [
+        one
+        for one in residents
+        if one.home and not one.running and one.partner is None and one.gpus <= most
+    ]
     for one in sorted(waiting, key=lambda one: (one.service_s(turns.now_s), one.job.number)):
         if any(homes.crowded(node) for node in one.needs):
             home = arriving_home(homes, one)
@@ -70,7 +75,7 @@ def _target(homes: Homes, resident: Resident, source: int) -> int | None:
         return None
     able = [
         (homes.affinity[node] != resident.gpus, homes.free_gpus(node), node)
-        for node in homes.together(resident.job.spec, resident.width)
+        for node in homes.together(resident)
         if node != source and homes.on[node] and homes.free_gpus(node) <= homes.free_gpus(source)
     ]
     return min(able)[2] if able else None

@@ -47,10 +47,17 @@ class Resident:
     told: bool = False
     """Whether it was said since it last ran what it waits for."""
 
+    need: Need = field(init=False)
+    """What all its tasks take at the width it runs with."""
+
+    def __post_init__(self) -> None:
+        """Add up once what is asked for all the time."""
+        self.need = _plus(needs_of(self.job.spec, self.width))
+
     @property
     def gpus(self) -> int:
         """GPUs at the width it runs with."""
-        return _plus(needs_of(self.job.spec, self.width))[0]
+        return self.need[0]
 
     def run(self, now_s: float) -> None:
         """It runs from now on."""
@@ -242,10 +249,10 @@ class Homes:
         both = zip(self.capacity[node], self.demand[node], strict=True)
         return [min(height * capacity - demand, capacity) for capacity, demand in both]
 
-    def together(self, spec: JobSpec, width: int, height: float = 1.0) -> Iterator[int]:
+    def together(self, resident: Resident, height: float = 1.0) -> Iterator[int]:
         """Nodes that take the whole job."""
-        need = _plus(needs_of(spec, width))
-        return (node for node in self.able(spec) if self.takes(node, need, height))
+        able = self.able(resident.job.spec)
+        return (node for node in able if self.takes(node, resident.need, height))
 
     def widest(self, spec: JobSpec) -> int:
         """The width asked for, or the next lower one that all nodes together could run."""
@@ -270,7 +277,7 @@ def arriving_home(homes: Homes, resident: Resident) -> tuple[Share, ...] | None:
     """A home with room: on nodes of its affinity, of none, of another; least loaded first."""
     spec, width, gpus = resident.job.spec, resident.width, resident.gpus
     rank = {gpus: 0, None: 1}
-    able = homes.together(spec, width)
+    able = homes.together(resident)
     keys = [(rank.get(homes.affinity[node], 2), homes.load(node), node) for node in able]
     return whole_home(spec, width, min(keys)[2]) if keys else None
 
@@ -302,7 +309,7 @@ def crowded_home(
     spec, width = resident.job.spec, resident.width
     able = [
         (homes.load(node), node)
-        for node in homes.together(spec, width, height)
+        for node in homes.together(resident, height)
         if any_affinity or homes.affinity[node] == resident.gpus
     ]
     if able:
