@@ -15,6 +15,7 @@ from wattherd.policy.contract import Share
 from wattherd.policy.schedule.most_free import most_free
 
 Ints = NDArray[np.int64]
+_NO_ROOM = np.iinfo(np.int64).max
 Place = Callable[[Ints, Ints, int], list[Share] | None]
 
 
@@ -47,19 +48,28 @@ def consolidated(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
     """As few nodes as possible: the tightest one that fits, else the roomiest and the tightest."""
     del whole
     shares: list[Share] = []
-    left = room.copy()
-    while tasks > 0:
-        tight = np.where(left >= tasks, left, np.iinfo(np.int64).max)
-        node = int(np.argmin(tight))
-        if left[node] < tasks:
-            node = int(np.argmax(left))
-        taken = min(int(left[node]), tasks)
+    if not tasks:
+        return shares
+    left = room
+    while (node := _tightest(left, tasks)) is None:
+        node = int(np.argmax(left))
+        taken = int(left[node])
         if taken <= 0:
             return None
         shares.append(Share(node, taken))
+        left = left.copy()
         left[node] = 0
         tasks -= taken
+    shares.append(Share(node, tasks))
     return shares
+
+
+def _tightest(room: Ints, tasks: int) -> int | None:
+    """The node with least room of those that hold all tasks, if there is one."""
+    spare = room - tasks
+    spare[spare < 0] = _NO_ROOM
+    node = int(spare.argmin())
+    return node if spare[node] < _NO_ROOM else None
 
 
 def anywhere(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:

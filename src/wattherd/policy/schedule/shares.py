@@ -14,6 +14,8 @@ Ints = NDArray[np.int64]
 
 def whole_tasks(role: TaskRole, gpus: Ints, room: Ints) -> Ints:
     """Tasks of `role` that each node takes when empty, by its GPUs alone."""
+    if role.gpu_count == 1:
+        return gpus
     return gpus // role.gpu_count if role.gpu_count else room
 
 
