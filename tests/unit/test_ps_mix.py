@@ -143,8 +143,8 @@ def test_the_published_shape_is_told_from_others() -> None:
 
 @pytest.mark.slow
 def test_the_published_shape_holds_on_the_generated_workload() -> None:
-    """A quarter of the seeds that `wattherd reproduce aiturbo-hpdc21` takes, both ends only."""
-    wish = Sweep(shares=(0.0, 1.0), seeds=(0, 1, 3, 4))
+    """Both ends of what `wattherd reproduce aiturbo-hpdc21` checks, on other seeds."""
+    wish = Sweep(shares=(0.0, 1.0), seeds=(4, 5, 6, 7))
     rows = {(row.policy, row.unpredictable): row for row in means(sweep(wish))}
     assert set(rows) == {(policy, share) for policy in COMPARED for share in (0.0, 1.0)}
     jct = {key: row.avg_jct_h for key, row in rows.items()}

@@ -73,7 +73,7 @@ IMPORTANCE: Mapping[str, tuple[float, float, float, float]] = {
 }
 """Pearson, Kendall, Spearman, impurity."""
 FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
-SEEDS = tuple(range(8))
+SEEDS = tuple(range(4))
 LEAST_FACTOR = 2.0
 """By how much AITurbo must beat the worse of the other two."""
 MORE_GPU_POINTS = 15.0
