@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from wattherd.errors import UserError
+from wattherd.estimate.locality import Locality
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.estimate.work import by_application, stretched
 from wattherd.model.cluster import ClusterSpec
+from wattherd.model.topology import topology_of
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gavel import ROUND_S, Gavel
 from wattherd.policy.schedule.gavel_goals import FIFO
@@ -28,6 +30,7 @@ from wattherd.runtime.sim.event_charged_plant import EventChargedPlant
 from wattherd.runtime.sim.gavel_plant import GavelPlant
 from wattherd.runtime.sim.ps_plant import RESTART_S as PS_RESTART_S
 from wattherd.runtime.sim.speed import SpeedAt
+from wattherd.runtime.sim.surroundings import Surroundings
 from wattherd.service.given import Given, Scheduler, SchedulerOf, plain
 from wattherd.service.ordered import Manner, in_turn, ordered, preemptive
 from wattherd.service.pollux import POLLUX
@@ -91,6 +94,18 @@ def _duration_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart
     return DurationPlant(cost=constant(restart_s), speed_at=speed_at)
 
 
+def _locality_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
+    """Jobs report where some of them may share a GPU: whether that pays is seen by their rates."""
+    _known(jobs)
+    shares = any(role.gpu_memory_mib is not None for spec in jobs.specs for role in spec.roles)
+    return DurationPlant(
+        cost=constant(restart_s),
+        speed_at=speed_at,
+        report_s=REPORT_S if shares else None,
+        surroundings=Surroundings(locality=Locality(topology_of(cluster)).factor),
+    )
+
+
 def _muri_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
     del cluster, restart_s
     _known(jobs)
@@ -113,6 +128,8 @@ def _measured(given: Given) -> Manner:
 POLLUX_NODE_GPUS = 4
 SLOW_RESTART_QUANTUM_S = 20 * RESTART_S
 """Time slices where a restart takes half a minute: at most a twentieth of them is lost."""
+REPORT_S = 30.0
+"""How often jobs that may share a GPU report their progress."""
 MURI_WORK = stretched(1.015)
 """Muri's simulator has every iteration take 1.5 % longer than measured."""
 _MURI = Manner(
@@ -183,6 +200,13 @@ PRESETS: Mapping[str, Preset] = {
         round_s=0.0,
         restart_s=0.0,
         plant=_duration_plant,
+        schedulers={**GENERAL, **ordered(lambda _: _PLAIN)},
+    ),
+    "locality": Preset(
+        about="durations at the best placement; models are slower where their GPUs are apart",
+        round_s=0.0,
+        restart_s=1.0,
+        plant=_locality_plant,
         schedulers={**GENERAL, **ordered(lambda _: _PLAIN)},
     ),
 }
