@@ -17,9 +17,9 @@ from wattherd.model.command import Command, Compute
 from wattherd.model.event import Computed, JobMeasured
 from wattherd.model.training import BatchRange, StepTime, TrainingReport
 from wattherd.policy.schedule.pollux import Pollux
-from wattherd.policy.schedule.pollux_search import searcher
+from wattherd.policy.schedule.pollux_search import KINDS, searchers
 
-SEARCH = searcher(np.random.default_rng)
+SEARCH = searchers(np.random.default_rng)[KINDS["genetic"]]
 
 
 def through_json(data: Any) -> Any:

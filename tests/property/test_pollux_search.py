@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from test_pollux_machine import reports
 
 from wattherd.estimate.goodput import best
 from wattherd.policy.schedule.pollux_breeding import MOST_NODES, repair
+from wattherd.policy.schedule.pollux_climb import climb
 from wattherd.policy.schedule.pollux_genetic import _crowding, _fronts, genetic
 from wattherd.policy.schedule.pollux_problem import (
     Applicant,
@@ -22,9 +24,10 @@ from wattherd.policy.schedule.pollux_problem import (
     question,
     restart_factor,
 )
-from wattherd.policy.schedule.pollux_search import searcher
+from wattherd.policy.schedule.pollux_search import KINDS, searchers
 
-SEARCH = searcher(np.random.default_rng)
+SEARCHES = searchers(np.random.default_rng)
+SEARCH = SEARCHES[KINDS["genetic"]]
 
 
 @st.composite
@@ -64,6 +67,7 @@ def allowed(problem: Problem, state: States) -> bool:
     tasks = state.sum(axis=1)
     return bool(
         (state >= 0).all()
+        and (state <= problem.room).all()
         and (state.T.astype(int) @ problem.unit <= problem.gpus).all()
         and not crowded.any()
         and ((tasks == 0) | (tasks >= problem.least)).all()
@@ -122,10 +126,12 @@ def test_whatever_is_repaired_is_allowed(asked: dict[str, Any], data: st.DataObj
 
 
 @settings(max_examples=60)
-@given(asked=questions())
-def test_answers_are_allowed_no_worse_than_the_start_and_repeat(asked: dict[str, Any]) -> None:
+@given(asked=questions(), kind=st.sampled_from(sorted(KINDS.values())))
+def test_answers_are_allowed_no_worse_than_the_start_and_repeat(
+    asked: dict[str, Any], kind: str
+) -> None:
     problem = Problem.of(asked)
-    answer = json.loads(json.dumps(SEARCH(asked)))
+    answer = json.loads(json.dumps(SEARCHES[kind](asked)))
     state = np.zeros(problem.held.shape, dtype=np.int16)
     for job, pairs in enumerate(answer["plan"]):
         for node, tasks in pairs:
@@ -135,7 +141,7 @@ def test_answers_are_allowed_no_worse_than_the_start_and_repeat(asked: dict[str,
     start = problem.held.copy()
     if allowed(problem, start):
         assert answer["fitness"] >= -problem.evaluate(start[None])[0, 0]
-    assert answer == SEARCH(asked)
+    assert answer == SEARCHES[kind](asked)
 
 
 @settings(max_examples=60)
@@ -191,9 +197,23 @@ def test_a_wide_gang_finds_its_place_at_once() -> None:
     assert states.sum() == 10
 
 
-def test_a_good_split_is_found() -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_a_good_split_is_found(kind: str) -> None:
     """Two equal jobs that scale perfectly share eight GPUs evenly, each on a node of its own."""
     jobs = [Applicant(unit=1, least=1, most=8, factor=0.5) for _ in range(2)]
     asked = {**question([4, 4], jobs), "states": [], "seed": [0, 0]}
-    answer = SEARCH({**asked, "population": 100, "generations": 100})
+    answer = SEARCHES[kind]({**asked, "population": 100, "generations": 100})
     assert sorted(sum(tasks for _, tasks in pairs) for pairs in answer["plan"]) == [4, 4]
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_one_job_climbs_to_the_best_of_all_states(data: st.DataObject) -> None:
+    gpus = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    job = data.draw(applicants(len(gpus)))
+    problem = Problem.of(json.loads(json.dumps(question(gpus, [job]))))
+    rooms = (range(int(room) + 1) for room in problem.room[0])
+    every = np.array([[row] for row in product(*rooms)], dtype=np.int16)
+    fair = np.array([state for state in every if allowed(problem, state)], dtype=np.int16)
+    _, values = climb(problem, problem.held[None], np.random.default_rng(1))
+    assert values[0, 0] == pytest.approx(problem.evaluate(fair)[:, 0].min(), rel=1e-9)

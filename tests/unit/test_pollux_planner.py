@@ -10,16 +10,16 @@ import pytest
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.invariants import validate
-from wattherd.errors import ClusterError
+from wattherd.errors import ClusterError, UserError
 from wattherd.model.command import Command, Compute, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.pollux import Pollux
-from wattherd.policy.schedule.pollux_search import KIND, searcher
+from wattherd.policy.schedule.pollux_search import KINDS, searchers
 from wattherd.runtime.sim.world import World
 from wattherd.testing.timed_world import TimedPlant, t4_nodes, timed
 
-SEARCH = searcher(np.random.default_rng)
+SEARCH = searchers(np.random.default_rng)[KINDS["genetic"]]
 
 
 class Play:
@@ -44,7 +44,11 @@ class Play:
         self.fail = fail
         given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
         world = World(
-            self.core, TimedPlant(), given, watchers=[self], computers={KIND: self.compute}
+            self.core,
+            TimedPlant(),
+            given,
+            watchers=[self],
+            computers={KINDS["genetic"]: self.compute},
         )
         world.run(until_s)
 
@@ -149,3 +153,8 @@ def test_jobs_stay_off_other_gpu_models() -> None:
     assert all(one["barred"] == [] for _, payload in play.asked for one in payload["jobs"])
     questions = [one for _, one in play.commands if isinstance(one, Compute)]
     assert len(questions) == 1
+
+
+def test_a_search_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(UserError, match="no search"):
+        Pollux(search="simplex")

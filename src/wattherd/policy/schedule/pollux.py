@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.schedule.pollux_genetic import GENERATIONS, POPULATION
 from wattherd.policy.schedule.pollux_problem import Applicant, question, restart_factor
-from wattherd.policy.schedule.pollux_search import KIND
+from wattherd.policy.schedule.pollux_search import KINDS
 
 INTERVAL_S = 60.0
 MOST_TASKS = 64
@@ -61,15 +62,25 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pollux:
-    """A search of so many states and generations every `interval_s`, by this seed.
+    """A search every `interval_s`, of so many states and generations where it is `genetic`.
 
-    Without `interval_s` there is one whenever a plan is made: for a core that plans in rounds.
+    `climb`, the other one, is our own (`pollux_climb`). Without `interval_s` there is a search
+    whenever a plan is made: for a core that plans in rounds.
+
+    Raises:
+        UserError: there is no such search.
     """
 
+    search: str = "genetic"
     seed: int = 0
     interval_s: float | None = INTERVAL_S
     population: int = POPULATION
     generations: int = GENERATIONS
+
+    def __post_init__(self) -> None:
+        """Refuse a search that nobody knows."""
+        if self.search not in KINDS:
+            raise UserError(f"no search {self.search!r}", hint=f"one of {', '.join(KINDS)}")
 
     def plan(self, view: View, draft: Draft) -> None:
         """Carry out the answer if it has come; else ask, unless an answer is awaited."""
@@ -78,7 +89,7 @@ class Pollux:
         for gone in [name for name in memory.starts if name not in jobs]:
             del memory.starts[gone]
         _greet(jobs.values(), draft, view.now_s)
-        answer = view.computed(KIND) if memory.asked else None
+        answer = view.computed(KINDS[self.search]) if memory.asked else None
         if answer is not None and answer.key == memory.asked:
             memory.asked = ""
             if answer.result is not None:
@@ -110,7 +121,7 @@ class Pollux:
         asked["population"], asked["generations"] = self.population, self.generations
         memory.rounds += 1
         memory.asked_for = names
-        memory.asked = draft.compute(KIND, asked)
+        memory.asked = draft.compute(KINDS[self.search], asked)
 
 
 def _importance(job: JobView, now_s: float) -> tuple[float, float, int]:

@@ -80,7 +80,7 @@ def repair(problem: Any, state: States, rng: np.random.Generator) -> None:
         across = (state[job] > 0).sum()
         if state[job].sum() > most[job] or across > MOST_NODES:
             _cut(state[job], most[job], rng)
-    _within_gpus(problem[0], problem[1], state)
+    _within_gpus(problem, state)
     for job in range(len(least)):
         if state[job].sum() < least[job]:
             state[job] = 0
@@ -119,9 +119,10 @@ def _cut(row: States, most: int, rng: np.random.Generator) -> None:
 
 
 @kernel
-def _within_gpus(gpus: Any, unit: Any, state: States) -> None:
+def _within_gpus(problem: Any, state: States) -> None:
+    gpus, unit, room = problem[0], problem[1], problem[5]
     for node in range(len(gpus)):
         left = gpus[node]
         for job in range(len(unit)):
-            state[job, node] = min(state[job, node], left // unit[job])
+            state[job, node] = min(state[job, node], room[job, node], left // unit[job])
             left -= state[job, node] * unit[job]

@@ -1,4 +1,4 @@
-"""Pollux' search as the answer to a question: plain data in, plain data out."""
+"""The searches for Pollux as answers to questions: plain data in, plain data out."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from wattherd.policy.schedule.pollux_climb import climb
 from wattherd.policy.schedule.pollux_genetic import genetic
 from wattherd.policy.schedule.pollux_problem import Problem, States
 
-KIND = "pollux-search"
+KINDS = {"genetic": "pollux-genetic", "climb": "pollux-climb"}
+"""Kind of question by name of the search: the published one, and our own."""
 Stream = Callable[[Sequence[int]], np.random.Generator]
 """Makes a generator from a seed."""
 
 
-def searcher(stream: Stream) -> Callable[[Any], dict[str, Any]]:
-    """Who answers Pollux' questions."""
+def searchers(stream: Stream) -> Mapping[str, Callable[[Any], dict[str, Any]]]:
+    """Who answers which kind of question."""
 
-    def search(asked: Mapping[str, Any]) -> dict[str, Any]:
+    def by_genes(asked: Mapping[str, Any]) -> dict[str, Any]:
         problem = Problem.of(asked)
         states, values = genetic(
             problem,
@@ -29,7 +31,12 @@ def searcher(stream: Stream) -> Callable[[Any], dict[str, Any]]:
         )
         return _answer(states, int(np.argmin(values[:, 0])), float(-values[:, 0].min()))
 
-    return search
+    def by_climbing(asked: Mapping[str, Any]) -> dict[str, Any]:
+        problem = Problem.of(asked)
+        states, values = climb(problem, _given(asked["states"], problem), stream(asked["seed"]))
+        return _answer(states, 0, float(-values[0, 0]))
+
+    return {KINDS["genetic"]: by_genes, KINDS["climb"]: by_climbing}
 
 
 def _given(sparse: Sequence[Sequence[int]], problem: Problem) -> States:
