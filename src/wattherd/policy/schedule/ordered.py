@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, Share, View
@@ -27,6 +27,11 @@ from wattherd.policy.schedule.repack import Trial, admit_anew
 from wattherd.policy.schedule.shares import Ints, shares_of, whole_tasks
 
 MEMORY = "ordered"
+MOST_PASSED = 500
+"""So many jobs are looked at in vain behind a reservation, then no more in this cycle (as Slurm's
+bf_max_job_test): those who wait far behind would cost more than they bring."""
+OF_ITS_OWN = (ReasonCode.QUOTA_EXCEEDED, ReasonCode.QUEUE_STOPPED, ReasonCode.UNKNOWN_QUEUE)
+"""Refusals that say nothing of other jobs of the same shape."""
 
 
 class Discipline(StrEnum):
@@ -72,6 +77,16 @@ class Ordered:
                 draft.wake_at(wake_s)
 
 
+class _Turn(Enum):
+    """What came of a job's turn."""
+
+    STARTED = auto()
+    ALONE = auto()
+    """It was refused for reasons of its own: others of its shape may start."""
+    ALIKE = auto()
+    """There is no room for any job of its shape."""
+
+
 @dataclass(slots=True)
 class _Cycle:
     """One look through the waiting jobs; what it decides is told to the lineup at the end."""
@@ -86,6 +101,10 @@ class _Cycle:
     victims: dict[str, Standing] = field(default_factory=dict)
     moved: list[Standing] = field(default_factory=list)
     reservation: Reservation | None = None
+    unspared: set[int] = field(default_factory=set)
+    """Shapes for which there is no room on the devices that are not reserved."""
+    passed: int = 0
+    """How many jobs were looked at in vain since there is a reservation."""
     running: list[Standing] | None = None
     """Jobs that ran before, in order, once they are asked for."""
 
@@ -98,10 +117,11 @@ class _Cycle:
         """Give every waiting job its turn."""
         while self.heads.key is not None:
             standing = self.heads.first
-            if self._start(standing) or self._preempt_for(standing):
+            turn = self._start(standing)
+            if turn is _Turn.STARTED or self._preempt_for(standing):
                 self.heads.skip()
             else:
-                self._blocked(standing)
+                self._blocked(standing, turn)
         now_s = self.view.now_s
         for standing in self.victims.values():
             self.lineup.stopped(standing, now_s)
@@ -114,40 +134,47 @@ class _Cycle:
             if standing.requeued:
                 self.lineup.stays(standing, now_s)
 
-    def _start(self, standing: Standing) -> bool:
-        """Start it where it fits now."""
-        reservation, within = self.reservation, None
-        stays = reservation is not None and not reservation.ends_before(standing, self.view.now_s)
-        if reservation is not None and stays:
-            within = reservation.spare
-        shares = self._place(standing, within)
-        if shares is None:
-            return False
-        if reservation is not None and stays and not reservation.take(standing, shares):
-            return False
-        return self._give(standing, shares)
+    def _start(self, standing: Standing) -> _Turn:
+        """Start it where it fits now, and keeps off what is reserved unless it ends in time."""
+        reservation, shape = self.reservation, standing.shape
+        if reservation is None or reservation.ends_before(standing, self.view.now_s):
+            shares = self._place(standing)
+            return _Turn.ALIKE if shares is None else self._give(standing, shares)
+        if shape not in self.unspared:
+            shares = self._place(standing, reservation.spare)
+            if shares is not None and reservation.take(standing, shares):
+                return self._give(standing, shares)
+            self.unspared.add(shape)
+        return _Turn.ALONE
 
     def _place(self, standing: Standing, within: Ints | None = None) -> list[Share] | None:
         return shares_of(standing.job, self.draft, self.planner.place, self.whole, within)
 
-    def _give(self, standing: Standing, shares: Sequence[Share]) -> bool:
+    def _give(self, standing: Standing, shares: Sequence[Share]) -> _Turn:
         """Start it, unless the guard refuses; its reason then stands."""
-        if self.draft.start(standing.job, shares) is not None:
+        refusal = self.draft.start(standing.job, shares)
+        if refusal is not None:
             self.lineup.fresh.pop(standing.job.id, None)
-            return False
+            return _Turn.ALONE if refusal.code in OF_ITS_OWN else _Turn.ALIKE
         if self.victims.pop(standing.job.id, None) is not None:
             self.moved.append(standing)
         else:
             self.started.append(standing)
-        return True
+        return _Turn.STARTED
 
-    def _blocked(self, standing: Standing) -> None:
-        """It does not fit: what may pass it is for the discipline to say, unless it starves."""
+    def _blocked(self, standing: Standing, turn: _Turn) -> None:
+        """It does not start: what may pass it is for the discipline to say, unless it starves."""
         discipline = self.planner.discipline
         if discipline is Discipline.STRICT:
             self.heads.close()
-        elif discipline is Discipline.BACKFILL or standing.starved:
+            return
+        if discipline is Discipline.BACKFILL or standing.starved:
             self._reserve(standing)
+        if self.reservation is not None:
+            self.passed += 1
+        if self.passed > MOST_PASSED:
+            self.heads.close()
+        elif turn is _Turn.ALONE:
             self.heads.skip()
         else:
             self.heads.block()
@@ -175,7 +202,7 @@ class _Cycle:
         for victim in victims:
             self.draft.stop(victim.job, StopReason.PREEMPTED_FOR_PRIORITY)
         shares = self._place(standing) if victims else None
-        if shares is None or not self._give(standing, shares):
+        if shares is None or self._give(standing, shares) is not _Turn.STARTED:
             for victim, before in held:
                 self.draft.start(victim.job, before)
             return False
