@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ from wattherd.service.ps_mix import (
     taught_judge,
 )
 from wattherd.service.reproduce.aiturbo_hpdc21 import shape_of_sweep
-from wattherd.workload.ps_jobs import EPOCHS_S, Mix, generate
+from wattherd.workload.aiturbo import read_labelled
+from wattherd.workload.ps_jobs import EPOCHS_S, SHAPES, Mix, generate
 
 SMALL = Mix(jobs=24, gpus=32)
 
@@ -158,3 +160,23 @@ def test_the_published_shape_holds_on_the_generated_workload() -> None:
     relative = [jct["tiresias", share] / jct["aiturbo", share] for share in (0.0, 1.0)]
     assert relative[1] < relative[0]
     assert math.isclose(jct["tiresias", 0.0], jct["tiresias", 1.0])  # it never looks at the loss
+
+
+@pytest.mark.data
+def test_the_data_set_says_what_the_workload_claims(traces: Path) -> None:
+    """Length of epochs, their worthlessness as a forecast, and that silent jobs are short."""
+    stats = pytest.importorskip("scipy.stats")
+    history = read_labelled(traces / "aiturbo" / "ddl_jobs_8692.csv").history
+    wanted = ("Step", "Batch Size", "Throughput", "Epoch", "Running time")
+    steps, batch, throughput, epochs, running_s = history.columns(wanted).T
+    epoch_s = steps * batch / throughput
+    assert stats.spearmanr(epochs * epoch_s, running_s)[0] == pytest.approx(-0.16, abs=0.005)
+    for part, seconds in EPOCHS_S[1:-1]:
+        assert np.quantile(epoch_s, part) == pytest.approx(seconds, rel=0.02)
+    silent = history.unpredictable
+    assert np.median(running_s[silent]) == pytest.approx(8 * 60, rel=0.05)
+    assert np.median(running_s[~silent]) == pytest.approx(2.5 * 3600, rel=0.05)
+    asked = sum(cores * count for _, _, _, cores, count in SHAPES)
+    assert asked / sum(gpus * count for _, _, gpus, _, count in SHAPES) == pytest.approx(
+        5.0, abs=0.05
+    )
