@@ -90,10 +90,8 @@ class Core(Conduct):
                 self._note_run(event, batch)
             case NodeLost():
                 self._lose(event, batch)
-            case NodeAsleep():
-                self.rest.fell_asleep(self._nodes.get(event.node, -1))
-            case NodeAwake():
-                self.rest.woke(self._nodes.get(event.node, -1))
+            case NodeAsleep() | NodeAwake():
+                self.rest.note(event, self._nodes.get(event.node, -1))
             case NodeReturned():
                 self.lost.discard(self._nodes.get(event.node, -1))
                 batch.replan = True

@@ -17,6 +17,7 @@ from wattherd.engine.book import Book
 from wattherd.engine.ledger import JobRecord
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import SleepNode, WakeAt, WakeNode
+from wattherd.model.event import NodeAsleep, NodeAwake
 from wattherd.policy.rebalance.sleep import SleepPolicy
 
 REST = "rest"
@@ -57,14 +58,12 @@ class Rest:
             return ()
         return tuple(sorted(n for n, phase in self._phase.items() if phase is _Phase.WAKING))
 
-    def fell_asleep(self, node: int) -> None:
-        """A node is off, as it was told to be."""
-        if self._phase.get(node) is _Phase.FALLING:
+    def note(self, event: NodeAsleep | NodeAwake, node: int) -> None:
+        """A node has done what it was told; whatever does not follow from its order is old news."""
+        phase = self._phase.get(node)
+        if isinstance(event, NodeAsleep) and phase is _Phase.FALLING:
             self._phase[node] = _Phase.ASLEEP
-
-    def woke(self, node: int) -> None:
-        """A node that was being woken answers; one that is told to sleep may still say so late."""
-        if self._phase.get(node) is _Phase.WAKING:
+        elif isinstance(event, NodeAwake) and phase is _Phase.WAKING:
             del self._phase[node]
 
     def forget(self, node: int) -> None:

@@ -63,8 +63,9 @@ class JobSpec:
     `width` is the number of tasks of the elastic role (the first one); it runs at `min_width` to
     `max_width` of them. `after` names jobs that must have succeeded first. `duration_s` is how long
     it runs at full width where that is known. `profile` names how fast it is, where that depends on
-    more than time, `power_profile` what it draws (empty: as any job), and `steps` how much there is to train, in the unit of its progress. A job of
-    `weight` 2 is owed twice what one of weight 1 is, where shares are fair.
+    more than time, `power_profile` what it draws (empty: as any job), and `steps` how much there is
+    to train, in the unit of its progress. A job of `weight` 2 is owed twice what one of weight 1
+    is, where shares are fair.
 
     Raises:
         UserError: a width, count, time or resource that makes no sense, naming the field.

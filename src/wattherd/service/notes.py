@@ -23,6 +23,7 @@ SCHEDULER_NOTES: Mapping[str, str] = {
     "hived": "virtual clusters of buddy cells, opportunistic jobs in between (OSDI'20)",
     "optimus": "one more worker to whom it saves most time (EuroSys'18)",
     "pollux": "goodput: batch sizes and widths together, by genetic search (OSDI'21)",
+    "pollux-climb": "the same goodput by a local search of our own",
     "priority": "higher priority first, preempting",
     "sjf": "shortest job first; who runs goes on",
     "srsf": "least remaining time x GPUs first, preempting",

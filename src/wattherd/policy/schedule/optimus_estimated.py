@@ -7,7 +7,7 @@ one task at a time goes to the job whose remaining time it shortens most per dom
 cluster, until nobody gains. Where a loss curve shows no end, or one beyond the epochs that were
 asked for, twenty more epochs are taken, as in the authors' public code. Gains of jobs with few
 reports are damped, since their fit is poor (section 4.1). A job whose shape changes is restarted
-(the public code restarts all). A cluster that has become idle does not wait for the interval to end.
+(the public code restarts all). A cluster that has become idle does not wait for the interval's end.
 """
 
 from __future__ import annotations

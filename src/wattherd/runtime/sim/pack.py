@@ -112,9 +112,7 @@ def _job(step: int, request: Request) -> JobSpec:
         gpu_count=request.gpu_count,
         gpu_milli=request.gpu_milli,
     )
-    return JobSpec(
-        id=f"pod-{step}", submit_s=float(step), roles=(role,), gpu_models=request.models
-    )
+    return JobSpec(id=f"pod-{step}", submit_s=float(step), roles=(role,), gpu_models=request.models)
 
 
 def ready_placer(placer: Placer, requests: Sequence[Request]) -> Placer:
