@@ -123,6 +123,16 @@ def test_the_rest_of_a_node_draws_its_watts(suite: Path) -> None:
     assert with_it.row["avg_jct_s"] == without.row["avg_jct_s"]
 
 
+def test_restarts_cost_what_the_scenario_says(suite: Path, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("id,submit_s,gpus,duration_s\na,0,1,100\n")
+    scenario = {"cluster": "1x1:T4", "preset": "none", "policies": ["fifo"], "restart": "30s"}
+    document = {**scenario, "jobs": {"file": str(jobs), "format": "native"}}
+    assert run(validated(document, "test")).row["avg_jct_s"] == 130
+    with pytest.raises(UserError, match="pollux-osdi21 fixes it"):
+        run(a_scenario(suite, restart="30s"))
+
+
 def test_nothing_happens_after_the_end_of_time(suite: Path) -> None:
     result = run(a_scenario(suite, until="10m"), record=True)
     assert max(one.at_s for one in result.recording.events) <= 600

@@ -33,6 +33,7 @@ _SHOWN = 3
 @click.option("--power-profiles", type=click.Path(path_type=Path), help="Measured power (CSV).")
 @click.option("--cluster", default="16x4:T4", show_default=True, metavar="16x4:T4|V100M16=8,…")
 @click.option("--preset", default="pollux-osdi21", show_default=True, help="Job model and rounds.")
+@click.option("--restart", metavar="30s", help="Pause after every start (presets none, locality).")
 @click.option("--policy", default="tiresias", show_default=True, metavar="A,B,…")
 @click.option(
     "--budget", metavar="40kW|0:40kW,2h:30kW", help="Watts for all GPUs, constant or in steps."

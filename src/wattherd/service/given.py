@@ -31,13 +31,17 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """One workload on one cluster; `queues` None means equal queues, as many as jobs name."""
+    """One workload on one cluster; `queues` None means equal queues, as many as jobs name.
+
+    `restart_s` is the pause of a restart, where schedulers may reckon with it.
+    """
 
     jobs: Jobs
     cluster: ClusterSpec
     seed: int = 1
     queues: QueueTree | None = None
     cells: Cells = Cells()
+    restart_s: float = 0.0
     power_profiles: Profiles = field(default_factory=built_in)
 
     def curve_of(self, spec: JobSpec, gpu_model: str) -> PowerCurve:

@@ -42,13 +42,14 @@ from wattherd.spelling import hint_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """How a published simulator runs jobs."""
+    """How a published simulator runs jobs; with `any_restart` the pause of a restart may be set."""
 
     about: str
     round_s: float | None
     restart_s: float
     plant: Callable[[Jobs, ClusterSpec, SpeedAt, float], Plant]
     schedulers: Mapping[str, SchedulerOf]
+    any_restart: bool = False
 
     def scheduler(self, name: str, given: Given) -> Scheduler:
         """A scheduler by policy name.
@@ -142,7 +143,11 @@ _MURI = Manner(
 )
 _NSDI = Manner(place=anywhere, anew=CountTrial, whole_seconds=True)
 _NSDI_YARN = Manner(place=yarn, anew=YarnTrial, counted=True, whole_seconds=True)
-_PLAIN = Manner()
+
+
+def _plain(given: Given) -> Manner:
+    """Planners know what a restart costs."""
+    return Manner(cost=constant(given.restart_s)) if given.restart_s else Manner()
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -200,14 +205,16 @@ PRESETS: Mapping[str, Preset] = {
         round_s=0.0,
         restart_s=0.0,
         plant=_duration_plant,
-        schedulers={**GENERAL, **ordered(lambda _: _PLAIN)},
+        schedulers={**GENERAL, **ordered(_plain)},
+        any_restart=True,
     ),
     "locality": Preset(
         about="durations at the best placement; models are slower where their GPUs are apart",
         round_s=0.0,
         restart_s=1.0,
         plant=_locality_plant,
-        schedulers={**GENERAL, **ordered(lambda _: _PLAIN)},
+        schedulers={**GENERAL, **ordered(_plain)},
+        any_restart=True,
     ),
 }
 

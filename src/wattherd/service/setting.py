@@ -16,7 +16,7 @@ from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle
 from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.service.given import Cells, Given
-from wattherd.service.presets import preset
+from wattherd.service.presets import Preset, preset
 from wattherd.service.schedule import Budget, Setting, power_policy
 from wattherd.service.workloads import Jobs, read_workload
 from wattherd.spelling import hint_for
@@ -35,7 +35,7 @@ def setting_of(
         UserError: a name that is unknown, a text of another form, or a bad file.
     """
     power_policy(power)
-    chosen = preset(scenario.preset)
+    chosen = _preset(scenario)
     cluster = _cluster(scenario)
     profiles = Path(scenario.jobs.profiles) if scenario.jobs.profiles else None
     jobs = read_workload(scenario.jobs.format, Path(scenario.jobs.file), profiles)
@@ -46,6 +46,7 @@ def setting_of(
         seed=scenario.seed,
         queues=queues,
         cells=_cells(scenario),
+        restart_s=chosen.restart_s,
         power_profiles=_power_profiles(scenario, jobs),
     )
     return Setting(
@@ -84,6 +85,16 @@ def parse_budget(text: str | None) -> Budget:
 
 def _seconds(time: Time, field: str) -> float:
     return seconds(str(time), field=field)
+
+
+def _preset(scenario: Scenario) -> Preset:
+    chosen = preset(scenario.preset)
+    if scenario.restart is None:
+        return chosen
+    if not chosen.any_restart:
+        hint = "only the presets none and locality let it be chosen"
+        raise UserError(f"{scenario.preset} fixes it", field="restart", hint=hint)
+    return replace(chosen, restart_s=_seconds(scenario.restart, "restart"))
 
 
 def _cluster(scenario: Scenario) -> ClusterSpec:

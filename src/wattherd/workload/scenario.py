@@ -92,6 +92,9 @@ class Scenario(_Strict):
     node_idle_w: float = Field(default=0.0, ge=0, description="draw of a node beside its GPUs")
     jobs: JobsFile
     preset: str = "pollux-osdi21"
+    restart: Time | None = Field(
+        default=None, description="pause after every start, where the preset leaves it open"
+    )
     policies: list[str] = Field(default=["tiresias"], min_length=1)
     power: list[str] = Field(default=["water-filling"], min_length=1)
     budgets: list[str | None] = Field(
