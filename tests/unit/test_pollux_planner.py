@@ -33,6 +33,8 @@ class Play:
         round_s: float | None = 60.0,
         events: Sequence[Event] = (),
         fail: Sequence[int] = (),
+        answer: Any = None,
+        wider: bool = False,
     ) -> None:
         planner = Pollux(
             interval_s=None if round_s else 60.0, population=30, generations=20, seed=3
@@ -41,7 +43,7 @@ class Play:
         self.core = Core(config)
         self.asked: list[tuple[float, Any]] = []
         self.commands: list[tuple[float, Command]] = []
-        self.fail = fail
+        self.fail, self.answer, self.wider = fail, answer, wider
         given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
         world = World(
             self.core,
@@ -56,6 +58,13 @@ class Play:
         self.asked.append((self.core.now_s, payload))
         if len(self.asked) - 1 in self.fail:
             raise ClusterError("the search was interrupted")
+        if self.answer is not None:
+            return {"plan": self.answer, "states": [], "fitness": 1.0}
+        if self.wider:
+            have = sum(tasks for _, tasks in payload["jobs"][0]["held"])
+            want = max(2 * have, 1)
+            plan = [[0, min(want, 4)]] + ([[1, want - 4]] if want > 4 else [])
+            return {"plan": [plan], "states": [], "fitness": 1.0}
         return SEARCH(payload)
 
     def before(self, event: Event) -> None:
@@ -67,6 +76,14 @@ class Play:
 
     def of(self, kind: type[Any], job_id: str) -> list[float]:
         return [at for at, one in self.commands if isinstance(one, kind) and one.job_id == job_id]
+
+    def starts(self, job_id: str) -> list[StartJob]:
+        found = [one for _, one in self.commands if isinstance(one, StartJob)]
+        return [one for one in found if one.job_id == job_id]
+
+    @staticmethod
+    def gpus(order: StartJob) -> int:
+        return sum(len(part.gpus) for part in order.allocations)
 
     def why(self, job_id: str) -> str:
         reason = self.core.jobs[job_id].reason
@@ -131,6 +148,29 @@ def test_the_guard_has_the_last_word_and_its_reason_stays() -> None:
     waiting = next(job for job in play.core.jobs if job not in running)
     assert len(running) == 1
     assert "WaitingForPower" in play.why(waiting)
+
+
+def test_a_job_that_the_budget_cannot_widen_stays_as_it_is() -> None:
+    """The search would have it twice as wide each round; 250 W power three of eight T4."""
+    low = BudgetChanged(at_s=0.0, budget_w=250.0)
+    play = Play([elastic("a", lasts_s=900.0)], 4, 4, events=[low], wider=True)
+    assert [play.gpus(one) for one in play.starts("a")] == [1, 2]
+    assert not play.core.jobs
+
+
+def test_a_first_start_that_is_too_wide_is_halved() -> None:
+    low = BudgetChanged(at_s=0.0, budget_w=250.0)
+    job = timed("a", 8, min_width=2, max_width=8, lasts_s=100.0)
+    play = Play([job], 4, 4, events=[low], answer=[[[0, 4], [1, 4]]])
+    assert [play.gpus(one) for one in play.starts("a")] == [2]
+
+
+def test_where_no_watts_are_left_the_world_ends_and_with_them_the_job_runs() -> None:
+    off = BudgetChanged(at_s=0.0, budget_w=50.0)
+    assert Play([elastic("a")], 4, events=[off]).core.jobs
+    on = BudgetChanged(at_s=1000.0, budget_w=None)
+    play = Play([elastic("a")], 4, events=[off, on])
+    assert play.of(StartJob, "a") == [1020.0]
 
 
 def test_jobs_of_several_roles_are_told() -> None:

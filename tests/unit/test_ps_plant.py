@@ -76,7 +76,9 @@ def test_another_shape_costs_sample_runs_once() -> None:
     world = plant()
     world.start(SPEC, start(gpus=2), 0.0)
     through(world, 200.0)
-    stopped = world.stop(StopJob(job_id="a", attempt=0, reason=StopReason.RESIZED, grace_s=0.0), 200.0)
+    stopped = world.stop(
+        StopJob(job_id="a", attempt=0, reason=StopReason.RESIZED, grace_s=0.0), 200.0
+    )
     assert isinstance(stopped[0], JobStopped)
     assert stopped[0].progress == pytest.approx((200 - 110) / 5)
     world.start(SPEC, start(1, gpus=2), 200.0)

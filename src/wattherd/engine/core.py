@@ -88,13 +88,8 @@ class Core(Conduct):
                 self._cancel(event, batch)
             case RunEvent():
                 self._note_run(event, batch)
-            case NodeLost():
-                self._lose(event, batch)
-            case NodeAsleep() | NodeAwake():
-                self.rest.note(event, self._nodes.get(event.node, -1))
-            case NodeReturned():
-                self.lost.discard(self._nodes.get(event.node, -1))
-                batch.replan = True
+            case NodeLost() | NodeReturned() | NodeAsleep() | NodeAwake():
+                self._note_node(event, batch)
             case QueueStopped() | QueueStarted():
                 self._note_queue(event, batch)
             case BudgetChanged():
@@ -244,6 +239,18 @@ class Core(Conduct):
             self._forget_plan(job)
         self._end(job, trigger, f"exit code {event.exit_code}", batch)
         batch.replan = True
+
+    def _note_node(
+        self, event: NodeLost | NodeReturned | NodeAsleep | NodeAwake, batch: Batch
+    ) -> None:
+        match event:
+            case NodeLost():
+                self._lose(event, batch)
+            case NodeReturned():
+                self.lost.discard(self._nodes.get(event.node, -1))
+                batch.replan = True
+            case NodeAsleep() | NodeAwake():
+                self.rest.note(event, self._nodes.get(event.node, -1))
 
     def _lose(self, event: NodeLost, batch: Batch) -> None:
         node = self._nodes.get(event.node)

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.errors import UserError
+from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.schedule.most_free import most_free
 from wattherd.policy.schedule.pollux_genetic import GENERATIONS, POPULATION
 from wattherd.policy.schedule.pollux_problem import Applicant, question, restart_factor
 from wattherd.policy.schedule.pollux_search import KINDS
@@ -37,6 +39,9 @@ class _Memory:
     rounds: int = 0
     due_s: float = 0.0
 
+    in_vain: bool = False
+    """Whether nothing runs although the last answer was carried out."""
+
     def carry_out(
         self,
         plan: Sequence[Sequence[Sequence[int]]],
@@ -44,20 +49,48 @@ class _Memory:
         draft: Draft,
         now_s: float,
     ) -> None:
-        """Stop what changes, then start it anew; what the guard refuses waits."""
+        """Stop what changes, then start it anew; what the guard refuses keeps what it had."""
         changed: list[tuple[JobView, Held]] = []
         for name, pairs in zip(self.asked_for, plan, strict=True):
             held = tuple((int(node), int(tasks)) for node, tasks in pairs)
             if name in jobs and held != _held(jobs[name]):
                 changed.append((jobs[name], held))
+        before = {job.id: job.wanted for job, _ in changed}
         for job, held in changed:
             if job.wanted:
                 draft.stop(job, StopReason.RESIZED if held else StopReason.PREEMPTED_FOR_PRIORITY)
         _greet([job for job, held in changed if not held], draft, now_s)
-        for job, held in changed:
-            shares = [Share(node, tasks) for node, tasks in held]
-            if shares and draft.start(job, shares) is None:
-                self.starts[job.id] = self.starts.get(job.id, 0) + 1
+        refused = [
+            (job, held) for job, held in changed if held and not self.start(job, held, draft)
+        ]
+        for job, held in refused:
+            if not _kept(job, before[job.id], draft):
+                self._start_smaller(job, held, draft)
+        self.in_vain = not any(job.wanted for job in jobs.values())
+
+    def start(self, job: JobView, held: Held, draft: Draft) -> bool:
+        """Whether the guard lets the job have this."""
+        if draft.start(job, [Share(node, tasks) for node, tasks in held]) is not None:
+            return False
+        self.starts[job.id] = self.starts.get(job.id, 0) + 1
+        return True
+
+    def _start_smaller(self, job: JobView, held: Held, draft: Draft) -> None:
+        """Half as many tasks, and half again, until the guard has watts for them."""
+        tasks = sum(count for _, count in held) // 2
+        while tasks >= job.spec.least_width:
+            if self.start(job, _first(held, tasks), draft):
+                return
+            tasks //= 2
+
+    def rouse(self, jobs: Iterable[JobView], draft: Draft) -> None:
+        """Where searching led nowhere: start the first job that may run at its least."""
+        for job in jobs:
+            shares = most_free(draft.room(job), job.spec.least_width)
+            held = tuple((share.node, share.tasks) for share in shares or ())
+            if held and self.start(job, held, draft):
+                self.in_vain = False
+                return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +140,9 @@ class Pollux:
         memory.due_s = view.now_s + (self.interval_s or 0.0)
         order = sorted(jobs.values(), key=lambda job: _importance(job, view.now_s))
         able = [job for job in order if _able(job)]
+        if memory.in_vain:
+            memory.rouse(able, draft)
+            return
         if not able:
             memory.asked_for, memory.states = [], []
             return
@@ -122,6 +158,22 @@ class Pollux:
         memory.rounds += 1
         memory.asked_for = names
         memory.asked = draft.compute(KINDS[self.search], asked)
+
+
+def _kept(job: JobView, before: Sequence[Allocation], draft: Draft) -> bool:
+    """Give a job back the devices that it had, which is no restart; whether they were left."""
+    shares = [Share(one.node, one.tasks, gpus=one.gpus) for one in before]
+    return bool(shares) and draft.start(job, shares) is None
+
+
+def _first(held: Held, tasks: int) -> Held:
+    """The first so many tasks, node by node."""
+    found, left = [], tasks
+    for node, count in held:
+        if left > 0:
+            found.append((node, min(count, left)))
+        left -= count
+    return tuple(found)
 
 
 def _importance(job: JobView, now_s: float) -> tuple[float, float, int]:
