@@ -11,7 +11,7 @@ from wattherd.estimate.speed import Sampled, Shape, SpeedModel
 from wattherd.estimate.steps import LossCurve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.command import StartJob, StopJob
+from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import JobExited, JobProgressed, JobStopped
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
@@ -58,6 +58,22 @@ def through(world: PsPlant, until_s: float = float("inf")) -> list[object]:
     while (at_s := world.next_s()) is not None and at_s <= until_s:
         events.extend(world.advance(at_s))
     return events
+
+
+def test_a_cap_slows_a_job_from_then_on() -> None:
+    """Thirty steps of ten seconds: ten at full speed, twenty at half of it."""
+
+    def half_when_capped(spec: JobSpec, node: int, cap_w: float | None) -> float:
+        del spec, node
+        return 1.0 if cap_w is None else 0.5
+
+    world = PsPlant({"a": truth()}, overheads=Overheads(restart_s=30.0), speed_at=half_when_capped)
+    world.start(SPEC, start(), 0.0)
+    through(world, 120.0)
+    world.cap(SetCap(job_id="a", attempt=0, cap_w=100.0), 130.0)
+    events = through(world)
+    assert isinstance(events[-1], JobExited)
+    assert events[-1].at_s == 130.0 + 20 * 20.0
 
 
 def test_a_job_trains_after_its_pause_and_ends_with_a_last_report() -> None:

@@ -32,13 +32,14 @@ PS_SCHEDULERS: Mapping[str, SchedulerOf] = {name: partial(_scheduler, name) for 
 
 
 def ps_plant(jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
-    """The jobs' side of the simulated world; they are as fast under a power cap as without.
+    """The jobs' side of the simulated world; a cap slows all of a step.
 
     Raises:
         UserError: the workload is of another format.
     """
-    del cluster, speed_at
-    return PsPlant(_workload(jobs).truths, overheads=Overheads(restart_s=restart_s))
+    del cluster
+    overheads = Overheads(restart_s=restart_s)
+    return PsPlant(_workload(jobs).truths, overheads=overheads, speed_at=speed_at)
 
 
 def _workload(jobs: Jobs) -> PsWorkload:

@@ -26,6 +26,7 @@ from wattherd.model.event import (
     JobStopped,
 )
 from wattherd.model.job import JobSpec
+from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
 RESTART_S = 30.0
 PROFILE_S = 80.0
@@ -54,12 +55,18 @@ class UsePoint:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of a job: it trains at `step_s` from `trains_from_s` on, `before` steps done."""
+    """One run of a job: it trains at `step_s` from `trains_from_s` on, `before` steps done.
 
+    Uncapped a step takes `full_step_s`; a synchronous job is as slow as the slowest of its nodes.
+    """
+
+    spec: JobSpec
     truth: PsJob
     attempt: int
     shape: Shape
+    full_step_s: float
     step_s: float
+    nodes: tuple[int, ...]
     trains_from_s: float
     before: float
     use: Busy
@@ -92,11 +99,13 @@ class PsPlant:
         *,
         overheads: Overheads | None = None,
         report_s: float = REPORT_S,
+        speed_at: SpeedAt = uncapped,
     ) -> None:
         """`truths` must hold every job that will be started."""
         self._truths = truths
         self._overheads = overheads or Overheads()
         self._report_s = report_s
+        self._speed_at = speed_at
         self._runs: dict[str, _Run] = {}
         self._steps: dict[str, float] = {}
         self._profiled: set[str] = set()
@@ -115,11 +124,15 @@ class PsPlant:
             pause_s += self._overheads.profile_s
         self.paused_s.append(pause_s)
         step_s = truth.step_s(shape, order.attempt)
+        nodes = tuple(one.node for one in order.allocations if one.gpus)
         self._runs[spec.id] = _Run(
+            spec=spec,
             truth=truth,
             attempt=order.attempt,
             shape=shape,
-            step_s=step_s,
+            full_step_s=step_s,
+            step_s=step_s / self._speed(spec, nodes, order.cap_w),
+            nodes=nodes,
             trains_from_s=now_s + pause_s,
             before=self._steps.get(spec.id, 0.0),
             use=busy(truth, shape, step_s),
@@ -134,8 +147,16 @@ class PsPlant:
         steps = self._steps[order.job_id] = min(run.steps_at(now_s), run.truth.steps)
         return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=steps)]
 
+    def _speed(self, spec: JobSpec, nodes: Sequence[int], cap_w: float | None) -> float:
+        return min((self._speed_at(spec, node, cap_w) for node in nodes), default=1.0)
+
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
-        """Acknowledge a cap; these jobs are as fast under it as without."""
+        """Set the cap; drivers answer at once here, and the GPUs' speed follows."""
+        run = self._runs.get(order.job_id)
+        if run is not None and run.attempt == order.attempt:
+            run.before = run.steps_at(now_s)
+            run.trains_from_s = max(run.trains_from_s, now_s)
+            run.step_s = run.full_step_s / self._speed(run.spec, run.nodes, order.cap_w)
         return [
             CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
         ]

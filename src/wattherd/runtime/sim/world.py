@@ -32,6 +32,8 @@ from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import LosesNodes, Plant
 from wattherd.runtime.sim.machines import Machines, SwitchTimes
 
+IDLE_WAKES = 50
+"""Wake-ups in a row without any order, while nothing runs and nothing is to come: the end."""
 Computer = Callable[[Any], Any]
 """Works out the answer to one kind of question: plain data in, plain data out."""
 
@@ -96,6 +98,7 @@ class World:
         self._latest: dict[str, int] = {}
         self._order = 0
         self._last_orders = 0
+        self._idle_wakes = 0
         self._specs: dict[str, JobSpec] = {}
         self.recording = Recording()
         self._computers = computers or {}
@@ -118,11 +121,16 @@ class World:
     def _stuck(self) -> bool:
         """Whether nothing can happen any more but further rounds, all alike.
 
-        The last jobs may wait for watts or devices that nobody is going to bring.
+        The last jobs may wait for watts or devices that nobody is going to bring; a planner that
+        looks rarely may let some wake-ups pass before it acts.
         """
         sources = (self._next_given, self._plant.next_s(), self._machines.next_s())
         quiet = self._last_orders == 0 and all(source is None for source in sources)
-        return quiet and not any(job.active for job in self.core.jobs.values())
+        if quiet and not any(job.active for job in self.core.jobs.values()):
+            self._idle_wakes += 1
+        else:
+            self._idle_wakes = 0
+        return self._idle_wakes >= IDLE_WAKES
 
     def _happenings(self, until_s: float) -> Iterator[Event]:
         while True:
