@@ -34,6 +34,7 @@ class Play:
         events: Sequence[Event] = (),
         fail: Sequence[int] = (),
         answer: Any = None,
+        first: Any = None,
         wider: bool = False,
     ) -> None:
         planner = Pollux(
@@ -43,7 +44,7 @@ class Play:
         self.core = Core(config)
         self.asked: list[tuple[float, Any]] = []
         self.commands: list[tuple[float, Command]] = []
-        self.fail, self.answer, self.wider = fail, answer, wider
+        self.fail, self.answer, self.first, self.wider = fail, answer, first, wider
         given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
         world = World(
             self.core,
@@ -59,7 +60,8 @@ class Play:
         if len(self.asked) - 1 in self.fail:
             raise ClusterError("the search was interrupted")
         if self.answer is not None:
-            return {"plan": self.answer, "states": [], "fitness": 1.0}
+            plan = self.first if self.first and len(self.asked) == 1 else self.answer
+            return {"plan": plan, "states": [], "fitness": 1.0}
         if self.wider:
             have = sum(tasks for _, tasks in payload["jobs"][0]["held"])
             want = max(2 * have, 1)
@@ -163,6 +165,15 @@ def test_a_first_start_that_is_too_wide_is_halved() -> None:
     job = timed("a", 8, min_width=2, max_width=8, lasts_s=100.0)
     play = Play([job], 4, 4, events=[low], answer=[[[0, 4], [1, 4]]])
     assert [play.gpus(one) for one in play.starts("a")] == [2]
+
+
+def test_a_job_grows_as_far_as_the_budget_goes() -> None:
+    """From one GPU to four, half of the eight that the search wants, and no further restart."""
+    low = BudgetChanged(at_s=0.0, budget_w=310.0)
+    first = [[[0, 1]]]
+    job = elastic("a", lasts_s=600.0)
+    play = Play([job], 4, 4, events=[low], answer=[[[0, 4], [1, 4]]], first=first)
+    assert [play.gpus(one) for one in play.starts("a")] == [1, 4]
 
 
 def test_where_no_watts_are_left_the_world_ends_and_with_them_the_job_runs() -> None:

@@ -64,7 +64,9 @@ class _Memory:
             (job, held) for job, held in changed if held and not self.start(job, held, draft)
         ]
         for job, held in refused:
-            if not _kept(job, before[job.id], draft):
+            had = sum(one.tasks for one in before[job.id])
+            smaller = self._start_smaller(job, held, draft, beyond=had)
+            if not smaller and not _kept(job, before[job.id], draft):
                 self._start_smaller(job, held, draft)
         self.in_vain = not any(job.wanted for job in jobs.values())
 
@@ -75,13 +77,14 @@ class _Memory:
         self.starts[job.id] = self.starts.get(job.id, 0) + 1
         return True
 
-    def _start_smaller(self, job: JobView, held: Held, draft: Draft) -> None:
-        """Half as many tasks, and half again, until the guard has watts for them."""
+    def _start_smaller(self, job: JobView, held: Held, draft: Draft, *, beyond: int = 0) -> bool:
+        """Half as many tasks, and half again, until the guard has watts for them; if it has."""
         tasks = sum(count for _, count in held) // 2
-        while tasks >= job.spec.least_width:
+        while tasks >= job.spec.least_width and tasks > beyond:
             if self.start(job, _first(held, tasks), draft):
-                return
+                return True
             tasks //= 2
+        return False
 
     def rouse(self, jobs: Iterable[JobView], draft: Draft) -> None:
         """Where searching led nowhere: start the first job that may run at its least."""
