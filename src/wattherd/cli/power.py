@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from wattherd.cli import power_fit
 from wattherd.cli.options import output_option
 
 
@@ -87,3 +88,7 @@ def _show(document: dict[str, Any]) -> None:
         f"{show_watts(document['total_w'])} in all; mean rate {100 * objective:.2f} %"
         f" of at most {100 * most:.2f} %"
     )
+
+
+for _command in power_fit.COMMANDS:
+    power.add_command(_command)

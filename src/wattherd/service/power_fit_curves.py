@@ -1,0 +1,159 @@
+"""`power learn`: how much of the known-curve optimum curves learned online reach (JSON document).
+
+Every job starts from the power law and hands in noisy samples. It first samples where it knows
+least, then every second time at the cap that the allocation with the learned curves gives it, so
+that what is used is also what is checked. In the end the caps chosen are judged by the measured
+curves, which the learner never sees: against the optimum within the budget, or within the watts
+truly drawn where these are more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wattherd.errors import UserError
+from wattherd.estimate.learned_curve import CurvePrior, LearnedCurve, Sample
+from wattherd.estimate.measured_curve import Choice, Count, JobCurve, Point
+from wattherd.policy.power.allocation import allocate, one_budget
+
+SCHEMA = "wattherd.learn/1"
+LOOK_AROUND = 6
+"""Samples of a job before any goes to the allocated cap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """Budgets as shares of the summed draw at each job's highest-draw point, and the noise.
+
+    Raises:
+        UserError: no budget, share, sample or noise that makes sense.
+    """
+
+    shares: tuple[float, ...] = (0.6, 0.7, 0.8)
+    samples: int = 20
+    noise_sd: float = 0.05
+    seeds: tuple[int, ...] = (1,)
+    idle_w: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse what teaches nothing."""
+        if not self.shares or any(not 0 < share <= 1 for share in self.shares):
+            raise UserError("shares lie above 0, up to 1", field="--shares", hint="0.6,0.7,0.8")
+        if self.samples < 1:
+            raise UserError("at least one sample", field="--samples")
+        if not 0 <= self.noise_sd < 1:
+            raise UserError("noise lies from 0 to below 1", field="--noise", hint="0.05")
+
+
+def lesson(curves: Sequence[JobCurve], terms: Lesson) -> dict[str, Any]:
+    """The document of one file: a run per budget and seed.
+
+    Raises:
+        UserError: a budget below what all jobs need at least.
+    """
+    runs = [_run(curves, terms, share, seed) for share in terms.shares for seed in terms.seeds]
+    return {
+        "schema": SCHEMA,
+        "jobs": len(curves),
+        "samples": terms.samples,
+        "noise": terms.noise_sd,
+        "worst_of_optimum": min(run["of_optimum"] for run in runs),
+        "runs": runs,
+    }
+
+
+def _run(curves: Sequence[JobCurve], terms: Lesson, share: float, seed: int) -> dict[str, Any]:
+    budget_w = share * sum(max(point.power_w for point in curve.points) for curve in curves)
+    optimum = _optimum(curves, budget_w)
+    learned = _taught(curves, terms, budget_w, seed)
+    caps = _allocated(learned, curves, budget_w)
+    points = [_measured(curve, cap) for curve, cap in zip(curves, caps, strict=True)]
+    drawn_w = sum(point.power_w for point in points)
+    reached = _objective(curves, points)
+    fair = optimum if drawn_w <= budget_w else _optimum(curves, drawn_w)
+    return {
+        "budget_share": share,
+        "seed": seed,
+        "budget_w": budget_w,
+        "optimum": optimum,
+        "learned": reached,
+        "of_optimum": reached / fair,
+        "drawn_of_budget": drawn_w / budget_w,
+        "restarts": sum(one.restarts for one in learned),
+    }
+
+
+def _taught(
+    curves: Sequence[JobCurve], terms: Lesson, budget_w: float, seed: int
+) -> list[LearnedCurve]:
+    """Every job's curve after its samples."""
+    chance = np.random.default_rng(seed)
+    learned = [LearnedCurve.start(prior_of(curve, terms)) for curve in curves]
+    for number in range(terms.samples):
+        if number >= LOOK_AROUND and number % 2:
+            caps = _allocated(learned, curves, budget_w)
+        else:
+            caps = [one.least_known() for one in learned]
+        for at, (curve, cap) in enumerate(zip(curves, caps, strict=True)):
+            sample = _sample(_measured(curve, cap), chance, terms.noise_sd)
+            learned[at] = learned[at].learned(sample)
+    return learned
+
+
+def prior_of(curve: JobCurve, terms: Lesson) -> CurvePrior:
+    """The power law over a job's caps: nothing else of the job is known."""
+    caps = tuple(sorted(point.cap_w for point in curve.points))
+    return CurvePrior(
+        caps_w=caps,
+        idle_w=min(terms.idle_w, caps[0] / 2),
+        max_w=caps[-1],
+        devices=curve.devices,
+        noise_sd=max(terms.noise_sd, 0.01),
+    )
+
+
+def _sample(true: Point, chance: np.random.Generator, noise_sd: float) -> Sample:
+    watts, rate = np.exp(chance.normal(0.0, noise_sd, 2))
+    return Sample(true.cap_w, true.power_w * float(watts), true.rate * float(rate))
+
+
+def _allocated(
+    learned: Sequence[LearnedCurve], curves: Sequence[JobCurve], budget_w: float
+) -> list[float]:
+    """A cap for every job by the learned curves; the lowest ones where not even they seem to fit.
+
+    At least the least draw is asked for, because early guesses may put it above the budget.
+    """
+    guessed = [one.job_curve(curve.job) for one, curve in zip(learned, curves, strict=True)]
+    choices = [curve.choices(Count.DRAW) for curve in guessed]
+    least_w = sum(one[0].watts for one in choices)
+    chosen = allocate(choices, one_budget(len(choices), max(budget_w, least_w)))
+    return [_cap(one[at]) for one, at in zip(choices, chosen, strict=True)]
+
+
+def _cap(choice: Choice) -> float:
+    assert choice.point is not None  # noqa: S101 - no pause is offered here
+    return choice.point.cap_w
+
+
+def _measured(curve: JobCurve, cap_w: float) -> Point:
+    return next(point for point in curve.points if point.cap_w == cap_w)
+
+
+def _optimum(curves: Sequence[JobCurve], budget_w: float) -> float:
+    choices = [curve.choices(Count.DRAW) for curve in curves]
+    chosen = allocate(choices, one_budget(len(choices), budget_w))
+    worth = sum(one[at].value for one, at in zip(choices, chosen, strict=True))
+    return worth / sum(curve.weight for curve in curves)
+
+
+def _objective(curves: Sequence[JobCurve], points: Sequence[Point]) -> float:
+    worth = sum(
+        curve.weight * point.rate / curve.best_rate
+        for curve, point in zip(curves, points, strict=True)
+    )
+    return worth / sum(curve.weight for curve in curves)
