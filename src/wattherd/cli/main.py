@@ -19,6 +19,7 @@ _NO_ARGUMENTS: type[click.UsageError] | tuple[()] = getattr(
 )
 
 COMMANDS = {
+    "meter": ("wattherd.cli.meter:meter", "Read power meters."),
     "power": ("wattherd.cli.power:power", "Share watts among jobs."),
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
     "report": ("wattherd.cli.report:report", "Turn a run directory into one HTML page."),

@@ -1,0 +1,124 @@
+"""`wattherd meter`: read power meters of any kind."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wattherd.cli.options import output_option
+
+if TYPE_CHECKING:
+    from wattherd.meters.watch import Outcome
+
+SCHEMA = "wattherd.reading/1"
+PROBE_ROUNDS = 3
+
+
+@click.group()
+def meter() -> None:
+    """Read power meters, one URI each."""
+
+
+@meter.command("read")
+@click.argument("uris", metavar="URI...", nargs=-1, required=True)
+@click.option("--watch", metavar="1s", help="Read again and again, this often.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after so many rounds.")
+@output_option
+def read(*, uris: tuple[str, ...], watch: str | None, count: int | None, output: str) -> int:
+    """Print the watts that each meter reads; with `-o json`, one object a line.
+
+    Exits with 1 if a meter gave no reading in the last round.
+    """
+    from wattherd.errors import UserError
+    from wattherd.meters.contract import MeterError
+    from wattherd.meters.registry import open_meter
+    from wattherd.meters.watch import rounds
+    from wattherd.units import seconds
+
+    every_s = seconds(watch, field="--watch") if watch else 1.0
+    if every_s <= 0:
+        raise UserError("must be above zero", field="--watch", hint="write 1s")
+    last: list[Outcome] = []
+    with ExitStack() as stack:
+        meters = [stack.enter_context(open_meter(uri)) for uri in uris]
+        for last in rounds(meters, every_s, count or (None if watch else 1)):
+            for outcome in last:
+                _tell(outcome, output)
+    return int(any(isinstance(outcome, MeterError) for outcome in last))
+
+
+@meter.command("probe")
+@click.argument("uris", metavar="[URI...]", nargs=-1)
+@output_option
+def probe(*, uris: tuple[str, ...], output: str) -> int:
+    """Try meters: whether each answers, how fast, and what ails those that do not.
+
+    Without a URI, tries the meters of this machine and lists the protocols there are. Exits with
+    1 if a named meter does not answer.
+    """
+    from wattherd.meters import probing
+
+    document = probing.document(uris or probing.local_uris(), PROBE_ROUNDS)
+    if output == "json":
+        click.echo(json.dumps(document))
+    else:
+        _show(document)
+    return int(bool(uris) and any(found["trouble"] for found in document["meters"]))
+
+
+def _tell(outcome: Outcome, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps({"schema": SCHEMA, **_fields(outcome)}))
+    else:
+        click.echo(_line(outcome), err=not _is_reading(outcome))
+
+
+def _is_reading(outcome: Outcome) -> bool:
+    from wattherd.meters.contract import Reading
+
+    return isinstance(outcome, Reading)
+
+
+def _fields(outcome: Outcome) -> dict[str, Any]:
+    from wattherd.meters.contract import Reading
+
+    if isinstance(outcome, Reading):
+        return {"meter": outcome.source, "at_s": outcome.at_s, "watts": outcome.watts,
+                "quality": outcome.quality}  # fmt: skip
+    return {"meter": outcome.source, "at_s": time.time(), "watts": None,
+            "trouble": outcome.trouble, "problem": outcome.problem}  # fmt: skip
+
+
+def _line(outcome: Outcome) -> str:
+    from datetime import UTC, datetime
+
+    from wattherd.meters.contract import Reading
+
+    if not isinstance(outcome, Reading):
+        return f"wattherd: {outcome}"
+    stamp = datetime.fromtimestamp(outcome.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-5] + "Z"
+    return f"{stamp}  {outcome.watts:>12,.1f} W  {outcome.quality:<8}  {outcome.source}"
+
+
+def _show(document: dict[str, Any]) -> None:
+    from wattherd.cli.tables import print_table
+
+    rows = [
+        [
+            found["meter"],
+            "-" if found["watts"] is None else f"{found['watts']:,.1f}",
+            "-" if found["latency_s"] is None else f"{1e3 * found['latency_s']:,.1f}",
+            f"{found['trouble']}: {found['problem']}" if found["trouble"] else found["quality"],
+        ]
+        for found in document["meters"]
+    ]
+    if rows:
+        print_table(["METER", "WATTS", "ANSWERS IN MS", "STATE"], rows)
+        click.echo()
+    kinds = [[kind["scheme"], "yes" if kind["installed"] else "no", kind["example"]]
+             for kind in document["protocols"]]  # fmt: skip
+    print_table(["PROTOCOL", "INSTALLED", "EXAMPLE"], kinds)

@@ -1,0 +1,18 @@
+"""The clocks of this room in one place, so that tests can let time pass without waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Clock(NamedTuple):
+    """Unix time for stamps, steady time for durations, and a way to wait; all in seconds."""
+
+    unix_s: Callable[[], float]
+    steady_s: Callable[[], float]
+    sleep: Callable[[float], None]
+
+
+SYSTEM = Clock(time.time, time.monotonic, time.sleep)

@@ -1,0 +1,88 @@
+"""A meter: a driver and what its address says of unit, scale and age. Makes readings of samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from wattherd.meters.clock import SYSTEM, Clock
+from wattherd.meters.contract import Driver, MeterError, Quality, Reading, Trouble
+from wattherd.meters.uri import MeterUri
+
+WATTS = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
+OPTIONS = frozenset({"timeout", "scale", "unit", "max_age"})
+TIMEOUT_S = 2.0
+"""Below the period of a control loop of a few seconds, above what a slow controller board takes."""
+
+
+def timeout_s(uri: MeterUri) -> float:
+    """Seconds that one reading may take in all."""
+    return uri.seconds("timeout", TIMEOUT_S)
+
+
+@dataclass(slots=True)
+class Meter:
+    """Reads one instrument; `factor` turns its unit into watts, `max_age_s` is where stale begins.
+
+    Time stamps of the instrument are taken as they are: a clock that is off shows as a reading too
+    old, or from the future, which the reader must judge.
+    """
+
+    source: str
+    driver: Driver
+    factor: float = 1.0
+    max_age_s: float = math.inf
+    clock: Clock = SYSTEM
+
+    def read(self) -> Reading:
+        """One reading.
+
+        Raises:
+            MeterError: there is none; its `trouble` says why.
+        """
+        asked_s = self.clock.unix_s()
+        try:
+            sample = self.driver.sample()
+            watts = self._watts(sample.value)
+        except MeterError as error:
+            raise MeterError(error.trouble, error.problem, source=self.source) from error
+        at_s = asked_s if sample.at_s is None else sample.at_s
+        stale = self.clock.unix_s() - at_s > self.max_age_s
+        return Reading(watts, at_s, self.source, Quality.STALE if stale else sample.quality)
+
+    def close(self) -> None:
+        """Let go of the instrument."""
+        self.driver.close()
+
+    def __enter__(self) -> Self:
+        """The meter itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _watts(self, value: float) -> float:
+        watts = value * self.factor
+        if not math.isfinite(watts):
+            raise MeterError(Trouble.GARBAGE, f"answered {value}, which is no power")
+        return watts
+
+
+def metered(uri: MeterUri, driver: Driver, clock: Clock = SYSTEM) -> Meter:
+    """A meter around `driver` with the options that all addresses share."""
+    unit = WATTS[uri.choice("unit", WATTS, "W")]
+    return Meter(
+        source=uri.text,
+        driver=driver,
+        factor=uri.number("scale", 1.0) * unit,
+        max_age_s=uri.seconds("max_age", math.inf),
+        clock=clock,
+    )

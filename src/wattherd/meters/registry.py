@@ -1,0 +1,57 @@
+"""The protocols there are, by scheme; a driver's module is imported when an address asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from wattherd.errors import UserError
+from wattherd.meters import meter
+from wattherd.meters.clock import SYSTEM, Clock
+from wattherd.meters.contract import Driver
+from wattherd.meters.meter import Meter, metered
+from wattherd.meters.uri import MeterUri, parse
+from wattherd.spelling import hint_for
+
+Maker = Callable[[MeterUri, Clock], Driver]
+
+
+class Protocol(NamedTuple):
+    """Where a driver is, what an address looks like, and which client library it takes, if any."""
+
+    module: str
+    example: str
+    client: str = ""
+
+
+PROTOCOLS = {
+    "replay": Protocol("replay", "replay:FILE.csv?column=power_w"),
+    "rapl": Protocol("rapl", "rapl:"),
+}
+
+
+def installed(protocol: Protocol) -> bool:
+    """Whether its client library is here."""
+    return not protocol.client or find_spec(protocol.client) is not None
+
+
+def open_meter(text: str, clock: Clock = SYSTEM) -> Meter:
+    """The meter at an address; connects when first read.
+
+    Raises:
+        UserError: the address cannot be used, or its client library is not installed.
+    """
+    uri = parse(text)
+    if uri.scheme not in PROTOCOLS:
+        raise uri.error(f"protocol {uri.scheme!r} is unknown", hint=hint_for(uri.scheme, PROTOCOLS))
+    protocol = PROTOCOLS[uri.scheme]
+    if not installed(protocol):
+        raise UserError(f"{protocol.client} is not installed", where=text,
+                        hint="pip install 'wattherd[meters]'")  # fmt: skip
+    module = import_module(f"wattherd.meters.{protocol.module}")
+    options: Collection[str] = module.OPTIONS
+    uri.allow({*options, *meter.OPTIONS})
+    make: Maker = module.driver
+    return metered(uri, make(uri, clock), clock)
