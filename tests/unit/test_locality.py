@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,6 @@ from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.topology import Topology, topology_of
 from wattherd.testing.timed_world import t4_nodes
-
-DATA = Path(os.environ.get("WATTHERD_DATA", "nowhere")) / "traces"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="WATTHERD_DATA has no traces")
 
 
 def racks() -> Topology:
@@ -114,26 +110,26 @@ GAVEL = {
 }
 
 
-@needs_data
 @pytest.mark.data
-def test_gavel_figures_are_those_of_the_published_file() -> None:
+def test_gavel_figures_are_those_of_the_published_file(traces: Path) -> None:
     from wattherd.workload.gavel import read_throughputs
 
-    table = read_throughputs(DATA / "gavel" / "simulation_throughputs.json.gz")
+    table = read_throughputs(traces / "gavel" / "simulation_throughputs.json.gz")
     for name, kind in GAVEL.items():
         found = measured(table, "v100", kind, 2).factor(Reach.BEYOND)
         assert SENSITIVITIES[name].factor(Reach.BEYOND) == round(found, 3)
 
 
-@needs_data
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "batch"),
     [("bert", 4), ("cifar10", 32), ("deepspeech2", 10), ("imagenet", 20), ("ncf", 32),
      ("yolov3", 4)],
 )  # fmt: skip
-def test_pollux_figures_are_those_of_the_published_profiles(name: str, batch: int) -> None:
-    with (DATA / "pollux" / "profiles" / name / "placements.csv").open() as rows:
+def test_pollux_figures_are_those_of_the_published_profiles(
+    traces: Path, name: str, batch: int
+) -> None:
+    with (traces / "pollux" / "profiles" / name / "placements.csv").open() as rows:
         step_s = {
             row["placement"]: float(row["step_time"])
             for row in csv.DictReader(rows)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from wattherd.errors import UserError
 from wattherd.workload.pairs import Alone, read_alone, read_gavel_pairs, read_packed
-
-DATA = Path(os.environ.get("WATTHERD_DATA", "nowhere")) / "traces"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="WATTHERD_DATA has no traces")
 
 SINGLE = "model,dataset,batchsize,amp,speed,gpu_util,gmem,label\n"
 PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2,gpu_util\n"
@@ -74,14 +70,13 @@ def test_an_unknown_worker_type_is_refused(tmp_path: Path) -> None:
         read_gavel_pairs(gavel(tmp_path, [1.0, 1.0]), "k80")
 
 
-@needs_data
 @pytest.mark.data
-def test_public_measurements_are_what_their_authors_say() -> None:
-    alone = read_alone(DATA / "lucid" / "single_data.csv")
-    packed = read_packed(DATA / "lucid" / "colocate_info.csv")
+def test_public_measurements_are_what_their_authors_say(traces: Path) -> None:
+    alone = read_alone(traces / "lucid" / "single_data.csv")
+    packed = read_packed(traces / "lucid" / "colocate_info.csv")
     assert (len(alone), len(packed.speeds.speeds)) == (66, 1388)
     assert {name for pair in packed.utilisation for name in pair} <= set(alone)
-    pairs = read_gavel_pairs(DATA / "gavel" / "simulation_throughputs.json.gz", "v100")
+    pairs = read_gavel_pairs(traces / "gavel" / "simulation_throughputs.json.gz", "v100")
     gains = [sum(both) for both in pairs.speeds.values() if min(both) > 0]
     assert len(gains) == 636
     assert sum(gain < 1.05 for gain in gains) == 143

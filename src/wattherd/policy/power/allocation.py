@@ -33,6 +33,12 @@ class Limits:
     names: tuple[str, ...]
 
     @property
+    def plain(self) -> bool:
+        """Whether it is one budget for all, without losses."""
+        one = len(self.room_w) == 1 and bool((self.path >= 0).all())
+        return one and bool((self.scale == 1.0).all())
+
+    @property
     def price(self) -> Floats:
         """Watts at the outermost budget for a watt of each job (J,)."""
         price: Floats = self.scale.max(axis=1)
@@ -131,7 +137,7 @@ def allocate(jobs: Sequence[Sequence[Choice]], limits: Limits) -> list[int]:
     for piece in np.flatnonzero(given > 0).tolist():
         chosen[pieces.job[piece]] = int(pieces.target[piece])
     _step_up(jobs, limits, chosen, room)
-    if len(limits.room_w) > 1 or len(jobs) > MOST_REFINED_JOBS:
+    if not limits.plain or len(jobs) > MOST_REFINED_JOBS:
         return chosen
     relaxed = Relaxed(_bound(pieces, limits), _price(pieces, limits))
     return refined(jobs, float(limits.room_w[0]), relaxed, chosen)
