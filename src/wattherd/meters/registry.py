@@ -29,6 +29,12 @@ class Protocol(NamedTuple):
 PROTOCOLS = {
     "replay": Protocol("replay", "replay:FILE.csv?column=power_w"),
     "rapl": Protocol("rapl", "rapl:"),
+    "prom+http": Protocol("prometheus", "prom+http://HOST:9090/api/v1?query=sum(rack_power_watts)"),
+    "prom+https": Protocol("prometheus", "prom+https://HOST/api/v1?dcgm=NODE&credentials=FILE"),
+    "redfish+https": Protocol(
+        "redfish", "redfish+https://BMC/redfish/v1/Chassis/1?credentials=FILE"
+    ),
+    "redfish+http": Protocol("redfish", "redfish+http://HOST:8000/redfish/v1/Chassis/1"),
 }
 
 

@@ -1,0 +1,47 @@
+"""Secrets of meters, read from the file that an address names: never from the address itself.
+
+A YAML file with any of `username`, `password`, `token` and `community`; it is read again for every
+reading, so that a renewed secret needs no restart.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+
+from wattherd.meters.contract import MeterError, Trouble
+
+
+class Credentials(BaseModel):
+    """What a server may ask for; nothing of it is ever printed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    username: str = ""
+    password: SecretStr = SecretStr("")
+    token: SecretStr = SecretStr("")
+    community: SecretStr = SecretStr("public")
+
+
+def read_credentials(path: Path | None) -> Credentials:
+    """The secrets in a file; without one, those that everybody knows.
+
+    Raises:
+        MeterError: it cannot be read, or has other fields.
+    """
+    if path is None:
+        return Credentials()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return Credentials.model_validate(content if content is not None else {})
+    except OSError as error:
+        problem = f"credentials in {path}: {error.strerror}"
+    except ValidationError as error:
+        # Of the errors, only the names of the fields: the values are secrets.
+        fields = ", ".join(".".join(map(str, one["loc"])) or "file" for one in error.errors())
+        problem = f"credentials in {path}: cannot use {fields}"
+    except (yaml.YAMLError, UnicodeDecodeError):
+        problem = f"credentials in {path}: no YAML"
+    raise MeterError(Trouble.REFUSED, problem) from None
