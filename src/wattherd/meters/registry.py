@@ -29,6 +29,9 @@ class Protocol(NamedTuple):
 PROTOCOLS = {
     "replay": Protocol("replay", "replay:FILE.csv?column=power_w"),
     "rapl": Protocol("rapl", "rapl:"),
+    "modbus": Protocol(
+        "modbus", "modbus://HOST:502/UNIT/REGISTER?type=float32&order=big", "pymodbus"
+    ),
     "prom+http": Protocol("prometheus", "prom+http://HOST:9090/api/v1?query=sum(rack_power_watts)"),
     "prom+https": Protocol("prometheus", "prom+https://HOST/api/v1?dcgm=NODE&credentials=FILE"),
     "redfish+https": Protocol(
