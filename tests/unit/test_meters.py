@@ -148,6 +148,15 @@ def test_rounds_keep_their_beat_and_carry_errors_in_place() -> None:
     ]  # fmt: skip
 
 
+def test_a_round_that_takes_too_long_is_followed_at_once() -> None:
+    hand = Hand()
+    seen = [hand.now_s for _ in rounds([], 2.0, 1, hand.clock())]
+    for _ in rounds([], 2.0, 4, hand.clock()):
+        seen.append(hand.now_s)
+        hand.now_s += 5.0 if len(seen) == 3 else 0.5
+    assert seen == [0.0, 0.0, 2.0, 7.0, 9.0]
+
+
 # --- recordings ------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wattherd.cli import power_fit
+from wattherd.cli import power_bench, power_fit
 from wattherd.cli.options import output_option
 
 
@@ -90,5 +90,5 @@ def _show(document: dict[str, Any]) -> None:
     )
 
 
-for _command in power_fit.COMMANDS:
+for _command in (*power_fit.COMMANDS, power_bench.bench):
     power.add_command(_command)

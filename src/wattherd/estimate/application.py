@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,11 @@ class Application:
                 hint="pip install 'wattherd[science]'",
             ) from None
         return LinearNDInterpolator(self.scaled[:, :3], self.scaled[:, 3:])
+
+    def prepare(self) -> None:
+        """Triangulate beforehand; without SciPy the first step time that needs it says so."""
+        if find_spec("scipy") is not None:
+            _ = self._triangulated
 
     def gradient(self, batch_size: int, epoch: int) -> tuple[float, float]:
         """Squared norm and variance of the gradient during `epoch`, between validated batches."""

@@ -17,8 +17,13 @@ SCHEMA = "wattherd.probe/1"
 
 
 def local_uris(powercap: Path = Path(ROOT)) -> Sequence[str]:
-    """Addresses that may be tried on this machine: its CPUs, where they tell."""
-    return ["rapl:"] if any(powercap.glob("intel-rapl:*")) else []
+    """Addresses that may be tried on this machine: its CPUs and GPUs, where they tell."""
+    found = ["rapl:"] if any(powercap.glob("intel-rapl:*")) else []
+    if installed(PROTOCOLS["nvml"]):
+        from wattherd.meters.nvml import present_uris
+
+        found += present_uris()
+    return found
 
 
 def document(uris: Sequence[str], times: int, clock: Clock = SYSTEM) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Protocol(NamedTuple):
 PROTOCOLS = {
     "replay": Protocol("replay", "replay:FILE.csv?column=power_w"),
     "rapl": Protocol("rapl", "rapl:"),
+    "nvml": Protocol("nvml", "nvml://0", "pynvml"),
     "modbus": Protocol(
         "modbus", "modbus://HOST:502/UNIT/REGISTER?type=float32&order=big", "pymodbus"
     ),

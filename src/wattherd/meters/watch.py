@@ -31,8 +31,9 @@ def rounds(
     try:
         for number in itertools.count() if count is None else range(count):
             if number:
-                due_s = max(due_s + every_s, clock.steady_s())
-                clock.sleep(due_s - clock.steady_s())
+                now_s = clock.steady_s()
+                due_s = max(due_s + every_s, now_s)
+                clock.sleep(due_s - now_s)
             yield read_all(meters, pool)
     finally:
         if pool is not None:

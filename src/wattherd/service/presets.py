@@ -67,6 +67,8 @@ def _application_plant(
     jobs: Jobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float
 ) -> Plant:
     del cluster
+    for application in jobs.applications.values():
+        application.prepare()
     return ApplicationPlant(jobs.applications, restart_s=restart_s, speed_at=speed_at)
 
 
