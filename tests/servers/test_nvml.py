@@ -1,0 +1,131 @@
+"""GPUs: nvidia-ml-py, as it is, on a small driver library built here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with")
+
+LOST, NO_PERMISSION, NOT_SUPPORTED = 15, 4, 3
+
+
+class Driver:
+    """The library in a folder, and the file that says what it answers."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder, self.script = folder, folder / "script"
+        source = Path(__file__).with_name("fake_nvml.c")
+        library = folder / "libnvidia-ml.so.1"
+        command = [COMPILER or "", "-shared", "-fPIC", "-Wall", "-Werror", *flags]
+        subprocess.run([*command, "-o", library, source], check=True)
+        self.say(300.0)
+
+    def say(self, watts: float, code: int = 0, delay_s: float = 0.0) -> None:
+        fresh = self.folder / "fresh"
+        fresh.write_text(f"{watts * 1000:.0f} {code} {delay_s * 1000:.0f}")
+        fresh.replace(self.script)  # at once: a reader never sees half of it
+
+    def command(self, *arguments: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.folder),
+                       "FAKE_NVML": str(self.script)}  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", "wattherd.cli.main", "meter", *arguments, "-o", "json"],
+            env=environment, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def read(self, uri: str) -> dict[str, Any]:
+        with self.command("read", uri) as process:
+            found: dict[str, Any] = json.loads(process.communicate(timeout=30)[0])
+        return found
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Driver:
+    return Driver(tmp_path)
+
+
+def test_a_gpu_is_read_by_number_uuid_or_all_together(gpus: Driver) -> None:
+    assert gpus.read("nvml://0")["watts"] == 300.0
+    assert gpus.read("nvml://GPU-Second")["watts"] == 600.0
+    assert gpus.read("nvml://all")["watts"] == 900.0
+
+
+def test_the_latest_sample_tells_its_time(gpus: Driver) -> None:
+    found = gpus.read("nvml://all?mode=instant&max_age=1h")
+    assert (found["watts"], found["quality"]) == (900.0, "stale")
+    assert found["at_s"] == pytest.approx(1_700_000_000.500001, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("uri", "code", "trouble"),
+    [
+        ("nvml://2", 0, "absent"),
+        ("nvml://GPU-third", 0, "absent"),
+        ("nvml://0", NOT_SUPPORTED, "absent"),
+        ("nvml://0?mode=instant", NOT_SUPPORTED, "absent"),
+        ("nvml://0", NO_PERMISSION, "refused"),
+        ("nvml://0", LOST, "unreachable"),
+        ("nvml://0", 999, "unreachable"),
+    ],
+)
+def test_errors_have_their_name(gpus: Driver, uri: str, code: int, trouble: str) -> None:
+    gpus.say(300.0, code)
+    assert gpus.read(uri)["trouble"] == trouble
+
+
+def test_an_old_driver_has_no_latest_sample(tmp_path: Path) -> None:
+    old = Driver(tmp_path, "-DOLD")
+    assert old.read("nvml://0?mode=instant")["trouble"] == "absent"
+    assert old.read("nvml://0")["watts"] == 300.0
+
+
+def test_without_a_driver_there_is_no_gpu(gpus: Driver) -> None:
+    (gpus.folder / "libnvidia-ml.so.1").write_text("no library")
+    assert gpus.read("nvml://0")["trouble"] == "unreachable"
+    with gpus.command("probe") as process:
+        document = json.loads(process.communicate(timeout=30)[0])
+    assert [found for found in document["meters"] if found["meter"].startswith("nvml")] == []
+
+
+def test_probe_finds_the_gpus(gpus: Driver) -> None:
+    with gpus.command("probe") as process:
+        document = json.loads(process.communicate(timeout=30)[0])
+    watts = {found["meter"]: found["watts"] for found in document["meters"]}
+    assert (watts["nvml://0"], watts["nvml://1"]) == (300.0, 600.0)
+
+
+def until(process: subprocess.Popen[str], field: str, value: object) -> dict[str, Any]:
+    """The first line that says so; the test's own time limit ends a vain wait."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        found: dict[str, Any] = json.loads(line)
+        if found.get(field) == value:
+            return found
+    raise AssertionError(f"never {field} = {value}")
+
+
+def test_a_watched_gpu_changes_hangs_is_lost_and_comes_back(gpus: Driver) -> None:
+    with gpus.command("read", "nvml://0?timeout=0.2s", "--watch", "0.05s") as process:
+        until(process, "watts", 300.0)
+        gpus.say(450.0)
+        until(process, "watts", 450.0)
+        gpus.say(460.0, delay_s=1.0)
+        began_s = time.monotonic()
+        until(process, "trouble", "timeout")
+        assert time.monotonic() - began_s < 1.0
+        gpus.say(470.0, LOST)
+        until(process, "trouble", "unreachable")
+        gpus.say(480.0)
+        until(process, "watts", 480.0)
+        process.terminate()
