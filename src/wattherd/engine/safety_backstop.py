@@ -1,0 +1,84 @@
+"""The last resort: outlets of devices that follow no cap are switched off, and on again later.
+
+Only where the limit is really exceeded, or nobody can tell: counting a silent device at its maximum
+is reason to cut others, never by itself reason to stop a job.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattherd.engine.safety_caps import CapBook
+from wattherd.engine.safety_meters import Seen
+from wattherd.engine.safety_terms import (
+    Bools,
+    Fleet,
+    Floats,
+    SafetyConfig,
+    no_streak,
+)
+
+
+class Backstop:
+    """Decides over outlets; remembers when it switched which device off."""
+
+    def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
+        """Everything is on."""
+        self._fleet, self._config = fleet, config
+        self._stuck = no_streak(fleet.feeds + 1)
+        self._off_at_s: Floats = np.full(fleet.size, np.nan)
+        self._tries = np.zeros(fleet.size)
+
+    def to_stop(
+        self, caps: CapBook, budget_w: Floats, limit_w: Floats, seen: Seen, now_s: float
+    ) -> Bools:
+        """Devices (N,) to switch off now, because nothing else brings the draw down."""
+        fleet = self._fleet
+        with np.errstate(invalid="ignore"):
+            going = now_s - self._off_at_s < self._config.outlet_s
+        gone = caps.off | going
+        fixed = caps.fixed & ~gone
+        worst_w = np.where(fixed, caps.counted_w, fleet.floor_w)
+        least_w = fleet.levels(np.where(gone, 0.0, worst_w))
+        drawn_w = np.append(seen.feed_w, seen.feed_w.sum())
+        with np.errstate(invalid="ignore"):
+            exceeded = ~(drawn_w <= limit_w)  # an unread feed may well be
+        stuck = (least_w > budget_w) & exceeded
+        lasting = self._stuck.note(stuck, now_s) >= self._config.backstop_s
+        over_w = np.where(lasting & stuck, least_w - budget_w, 0.0)
+        chosen = np.zeros(fleet.size, dtype=np.bool_)
+        for number in np.flatnonzero(over_w > 0):
+            below = fleet.feed == number if number < fleet.feeds else np.ones(fleet.size, np.bool_)
+            chosen |= self._largest(caps.counted_w, fixed & below & ~chosen, float(over_w[number]))
+        self._off_at_s = np.where(chosen, now_s, self._off_at_s)
+        self._tries = self._tries + chosen
+        return chosen
+
+    @staticmethod
+    def _largest(counted_w: Floats, among: Bools, over_w: float) -> Bools:
+        """As few as possible of the devices that do not follow, to save `over_w`."""
+        order = np.flatnonzero(among)
+        order = order[np.argsort(-counted_w[order], kind="stable")]
+        saved_w = np.cumsum(counted_w[order])
+        chosen = np.zeros(len(among), dtype=np.bool_)
+        chosen[order[: int(np.searchsorted(saved_w, over_w)) + 1]] = True
+        return chosen
+
+    def due(self, caps: CapBook, now_s: float) -> int | None:
+        """The device to switch on next; it waits twice as long after every time it was stopped."""
+        wait_s = self._config.retry_s * 2.0 ** (self._tries - 1)
+        with np.errstate(invalid="ignore"):
+            # Off for another reason: a tripped breaker, or a predecessor stopped it.
+            waited = np.isnan(self._off_at_s) | (now_s - self._off_at_s >= wait_s)
+        rows = np.flatnonzero(caps.off & waited)
+        return int(rows[0]) if len(rows) and not caps.waking.any() else None
+
+    def to_wake(self, caps: CapBook, budget_w: Floats, due: int | None) -> Bools:
+        """Switch `due` on once it fits at its maximum: a reboot has reset its cap."""
+        wake = np.zeros(self._fleet.size, dtype=np.bool_)
+        if due is None:
+            return wake
+        free_w = budget_w - self._fleet.levels(caps.counted_w)
+        if min(free_w[self._fleet.feed[due]], free_w[-1]) >= self._fleet.max_w[due]:
+            wake[due] = caps.waking[due] = True
+        return wake

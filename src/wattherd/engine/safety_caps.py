@@ -1,0 +1,103 @@
+"""What each device may draw at worst: caps ordered, read back, ignored, reset or unanswered.
+
+A lower cap counts once it has been read back, a higher one from its order on (POLCA's and Emerald's
+caps take up to 40 s). A device that does not answer, or draws more than its cap, counts at its
+maximum. Orders of one device arrive in their order, so reading the newest one back means that no
+earlier one is still under way; therefore two orders in a row never carry the same number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattherd.engine.safety_terms import (
+    Bools,
+    Fleet,
+    Floats,
+    Readings,
+    SafetyConfig,
+    no_streak,
+)
+
+SAME_W = 0.5
+"""Read-backs this close are the ordered cap (drivers round to whole watts)."""
+OVER_CAP = 1.05
+"""Draw above this multiple of a cap for a while shows that the cap is not in force."""
+
+
+class CapBook:
+    """Caps by device, all arrays (N,)."""
+
+    def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
+        """Nothing is known: every device counts at its maximum."""
+        self._fleet, self._config = fleet, config
+        self.held_w: Floats = fleet.max_w.copy()
+        """The highest cap that may be in force."""
+        self.ordered_w: Floats = np.full(fleet.size, np.nan)
+        self._read_w: Floats = np.full(fleet.size, np.nan)
+        self.silent: Bools = np.ones(fleet.size, dtype=np.bool_)
+        self.late: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self.defiant: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self.off: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self.waking: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self._unanswered = no_streak(fleet.size)
+        self._pending = no_streak(fleet.size)
+        self._above = no_streak(fleet.size)
+        self._below = no_streak(fleet.size)
+
+    def read_back(self, readings: Readings) -> None:
+        """Take in the caps in force as the knobs report them."""
+        read_w, config = readings.cap_w, self._config
+        answered = np.isfinite(read_w)
+        first = answered & np.isnan(self.ordered_w)
+        done = answered & (np.abs(read_w - self.ordered_w) <= SAME_W)
+        self.held_w = np.where(first | done, read_w, np.fmax(self.held_w, read_w))
+        self.ordered_w = np.where(first, read_w, self.ordered_w)
+        self._read_w = np.where(answered, read_w, self._read_w)
+        unanswered_s = self._unanswered.note(~answered, readings.now_s)
+        never = np.isnan(self.ordered_w)
+        self.silent = ~answered & ((unanswered_s >= config.silent_s) | never)
+        pending_s = self._pending.note(answered & ~done & ~first, readings.now_s)
+        self.late = pending_s >= config.settle_s
+        self.waking &= readings.off
+        self.off = readings.off & ~self.waking
+
+    def compare(self, draw_w: Floats, now_s: float) -> None:
+        """Find devices that draw more than the cap they claim to hold, and those that mend."""
+        claimed_w = np.fmin(self.held_w, self._read_w)
+        with np.errstate(invalid="ignore"):
+            above = draw_w > claimed_w * OVER_CAP
+            below = draw_w <= claimed_w * OVER_CAP
+        defies = self._above.note(above, now_s) >= self._config.defiant_after_s
+        mends = self._below.note(below, now_s) >= self._config.obedient_after_s
+        self.defiant = (self.defiant | defies) & ~mends
+
+    @property
+    def counted_w(self) -> Floats:
+        """What each device may draw at worst."""
+        unknown = self.silent | self.defiant | self.waking
+        counted = np.where(unknown, np.maximum(self._fleet.max_w, self.held_w), self.held_w)
+        return np.asarray(np.where(self.off, 0.0, counted))
+
+    @property
+    def fixed(self) -> Bools:
+        """Devices whose draw no order can be relied on to change soon."""
+        return self.silent | self.defiant | self.waking | self.late | self.off
+
+    @property
+    def settled(self) -> Bools:
+        """Devices whose last order was read back."""
+        return np.asarray(~self.fixed & (np.abs(self.held_w - self.ordered_w) <= SAME_W))
+
+    def order(self, cap_w: Floats) -> Floats:
+        """Note new caps and return them as they are to be sent."""
+        known = np.where(np.isnan(self.ordered_w), self._fleet.floor_w, self.ordered_w)
+        changed = np.abs(cap_w - known) > SAME_W
+        # Were it the cap read last, its read-back could not tell "done" from "not yet".
+        alike = changed & (np.abs(cap_w - self._read_w) <= 2 * SAME_W)
+        beside_w = self._read_w - 4 * SAME_W
+        beside_w = np.where(beside_w < self._fleet.floor_w, self._read_w + 4 * SAME_W, beside_w)
+        sent_w = np.where(changed, np.where(alike, beside_w, cap_w), known)
+        self.held_w = np.maximum(self.held_w, sent_w)
+        self.ordered_w = sent_w
+        return sent_w.copy()

@@ -1,0 +1,74 @@
+"""Which readings may be believed: missing, stale, skewed, frozen, spiking and lying meters.
+
+An untrusted reading becomes NaN here, and nothing behind this module sees the raw value. It knows
+no caps: what an unread device is counted at is decided in `safety_caps`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattherd.engine.safety_terms import Bools, Fleet, Floats, Readings, SafetyConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Readings as far as they are trusted.
+
+    `draw_w` (N,) and `feed_w` (F,) are medians of three, NaN where untrusted; `agreed` (F,) says on
+    which feeds the devices' meters and the feed's tell the same story.
+    """
+
+    draw_w: Floats
+    feed_w: Floats
+    agreed: Bools
+    missing_share: float
+
+
+class Meters:
+    """Judges every meter by its own last readings, and devices against their feed."""
+
+    def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
+        """Nothing has been read yet."""
+        self._fleet, self._config = fleet, config
+        meters = fleet.size + fleet.feeds
+        self._last = np.full((3, meters), np.nan)
+        self._same = np.zeros(meters, dtype=np.int64)
+
+    def judge(self, readings: Readings) -> Seen:
+        """Take in one cycle's readings."""
+        value = np.concatenate((readings.draw_w, readings.feed_w))
+        at_s = np.concatenate((readings.draw_at_s, readings.feed_at_s))
+        # A clock that runs ahead is as useless as one behind: either age is only known by it.
+        fresh = np.isfinite(value) & (np.abs(readings.now_s - at_s) <= self._config.max_age_s)
+        self._same = np.where(value == self._last[2], self._same + 1, 0)
+        # Real meters flicker; the same digits over and over come from a buffer.
+        trusted = fresh & (self._same < self._config.frozen_after)
+        self._last = np.vstack((self._last[1:], value))
+        size = self._fleet.size
+        seen_w = np.where(trusted, self._median(), np.nan)
+        draw_w, feed_w = seen_w[:size], seen_w[size:]
+        unread = ~trusted[:size] & ~readings.off
+        return Seen(
+            draw_w=draw_w,
+            feed_w=feed_w,
+            agreed=self._agreement(draw_w, feed_w),
+            missing_share=float(unread.mean()) if size else 0.0,
+        )
+
+    def _median(self) -> Floats:
+        """Medians over what was read of the last three: one spike moves nothing."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # never read: stays NaN
+            return np.asarray(np.nanmedian(self._last, axis=0))
+
+    def _agreement(self, draw_w: Floats, feed_w: Floats) -> Bools:
+        """Whether each feed's meter is near the sum of its devices'; unknown devices excuse it."""
+        known = np.isfinite(draw_w)
+        read_w = self._fleet.levels(np.where(known, draw_w, 0.0))[:-1]
+        most_w = self._fleet.levels(np.where(known, draw_w, self._fleet.max_w))[:-1]
+        slack_w = self._config.disagree * np.maximum(feed_w, read_w)
+        return np.asarray((feed_w >= read_w - slack_w) & (feed_w <= most_w + slack_w))

@@ -1,0 +1,182 @@
+"""What the safety loop is told and what it orders: arrays over devices and feeds.
+
+A device is whatever one cap acts on (a node, a GPU). N devices hang on F feeds below one site;
+every feed and the site has a limit and a breaker. NaN stands for "no answer" in every reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.errors import UserError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """Inverse-time breakers of the feeds and, last, the site.
+
+    `rated_w` has F + 1 entries. The thermal state rises by ((P / rated)^2 - 1) / `constant_s` each
+    second, falls the same way below the rating, never below 0, and trips at 1. With 214 s a load
+    10 % above the rating is carried for 17 min, as Dynamo (ISCA'16) reports of its row panels.
+    """
+
+    rated_w: Floats
+    constant_s: float = 214.0
+
+    def heated(self, heat: Floats, draw_w: Floats, seconds: float) -> Floats:
+        """The thermal states (F + 1,) after `seconds` at `draw_w` (F + 1,)."""
+        rate = (np.square(draw_w / self.rated_w) - 1.0) / self.constant_s
+        return np.asarray(np.maximum(heat + rate * seconds, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The devices: whose feed, and between which caps.
+
+    `floor_w` is the lowest cap and where a lapsed lease ends; `max_w` what a device may draw
+    uncapped and where a reboot leaves its cap. All arrays (N,), `feed` counts from 0.
+
+    Raises:
+        UserError: a floor above its maximum, or a feed that no breaker belongs to.
+    """
+
+    feed: Ints
+    floor_w: Floats
+    max_w: Floats
+    breaker: Breaker
+
+    def __post_init__(self) -> None:
+        """Refuse fleets on which no cap is legal."""
+        if np.any(self.floor_w > self.max_w) or np.any(self.floor_w < 0):
+            raise UserError(
+                "a device's lowest cap is negative or above its highest", field="floor_w"
+            )
+        if np.any(self.feed < 0) or np.any(self.feed >= self.feeds):
+            raise UserError("a device hangs on an unknown feed", field="feed")
+
+    @property
+    def size(self) -> int:
+        """How many devices there are."""
+        return len(self.feed)
+
+    @property
+    def feeds(self) -> int:
+        """How many feeds there are."""
+        return len(self.breaker.rated_w) - 1
+
+    def levels(self, watts: Floats) -> Floats:
+        """Sums (F + 1,) of `watts` (N,) by feed and, last, for the site."""
+        sums = np.bincount(self.feed, weights=watts, minlength=self.feeds)
+        return np.append(sums, sums.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What meters and knobs answered at `now_s`; timestamps are the meters' own.
+
+    `draw_w`, `draw_at_s`, `cap_w` are (N,), `feed_w`, `feed_at_s` (F,). `off` says which devices
+    are without power; it comes from the outlets, which answer when the device does not.
+    """
+
+    now_s: float
+    draw_w: Floats
+    draw_at_s: Floats
+    cap_w: Floats
+    feed_w: Floats
+    feed_at_s: Floats
+    off: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """Caps (N,) to be in force, each for `lease_s` unless renewed; the backstop's outlets.
+
+    Every cycle orders every device: an unchanged cap renews its lease, and undoes a reboot.
+    """
+
+    cap_w: Floats
+    lease_s: float
+    switch_off: Bools
+    switch_on: Bools
+
+
+class Controller(Protocol):
+    """Whoever holds the line: readings and limits in, orders out."""
+
+    def cycle(self, readings: Readings, limit_w: Floats) -> Orders:
+        """Decide once; `limit_w` (F + 1,) are the feeds' limits and, last, the site's."""
+        ...
+
+    def leave(self, readings: Readings) -> Orders:
+        """Hand the devices back as they were found; asked again until that is read back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetyConfig:
+    """Constants of the loop; times in seconds, shares of the limit or of a device's maximum.
+
+    The bands follow Dynamo (ISCA'16): a device above `capped_at` of its cap wants more, one below
+    `idle_below` gives back down to `idle_to`; between the two its cap stays.
+    """
+
+    lease_s: float = 15.0
+    settle_s: float = 4.0
+    """How long a knob may take before its device is counted as not following."""
+    silent_s: float = 3.0
+    max_age_s: float = 5.0
+    frozen_after: int = 5
+    margin: float = 0.003
+    capped_at: float = 0.98
+    idle_below: float = 0.93
+    idle_to: float = 0.96
+    idle_s: float = 15.0
+    """Shorter dips (checkpoints, evaluation) keep their caps: it takes as long to get one back."""
+    band: float = 0.01
+    """Caps move by at least this share of a device's maximum unless a limit demands it."""
+    raise_per_s: float = 0.02
+    """Give back at most this share of the limit each second."""
+    missing_share: float = 0.20
+    """Dynamo stops acting on readings when more than a fifth of them is missing."""
+    defiant_after_s: float = 4.0
+    obedient_after_s: float = 20.0
+    disagree: float = 0.08
+    hot: float = 0.5
+    cool: float = 0.3
+    hot_share: float = 0.92
+    start_heat: float = 0.6
+    """Assumed thermal state of breakers whose past is not known."""
+    backstop_s: float = 5.0
+    outlet_s: float = 10.0
+    """How long an outlet may take before it is ordered off again."""
+    retry_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Streak:
+    """For how long a condition has held without a break, by entry."""
+
+    seconds: Floats
+    _at_s: float = field(default=float("nan"))
+
+    def note(self, condition: Bools, now_s: float) -> Floats:
+        """Durations so far; 0 where the condition has just begun or does not hold."""
+        step_s = 0.0 if np.isnan(self._at_s) else max(now_s - self._at_s, 0.0)
+        self._at_s = now_s
+        held = self.seconds >= 0
+        grown = np.where(held, self.seconds + step_s, 0.0)
+        self.seconds = np.where(condition, grown, -1.0)
+        return np.maximum(self.seconds, 0.0)
+
+
+def no_streak(size: int) -> Streak:
+    """Conditions that have not held yet."""
+    return Streak(np.full(size, -1.0))

@@ -1,0 +1,214 @@
+"""`wattherd power bench`: every scenario under every fault, controlled by several controllers.
+
+A run is determined by its seed: loads, noise and the devices a fault hits come from streams of
+their own, the same for every controller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from wattherd.engine.safety_terms import Controller, Floats
+from wattherd.errors import UserError
+from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
+from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault, no_fault
+from wattherd.service.power_bench_controllers import MAKERS, Clairvoyant, Maker
+from wattherd.service.power_bench_scenarios import PLANS, Scenario, build
+from wattherd.service.power_bench_scores import (
+    RunLog,
+    jain,
+    oracle_draw,
+    progress,
+    recovered_s,
+    scores,
+)
+from wattherd.spelling import hint_for
+
+LEAVE_S = 90
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to run; faults are `none`, a kind, or two kinds joined by `+`."""
+
+    scenarios: tuple[str, ...] = tuple(PLANS)
+    faults: tuple[str, ...] = (NONE, *KINDS)
+    controllers: tuple[str, ...] = tuple(MAKERS)
+    seed: int = 1
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names before anything runs.
+
+        Raises:
+            UserError: a scenario, fault or controller that does not exist.
+        """
+        kinds = [kind for fault in self.faults for kind in fault.split("+")]
+        _check(self.scenarios, list(PLANS), "--scenario")
+        _check(kinds, [NONE, *KINDS], "--fault")
+        _check(self.controllers, list(MAKERS), "--controller")
+
+
+def _check(names: Sequence[str], known: list[str], field: str) -> None:
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown name {name!r}", field=field, hint=hint_for(name, known))
+
+
+def pairs() -> tuple[str, ...]:
+    """Every two different faults at once."""
+    return tuple("+".join(two) for two in itertools.combinations(KINDS, 2))
+
+
+def bench(choice: Choice, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Run everything chosen; the document is `wattherd.bench/1`."""
+    runs: list[dict[str, Any]] = []
+    stated = []
+    for name, found in _in_parallel(choice):
+        note(name)
+        stated.append(statement(build(name, seed=choice.seed, quick=choice.quick)))
+        runs.extend(found)
+    return {"schema": "wattherd.bench/1", "seed": choice.seed, "scenarios": stated, "runs": runs}
+
+
+def statement(scenario: Scenario) -> dict[str, Any]:
+    """What a scenario promises and assumes."""
+    breaker = scenario.room.fleet.breaker
+    return {
+        "scenario": scenario.name,
+        "seconds": scenario.seconds,
+        "nodes": scenario.room.fleet.size,
+        "limit_w": {"highest": float(scenario.limit_w[:, -1].max()),
+                    "lowest": float(scenario.limit_w[:, -1].min())},
+        "response_s": scenario.response_s,
+        "ahead_s": scenario.ahead_s,
+        "actuator_delay_s": scenario.room.delay_s,
+        "breaker": {"rated_w": breaker.rated_w.tolist(), "constant_s": breaker.constant_s,
+                    "heat_at_start": float(scenario.room.heat.max())},
+        "fault_window_s": list(scenario.fault_window_s),
+        "fault_share": scenario.fault_share,
+        "backstop": "node off at its outlet within 5 s, on again in 20 s",
+    }  # fmt: skip
+
+
+def _in_parallel(choice: Choice) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Runs by scenario, each scenario in a process of its own where there is more than one."""
+    if len(choice.scenarios) == 1:
+        yield choice.scenarios[0], _runs_of(choice.scenarios[0], choice)
+        return
+    workers = min(len(choice.scenarios), os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        found = pool.map(_runs_of, choice.scenarios, itertools.repeat(choice))
+        yield from zip(choice.scenarios, found, strict=True)
+
+
+def _runs_of(name: str, choice: Choice) -> list[dict[str, Any]]:
+    """All runs of one scenario; the calm run of each controller is the yardstick of recovery."""
+    scenario = build(name, seed=choice.seed, quick=choice.quick)
+    best = progress(scenario, oracle_draw(scenario))
+    calm = {name: run_log(scenario, _fault(scenario, NONE), MAKERS[name])
+            for name in choice.controllers}  # fmt: skip
+    runs = []
+    for text in choice.faults:
+        fault = _fault(scenario, text)
+        spared = run_log(scenario, fault, partial(_clairvoyant, fault))
+        for name in choice.controllers:
+            log = calm[name] if text == NONE else run_log(scenario, fault, MAKERS[name])
+            recovery_s = (
+                recovered_s(scenario, log, calm[name], fault.end_s) if fault.kinds else None
+            )
+            runs.append(
+                {
+                    "scenario": scenario.name,
+                    "fault": text,
+                    "controller": name,
+                    "seed": scenario.seed,
+                    **scores(scenario, log),
+                    **_trips(log, spared),
+                    **_work(progress(scenario, log.draw_w), best),
+                    "recovered_s": recovery_s,
+                }
+            )
+    return runs
+
+
+def _clairvoyant(fault: Fault, scenario: Scenario, _journal: Floats | None) -> Controller:
+    return Clairvoyant(scenario, fault)
+
+
+def _trips(log: RunLog, spared: RunLog) -> dict[str, int]:
+    """Trips that could have been avoided, and those that could not."""
+    return {
+        "breaker_trips": max(log.trips - spared.trips, 0),
+        "unavoidable_trips": min(spared.trips, log.trips),
+    }
+
+
+def _work(done: Floats, best: Floats) -> dict[str, float]:
+    """Progress of all against the oracle's, and how evenly devices share in it."""
+    return {
+        "progress_of_oracle": round(float(done.sum() / best.sum()), 4),
+        "jain": round(jain(done / best), 4),
+    }
+
+
+def _fault(scenario: Scenario, text: str) -> Fault:
+    fleet = scenario.room.fleet
+    if text == NONE:
+        return no_fault(fleet.size, fleet.feeds)
+    kinds = tuple(text.split("+"))
+    rng = np.random.default_rng([scenario.seed, 77, *sorted(map(KINDS.index, kinds))])
+    return drawn_fault(
+        kinds, rng, fleet.feed.tolist(), feeds=fleet.feeds, share=scenario.fault_share,
+        window_s=scenario.fault_window_s,
+    )  # fmt: skip
+
+
+def run_log(scenario: Scenario, fault: Fault, make: Maker) -> RunLog:
+    """Let one controller run the scenario under the fault."""
+    plant = PowerPlant(scenario.room, np.random.default_rng([scenario.seed, 99]), fault)
+    seconds, steps = scenario.seconds, round(1 / STEP_S)
+    size, levels = scenario.room.fleet.size, scenario.room.fleet.feeds + 1
+    level_w, draw_w = np.zeros((seconds, levels)), np.zeros((seconds, size))
+    cap_w = np.zeros((seconds, size))
+    alive: Controller | None = make(scenario, None)
+    journal: Floats | None = None
+    for second in range(seconds):
+        readings = plant.read()
+        if fault.kills(plant.now_s):
+            alive, journal = None, getattr(alive, "found_w", journal)
+        else:
+            alive = alive or make(scenario, journal)
+            plant.order(alive.cycle(readings, scenario.known_limit_w(second)))
+        for _ in range(steps):
+            plant.step(scenario.demand_w[second])
+            draw_w[second] += plant.draw_w / steps
+        level_w[second] = scenario.room.fleet.levels(draw_w[second])
+        cap_w[second] = plant.cap_w
+    restored = _leave(plant, alive or make(scenario, journal), scenario)
+    return RunLog(
+        level_w=level_w, draw_w=draw_w, cap_w=cap_w, trips=plant.trips, caps_restored=restored
+    )
+
+
+def _leave(plant: PowerPlant, controller: Controller, scenario: Scenario) -> bool:
+    """Ask the controller to hand the devices back; whether they are as they were found."""
+    found_w, trips = scenario.room.found_w, plant.trips
+    for _ in range(LEAVE_S):
+        if np.array_equal(plant.cap_w, found_w) and not plant.dark.any():
+            break
+        plant.order(controller.leave(plant.read()))
+        for _ in range(round(1 / STEP_S)):
+            plant.step(scenario.room.idle_w)
+    plant.trips = trips
+    return bool(np.array_equal(plant.cap_w, found_w) and not plant.outlet_off.any())

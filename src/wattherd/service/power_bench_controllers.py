@@ -1,0 +1,112 @@
+"""Controllers of `wattherd power bench`: ours, two without feedback, one that knows the future."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wattherd.engine.safety import NEVER_LAPSES, SafetyLoop
+from wattherd.engine.safety_fill import fill
+from wattherd.engine.safety_terms import Controller, Fleet, Floats, Orders, Readings, SafetyConfig
+from wattherd.runtime.sim.power_plant import BOOT_S
+from wattherd.runtime.sim.power_plant_faults import Fault
+from wattherd.service.power_bench_scenarios import Scenario
+
+OVERSUBSCRIBED = 0.90
+"""Open-loop controllers trust that devices draw this share of their caps together."""
+
+Maker = Callable[[Scenario, Floats | None], Controller]
+"""Makes a controller; the second argument is the journal of a predecessor that was killed."""
+
+
+def _orders(cap_w: Floats) -> Orders:
+    none = np.zeros(len(cap_w), dtype=np.bool_)
+    return Orders(cap_w=cap_w, lease_s=NEVER_LAPSES, switch_off=none, switch_on=none)
+
+
+@dataclass(slots=True)
+class Static:
+    """Equal caps from the limits alone, as if devices drew `share` of their caps together."""
+
+    fleet: Fleet
+    share: float = 1.0
+    _cap_w: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing has been ordered."""
+        self._cap_w = self.fleet.max_w.copy()
+
+    def cycle(self, readings: Readings, limit_w: Floats) -> Orders:  # noqa: ARG002
+        """Divide the limits; nothing is read."""
+        count = self.fleet.levels(np.ones(self.fleet.size))
+        each_w = limit_w / (self.share * count)
+        cap_w = np.minimum(each_w[:-1][self.fleet.feed], each_w[-1])
+        self._cap_w = np.clip(cap_w, self.fleet.floor_w, self.fleet.max_w)
+        return _orders(self._cap_w)
+
+    def leave(self, readings: Readings) -> Orders:  # noqa: ARG002
+        """It does not know what it found."""
+        return _orders(self._cap_w)
+
+
+@dataclass(slots=True)
+class Clairvoyant:
+    """Knows demand, limits and the fault ahead of time; the same knobs as everybody.
+
+    What still trips under it could not be avoided. Devices whose knobs will fail go to their floor
+    before; those that will reboot are counted at their maximum meanwhile.
+    """
+
+    scenario: Scenario
+    fault: Fault
+    horizon_s: int = 60
+    margin: float = 0.02
+
+    def cycle(self, readings: Readings, limit_w: Floats) -> Orders:  # noqa: ARG002
+        """Caps for the hardest of the seconds to come."""
+        fleet, now_s = self.scenario.room.fleet, readings.now_s
+        second = min(round(now_s), self.scenario.seconds - 1)
+        ahead = self.scenario.limit_w[second : second + self._far(now_s)]
+        budget_w = ahead.min(axis=0) * (1 - self.margin)
+        hits = self.fault.hits & self._concerns(now_s)
+        counted_w = np.where(hits, self._worst_w(now_s), 0.0)
+        demand_w = self.scenario.demand_w[second : second + 10].max(axis=0) * 1.02
+        high_w = np.where(hits, 0.0, np.clip(demand_w, fleet.floor_w, fleet.max_w))
+        low_w = np.where(hits, 0.0, fleet.floor_w)
+        cap_w = fill(fleet, budget_w - fleet.levels(counted_w), low_w, high_w)
+        return _orders(np.where(hits, fleet.floor_w, cap_w))
+
+    def leave(self, readings: Readings) -> Orders:  # noqa: ARG002
+        """It needs no reading to know what was there."""
+        return _orders(self.scenario.room.found_w)
+
+    def _far(self, now_s: float) -> int:
+        """As far as it must look: while it is dead it cannot act."""
+        dead = "controller-killed" in self.fault.kinds and now_s < self.fault.end_s
+        return self.horizon_s + (int(self.fault.end_s - self.fault.start_s) if dead else 0)
+
+    def _concerns(self, now_s: float) -> bool:
+        fault = self.fault
+        knobs = fault.slow or fault.silent or fault.ignores or fault.reboots
+        return knobs and fault.start_s - 60 <= now_s < fault.end_s + 60
+
+    def _worst_w(self, now_s: float) -> Floats:
+        fleet, fault = self.scenario.room.fleet, self.fault
+        fresh = fault.reboots and -10 <= now_s - fault.start_s < BOOT_S + 15
+        return fleet.max_w if fresh else fleet.floor_w
+
+
+def _wattherd(scenario: Scenario, journal: Floats | None) -> Controller:
+    """Ours; a successor does not know how warm the breakers are and takes the default."""
+    heat = float(scenario.room.heat.max())
+    config = SafetyConfig(start_heat=heat) if journal is None else SafetyConfig()
+    return SafetyLoop(scenario.room.fleet, config, journal)
+
+
+MAKERS: Mapping[str, Maker] = {
+    "wattherd": _wattherd,
+    "uniform": lambda scenario, _: Static(scenario.room.fleet),
+    "open-loop": lambda scenario, _: Static(scenario.room.fleet, OVERSUBSCRIBED),
+}

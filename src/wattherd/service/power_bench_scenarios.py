@@ -1,0 +1,172 @@
+"""Scenarios of `wattherd power bench`: a machine room, its limits and its loads, all from a seed.
+
+40 nodes of eight H100 (10.2 kW) on two feeds. What each scenario states (limits, breaker curve,
+response, share of devices that a fault hits) is in `Scenario` and printed with the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattherd.engine.safety_terms import Breaker, Fleet, Floats
+from wattherd.errors import UserError
+from wattherd.runtime.sim.power_plant import Room
+from wattherd.spelling import hint_for
+
+NODES, FEEDS, JOB_NODES = 40, 2, 4
+MAX_W, FLOOR_W, IDLE_W = 10_200.0, 3_600.0, 2_000.0
+"""An eight-H100 node: highest draw, lowest cap, and draw without work."""
+LIMIT_SHARE = 0.70
+FEED_SHARE = 0.55
+"""Each feed may carry this share of the site's limit."""
+BREAKER_S = 60.0
+DELAY_S, RESPONSE_S = 1.0, 8.0
+"""Knob delay; and what loop, knob and four lags of the slowest node take together."""
+FAULT_SHARE = 0.15
+FULL_S, QUICK_S = 600, 240
+FAULT_WINDOW = (0.40, 0.70)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A second per row: `limit_w` (T, F + 1), `demand_w` (T, N); limits are known `ahead_s` before.
+
+    `event_s` is when the limit falls for good, None where it does not.
+    """
+
+    name: str
+    seed: int
+    room: Room
+    limit_w: Floats
+    demand_w: Floats
+    ahead_s: int
+    event_s: int | None
+    response_s: float = RESPONSE_S
+    fault_share: float = FAULT_SHARE
+
+    @property
+    def seconds(self) -> int:
+        """How long it lasts."""
+        return len(self.limit_w)
+
+    @property
+    def fault_window_s(self) -> tuple[float, float]:
+        """When faults begin and end."""
+        return FAULT_WINDOW[0] * self.seconds, FAULT_WINDOW[1] * self.seconds
+
+    def known_limit_w(self, second: int) -> Floats:
+        """The lowest limits (F + 1,) announced for the time from now on."""
+        return np.asarray(self.limit_w[second : second + self.ahead_s + 1].min(axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How a scenario differs from the others: level of the load and share of the limit by time.
+
+    `spread` is how far jobs' own levels lie from that of all, as a share of it.
+    """
+
+    load: Callable[[Floats], Floats]
+    limit: Callable[[Floats], Floats]
+    spread: float = 0.1
+    heat: float = 0.3
+    ahead_s: int = 0
+    event: float | None = None
+
+
+def _flat(level: float) -> Callable[[Floats], Floats]:
+    return lambda part: np.full(len(part), level)
+
+
+def _between(part: Floats, start: float, end: float) -> Floats:
+    return np.asarray(((part >= start) & (part < end)).astype(float))
+
+
+def _two_peaks(part: Floats) -> Floats:
+    return np.asarray(0.58 + 0.42 * (_between(part, 0.2, 0.35) + _between(part, 0.5, 0.65)))
+
+
+def _response_event(part: Floats) -> Floats:
+    """Down by a tenth first, by a quarter next, back in one step."""
+    return np.asarray(1 - 0.10 * _between(part, 0.42, 0.85) - 0.15 * _between(part, 0.5, 0.85))
+
+
+PLANS: Mapping[str, _Plan] = {
+    "nominal": _Plan(load=_flat(0.68), limit=_flat(1.0), spread=0.5),
+    "step-25": _Plan(
+        load=_flat(0.95), limit=lambda part: 1 - 0.25 * _between(part, 0.45, 0.85), event=0.45
+    ),
+    "demand-response": _Plan(load=_flat(0.90), limit=_response_event, ahead_s=30, event=0.5),
+    "two-peaks": _Plan(load=_two_peaks, limit=_flat(1.0)),
+    "breaker-near-trip": _Plan(load=_flat(1.0), limit=_flat(1.0), heat=0.8),
+}
+
+
+def build(name: str, *, seed: int, quick: bool) -> Scenario:
+    """A scenario by name.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name not in PLANS:
+        raise UserError(
+            f"no scenario {name!r}", field="--scenario", hint=hint_for(name, list(PLANS))
+        )
+    plan = PLANS[name]
+    seconds = QUICK_S if quick else FULL_S
+    rng = np.random.default_rng([seed, sorted(PLANS).index(name)])
+    room = _room(rng, plan.heat)
+    part = np.arange(seconds) / seconds
+    return Scenario(
+        name=name,
+        seed=seed,
+        room=room,
+        limit_w=np.outer(plan.limit(part), room.fleet.breaker.rated_w),
+        demand_w=_demand(rng, plan.load(part), room, plan.spread),
+        ahead_s=plan.ahead_s,
+        event_s=None if plan.event is None else round(plan.event * seconds),
+    )
+
+
+def _room(rng: np.random.Generator, heat: float) -> Room:
+    max_w = np.full(NODES, MAX_W)
+    site_w = LIMIT_SHARE * max_w.sum()
+    rated_w = np.append(np.full(FEEDS, FEED_SHARE * site_w), site_w)
+    fleet = Fleet(
+        feed=np.arange(NODES) % FEEDS,
+        floor_w=np.full(NODES, FLOOR_W),
+        max_w=max_w,
+        breaker=Breaker(rated_w=rated_w, constant_s=BREAKER_S),
+    )
+    # Somebody had capped a quarter of the nodes before us; they must find their caps again.
+    found_w = np.where(rng.random(NODES) < 0.25, 0.9 * MAX_W, MAX_W)
+    return Room(
+        fleet=fleet,
+        found_w=found_w,
+        idle_w=np.full(NODES, IDLE_W),
+        lag_s=rng.uniform(0.3, 1.2, NODES),
+        delay_s=DELAY_S,
+        heat=np.full(FEEDS + 1, heat),
+    )
+
+
+def _demand(rng: np.random.Generator, load: Floats, room: Room, spread: float) -> Floats:
+    """Synchronous jobs of four nodes at `load` (T,) of the maximum, with dips and flicker.
+
+    Dips to 35 to 60 % for 4 to 15 s every 1 to 3 min are what evaluation and checkpoints do to the
+    nodes of MLPerf's H100 submissions (2.4 to 4.4 kW of 7 kW).
+    """
+    seconds, jobs = len(load), NODES // JOB_NODES
+    level = load[:, None] * rng.uniform(1 - spread, 1 + spread, jobs)
+    for job in range(jobs):
+        at = int(rng.integers(20, 120))
+        while at < seconds:
+            length = int(rng.integers(4, 16))
+            level[at : at + length, job] *= rng.uniform(0.35, 0.60)
+            at += length + int(rng.integers(60, 180))
+    nodes = np.repeat(level, JOB_NODES, axis=1) * (1 + 0.01 * rng.standard_normal((seconds, NODES)))
+    span_w = room.fleet.max_w - room.idle_w
+    return np.asarray(room.idle_w + span_w * np.clip(nodes, 0.0, 1.0))

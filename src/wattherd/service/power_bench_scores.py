@@ -1,0 +1,192 @@
+"""Scores of one run of `wattherd power bench`, from what was drawn each second.
+
+Definitions: docs/reference/bench-json.md. Everything is judged by the true draw, never by meters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wattherd.engine.safety_terms import Bools, Floats
+from wattherd.service.power_bench_scenarios import Scenario
+
+RATE_EXPONENT = 0.5
+"""Rate = ((P - idle) / (demand - idle))^0.5: Emerald's A100 pre-training has 0.51 to 0.53."""
+HOLD_S = 10
+RECOVERED = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLog:
+    """One row per second: `level_w` (T, F + 1), `draw_w`, `cap_w` (T, N), means of the second."""
+
+    level_w: Floats
+    draw_w: Floats
+    cap_w: Floats
+    trips: int
+    caps_restored: bool
+
+
+def scores(scenario: Scenario, log: RunLog) -> dict[str, Any]:
+    """All that one run tells by itself."""
+    above_w = log.level_w - scenario.limit_w
+    late = ~_grace(scenario)
+    over: Bools = np.asarray(above_w > 0)
+    over_j = np.where(over & late[:, None], above_w, 0.0).sum(axis=0)
+    return {
+        "over_limit_s": int((over.any(axis=1) & late).sum()),
+        "over_limit_raw_s": int(over.any(axis=1).sum()),
+        "over_limit_j": round(float(over_j.max()), 1),
+        "levels": [
+            {"level": name, "over_limit_s": int((over[:, i] & late).sum()),
+             "over_limit_j": round(float(over_j[i]), 1)}
+            for i, name in enumerate(level_names(scenario))
+        ],
+        "worst_overshoot_pct": {
+            str(width): round(_worst(above_w / scenario.limit_w, width), 3) for width in (1, 10, 60)
+        },
+        "settling_s": _settling(scenario, np.asarray(over.any(axis=1))),
+        "headroom_pct": _headroom(scenario, log),
+        "over_shed_pct": _over_shed(scenario, log),
+        "snap_back_pct": _snap_back(scenario, log),
+        "cap_changes_per_min": round(_changes(log), 3),
+        "caps_restored": log.caps_restored,
+    }  # fmt: skip
+
+
+def level_names(scenario: Scenario) -> list[str]:
+    """Names of the limits, in the order of their columns."""
+    return [*(f"feed-{number}" for number in range(scenario.room.fleet.feeds)), "site"]
+
+
+def _falls(scenario: Scenario) -> list[int]:
+    """Seconds at which a limit falls; the first second counts, the limit is news then."""
+    lower = (np.diff(scenario.limit_w, axis=0) < 0).any(axis=1)
+    return [0, *(int(at) + 1 for at in np.flatnonzero(lower))]
+
+
+def _grace(scenario: Scenario) -> Bools:
+    """Seconds in which the hardware may still be answering to a lower limit."""
+    grace = np.zeros(scenario.seconds, dtype=np.bool_)
+    for at in _falls(scenario):
+        grace[at : at + int(np.ceil(scenario.response_s))] = True
+    return grace
+
+
+def _worst(excess: Floats, width: int) -> float:
+    """The largest mean excess over `width` seconds in a row, in percent, at any level."""
+    sums = np.cumsum(np.vstack((np.zeros(excess.shape[1]), excess)), axis=0)
+    means = (sums[width:] - sums[:-width]) / width
+    return max(100.0 * float(means.max()), 0.0)
+
+
+def _settling(scenario: Scenario, over: Bools) -> int | None:
+    """Seconds from the event (or the start) until the draw stays within all limits for 10 s."""
+    start = scenario.event_s or 0
+    for at in range(start, scenario.seconds - HOLD_S):
+        if not over[at : at + HOLD_S].any():
+            return at - start
+    return None
+
+
+def _headroom(scenario: Scenario, log: RunLog) -> float | None:
+    """Unused share of the site's limit while more was asked for than it allows, in percent."""
+    limit_w = scenario.limit_w[:, -1]
+    wanting = (scenario.demand_w.sum(axis=1) >= limit_w) & ~_grace(scenario)
+    if not wanting.any():
+        return None
+    unused = 1.0 - log.level_w[wanting, -1] / limit_w[wanting]
+    return round(100.0 * float(unused.mean()), 3)
+
+
+def _over_shed(scenario: Scenario, log: RunLog) -> float | None:
+    """Mean draw below the lowered limit during the event, in percent of the limit before it."""
+    if scenario.event_s is None:
+        return None
+    limit_w = scenario.limit_w[:, -1]
+    lowest = np.flatnonzero(limit_w <= limit_w.min() * (1 + 1e-9))
+    held = lowest[lowest >= lowest[0] + int(scenario.response_s)]
+    short_w = limit_w[held] - log.level_w[held, -1]
+    return round(100.0 * float(short_w.mean()) / float(limit_w.max()), 3)
+
+
+def _snap_back(scenario: Scenario, log: RunLog) -> float | None:
+    """The highest draw after the event above the limit before it, in percent; 0 is none."""
+    if scenario.event_s is None:
+        return None
+    limit_w = scenario.limit_w[:, -1]
+    last = int(np.flatnonzero(limit_w <= limit_w.min() * (1 + 1e-9))[-1])
+    after_w = log.level_w[last + 1 :, -1]
+    return round(max(100.0 * float(after_w.max() / limit_w.max() - 1.0), 0.0), 3)
+
+
+def _changes(log: RunLog) -> float:
+    """Changes of caps in force per device and minute."""
+    moved = np.abs(np.diff(log.cap_w, axis=0)) > 0.5
+    return float(moved.sum() / moved.shape[1] / (len(log.cap_w) / 60.0))
+
+
+def progress(scenario: Scenario, draw_w: Floats) -> Floats:
+    """Seconds' worth of full-speed work of each device (N,) at `draw_w` (T, N)."""
+    idle_w = scenario.room.idle_w
+    span_w = np.maximum(scenario.demand_w - idle_w, 1.0)
+    return np.asarray(
+        np.power(np.clip((draw_w - idle_w) / span_w, 0, 1), RATE_EXPONENT).sum(axis=0)
+    )
+
+
+def oracle_draw(scenario: Scenario) -> Floats:
+    """The draws (T, N) of most progress within the limits, with no lag, floor or fault in the way.
+
+    Equal marginal progress across devices (the condition of optimality): with rate (x / d)^a a
+    device of span d gets x = (price * d^a)^(-1 / (1 - a)), at most d; the price is found by
+    bisection, for each feed and for the site.
+    """
+    idle_w, feed = scenario.room.idle_w, scenario.room.fleet.feed
+    span_w = np.maximum(scenario.demand_w - idle_w, 1.0)
+    given_w = np.zeros_like(span_w)
+    limit_w = scenario.limit_w
+    for number in range(scenario.room.fleet.feeds):
+        own = feed == number
+        left_w = limit_w[:, number] - idle_w[own].sum()
+        given_w[:, own] = _priced(span_w[:, own], left_w)
+    site_w = _priced(span_w, limit_w[:, -1] - idle_w.sum())
+    # Both are upper bounds of what a device may get; the lower one keeps every limit.
+    return np.asarray(idle_w + np.minimum(given_w, site_w))
+
+
+def _priced(span_w: Floats, left_w: Floats) -> Floats:
+    """Draw above idle (T, n) of most progress within `left_w` (T,)."""
+    power = 1.0 / (1.0 - RATE_EXPONENT)
+    weight = span_w ** (-RATE_EXPONENT * power)
+    low, high = np.zeros(len(span_w)), np.full(len(span_w), (span_w / weight).max())
+    for _ in range(60):
+        scale = 0.5 * (low + high)
+        fits = np.minimum(scale[:, None] * weight, span_w).sum(axis=1) <= left_w
+        low, high = np.where(fits, scale, low), np.where(fits, high, scale)
+    return np.asarray(np.minimum(low[:, None] * weight, span_w))
+
+
+def jain(shares: Floats) -> float:
+    """Jain's fairness index of `shares` (n,): 1 when all are equal, 1 / n when one has all."""
+    squares = float(np.square(shares).sum())
+    return float(shares.sum()) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+def recovered_s(scenario: Scenario, log: RunLog, calm: RunLog, end_s: float) -> int | None:
+    """Seconds after the fault's end until draw stays within 2 % of the limit of the calm run's.
+
+    Means of ten seconds are compared; None where it does not happen before the end of the run.
+    """
+    start = int(np.ceil(end_s))
+    width_w = RECOVERED * scenario.limit_w[start:, -1]
+    kernel = np.ones(HOLD_S) / HOLD_S
+    gap_w = np.convolve((calm.level_w - log.level_w)[start:, -1], kernel, mode="valid")
+    bad = np.flatnonzero(gap_w > width_w[: len(gap_w)])
+    if not len(bad):
+        return 0
+    last = int(bad[-1]) + 1
+    return last if last < len(gap_w) else None

@@ -1,0 +1,248 @@
+"""The machine room, its faults, and what the benchmark promises of our controller."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from wattherd.cli.power import power
+from wattherd.engine.safety_terms import Orders
+from wattherd.errors import UserError
+from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
+from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault
+from wattherd.service.power_bench import Choice, bench, pairs
+from wattherd.service.power_bench_scenarios import PLANS, Scenario, build
+from wattherd.service.power_bench_scores import (
+    RunLog,
+    jain,
+    oracle_draw,
+    progress,
+    scores,
+)
+
+QUIET = build("nominal", seed=1, quick=True)
+FLEET = QUIET.room.fleet
+
+
+def a_fault(*kinds: str, start_s: float = 5.0, end_s: float = 1e9) -> Fault:
+    return drawn_fault(
+        kinds, np.random.default_rng(3), FLEET.feed.tolist(), feeds=FLEET.feeds, share=0.15,
+        window_s=(start_s, end_s),
+    )  # fmt: skip
+
+
+def a_plant(fault: Fault | None = None) -> PowerPlant:
+    return PowerPlant(QUIET.room, np.random.default_rng(4), fault)
+
+
+def caps(watts: float, lease_s: float = np.inf) -> Orders:
+    none = np.zeros(FLEET.size, dtype=bool)
+    each_w = np.full(FLEET.size, watts)
+    return Orders(cap_w=each_w, lease_s=lease_s, switch_off=none, switch_on=none)
+
+
+def let_pass(plant: PowerPlant, seconds: float, demand_w: float = 10_200.0) -> None:
+    for _ in range(round(seconds / STEP_S)):
+        plant.step(np.full(FLEET.size, demand_w))
+
+
+# --- the room ---------------------------------------------------------------------------------
+
+
+def test_draw_follows_the_cap_after_the_knobs_delay_and_the_devices_lag() -> None:
+    plant = a_plant()
+    let_pass(plant, 20)
+    plant.order(caps(5_000))
+    let_pass(plant, 0.8)
+    assert plant.draw_w.min() > 9_000
+    let_pass(plant, 7)
+    assert plant.draw_w == pytest.approx(np.full(FLEET.size, 5_000), rel=0.03)
+
+
+def test_a_lease_that_nobody_renews_ends_at_the_floor() -> None:
+    plant = a_plant()
+    plant.order(caps(8_000, lease_s=10))
+    let_pass(plant, 9)
+    assert plant.cap_w.max() == 8_000
+    let_pass(plant, 4)
+    assert np.array_equal(plant.cap_w, FLEET.floor_w)
+
+
+def test_orders_of_a_device_never_overtake_each_other() -> None:
+    plant = a_plant(a_fault("actuator-delay", start_s=0.0, end_s=2.0))
+    plant.order(caps(5_000))
+    let_pass(plant, 3)
+    plant.order(caps(6_000))  # quick again, but behind the slow one
+    let_pass(plant, 5)
+    hit = plant.fault.hits
+    assert (plant.cap_w[~hit] == 6_000).all()
+    assert (plant.cap_w[hit] > 9_000).all()
+    let_pass(plant, 40)
+    assert (plant.cap_w == 6_000).all()
+
+
+def test_an_overloaded_breaker_darkens_its_feed_and_its_devices_forget_their_caps() -> None:
+    plant = a_plant()
+    plant.heat[:] = 0.99
+    plant.order(caps(10_000))
+    let_pass(plant, 10)
+    assert plant.trips > 0
+    assert plant.dark.any()
+    let_pass(plant, 5)
+    assert plant.draw_w[plant.dark].max() < 100
+    assert (plant.cap_w[plant.dark] == FLEET.max_w[plant.dark]).all()
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_fault_shows_in_readings_or_caps_and_ends(kind: str) -> None:
+    """Beside a room without fault, with the same noise: different during, the same afterwards."""
+    fault = a_fault(kind, start_s=40.0, end_s=80.0)
+    rooms = [a_plant(), a_plant(fault)]
+    differs = {"during": False, "after": False}
+    for second in range(200):
+        seen = [plant.read() for plant in rooms]
+        for plant in rooms:
+            if not plant.fault.kills(second):
+                plant.order(caps(6_900 - 600 * (second // 10 % 2), lease_s=15))
+            let_pass(plant, 1)
+        phase = "during" if 40 <= second < 82 else "after" if second > 150 else None
+        if phase:
+            same = all(
+                np.allclose(getattr(seen[0], name), getattr(seen[1], name), rtol=0.02,
+                            equal_nan=True)
+                for name in ("draw_w", "draw_at_s", "cap_w", "feed_w")
+            )  # fmt: skip
+            differs[phase] |= not same
+    assert differs == {"during": True, "after": False}
+
+
+def test_faults_hit_their_share_of_devices() -> None:
+    assert a_fault("cap-ignored").hits.sum() == 6
+    assert a_fault("nodes-silent").hits.sum() == 8
+    assert len(pairs()) == len(KINDS) * (len(KINDS) - 1) // 2
+
+
+# --- scores -----------------------------------------------------------------------------------
+
+
+def a_log(scenario: Scenario, draw_w: np.ndarray) -> RunLog:
+    level_w = np.array([scenario.room.fleet.levels(row) for row in draw_w])
+    return RunLog(level_w=level_w, draw_w=draw_w, cap_w=draw_w, trips=0, caps_restored=True)
+
+
+def test_seconds_and_joules_above_the_limit_are_counted_after_the_response() -> None:
+    step = build("step-25", seed=1, quick=True)
+    exact = np.full((step.seconds, FLEET.size), 1.0) * (step.limit_w[:, -1:] / FLEET.size)
+    late = exact.copy()
+    fall = step.event_s
+    assert fall == 108
+    late[fall : fall + 12] = exact[0]  # four seconds longer than the response allows
+    found = scores(step, a_log(step, late * 0.999))
+    assert (found["over_limit_s"], found["over_limit_raw_s"]) == (4, 12)
+    limit_w = step.limit_w[:, -1]
+    assert found["over_limit_j"] == pytest.approx(4 * (0.999 * limit_w[0] - limit_w[fall]), abs=1)
+    assert found["worst_overshoot_pct"]["1"] == pytest.approx(100 * (0.999 / 0.75 - 1), abs=0.01)
+    assert found["settling_s"] == 12
+
+
+def test_the_oracle_keeps_every_limit_and_no_equal_share_beats_it() -> None:
+    for name in PLANS:
+        scenario = build(name, seed=2, quick=True)
+        best_w = oracle_draw(scenario)
+        levels = np.array([scenario.room.fleet.levels(row) for row in best_w])
+        assert (levels <= scenario.limit_w * (1 + 1e-6)).all()
+        equal_w = np.minimum(scenario.demand_w, scenario.limit_w[:, -1:] / FLEET.size)
+        assert progress(scenario, best_w).sum() >= progress(scenario, equal_w).sum()
+
+
+def test_fairness_is_one_for_equals_and_one_nth_for_a_taker_of_all() -> None:
+    assert jain(np.full(5, 0.3)) == pytest.approx(1.0)
+    assert jain(np.array([1.0, 0, 0, 0])) == pytest.approx(0.25)
+
+
+# --- promises --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def calm() -> list[dict]:
+    runs: list[dict] = []
+    for name in PLANS:
+        runs += bench(Choice(scenarios=(name,), faults=("none",), controllers=("wattherd",)))[
+            "runs"
+        ]
+    return runs
+
+
+def test_without_faults_the_limit_holds_and_what_was_found_is_restored(calm: list[dict]) -> None:
+    for run in calm:
+        assert run["over_limit_s"] == 0, run["scenario"]
+        assert run["breaker_trips"] == run["unavoidable_trips"] == 0
+        assert run["caps_restored"]
+
+
+def test_a_quarter_less_within_ten_seconds_without_overshedding_or_snapping_back(
+    calm: list[dict],
+) -> None:
+    events = [run for run in calm if run["over_shed_pct"] is not None]
+    assert len(events) == 2
+    for run in events:
+        assert run["settling_s"] <= 10
+        assert run["over_shed_pct"] <= 2.0
+        assert run["snap_back_pct"] == 0.0
+
+
+def test_open_loop_trips_a_breaker_that_ours_keeps() -> None:
+    choice = Choice(scenarios=("breaker-near-trip",), faults=("none",), quick=True)
+    trips = {run["controller"]: run["breaker_trips"] for run in bench(choice)["runs"]}
+    assert trips["open-loop"] >= 1
+    assert trips["wattherd"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_no_single_fault_trips_a_breaker_or_costs_a_found_cap(name: str) -> None:
+    for run in bench(Choice(scenarios=(name,), controllers=("wattherd",), quick=True))["runs"]:
+        assert run["breaker_trips"] == 0, run["fault"]
+        assert run["caps_restored"], run["fault"]
+        assert run["recovered_s"] is not None or run["fault"] == "none"
+
+
+def test_the_same_seed_gives_the_same_document() -> None:
+    choice = Choice(scenarios=("two-peaks",), faults=("cap-ignored",), quick=True)
+    first, second = bench(choice), bench(choice)
+    assert json.dumps(first) == json.dumps(second)
+    other = bench(dataclasses.replace(choice, seed=2))
+    assert json.dumps(other["runs"]) != json.dumps(first["runs"])
+
+
+# --- command line ----------------------------------------------------------------------------
+
+FIELDS = {
+    "scenario", "fault", "controller", "seed", "over_limit_s", "over_limit_raw_s", "over_limit_j",
+    "worst_overshoot_pct", "breaker_trips", "unavoidable_trips", "settling_s", "headroom_pct",
+    "cap_changes_per_min", "progress_of_oracle", "recovered_s",
+}  # fmt: skip
+
+
+def test_the_command_prints_the_document_and_nothing_else_on_stdout() -> None:
+    asked = ["bench", "--scenario", "nominal", "--fault", "none", "--quick", "-o", "json"]
+    done = CliRunner().invoke(power, asked)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert document["schema"] == "wattherd.bench/1"
+    assert [run["controller"] for run in document["runs"]] == ["wattherd", "uniform", "open-loop"]
+    assert all(set(run) >= FIELDS for run in document["runs"])
+    assert set(document["runs"][0]["worst_overshoot_pct"]) == {"1", "10", "60"}
+
+
+@pytest.mark.parametrize("field", ["scenarios", "faults", "controllers"])
+def test_unknown_names_are_refused_before_anything_runs(field: str) -> None:
+    with pytest.raises(UserError, match="nominel"):
+        Choice(**{field: ("nominel",)})
