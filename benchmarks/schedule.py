@@ -1,6 +1,6 @@
 """How fast training-job schedulers are simulated, and what a decision costs.
 
-    python benchmarks/schedule.py [muri] [philly] [events] [arrival] [memory]
+    python benchmarks/schedule.py [pollux] [muri] [philly] [events] [arrival] [memory]
 
 Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
 are found by WATTHERD_DATA; what needs an absent one is left out and said so.
@@ -9,6 +9,9 @@ are found by WATTHERD_DATA; what needs an absent one is left out and said so.
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
+
 import sys
 import time
 import tracemalloc
@@ -46,6 +49,15 @@ def run(kind: str, file: str, cluster: str, name: str, policy: str, budget_w: fl
     )
     budget = ((0.0, budget_w),) if budget_w is not None else ()
     return simulate(Setting(preset=preset(name), given=given, budget=budget), policy).row
+
+
+def pollux() -> Iterator[Row]:
+    folder = traces() / "pollux"
+    jobs = read_workload("pollux", folder / "workloads" / "workload-6.csv", folder / "profiles")
+    given = Given(jobs=jobs, cluster=parse_cluster("16x4:T4", known=GPUS))
+    for policy, most in (("tiresias", "<= 0.5 s"), ("optimus", "<= 2 s")):
+        row = simulate(Setting(preset=preset("pollux-osdi21"), given=given), policy).row
+        yield f"Pollux suite, 160 jobs, {policy}", f"{row['cpu_s']} s", most
 
 
 def muri() -> Iterator[Row]:
@@ -129,6 +141,7 @@ def memory() -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "pollux": pollux,
     "muri": muri,
     "philly": philly,
     "events": events,
@@ -139,7 +152,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
 
 def main(names: list[str]) -> None:
     for name in names or list(PARTS):
-        if name in ("muri", "philly") and not traces().is_dir():
+        if name in ("pollux", "muri", "philly") and not traces().is_dir():
             print(f"{name}: no traces, set WATTHERD_DATA", file=sys.stderr)
             continue
         for what, found, wanted in PARTS[name]():

@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 the answer is no (a comparison that does not hold), 2 unus
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -17,6 +18,10 @@ from wattherd.errors import UserError
 _NO_ARGUMENTS: type[click.UsageError] | tuple[()] = getattr(
     click.exceptions, "NoArgsIsHelpError", ()
 )
+
+# Matrices here are small: a second BLAS thread gains nothing, and on a busy machine the first one
+# spins for seconds while it waits for the second to be scheduled. Whoever sets it is obeyed.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
