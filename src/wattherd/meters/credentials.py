@@ -1,7 +1,8 @@
 """Secrets of meters, read from the file that an address names: never from the address itself.
 
-A YAML file with any of `username`, `password`, `token` and `community`; it is read again for every
-reading, so that a renewed secret needs no restart.
+A YAML file with any of `username`, `password`, `token`, and for SNMP `community` or, beside the
+password, `privacy_password`; it is read again for every reading, so that a renewed secret needs no
+restart.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Credentials(BaseModel):
     password: SecretStr = SecretStr("")
     token: SecretStr = SecretStr("")
     community: SecretStr = SecretStr("public")
+    privacy_password: SecretStr = SecretStr("")
 
 
 def read_credentials(path: Path | None) -> Credentials:

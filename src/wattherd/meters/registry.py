@@ -33,6 +33,7 @@ PROTOCOLS = {
     "modbus": Protocol(
         "modbus", "modbus://HOST:502/UNIT/REGISTER?type=float32&order=big", "pymodbus"
     ),
+    "snmp": Protocol("snmp", "snmp://HOST:161/rpdu2?credentials=FILE", "pysnmp"),
     "prom+http": Protocol("prometheus", "prom+http://HOST:9090/api/v1?query=sum(rack_power_watts)"),
     "prom+https": Protocol("prometheus", "prom+https://HOST/api/v1?dcgm=NODE&credentials=FILE"),
     "redfish+https": Protocol(
