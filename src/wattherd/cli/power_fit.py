@@ -89,4 +89,130 @@ def _show_lesson(document: dict[str, Any]) -> None:
     click.echo(f"{document['jobs']} jobs, {document['samples']} samples each; worst {worst:.2f} %")
 
 
-COMMANDS = (learn,)
+@click.command("fit")
+@click.argument("files", nargs=-1, required=True, metavar="[GPU=]FILE...")
+@click.option("--format", "kind", default="native", show_default=True, metavar="native|zeus|hkbu")
+@click.option(
+    "--train", type=click.Path(path_type=Path), help="Zeus' training summary: learning rates."
+)
+@click.option("--learner", default="boosting", show_default=True, metavar="linear|boosting|network")
+@click.option("--models", type=click.Path(path_type=Path), help="Folder for the next version.")
+@click.option("--seed", default=0, show_default=True, help="Of folds and learners.")
+@output_option
+def fit(
+    *,
+    files: tuple[str, ...],
+    kind: str,
+    train: Path | None,
+    learner: str,
+    models: Path | None,
+    seed: int,
+    output: str,
+) -> None:
+    """Learn to predict watts, and say how well that works for what was never seen.
+
+    Errors are mean absolute percentages on held-out jobs, models and GPU types. The model uses the
+    features that selection keeps.
+    """
+    from wattherd.service.power_fit import book_of, fitted, report, save
+    from wattherd.workload.power_rows import read_power_rows
+
+    rows = read_power_rows(files, kind, train)
+    document = report(rows, learner=learner, seed=seed)
+    if models is not None:
+        model = fitted(rows, document["selection"]["kept"], learner, seed)
+        document["model"] = save(model, book_of(rows), models)
+    if output == "json":
+        click.echo(json.dumps(document))
+        return
+    _show_fit(document)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _show_fit(document: dict[str, Any]) -> None:
+    from wattherd.cli.tables import print_table
+
+    gpus = document["gpus"]
+    table: dict[tuple[str, str, str], dict[str, str]] = {}
+    for one in document["errors"]:
+        key = (one["split"], one["features"], one["learner"])
+        table.setdefault(key, {})[one["gpu"]] = _percent(one["mape_pct"])
+    for one in document["lookup"]:
+        key = ("job", "batch size", "lookup")
+        table.setdefault(key, {})[one["gpu"]] = _percent(one["mape_pct"])
+    rows = [[*key, *(found.get(gpu, "-") for gpu in gpus)] for key, found in table.items()]
+    print_table(["HELD OUT", "KNOWN", "BY", *(f"{g} MAPE %" for g in gpus)], rows, right_from=3)
+    selection = document["selection"]
+    click.echo(f"selection keeps {', '.join(selection['kept'])}")
+    for one in selection["dropped"]:
+        before, after = one["before_pct"], one["after_pct"]
+        click.echo(f"  drops {one['feature']}: MAPE {before:.2f} -> {after:.2f} %")
+    for one in document["intervals"]:
+        held = _percent(None if one["covered"] is None else 100 * one["covered"])
+        wide = _percent(one["half_width_pct"])
+        asked = 100 * one["asked"]
+        click.echo(f"new {one['split']}: {asked:.0f} % intervals, +{wide} %, hold {held} %")
+    if "model" in document:
+        made = document["model"]
+        click.echo(f"version {made['version']} ({made['id']}): {made['path']}")
+
+
+@click.command("predict")
+@click.option("--models", required=True, type=click.Path(path_type=Path), help="Folder or file.")
+@click.option("--gpu", required=True, help="GPU type, as in the measurements.")
+@click.option("--model", required=True, help="Network, as in the measurements.")
+@click.option("--dataset", default="", help="Its data set, which helps to recognise the job.")
+@click.option("--tdp", required=True, metavar="250W", help="Highest power limit of the GPU.")
+@click.option("--cap", metavar="200W", help="Power limit; the TDP if left out.")
+@click.option("--set", "given", multiple=True, metavar="FEATURE=NUMBER", help="batch_size=64, ...")
+@output_option
+def predict(
+    *,
+    models: Path,
+    gpu: str,
+    model: str,
+    dataset: str,
+    tdp: str,
+    cap: str | None,
+    given: tuple[str, ...],
+    output: str,
+) -> None:
+    """Predict the average watts of one device, with an interval.
+
+    A job that was measured is looked up; anything else is the model's guess.
+    """
+    from wattherd.service.power_fit import Wanted, predict
+    from wattherd.units import watts
+
+    tdp_w = watts(tdp, field="--tdp")
+    cap_w = watts(cap, field="--cap") if cap else tdp_w
+    if not 0 < cap_w <= tdp_w:
+        raise UserError("the cap lies above 0, up to the TDP", field="--cap", hint=f"at most {tdp}")
+    job = Wanted(
+        gpu=gpu, model=model, tdp_w=tdp_w, cap_w=cap_w, values=_given(given), dataset=dataset
+    )
+    document = predict(models, job)
+    if output == "json":
+        click.echo(json.dumps(document))
+        return
+    high = "unknown" if document["high_w"] is None else f"{document['high_w']:.1f} W"
+    click.echo(
+        f"{document['power_w']:.1f} W ({document['source']}; model {document['model_w']:.1f} W,"
+        f" {100 * document['coverage']:.0f} % within {document['low_w']:.1f} W to {high})"
+    )
+
+
+def _given(texts: tuple[str, ...]) -> dict[str, float]:
+    found = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        if not equals:
+            raise UserError(f"{text!r} has no number", field="--set", hint="batch_size=64")
+        found[name.strip()] = numbers(number, "--set")[0]
+    return found
+
+
+COMMANDS = (learn, fit, predict)

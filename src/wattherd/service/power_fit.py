@@ -1,0 +1,289 @@
+"""`power fit` and `power predict`: measurements in, error tables and a versioned model out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattherd.errors import UserError
+from wattherd.estimate.power_model import PowerModel, PowerRow, conformal, read_model
+from wattherd.estimate.signatures import Signature, SignatureBook, read_book
+from wattherd.service.power_fit_judge import (
+    BASELINES,
+    MEASURED,
+    SPLITS,
+    as_measured,
+    baseline,
+    by_gpu,
+    covered,
+    mape,
+    out_of_fold,
+    select,
+)
+from wattherd.service.power_fit_learners import LEARNERS, fit
+from wattherd.spelling import hint_for
+
+SCHEMA = "wattherd.power-fit/1"
+PREDICTION = "wattherd.power-predict/1"
+STORED = "wattherd.power-fitted/1"
+STATIC = (
+    "cap_share", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "core_hz",
+    "memory_hz",
+)  # fmt: skip
+COUNTED = ("utilisation", "memory_activity", "occupancy", "fp32_activity")
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A set of features and the rows on which it is judged."""
+
+    name: str
+    features: tuple[str, ...]
+    rows: Sequence[PowerRow]
+
+
+def report(rows: Sequence[PowerRow], *, learner: str = "boosting", seed: int = 0) -> dict[str, Any]:
+    """The document of error tables, without a model.
+
+    Raises:
+        UserError: no such learner, or fewer than two jobs.
+    """
+    if learner not in LEARNERS:
+        hint = hint_for(learner, LEARNERS)
+        raise UserError(f"unknown learner {learner!r}", field="--learner", hint=hint)
+    if len({row.job for row in rows}) < 2:
+        raise UserError("fewer than two jobs: nothing to hold out", field="job")
+    views = _views(rows)
+    kept, gone = select(rows, _present(rows, STATIC + COUNTED), learner, seed)
+    splits = [split for split in SPLITS if len({getattr(row, split) for row in rows}) > 1]
+    return {
+        "schema": SCHEMA,
+        "rows": len(rows),
+        "gpus": sorted({row.gpu for row in rows}),
+        "models": sorted({row.model for row in rows}),
+        "jobs": len({(row.gpu, row.job) for row in rows}),
+        "selection": {
+            "learner": learner, "kept": list(kept), "dropped": [asdict(one) for one in gone],
+        },
+        "errors": [one for split in splits for one in _errors(views, split, seed)],
+        "intervals": [covered(rows, kept, learner, split, COVERAGE) for split in splits],
+        "lookup": lookup_errors(rows),
+    }  # fmt: skip
+
+
+def _present(rows: Sequence[PowerRow], names: Sequence[str]) -> tuple[str, ...]:
+    """Features that are known anywhere and vary."""
+    return tuple(name for name in names if len({row.values.get(name) for row in rows}) > 1)
+
+
+def _views(rows: Sequence[PowerRow]) -> list[_View]:
+    """From what is known before a job runs, from counters, and from both with one measurement."""
+    static, counted = _present(rows, STATIC), _present(rows, COUNTED)
+    views = [_View("features", static, rows)]
+    if counted:
+        views.append(_View("counters", counted, rows))
+        views.append(_View("hybrid", static + counted, rows))
+    seen = _with_measured(rows)
+    if len(seen) > 1:
+        views.append(_View("hybrid, measured once", (*static, *counted, MEASURED), seen))
+    return views
+
+
+def _with_measured(rows: Sequence[PowerRow]) -> list[PowerRow]:
+    """Rows below the highest cap of their job, which know the draw there."""
+    top: dict[tuple[str, str], PowerRow] = {}
+    for row in rows:
+        key = (row.gpu, row.job)
+        if "cap_share" in row.values and (
+            key not in top or row.values["cap_share"] > top[key].values["cap_share"]
+        ):
+            top[key] = row
+    return [
+        replace(row, values={**row.values, MEASURED: first.power_w / first.tdp_w})
+        for row in rows
+        if (first := top.get((row.gpu, row.job))) is not None and row is not first
+    ]
+
+
+def _errors(views: Sequence[_View], split: str, seed: int) -> list[dict[str, Any]]:
+    """MAPE by GPU type of baselines and learners, for one way of holding out."""
+    rows = views[0].rows
+    found = [
+        {"split": split, "features": "none", "learner": kind, **one}
+        for kind in BASELINES
+        for one in by_gpu(rows, baseline(rows, kind, split, seed))
+    ]
+    for view in views:
+        if MEASURED in view.features:
+            head = {"split": split, "features": view.name, "learner": "cut at the cap"}
+            found.extend({**head, **one} for one in by_gpu(view.rows, as_measured(view.rows)))
+        for learner in LEARNERS:
+            errors = out_of_fold(view.rows, view.features, learner, split, seed)
+            head = {"split": split, "features": view.name, "learner": learner}
+            found.extend({**head, **one} for one in by_gpu(view.rows, errors))
+    return found
+
+
+def book_of(rows: Sequence[PowerRow]) -> SignatureBook:
+    """What every job of a known batch size drew by cap."""
+    return SignatureBook(
+        (Signature(row.gpu, _kind(row), row.values["batch_size"]), _cap_w(row), row.power_w)
+        for row in rows
+        if "batch_size" in row.values
+    )
+
+
+def _kind(row: PowerRow) -> str:
+    """Dataset and network where the job names them: the same network on other data differs."""
+    return "/".join(row.job.split("/")[:2]) if "/" in row.job else row.model
+
+
+def _cap_w(row: PowerRow) -> float:
+    return row.tdp_w * row.values.get("cap_share", 1.0)
+
+
+def lookup_errors(rows: Sequence[PowerRow]) -> list[dict[str, Any]]:
+    """MAPE of looking up the nearest other batch size of the same model, by GPU type."""
+    book = book_of(rows)
+    found: dict[str, list[float]] = {}
+    missed: dict[str, int] = {}
+    signed = [row for row in rows if "batch_size" in row.values]
+    left_out: dict[Signature, SignatureBook] = {}
+    for row in signed:
+        signature = Signature(row.gpu, _kind(row), row.values["batch_size"])
+        if signature not in left_out:
+            left_out[signature] = book.without(signature)
+        near = left_out[signature].find(signature, _cap_w(row))
+        if near is None:
+            missed[row.gpu] = missed.get(row.gpu, 0) + 1
+        else:
+            found.setdefault(row.gpu, []).append(float(np.log(near.power_w / row.power_w)))
+    return [
+        {"gpu": gpu, "mape_pct": mape(np.array(errors)), "rows": len(errors),
+         "missed": missed.get(gpu, 0)}
+        for gpu, errors in sorted(found.items())
+    ]  # fmt: skip
+
+
+def fitted(
+    rows: Sequence[PowerRow], names: Sequence[str], learner: str, seed: int = 0
+) -> PowerModel:
+    """The model of all rows, with half-widths from held-out jobs, models and GPU types.
+
+    What is stranger is never taken to be known better.
+    """
+    scale, regressor = fit(learner, rows, names, seed)
+    widths: dict[str, float] = {}
+    for split in SPLITS:
+        errors = out_of_fold(rows, names, learner, split, seed)
+        width = conformal(errors[~np.isnan(errors)].tolist(), COVERAGE)
+        widths[split] = max([width, *widths.values()])
+    return PowerModel(
+        learner=learner, scaling=scale, regressor=regressor,
+        gpus=tuple(sorted({row.gpu for row in rows})),
+        models=tuple(sorted({row.model for row in rows})),
+        half_width=widths, coverage=COVERAGE,
+    )  # fmt: skip
+
+
+def save(model: PowerModel, book: SignatureBook, folder: Path) -> dict[str, Any]:
+    """Write the next version, `power-vNNNN.json`; what it is called, its number and its id.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    before = _versions(folder)
+    parent = _stored(before[-1])["id"] if before else None
+    body = {"model": model.plain(), "signatures": book.plain()}
+    identity = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
+    number = int(before[-1].stem.removeprefix("power-v")) + 1 if before else 1
+    path = folder / f"power-v{number:04d}.json"
+    head = {"schema": STORED, "version": number, "id": identity, "parent": parent}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**head, **body}), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    return {"path": str(path), "version": number, "id": identity, "parent": parent}
+
+
+def _versions(folder: Path) -> list[Path]:
+    return sorted(folder.glob("power-v[0-9][0-9][0-9][0-9].json"))
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot be read: {error}", where=str(path)) from None
+    if not isinstance(plain, dict) or plain.get("schema") != STORED:
+        hint = "made by `wattherd power fit --models`"
+        raise UserError(f"is no {STORED}", where=str(path), field="schema", hint=hint)
+    return plain
+
+
+def load(source: Path) -> tuple[dict[str, Any], PowerModel, SignatureBook]:
+    """Version and id, model and signatures of a file, or of the newest version in a folder.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    if source.is_dir():
+        found = _versions(source)
+        if not found:
+            hint = "make one with `wattherd power fit --models`"
+            raise UserError("holds no model", where=str(source), hint=hint)
+        source = found[-1]
+    plain = _stored(source)
+    head = {key: plain.get(key) for key in ("version", "id")}
+    return head, read_model(plain["model"]), read_book(plain["signatures"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A job whose watts are asked for; `dataset` and `batch_size` help to recognise it."""
+
+    gpu: str
+    model: str
+    tdp_w: float
+    cap_w: float
+    values: Mapping[str, float]
+    dataset: str = ""
+
+
+def predict(source: Path, job: Wanted) -> dict[str, Any]:
+    """The document of one prediction: looked up where the same job was measured, else the model's.
+
+    Raises:
+        UserError: no model, or a feature that makes no sense.
+    """
+    head, model, book = load(source)
+    values = {"cap_share": job.cap_w / job.tdp_w, **job.values}
+    unknown = sorted(set(values) - {*STATIC, *COUNTED, MEASURED})
+    if unknown:
+        hint = hint_for(unknown[0], [*STATIC, *COUNTED, MEASURED])
+        raise UserError(f"unknown feature {unknown[0]!r}", field="--set", hint=hint)
+    guess = model.predict(job.gpu, job.model, job.tdp_w, values)
+    kind = f"{job.dataset}/{job.model}" if job.dataset else job.model
+    batch = values.get("batch_size")
+    seen = book.find(Signature(job.gpu, kind, batch), job.cap_w) if batch else None
+    exact = seen is not None and seen.octaves == 0
+    return {
+        "schema": PREDICTION,
+        "version": head["version"],
+        "id": head["id"],
+        "source": "measured" if exact else model.learner,
+        "power_w": seen.power_w if seen and exact else guess.power_w,
+        "model_w": guess.power_w,
+        "low_w": guess.low_w,
+        "high_w": guess.high_w if np.isfinite(guess.high_w) else None,
+        "coverage": model.coverage,
+        "nearest": asdict(seen) if seen else None,
+    }

@@ -1,0 +1,187 @@
+"""How well watts are predicted for what a model has not seen: folds, errors, selection, coverage.
+
+A fold holds out whole jobs, whole models (networks) or whole GPU types. Errors are mean absolute
+percentage errors (MAPE) of watts, out of fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wattherd.estimate.power_model import Floats, PowerRow, conformal
+from wattherd.service.power_fit_learners import fit, target
+
+SPLITS = ("job", "model", "gpu")
+BASELINES = ("mean", "tdp x utilisation", "cap x mean share")
+MEASURED = "measured_share"
+"""Watts per TDP of the same job at its highest cap, once it has run there."""
+_JOB_FOLDS = 5
+
+
+def folds(
+    rows: Sequence[PowerRow], split: str, seed: int, most: int | None = None
+) -> list[list[int]]:
+    """Row numbers held out together; jobs in five random folds, models and GPU types one by one.
+
+    `most` limits the number of folds, which then hold out several at a time.
+    """
+    names = sorted({_held(row, split) for row in rows})
+    order = np.random.default_rng(seed).permutation(len(names)).tolist()
+    count = min(most or (_JOB_FOLDS if split == "job" else len(names)), len(names))
+    sets = [{names[at] for at in order[number::count]} for number in range(count)]
+    return [[at for at, row in enumerate(rows) if _held(row, split) in one] for one in sets]
+
+
+def _held(row: PowerRow, split: str) -> str:
+    """The same job on another GPU type is no new job."""
+    return {"job": row.job, "model": row.model, "gpu": row.gpu}[split]
+
+
+def _parted(
+    rows: Sequence[PowerRow], split: str, seed: int, most: int | None = None
+) -> Iterator[tuple[list[PowerRow], list[int]]]:
+    """Training rows and numbers of held-out rows, fold by fold; none if all would be held out."""
+    for held in folds(rows, split, seed, most):
+        out = set(held)
+        training = [row for at, row in enumerate(rows) if at not in out]
+        if training:
+            yield training, held
+
+
+def out_of_fold(
+    rows: Sequence[PowerRow],
+    names: Sequence[str],
+    learner: str,
+    split: str,
+    seed: int = 0,
+    most: int | None = None,
+) -> Floats:
+    """Log errors (N,) of watts predicted without the fold; NaN where nothing was left to learn."""
+    errors = np.full(len(rows), np.nan)
+    truth = target(rows)
+    for training, held in _parted(rows, split, seed, most):
+        scale, regressor = fit(learner, training, names, seed)
+        found = regressor.predict(scale.matrix([rows[at].values for at in held]))
+        errors[held] = found - truth[held]
+    return errors
+
+
+def baseline(rows: Sequence[PowerRow], kind: str, split: str, seed: int = 0) -> Floats:
+    """Log errors (N,) of what needs no learning, averages from the same training rows.
+
+    Where no utilisation was measured, TDP is multiplied by the mean share of TDP drawn.
+    """
+    errors = np.full(len(rows), np.nan)
+    for training, held in _parted(rows, split, seed):
+        for at in held:
+            errors[at] = np.log(_guess(rows[at], training, kind) / rows[at].power_w)
+    return errors
+
+
+def _guess(row: PowerRow, training: Sequence[PowerRow], kind: str) -> float:
+    alike = [other for other in training if other.gpu == row.gpu] or training
+    if kind == "mean":
+        return float(np.mean([other.power_w for other in alike]))
+    if kind == "tdp x utilisation":
+        share = np.mean([other.power_w / other.tdp_w for other in alike])
+        return row.tdp_w * (row.utilisation or float(share))
+    share = np.mean([other.power_w / _cap_w(other) for other in alike])
+    return _cap_w(row) * float(share)
+
+
+def _cap_w(row: PowerRow) -> float:
+    return row.tdp_w * row.values.get("cap_share", 1.0)
+
+
+def as_measured(rows: Sequence[PowerRow]) -> Floats:
+    """Log errors (N,) of the one measurement of each job, cut at the cap."""
+    guesses = [min(row.values[MEASURED] * row.tdp_w, _cap_w(row)) for row in rows]
+    truth = [row.power_w for row in rows]
+    return np.asarray(np.log(np.array(guesses) / np.array(truth)), dtype=np.float64)
+
+
+def mape(errors: Floats) -> float | None:
+    """Mean absolute error in percent of the truth; None without any error."""
+    known = errors[~np.isnan(errors)]
+    return 100 * float(np.mean(np.abs(np.expm1(known)))) if len(known) else None
+
+
+def by_gpu(rows: Sequence[PowerRow], errors: Floats) -> list[dict[str, Any]]:
+    """MAPE of every GPU type."""
+    gpus = np.array([row.gpu for row in rows])
+    return [
+        {"gpu": gpu, "mape_pct": mape(errors[gpus == gpu]), "rows": int((gpus == gpu).sum())}
+        for gpu in sorted(set(gpus.tolist()))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A feature that selection gave up, with MAPE in percent before and after."""
+
+    feature: str
+    before_pct: float
+    after_pct: float
+
+
+def select(
+    rows: Sequence[PowerRow], names: Sequence[str], learner: str, seed: int = 0
+) -> tuple[tuple[str, ...], tuple[Dropped, ...]]:
+    """Backward elimination on held-out jobs: what is kept, and what was dropped in that order.
+
+    The feature least missed goes as long as the error grows by no more than one standard error of
+    the paired differences over jobs (Guyon and Elisseeff, JMLR 2003; one-standard-error rule of
+    Breiman et al., 1984).
+    """
+    kept, gone = list(names), list[Dropped]()
+    now = _job_errors(rows, kept, learner, seed)
+    while len(kept) > 1:
+        tries = [
+            (_job_errors(rows, [n for n in kept if n != name], learner, seed), name)
+            for name in kept
+        ]
+        after, name = min(tries, key=lambda one: (float(one[0].mean()), one[1]))
+        more = after - now
+        if more.mean() > more.std(ddof=1) / np.sqrt(len(more)):
+            break
+        gone.append(Dropped(name, 100 * float(now.mean()), 100 * float(after.mean())))
+        kept.remove(name)
+        now = after
+    return tuple(kept), tuple(gone)
+
+
+def _job_errors(rows: Sequence[PowerRow], names: Sequence[str], learner: str, seed: int) -> Floats:
+    """Mean absolute relative error of every job (J,)."""
+    errors = np.abs(np.expm1(out_of_fold(rows, names, learner, "job", seed)))
+    jobs = np.array([row.job for row in rows])
+    return np.array([errors[jobs == job].mean() for job in sorted(set(jobs.tolist()))])
+
+
+def covered(
+    rows: Sequence[PowerRow], names: Sequence[str], learner: str, split: str, coverage: float
+) -> dict[str, Any]:
+    """Share of held-out rows inside intervals that were calibrated without them.
+
+    Inside every training set the same split is made again, in five folds at most, and its errors
+    give the half-width; unknown where nothing is left to hold out.
+    """
+    inside: list[bool] = []
+    widths: list[float] = []
+    errors = out_of_fold(rows, names, learner, split)
+    for training, held in _parted(rows, split, 0):
+        inner = out_of_fold(training, names, learner, split, most=_JOB_FOLDS)
+        width = conformal(inner[~np.isnan(inner)].tolist(), coverage)
+        widths.append(width)
+        inside.extend((np.abs(errors[held]) <= width).tolist())
+    known = bool(widths) and bool(np.isfinite(widths).all())
+    return {
+        "split": split,
+        "learner": learner,
+        "asked": coverage,
+        "covered": float(np.mean(inside)) if known else None,
+        "half_width_pct": 100 * float(np.expm1(np.median(widths))) if known else None,
+    }
