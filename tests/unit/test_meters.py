@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from wattherd.cli.main import COMMANDS
 from wattherd.cli.meter import meter as command
 from wattherd.errors import UserError
+from wattherd.meters import registry
 from wattherd.meters.clock import Clock
 from wattherd.meters.contract import MeterError, Quality, Reading, Sample, Trouble
 from wattherd.meters.meter import Meter
@@ -330,6 +331,14 @@ def test_every_protocol_has_an_example_of_its_own() -> None:
     assert COMMANDS["meter"][0] == "wattherd.cli.meter:meter"
     for scheme, protocol in PROTOCOLS.items():
         assert parse(protocol.example).scheme == scheme
+
+
+def test_a_missing_client_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda _: None)
+    for scheme, protocol in PROTOCOLS.items():
+        if protocol.client:
+            with pytest.raises(UserError, match=r"wattherd\[meters\]"):
+                open_meter(f"{scheme}://h/1/1")
 
 
 def test_readings_are_printed_one_a_line(recording: Path) -> None:

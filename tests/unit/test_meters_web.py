@@ -262,7 +262,7 @@ def test_credentials_come_from_a_file_read_every_time(site: Site, tmp_path: Path
 
 
 def test_tokens_go_where_each_protocol_wants_them(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("token: abc")
+    (tmp_path / "token").write_text("token: |\n  abc\n")
     site.pages = {METRICS: {"PowerWatts": {"Reading": 1}}, "/api/v1/query": vector("1")}
     open_meter(redfish(site, METRICS, f"credentials={tmp_path / 'token'}")).read()
     open_meter(query(site, "w", f"&credentials={tmp_path / 'token'}")).read()

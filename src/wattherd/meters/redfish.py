@@ -95,7 +95,7 @@ def driver(uri: MeterUri, clock: Clock) -> Redfish:
 
 def session(credentials: Credentials) -> Mapping[str, str]:
     """The header of a session token (DSP0266, section 13), else of a user."""
-    token = credentials.token.get_secret_value()
+    token = credentials.token.get_secret_value().strip()
     return {"X-Auth-Token": token} if token else web.basic(credentials)
 
 

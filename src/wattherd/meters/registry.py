@@ -34,6 +34,7 @@ PROTOCOLS = {
         "modbus", "modbus://HOST:502/UNIT/REGISTER?type=float32&order=big", "pymodbus"
     ),
     "snmp": Protocol("snmp", "snmp://HOST:161/rpdu2?credentials=FILE", "pysnmp"),
+    "nut": Protocol("nut", "nut://HOST:3493/UPS?variable=ups.realpower"),
     "prom+http": Protocol("prometheus", "prom+http://HOST:9090/api/v1?query=sum(rack_power_watts)"),
     "prom+https": Protocol("prometheus", "prom+https://HOST/api/v1?dcgm=NODE&credentials=FILE"),
     "redfish+https": Protocol(

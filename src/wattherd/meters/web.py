@@ -41,7 +41,7 @@ def basic(credentials: Credentials) -> Mapping[str, str]:
 
 def bearer(credentials: Credentials) -> Mapping[str, str]:
     """The header of a bearer token (RFC 6750), else of a user."""
-    token = credentials.token.get_secret_value()
+    token = credentials.token.get_secret_value().strip()
     return {"Authorization": f"Bearer {token}"} if token else basic(credentials)
 
 
