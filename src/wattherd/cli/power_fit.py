@@ -21,6 +21,8 @@ from wattherd.errors import UserError
 @click.option("--samples", default=20, show_default=True, help="Noisy samples of each job.")
 @click.option("--noise", default=0.05, show_default=True, help="Their relative error.")
 @click.option("--seed", default="1..4", show_default=True, help="42, 42..51 or 1,5,9.")
+@click.option("--pause", is_flag=True, help="Jobs may be paused.")
+@click.option("--paused-w", default="0W", show_default=True, help="What a paused job draws.")
 @click.option("--at-least", type=float, help="Exit with 1 if a run reaches less of the optimum.")
 @output_option
 def learn(
@@ -31,6 +33,8 @@ def learn(
     samples: int,
     noise: float,
     seed: str,
+    pause: bool,
+    paused_w: str,
     at_least: float | None,
     output: str,
 ) -> int:
@@ -39,6 +43,7 @@ def learn(
     Budgets are shares of the summed draw at each job's highest-draw point.
     """
     from wattherd.service.power_fit_curves import Lesson, lesson
+    from wattherd.units import watts
     from wattherd.workload.curves import read_curves
 
     terms = Lesson(
@@ -46,6 +51,7 @@ def learn(
         samples=samples,
         noise_sd=noise,
         seeds=tuple(parse_seeds(seed)),
+        paused_w=watts(paused_w, field="--paused-w") if pause else None,
     )
     document = lesson(read_curves(curves, kind), terms)
     if output == "json":

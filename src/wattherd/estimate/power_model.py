@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 SCHEMA = "wattherd.power-model/1"
 LOGGED = frozenset(
     {"batch_size", "learning_rate", "params", "flops", "cap_share", "gpu_flops", "core_hz",
-     "memory_hz"}
+     "memory_hz", "measured_share", "cut_share"}
 )  # fmt: skip
 """Features that act by ratio: their logarithm is used."""
 
@@ -60,10 +60,15 @@ class Regressor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Layers of weights and biases, rectified between; a single layer is a linear model."""
+    """Layers of weights and biases, rectified between; a single layer is a linear model.
+
+    Values stay between `least` and `most`: far from what was learned from, lines run away.
+    """
 
     weights: tuple[Floats, ...]
     biases: tuple[Floats, ...]
+    least: float
+    most: float
 
     def predict(self, features: Floats) -> Floats:
         """Values (N,) at `features` (N, F)."""
@@ -72,7 +77,7 @@ class Layers:
             found = found @ weight + bias
             if number + 1 < len(self.weights):
                 found = np.maximum(found, 0.0)
-        return np.asarray(found[:, 0], dtype=np.float64)
+        return np.clip(found[:, 0], self.least, self.most)
 
     def plain(self) -> dict[str, Any]:
         """Everything it needs, as JSON."""
@@ -80,6 +85,8 @@ class Layers:
             "kind": "layers",
             "weights": [one.tolist() for one in self.weights],
             "biases": [one.tolist() for one in self.biases],
+            "least": self.least,
+            "most": self.most,
         }
 
 
@@ -262,6 +269,8 @@ def _regressor(plain: Mapping[str, Any]) -> Regressor:
         return Layers(
             tuple(np.array(one, dtype=np.float64) for one in plain["weights"]),
             tuple(np.array(one, dtype=np.float64) for one in plain["biases"]),
+            float(plain["least"]),
+            float(plain["most"]),
         )
     trees = tuple(Tree(*(tuple(column) for column in one)) for one in plain["trees"])
     return Trees(float(plain["start"]), float(plain["rate"]), trees)

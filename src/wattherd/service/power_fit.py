@@ -16,6 +16,7 @@ from wattherd.estimate.power_model import PowerModel, PowerRow, conformal, read_
 from wattherd.estimate.signatures import Signature, SignatureBook, read_book
 from wattherd.service.power_fit_judge import (
     BASELINES,
+    CUT,
     MEASURED,
     SPLITS,
     as_measured,
@@ -92,7 +93,7 @@ def _views(rows: Sequence[PowerRow]) -> list[_View]:
         views.append(_View("hybrid", static + counted, rows))
     seen = _with_measured(rows)
     if len(seen) > 1:
-        views.append(_View("hybrid, measured once", (*static, *counted, MEASURED), seen))
+        views.append(_View("hybrid, measured once", (*static, *counted, MEASURED, CUT), seen))
     return views
 
 
@@ -106,10 +107,15 @@ def _with_measured(rows: Sequence[PowerRow]) -> list[PowerRow]:
         ):
             top[key] = row
     return [
-        replace(row, values={**row.values, MEASURED: first.power_w / first.tdp_w})
+        replace(row, values={**row.values, **_once_measured(row, first)})
         for row in rows
         if (first := top.get((row.gpu, row.job))) is not None and row is not first
     ]
+
+
+def _once_measured(row: PowerRow, first: PowerRow) -> dict[str, float]:
+    share = first.power_w / first.tdp_w
+    return {MEASURED: share, CUT: min(share, row.values["cap_share"])}
 
 
 def _errors(views: Sequence[_View], split: str, seed: int) -> list[dict[str, Any]]:
@@ -266,9 +272,9 @@ def predict(source: Path, job: Wanted) -> dict[str, Any]:
     """
     head, model, book = load(source)
     values = {"cap_share": job.cap_w / job.tdp_w, **job.values}
-    unknown = sorted(set(values) - {*STATIC, *COUNTED, MEASURED})
+    unknown = sorted(set(values) - {*STATIC, *COUNTED})
     if unknown:
-        hint = hint_for(unknown[0], [*STATIC, *COUNTED, MEASURED])
+        hint = hint_for(unknown[0], [*STATIC, *COUNTED])
         raise UserError(f"unknown feature {unknown[0]!r}", field="--set", hint=hint)
     guess = model.predict(job.gpu, job.model, job.tdp_w, values)
     kind = f"{job.dataset}/{job.model}" if job.dataset else job.model

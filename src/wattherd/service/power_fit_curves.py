@@ -9,6 +9,7 @@ truly drawn where these are more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from wattherd.errors import UserError
 from wattherd.estimate.learned_curve import CurvePrior, LearnedCurve, Sample
-from wattherd.estimate.measured_curve import Choice, Count, JobCurve, Point
+from wattherd.estimate.measured_curve import Count, JobCurve, Point
 from wattherd.policy.power.allocation import allocate, one_budget
 
 SCHEMA = "wattherd.learn/1"
@@ -29,6 +30,8 @@ LOOK_AROUND = 6
 class Lesson:
     """Budgets as shares of the summed draw at each job's highest-draw point, and the noise.
 
+    `paused_w` lets jobs pause at that draw.
+
     Raises:
         UserError: no budget, share, sample or noise that makes sense.
     """
@@ -38,6 +41,7 @@ class Lesson:
     noise_sd: float = 0.05
     seeds: tuple[int, ...] = (1,)
     idle_w: float = 30.0
+    paused_w: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what teaches nothing."""
@@ -68,13 +72,15 @@ def lesson(curves: Sequence[JobCurve], terms: Lesson) -> dict[str, Any]:
 
 def _run(curves: Sequence[JobCurve], terms: Lesson, share: float, seed: int) -> dict[str, Any]:
     budget_w = share * sum(max(point.power_w for point in curve.points) for curve in curves)
-    optimum = _optimum(curves, budget_w)
+    optimum = _optimum(curves, terms, budget_w)
     learned = _taught(curves, terms, budget_w, seed)
-    caps = _allocated(learned, curves, budget_w)
-    points = [_measured(curve, cap) for curve, cap in zip(curves, caps, strict=True)]
-    drawn_w = sum(point.power_w for point in points)
-    reached = _objective(curves, points)
-    fair = optimum if drawn_w <= budget_w else _optimum(curves, drawn_w)
+    caps = _allocated(learned, curves, terms, budget_w)
+    drawn_w = math.fsum(
+        _measured(curve, cap).power_w if cap else terms.paused_w or 0.0
+        for curve, cap in zip(curves, caps, strict=True)
+    )
+    reached = _objective(curves, caps)
+    fair = optimum if drawn_w <= budget_w else _optimum(curves, terms, drawn_w)
     return {
         "budget_share": share,
         "seed": seed,
@@ -95,7 +101,9 @@ def _taught(
     learned = [LearnedCurve.start(prior_of(curve, terms)) for curve in curves]
     for number in range(terms.samples):
         if number >= LOOK_AROUND and number % 2:
-            caps = _allocated(learned, curves, budget_w)
+            given = _allocated(learned, curves, terms, budget_w)
+            # A job that would pause is worth another look all the same.
+            caps = [cap or one.least_known() for cap, one in zip(given, learned, strict=True)]
         else:
             caps = [one.least_known() for one in learned]
         for at, (curve, cap) in enumerate(zip(curves, caps, strict=True)):
@@ -122,38 +130,37 @@ def _sample(true: Point, chance: np.random.Generator, noise_sd: float) -> Sample
 
 
 def _allocated(
-    learned: Sequence[LearnedCurve], curves: Sequence[JobCurve], budget_w: float
-) -> list[float]:
-    """A cap for every job by the learned curves; the lowest ones where not even they seem to fit.
+    learned: Sequence[LearnedCurve], curves: Sequence[JobCurve], terms: Lesson, budget_w: float
+) -> list[float | None]:
+    """A cap for every job by the learned curves (None: paused).
 
     At least the least draw is asked for, because early guesses may put it above the budget.
     """
-    guessed = [one.job_curve(curve.job) for one, curve in zip(learned, curves, strict=True)]
-    choices = [curve.choices(Count.DRAW) for curve in guessed]
-    least_w = sum(one[0].watts for one in choices)
+    guessed = [
+        one.job_curve(curve.job, curve.weight) for one, curve in zip(learned, curves, strict=True)
+    ]
+    choices = [curve.choices(Count.DRAW, paused_w=terms.paused_w) for curve in guessed]
+    least_w = math.fsum(one[0].watts for one in choices)
     chosen = allocate(choices, one_budget(len(choices), max(budget_w, least_w)))
-    return [_cap(one[at]) for one, at in zip(choices, chosen, strict=True)]
-
-
-def _cap(choice: Choice) -> float:
-    assert choice.point is not None  # noqa: S101 - no pause is offered here
-    return choice.point.cap_w
+    points = [one[at].point for one, at in zip(choices, chosen, strict=True)]
+    return [point.cap_w if point else None for point in points]
 
 
 def _measured(curve: JobCurve, cap_w: float) -> Point:
     return next(point for point in curve.points if point.cap_w == cap_w)
 
 
-def _optimum(curves: Sequence[JobCurve], budget_w: float) -> float:
-    choices = [curve.choices(Count.DRAW) for curve in curves]
+def _optimum(curves: Sequence[JobCurve], terms: Lesson, budget_w: float) -> float:
+    choices = [curve.choices(Count.DRAW, paused_w=terms.paused_w) for curve in curves]
     chosen = allocate(choices, one_budget(len(choices), budget_w))
     worth = sum(one[at].value for one, at in zip(choices, chosen, strict=True))
     return worth / sum(curve.weight for curve in curves)
 
 
-def _objective(curves: Sequence[JobCurve], points: Sequence[Point]) -> float:
+def _objective(curves: Sequence[JobCurve], caps: Sequence[float | None]) -> float:
     worth = sum(
-        curve.weight * point.rate / curve.best_rate
-        for curve, point in zip(curves, points, strict=True)
+        curve.weight * _measured(curve, cap).rate / curve.best_rate
+        for curve, cap in zip(curves, caps, strict=True)
+        if cap
     )
     return worth / sum(curve.weight for curve in curves)

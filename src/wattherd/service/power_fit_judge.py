@@ -19,6 +19,8 @@ SPLITS = ("job", "model", "gpu")
 BASELINES = ("mean", "tdp x utilisation", "cap x mean share")
 MEASURED = "measured_share"
 """Watts per TDP of the same job at its highest cap, once it has run there."""
+CUT = "cut_share"
+"""The same, cut at the cap asked for."""
 _JOB_FOLDS = 5
 
 
@@ -99,7 +101,7 @@ def _cap_w(row: PowerRow) -> float:
 
 def as_measured(rows: Sequence[PowerRow]) -> Floats:
     """Log errors (N,) of the one measurement of each job, cut at the cap."""
-    guesses = [min(row.values[MEASURED] * row.tdp_w, _cap_w(row)) for row in rows]
+    guesses = [row.values[CUT] * row.tdp_w for row in rows]
     truth = [row.power_w for row in rows]
     return np.asarray(np.log(np.array(guesses) / np.array(truth)), dtype=np.float64)
 

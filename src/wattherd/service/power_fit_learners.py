@@ -21,6 +21,7 @@ from wattherd.estimate.power_model import (
 )
 
 BOOSTING_ROUNDS = 100
+_BEYOND = 0.25
 
 
 def target(rows: Sequence[PowerRow]) -> Floats:
@@ -51,7 +52,12 @@ def _linear(features: Floats, values: Floats, _seed: int) -> Regressor:
     from sklearn.linear_model import Ridge
 
     done = Ridge(alpha=1.0).fit(features, values)
-    return Layers((done.coef_.reshape(-1, 1),), (np.array([done.intercept_]),))
+    return Layers((done.coef_.reshape(-1, 1),), (np.array([done.intercept_]),), *_range(values))
+
+
+def _range(values: Floats) -> tuple[float, float]:
+    """What was seen, and a quarter more watts or less."""
+    return float(values.min()) - _BEYOND, float(values.max()) + _BEYOND
 
 
 def _boosting(features: Floats, values: Floats, seed: int) -> Regressor:
@@ -87,7 +93,7 @@ def _network(features: Floats, values: Floats, seed: int) -> Regressor:
         # Stopping early is one more way not to fit noise.
         warnings.simplefilter("ignore", ConvergenceWarning)
         done = made.fit(features, values)
-    return Layers(tuple(done.coefs_), tuple(done.intercepts_))
+    return Layers(tuple(done.coefs_), tuple(done.intercepts_), *_range(values))
 
 
 LEARNERS: Mapping[str, Callable[[Floats, Floats, int], Regressor]] = {

@@ -1,0 +1,51 @@
+"""The tables of docs/concepts/power-prediction.md: `python benchmarks/power_prediction.py`.
+
+Reads the measurements under WATTHERD_DATA (power/zeus_nsdi23, power/hkbu_gpu_dvfs,
+power/emerald_phoenix_2025); two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from wattherd.cli.main import main
+
+DATA = Path(os.environ.get("WATTHERD_DATA", "../shared/data")) / "power"
+FIT = (
+    "fit {zeus}/summary_power_v100.csv {zeus}/summary_power_a40.csv {zeus}/summary_power_p100.csv"
+    " --format zeus --train {zeus}/summary_train.csv"
+)
+COMMANDS = (
+    "learn {zeus}/summary_power_v100.csv --format zeus --seed 1..20",
+    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..20",
+    "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..20 --pause",
+    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..20 --pause --shares 0.3,0.4,0.5",
+    "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..20 --shares 0.5,0.6,0.75,0.9",
+    FIT,
+    "fit {hkbu}/v100-dvfs-real-trimmed.csv {hkbu}/rtx8000-dvfs-real-trimmed.csv --format hkbu",
+)
+
+
+def run() -> None:
+    """Print every command and what it says; a failing one ends the benchmark."""
+    if not DATA.is_dir():
+        sys.exit(f"no measurements in {DATA}; set WATTHERD_DATA")
+    for command in COMMANDS:
+        folders = {
+            "zeus": DATA / "zeus_nsdi23",
+            "hkbu": DATA / "hkbu_gpu_dvfs",
+            "emerald": DATA / "emerald_phoenix_2025",
+        }
+        print(f"\n$ wattherd power {command}", flush=True)
+        try:
+            main(["power", *shlex.split(command.format(**folders))])
+        except SystemExit as done:
+            if done.code:
+                raise
+
+
+if __name__ == "__main__":
+    run()
