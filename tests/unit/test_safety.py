@@ -9,6 +9,7 @@ import pytest
 
 from wattherd.engine.safety import SafetyLoop
 from wattherd.engine.safety_fill import fill, level
+from wattherd.engine.safety_meters import Meters
 from wattherd.engine.safety_terms import (
     Breaker,
     Fleet,
@@ -254,3 +255,40 @@ def test_ten_thousand_devices_take_less_than_a_tenth_of_a_second() -> None:
         spent.append(time.process_time() - start)
         room.follow(orders)
     assert min(spent) <= 0.1
+
+
+def test_a_knobs_word_alone_lowers_nothing_where_no_meter_could_contradict_it() -> None:
+    room = Room(a_fleet(10, feeds=2), cap_w=300.0)
+    loop = SafetyLoop(room.fleet, CALM)
+    room.run(loop, limits(1500, 1500, 3000), 3)
+    nothing = np.where(np.arange(10) == 0, np.nan, 1.0)
+    for _ in range(8):
+        readings = room.read()
+        room.at_s -= 1.0
+        draw_w, feed_w = readings.draw_w * nothing, readings.feed_w * limits(np.nan, 1)
+        room.follow(loop.cycle(room.read(draw_w=draw_w, feed_w=feed_w), limits(1300, 1300, 2600)))
+    assert loop.caps.held_w[0] > 290.0
+    assert loop.caps.held_w[1] < 270.0
+    assert room.cap_w[2::2].sum() <= 1300 - 290
+
+
+def test_a_frozen_meter_with_spikes_stays_untrusted() -> None:
+    fleet = a_fleet(2)
+    meters = Meters(fleet, CALM)
+    trusted = []
+    for second in range(60):
+        spike = 3.0 if second % 7 == 3 else 1.0
+        seen = meters.judge(
+            Readings(
+                now_s=float(second),
+                draw_w=limits(100.0 * spike, 100.0 + 0.01 * second),
+                draw_at_s=np.full(2, float(second)),
+                cap_w=limits(300.0, 300.0),
+                feed_w=limits(200.0 + 0.01 * second),
+                feed_at_s=np.full(1, float(second)),
+                off=np.zeros(2, dtype=bool),
+            )
+        )
+        trusted.append(np.isfinite(seen.draw_w).tolist())
+    assert all(moving for _, moving in trusted)
+    assert not any(frozen for frozen, _ in trusted[20:])

@@ -60,12 +60,16 @@ def bench(
 
 HEAD = ["SCENARIO", "FAULT", "CONTROLLER", "OVER s", "WORST 1 s %", "TRIPS", "SETTLED s",
         "UNUSED %", "CHANGES/min", "PROGRESS %", "RESTORED"]  # fmt: skip
+TOTAL = ["CONTROLLER", "RUNS", "OVER s", "OVER kJ", "TRIPS", "NOT RESTORED", "NOT RECOVERED",
+         "PROGRESS %"]  # fmt: skip
 
 
 def _show(document: dict[str, Any]) -> None:
     from wattherd.cli.tables import print_table
 
     print_table(HEAD, [_row(run) for run in document["runs"]], right_from=3)
+    click.echo()
+    print_table(TOTAL, [_total(one) for one in document["summary"]], right_from=1)
 
 
 def _row(run: dict[str, Any]) -> list[str]:
@@ -81,6 +85,19 @@ def _row(run: dict[str, Any]) -> list[str]:
         f"{run['cap_changes_per_min']:.1f}",
         f"{100 * run['progress_of_oracle']:.1f}",
         "yes" if run["caps_restored"] else "no",
+    ]
+
+
+def _total(one: dict[str, Any]) -> list[str]:
+    return [
+        one["controller"],
+        str(one["runs"]),
+        str(one["over_limit_s"]),
+        f"{one['over_limit_j'] / 1e3:,.0f}",
+        str(one["breaker_trips"]),
+        str(one["not_restored"]),
+        str(one["not_recovered"]),
+        f"{100 * one['progress_of_oracle']:.1f}",
     ]
 
 

@@ -91,9 +91,10 @@ class SafetyLoop:
         )
 
     def _look(self, readings: Readings) -> Seen:
-        self.caps.read_back(readings)
-        self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
         seen = self._meters.judge(readings)
+        watched = np.isfinite(seen.draw_w) | np.isfinite(seen.feed_w)[self.fleet.feed]
+        self.caps.read_back(readings, watched)
+        self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
         self.caps.compare(seen.draw_w, readings.now_s)
         missing = seen.missing_share
         enough = self.config.missing_share

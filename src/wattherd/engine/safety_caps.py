@@ -45,19 +45,24 @@ class CapBook:
         self._above = no_streak(fleet.size)
         self._below = no_streak(fleet.size)
 
-    def read_back(self, readings: Readings) -> None:
-        """Take in the caps in force as the knobs report them."""
+    def read_back(self, readings: Readings, watched: Bools) -> None:
+        """Take in the caps in force as the knobs report them.
+
+        A knob's word for a lower cap counts on `watched` devices (N,), whose own meter or feed's
+        would tell if it were not kept.
+        """
         read_w, config = readings.cap_w, self._config
         answered = np.isfinite(read_w)
         first = answered & np.isnan(self.ordered_w)
         done = answered & (np.abs(read_w - self.ordered_w) <= SAME_W)
-        self.held_w = np.where(first | done, read_w, np.fmax(self.held_w, read_w))
+        believed = done & (watched | (self.ordered_w >= self.held_w))
+        self.held_w = np.where(first | believed, read_w, np.fmax(self.held_w, read_w))
         self.ordered_w = np.where(first, read_w, self.ordered_w)
         self._read_w = np.where(answered, read_w, self._read_w)
         unanswered_s = self._unanswered.note(~answered, readings.now_s)
         never = np.isnan(self.ordered_w)
         self.silent = ~answered & ((unanswered_s >= config.silent_s) | never)
-        pending_s = self._pending.note(answered & ~done & ~first, readings.now_s)
+        pending_s = self._pending.note(answered & ~believed & ~first, readings.now_s)
         self.late = pending_s >= config.settle_s
         self.waking &= readings.off
         self.off = readings.off & ~self.waking

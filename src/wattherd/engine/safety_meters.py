@@ -44,8 +44,10 @@ class Meters:
         at_s = np.concatenate((readings.draw_at_s, readings.feed_at_s))
         # A clock that runs ahead is as useless as one behind: either age is only known by it.
         fresh = np.isfinite(value) & (np.abs(readings.now_s - at_s) <= self._config.max_age_s)
-        self._same = np.where(value == self._last[2], self._same + 1, 0)
-        # Real meters flicker; the same digits over and over come from a buffer.
+        # Real meters flicker; the same digits over and over come from a buffer, spikes or not.
+        again = (value == self._last).any(axis=0)
+        self._same = np.where(again, self._same + 1, np.maximum(self._same - 1, 0))
+        self._same = np.minimum(self._same, 2 * self._config.frozen_after)
         trusted = fresh & (self._same < self._config.frozen_after)
         self._last = np.vstack((self._last[1:], value))
         size = self._fleet.size

@@ -7,6 +7,7 @@ their own, the same for every controller.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -78,7 +79,30 @@ def bench(choice: Choice, note: Callable[[str], None] = lambda _: None) -> dict[
         note(name)
         stated.append(statement(build(name, seed=choice.seed, quick=choice.quick)))
         runs.extend(found)
-    return {"schema": "wattherd.bench/1", "seed": choice.seed, "scenarios": stated, "runs": runs}
+    return {
+        "schema": "wattherd.bench/1",
+        "seed": choice.seed,
+        "scenarios": stated,
+        "summary": [_total(name, runs) for name in choice.controllers],
+        "runs": runs,
+    }
+
+
+def _total(controller: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All runs of one controller in a line."""
+    own = [run for run in runs if run["controller"] == controller]
+    return {
+        "controller": controller,
+        "runs": len(own),
+        "over_limit_s": sum(run["over_limit_s"] for run in own),
+        "over_limit_j": round(math.fsum(run["over_limit_j"] for run in own), 1),
+        "breaker_trips": sum(run["breaker_trips"] for run in own),
+        "not_restored": sum(not run["caps_restored"] for run in own),
+        "not_recovered": sum(run["recovered_s"] is None for run in own if run["fault"] != NONE),
+        "progress_of_oracle": round(
+            math.fsum(run["progress_of_oracle"] for run in own) / max(len(own), 1), 4
+        ),
+    }
 
 
 def statement(scenario: Scenario) -> dict[str, Any]:
