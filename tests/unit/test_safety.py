@@ -292,3 +292,14 @@ def test_a_frozen_meter_with_spikes_stays_untrusted() -> None:
         trusted.append(np.isfinite(seen.draw_w).tolist())
     assert all(moving for _, moving in trusted)
     assert not any(frozen for frozen, _ in trusted[20:])
+
+
+def test_readings_beyond_anything_possible_are_no_readings_however_many() -> None:
+    room = Room(a_fleet(4), cap_w=300.0)
+    loop = SafetyLoop(room.fleet, CALM)
+    room.run(loop, limits(1300, 1300), 20)
+    before_w = room.cap_w.sum()
+    for second in range(6):
+        readings = room.read(feed_w=limits(3600.0 + second))
+        room.follow(loop.cycle(readings, limits(1300, 1300)))
+    assert room.cap_w.sum() >= before_w

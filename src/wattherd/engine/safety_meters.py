@@ -37,11 +37,16 @@ class Meters:
         meters = fleet.size + fleet.feeds
         self._last = np.full((3, meters), np.nan)
         self._same = np.zeros(meters, dtype=np.int64)
+        most_w = fleet.levels(fleet.max_w)[:-1]
+        self._most_w = config.plausible * np.concatenate((fleet.max_w, most_w))
 
     def judge(self, readings: Readings) -> Seen:
         """Take in one cycle's readings."""
         value = np.concatenate((readings.draw_w, readings.feed_w))
         at_s = np.concatenate((readings.draw_at_s, readings.feed_at_s))
+        with np.errstate(invalid="ignore"):
+            # More than everything below can draw: a spike, and no use even to a median.
+            value = np.where(value <= self._most_w, value, np.nan)
         # A clock that runs ahead is as useless as one behind: either age is only known by it.
         fresh = np.isfinite(value) & (np.abs(readings.now_s - at_s) <= self._config.max_age_s)
         # Real meters flicker; the same digits over and over come from a buffer, spikes or not.

@@ -134,6 +134,8 @@ class SafetyConfig:
     silent_s: float = 3.0
     max_age_s: float = 5.0
     frozen_after: int = 5
+    plausible: float = 1.3
+    """Readings above this multiple of the highest draw are noise; bursts reach 1.2 of it (B300)."""
     margin: float = 0.003
     capped_at: float = 0.98
     idle_below: float = 0.93
