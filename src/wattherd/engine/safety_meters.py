@@ -44,11 +44,11 @@ class Meters:
         """Take in one cycle's readings."""
         value = np.concatenate((readings.draw_w, readings.feed_w))
         at_s = np.concatenate((readings.draw_at_s, readings.feed_at_s))
+        # A clock that runs ahead is as useless as one behind: either age is only known by it.
+        fresh = np.isfinite(value) & (np.abs(readings.now_s - at_s) <= self._config.max_age_s)
         with np.errstate(invalid="ignore"):
             # More than everything below can draw: a spike, and no use even to a median.
             value = np.where(value <= self._most_w, value, np.nan)
-        # A clock that runs ahead is as useless as one behind: either age is only known by it.
-        fresh = np.isfinite(value) & (np.abs(readings.now_s - at_s) <= self._config.max_age_s)
         # Real meters flicker; the same digits over and over come from a buffer, spikes or not.
         again = (value == self._last).any(axis=0)
         self._same = np.where(again, self._same + 1, np.maximum(self._same - 1, 0))
@@ -58,7 +58,7 @@ class Meters:
         size = self._fleet.size
         seen_w = np.where(trusted, self._median(), np.nan)
         draw_w, feed_w = seen_w[:size], seen_w[size:]
-        unread = ~trusted[:size] & ~readings.off
+        unread = np.isnan(draw_w) & ~readings.off
         return Seen(
             draw_w=draw_w,
             feed_w=feed_w,
