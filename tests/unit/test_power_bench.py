@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -246,3 +248,51 @@ def test_the_command_prints_the_document_and_nothing_else_on_stdout() -> None:
 def test_unknown_names_are_refused_before_anything_runs(field: str) -> None:
     with pytest.raises(UserError, match="nominel"):
         Choice(**{field: ("nominel",)})
+
+
+# --- a controller of somebody else's ----------------------------------------------------------
+
+EQUAL_SHARES = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["kind"] == "fleet":
+        size = len(asked["feed"])
+        continue
+    if asked["kind"] == "cycle":
+        each_w = asked["limit_w"][-1] / size
+    print(json.dumps({"cap_w": [each_w] * size}), flush=True)
+"""
+
+
+def test_a_controller_in_another_process_is_scored_like_ours(tmp_path: Path) -> None:
+    script = tmp_path / "equal.py"
+    script.write_text(EQUAL_SHARES)
+    choice = Choice(
+        scenarios=("nominal",), faults=("controller-killed",), quick=True,
+        controllers=("uniform", "external"), command=f"{sys.executable} {script}",
+    )  # fmt: skip
+    uniform, external = bench(choice)["runs"]
+    assert {**external, "controller": "uniform"} == uniform
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("print('hello')", "no JSON object"),
+        ("print('{}')", "without usable orders"),
+        ("print('{\"cap_w\": [1, 2]}')", "40 finite numbers"),
+        ("pass", "no answer|has ended"),
+    ],
+)
+def test_a_controller_that_answers_badly_ends_the_run_with_a_reason(
+    script: str, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(f"import sys\nsys.stdin.readline()\n{script}\n")
+    choice = Choice(
+        scenarios=("nominal",), faults=("none",), quick=True, controllers=("external",),
+        command=f"{sys.executable} {path}",
+    )  # fmt: skip
+    with pytest.raises(UserError, match=problem):
+        bench(choice)

@@ -21,6 +21,12 @@ def _names(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--scenario", metavar="NAME,...", help="Scenarios; all if left out.")
 @click.option("--fault", metavar="KIND[+KIND],...", help="Faults; `none` and each single one.")
 @click.option("--controller", metavar="NAME,...", help="wattherd, uniform, open-loop.")
+@click.option(
+    "--controller-command",
+    "command",
+    metavar="CMD",
+    help="Also run a controller of your own: a process that speaks lines of JSON.",
+)
 @click.option("--pairs", is_flag=True, help="Also every two faults at once.")
 @click.option("--quick", is_flag=True, help="Short scenarios: 240 s instead of 600 s.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
@@ -30,6 +36,7 @@ def bench(
     scenario: str | None,
     fault: str | None,
     controller: str | None,
+    command: str | None,
     pairs: bool,
     quick: bool,
     seed: int,
@@ -47,7 +54,8 @@ def bench(
     choice = power_bench.Choice(
         scenarios=_names(scenario, choice.scenarios),
         faults=(*faults, *power_bench.pairs()) if pairs else faults,
-        controllers=_names(controller, choice.controllers),
+        controllers=(*_names(controller, choice.controllers), *(["external"] if command else [])),
+        command=command,
         seed=seed,
         quick=quick,
     )

@@ -23,6 +23,7 @@ from wattherd.errors import UserError
 from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
 from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault, no_fault
 from wattherd.service.power_bench_controllers import MAKERS, Clairvoyant, Maker
+from wattherd.service.power_bench_external import External
 from wattherd.service.power_bench_scenarios import PLANS, Scenario, build
 from wattherd.service.power_bench_scores import (
     RunLog,
@@ -36,6 +37,7 @@ from wattherd.spelling import hint_for
 
 LEAVE_S = 90
 NONE = "none"
+EXTERNAL = "external"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Choice:
     controllers: tuple[str, ...] = tuple(MAKERS)
     seed: int = 1
     quick: bool = False
+    command: str | None = None
+    """What starts the controller `external`."""
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything runs.
@@ -57,7 +61,12 @@ class Choice:
         kinds = [kind for fault in self.faults for kind in fault.split("+")]
         _check(self.scenarios, list(PLANS), "--scenario")
         _check(kinds, [NONE, *KINDS], "--fault")
-        _check(self.controllers, list(MAKERS), "--controller")
+        known = [*MAKERS, EXTERNAL] if self.command else list(MAKERS)
+        _check(self.controllers, known, "--controller")
+
+    def maker(self, name: str) -> Maker:
+        """What makes the controller of that name."""
+        return MAKERS[name] if name in MAKERS else partial(_external, self.command or "")
 
 
 def _check(names: Sequence[str], known: list[str], field: str) -> None:
@@ -140,14 +149,14 @@ def _runs_of(name: str, choice: Choice) -> list[dict[str, Any]]:
     """All runs of one scenario; the calm run of each controller is the yardstick of recovery."""
     scenario = build(name, seed=choice.seed, quick=choice.quick)
     best = progress(scenario, oracle_draw(scenario))
-    calm = {name: run_log(scenario, _fault(scenario, NONE), MAKERS[name])
+    calm = {name: run_log(scenario, _fault(scenario, NONE), choice.maker(name))
             for name in choice.controllers}  # fmt: skip
     runs = []
     for text in choice.faults:
         fault = _fault(scenario, text)
         spared = run_log(scenario, fault, partial(_clairvoyant, fault))
         for name in choice.controllers:
-            log = calm[name] if text == NONE else run_log(scenario, fault, MAKERS[name])
+            log = calm[name] if text == NONE else run_log(scenario, fault, choice.maker(name))
             recovery_s = (
                 recovered_s(scenario, log, calm[name], fault.end_s) if fault.kinds else None
             )
@@ -168,6 +177,10 @@ def _runs_of(name: str, choice: Choice) -> list[dict[str, Any]]:
 
 def _clairvoyant(fault: Fault, scenario: Scenario, _journal: Floats | None) -> Controller:
     return Clairvoyant(scenario, fault)
+
+
+def _external(command: str, scenario: Scenario, _journal: Floats | None) -> Controller:
+    return External(command, scenario.room.fleet)
 
 
 def _trips(log: RunLog, spared: RunLog) -> dict[str, int]:
