@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.util import find_spec
+from shutil import which
 from typing import NamedTuple
 
-from wattherd.errors import UserError
 from wattherd.meters import meter
 from wattherd.meters.clock import SYSTEM, Clock
 from wattherd.meters.contract import Driver
@@ -19,11 +19,12 @@ Maker = Callable[[MeterUri, Clock], Driver]
 
 
 class Protocol(NamedTuple):
-    """Where a driver is, what an address looks like, and which client library it takes, if any."""
+    """Where a driver is, what an address looks like, and what it takes: a library or a program."""
 
     module: str
     example: str
     client: str = ""
+    program: str = ""
 
 
 PROTOCOLS = {
@@ -35,6 +36,7 @@ PROTOCOLS = {
     ),
     "snmp": Protocol("snmp", "snmp://HOST:161/rpdu2?credentials=FILE", "pysnmp"),
     "nut": Protocol("nut", "nut://HOST:3493/UPS?variable=ups.realpower"),
+    "ipmi": Protocol("ipmi", "ipmi://BMC/dcmi?credentials=FILE", program="ipmitool"),
     "prom+http": Protocol("prometheus", "prom+http://HOST:9090/api/v1?query=sum(rack_power_watts)"),
     "prom+https": Protocol("prometheus", "prom+https://HOST/api/v1?dcgm=NODE&credentials=FILE"),
     "redfish+https": Protocol(
@@ -45,7 +47,9 @@ PROTOCOLS = {
 
 
 def installed(protocol: Protocol) -> bool:
-    """Whether its client library is here."""
+    """Whether its client library or program is here."""
+    if protocol.program:
+        return which(protocol.program) is not None
     return not protocol.client or find_spec(protocol.client) is not None
 
 
@@ -53,15 +57,15 @@ def open_meter(text: str, clock: Clock = SYSTEM) -> Meter:
     """The meter at an address; connects when first read.
 
     Raises:
-        UserError: the address cannot be used, or its client library is not installed.
+        UserError: the address cannot be used, or what its driver takes is not installed.
     """
     uri = parse(text)
     if uri.scheme not in PROTOCOLS:
         raise uri.error(f"protocol {uri.scheme!r} is unknown", hint=hint_for(uri.scheme, PROTOCOLS))
     protocol = PROTOCOLS[uri.scheme]
     if not installed(protocol):
-        raise UserError(f"{protocol.client} is not installed", where=text,
-                        hint="pip install 'wattherd[meters]'")  # fmt: skip
+        hint = "it comes with your system" if protocol.program else "pip install 'wattherd[meters]'"
+        raise uri.error(f"{protocol.program or protocol.client} is not installed", hint=hint)
     module = import_module(f"wattherd.meters.{protocol.module}")
     options: Collection[str] = module.OPTIONS
     uri.allow({*options, *meter.OPTIONS})
