@@ -79,20 +79,23 @@ def _show_lesson(document: dict[str, Any]) -> None:
 
     rows = [
         [
-            f"{run['budget_share']:g}",
-            str(run["seed"]),
-            f"{run['optimum']:.4f}",
-            f"{run['learned']:.4f}",
-            f"{100 * run['of_optimum']:.2f}",
-            f"{100 * run['drawn_of_budget']:.2f}",
-            str(run["restarts"]),
+            f"{one['budget_share']:g}",
+            f"{one['optimum']:.4f}",
+            f"{100 * one['median_of_optimum']:.1f}",
+            f"{100 * one['worst_of_optimum']:.1f}",
+            f"{100 * one['median_drawn_of_budget']:.1f}",
+            f"{100 * one['most_drawn_of_budget']:.1f}",
+            str(one["restarts"]),
         ]
-        for run in document["runs"]
+        for one in document["budgets"]
     ]
-    head = ["BUDGET", "SEED", "OPTIMUM", "LEARNED", "OF OPTIMUM %", "DRAWN %", "RESTARTS"]
+    head = ["BUDGET", "OPTIMUM", "REACHED %", "WORST %", "DRAWN %", "MOST %", "RESTARTS"]
     print_table(head, rows, right_from=0)
     worst = 100 * document["worst_of_optimum"]
-    click.echo(f"{document['jobs']} jobs, {document['samples']} samples each; worst {worst:.2f} %")
+    click.echo(
+        f"{document['jobs']} jobs, {document['samples']} samples each; worst {worst:.2f} %"
+        " of the optimum for the watts drawn"
+    )
 
 
 @click.command("fit")

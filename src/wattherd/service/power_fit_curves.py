@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,26 @@ def lesson(curves: Sequence[JobCurve], terms: Lesson) -> dict[str, Any]:
         "samples": terms.samples,
         "noise": terms.noise_sd,
         "worst_of_optimum": min(run["of_optimum"] for run in runs),
+        "budgets": [
+            _summary([run for run in runs if run["budget_share"] == share])
+            for share in terms.shares
+        ],
         "runs": runs,
+    }
+
+
+def _summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Over all seeds of one budget."""
+    reached = [run["of_optimum"] for run in runs]
+    drawn = [run["drawn_of_budget"] for run in runs]
+    return {
+        "budget_share": runs[0]["budget_share"],
+        "optimum": runs[0]["optimum"],
+        "median_of_optimum": median(reached),
+        "worst_of_optimum": min(reached),
+        "median_drawn_of_budget": median(drawn),
+        "most_drawn_of_budget": max(drawn),
+        "restarts": sum(run["restarts"] for run in runs),
     }
 
 
