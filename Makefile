@@ -46,7 +46,7 @@ test: .venv/.dev lint type ## lint, types and tests (minutes)
 test-slow: .venv/.dev ## what takes long: every published bin of every trace
 	@.venv/bin/pytest -n $(JOBS) -m slow
 
-test-servers: ## servers that tests talk to (Debian packages, as root)
+test-servers: .venv/.dev ## servers that tests talk to (Debian packages, as root)
 	@scripts/test-servers.sh
 
 lint: .venv/.dev ## ruff and the import contracts

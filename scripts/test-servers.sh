@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Install the servers that tests talk to, from Debian's packages. Tests start and stop them on
+# Install the servers that tests talk to: Debian packages, and one from PyPI. Tests start and stop them on
 # loopback themselves; nothing is left running.
 set -euo pipefail
-packages=(snmpd nut-server prometheus gcc libc6-dev)
+[ -x .venv/bin/sushy-static ] || .venv/bin/python -m pip install --quiet 'sushy-tools>=2.2'
+packages=(snmpd nut-server prometheus openipmi ipmitool gcc libc6-dev)
 missing=()
 for package in "${packages[@]}"; do
   dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
