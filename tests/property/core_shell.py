@@ -6,13 +6,16 @@ world could not carry out shows at once, whatever the core believes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.invariants import validate
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import (
     Command,
+    Compute,
     FinishJob,
     GiveNotice,
     RejectJob,
@@ -26,6 +29,7 @@ from wattherd.model.command import (
 from wattherd.model.event import (
     BudgetChanged,
     CapApplied,
+    Computed,
     Event,
     JobExited,
     JobReleased,
@@ -269,3 +273,29 @@ class Shell:
         core = Core(self.config)
         for event, commands in zip(self.events, self.commands, strict=True):
             assert core.handle(event) == commands
+
+
+class ComputingShell(Shell):
+    """Also keeps what it was asked to work out, and answers by `solve` when told to."""
+
+    def __init__(self, config: CoreConfig, solve: Callable[[Any], Any]) -> None:
+        super().__init__(config)
+        self.solve = solve
+        self.asked: list[Compute] = []
+
+    def _obey(self, command: Command) -> None:
+        if isinstance(command, Compute):
+            self.asked.append(command)
+        else:
+            super()._obey(command)
+
+    def answer(self, order: Compute, *, found: bool = True) -> None:
+        result = self.solve(order.payload) if found else None
+        event = Computed(at_s=self.now_s, kind=order.kind, key=order.key, result=result)
+        self.deliver(event)
+
+    def _finish_step(self) -> None:
+        if self.asked:
+            self.answer(self.asked.pop())
+        else:
+            super()._finish_step()

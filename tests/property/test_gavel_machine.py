@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core_shell import Shell
+from core_shell import ComputingShell
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -17,8 +17,6 @@ from test_core_machine import CLUSTER, FLAT, CoreMachine
 
 from wattherd.engine.core import CoreConfig
 from wattherd.estimate.throughput_table import ThroughputTable
-from wattherd.model.command import Command, Compute
-from wattherd.model.event import Computed
 from wattherd.policy.schedule.gavel import Gavel
 
 TABLE = ThroughputTable({"t4": {("", scale): 0.5 * scale for scale in range(1, 41)}}, {})
@@ -29,31 +27,6 @@ def evenly(payload: Any) -> Any:
     return {"shares": [[1.0 / jobs]] * jobs}
 
 
-class ComputingShell(Shell):
-    """Also keeps what it was asked to work out."""
-
-    def __init__(self, config: CoreConfig) -> None:
-        super().__init__(config)
-        self.asked: list[Compute] = []
-
-    def _obey(self, command: Command) -> None:
-        if isinstance(command, Compute):
-            self.asked.append(command)
-        else:
-            super()._obey(command)
-
-    def answer(self, order: Compute, *, found: bool = True) -> None:
-        result = evenly(order.payload) if found else None
-        event = Computed(at_s=self.now_s, kind=order.kind, key=order.key, result=result)
-        self.deliver(event)
-
-    def _finish_step(self) -> None:
-        if self.asked:
-            self.answer(self.asked.pop())
-        else:
-            super()._finish_step()
-
-
 class GavelMachine(CoreMachine):
     goal = "max-min"
     roles = FLAT
@@ -61,7 +34,8 @@ class GavelMachine(CoreMachine):
     @initialize(round_s=st.none())
     def begin(self, round_s: float | None) -> None:
         planner = Gavel(table=TABLE, goal=self.goal)
-        self.shell = ComputingShell(CoreConfig(cluster=CLUSTER, planner=planner, round_s=round_s))
+        config = CoreConfig(cluster=CLUSTER, planner=planner, round_s=round_s)
+        self.shell = ComputingShell(config, evenly)
 
     @precondition(lambda self: getattr(self, "shell", None) and self.shell.asked)
     @rule(found=st.booleans(), again=st.booleans())

@@ -6,15 +6,14 @@ import json
 from typing import Any
 
 import numpy as np
-from core_shell import Shell
+from core_shell import ComputingShell
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from test_core_machine import CLUSTER, FLAT, WIDE, CoreMachine
 
 from wattherd.engine.core import CoreConfig
-from wattherd.model.command import Command, Compute
-from wattherd.model.event import Computed, JobMeasured
+from wattherd.model.event import JobMeasured
 from wattherd.model.training import BatchRange, StepTime, TrainingReport
 from wattherd.policy.schedule.pollux import Pollux
 from wattherd.policy.schedule.pollux_search import KINDS, searchers
@@ -26,29 +25,9 @@ def through_json(data: Any) -> Any:
     return json.loads(json.dumps(data))
 
 
-class ComputingShell(Shell):
-    """Also keeps what it was asked to work out."""
-
-    def __init__(self, config: CoreConfig) -> None:
-        super().__init__(config)
-        self.asked: list[Compute] = []
-
-    def _obey(self, command: Command) -> None:
-        if isinstance(command, Compute):
-            self.asked.append(command)
-        else:
-            super()._obey(command)
-
-    def answer(self, order: Compute, *, found: bool = True) -> None:
-        result = through_json(SEARCH(through_json(order.payload))) if found else None
-        event = Computed(at_s=self.now_s, kind=order.kind, key=order.key, result=result)
-        self.deliver(event)
-
-    def _finish_step(self) -> None:
-        if self.asked:
-            self.answer(self.asked.pop())
-        else:
-            super()._finish_step()
+def search(payload: Any) -> Any:
+    """As outside of the core: through plain data both ways."""
+    return through_json(SEARCH(through_json(payload)))
 
 
 @st.composite
@@ -81,7 +60,8 @@ class PolluxMachine(CoreMachine):
     def begin(self, round_s: float | None) -> None:
         interval_s = None if round_s else 60.0
         planner = Pollux(interval_s=interval_s, population=20, generations=10)
-        self.shell = ComputingShell(CoreConfig(cluster=CLUSTER, planner=planner, round_s=round_s))
+        config = CoreConfig(cluster=CLUSTER, planner=planner, round_s=round_s)
+        self.shell = ComputingShell(config, search)
 
     @precondition(lambda self: getattr(self, "shell", None) and self.shell.asked)
     @rule(found=st.booleans(), again=st.booleans())

@@ -17,9 +17,10 @@ from markupsafe import Markup
 from wattherd import __version__
 from wattherd.errors import UserError
 from wattherd.report import bars, heatmap, table, theme
-from wattherd.report.charts import NARROW, WIDE, Chart, trace_charts
+from wattherd.report.charts import Chart, trace_charts
 from wattherd.report.compare import Row, comparison_table, trace_rows
 from wattherd.report.export import write_plots
+from wattherd.report.figure import Figure, figure, markup
 from wattherd.report.finals import FinalCluster, final_clusters
 from wattherd.report.findings import findings
 from wattherd.report.runs import Run, RunSet, Source, TraceRuns, load_runs
@@ -157,17 +158,6 @@ def _environment() -> Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A plot as the template wants it: SVG text for wide and for narrow screens."""
-
-    title: str
-    caption: str
-    wide: Markup
-    narrow: Markup | None
-    table: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Everything the page says about one trace."""
 
@@ -191,7 +181,7 @@ def _section(trace: TraceRuns, numbers: dict[str, int], index: int) -> Section:
         columns=columns,
         cells=table.cells(rows, columns),
         findings=findings(rows),
-        figures=[_figure(chart, f"s{index}-{chart.key}") for chart in shown],
+        figures=[figure(chart, f"s{index}-{chart.key}") for chart in shown],
         pods=_pods(trace.runs),
     )
 
@@ -200,20 +190,6 @@ def _pods(runs: Sequence[Run]) -> str:
     least, most = min(run.pods for run in runs), max(run.pods for run in runs)
     few, many = tick_label(least), tick_label(most)
     return few if least == most else f"{few} to {many}"
-
-
-def _figure(chart: Chart, key: str) -> Figure:
-    return Figure(
-        title=chart.title,
-        caption=chart.caption,
-        wide=_markup(chart, WIDE, f"{key}-w"),
-        narrow=_markup(chart, NARROW, f"{key}-n"),
-        table=chart.table,
-    )
-
-
-def _markup(chart: Chart, frame: Frame, key: str) -> Markup:
-    return Markup(chart.draw(frame, key).render())  # noqa: S704 - the SVG writer escapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +206,7 @@ def _families(rows: Sequence[Row], numbers: dict[str, int]) -> list[FamilyBlock]
     for measure, charts in _family_charts(rows, numbers):
         figures = [
             Figure(title=chart.title, caption=chart.caption, narrow=None,
-                   wide=_markup(chart, BAR_FRAME, f"bars-{measure}-{chart.key}"))
+                   wide=markup(chart, BAR_FRAME, f"bars-{measure}-{chart.key}"))
             for chart in charts
         ]  # fmt: skip
         words = bars.MEASURES[measure]

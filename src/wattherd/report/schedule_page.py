@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -10,22 +9,11 @@ from markupsafe import Markup
 
 from wattherd import __version__
 from wattherd.report import theme
-from wattherd.report.charts import NARROW, WIDE, Chart, DataTable
+from wattherd.report.charts import Chart
+from wattherd.report.figure import figure
 from wattherd.report.schedule_charts import policy_charts, sim_charts
 from wattherd.report.schedule_runs import SimRun
 from wattherd.report.schedule_table import COLUMNS, sim_findings, table_rows
-from wattherd.report.svg import Frame
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A plot as the template wants it: SVG text for wide and for narrow screens."""
-
-    title: str
-    caption: str
-    wide: Markup
-    narrow: Markup
-    table: DataTable | None
 
 
 def series_count(found: SimRun) -> int:
@@ -64,24 +52,10 @@ def render_sim(found: SimRun) -> str:
         figures=figures,
         cells=table_rows(figures),
         findings=sim_findings(figures),
-        shared=[_figure(chart, f"all-{chart.key}") for chart in sim_charts(found, numbers)],
+        shared=[figure(chart, f"all-{chart.key}") for chart in sim_charts(found, numbers)],
         policies=[
-            (run.policy, [_figure(chart, f"p{at}-{chart.key}") for chart in charts])
+            (run.policy, [figure(chart, f"p{at}-{chart.key}") for chart in charts])
             for at, run in enumerate(found.runs)
             if (charts := policy_charts(found, run))
         ],
     )
-
-
-def _figure(chart: Chart, key: str) -> Figure:
-    return Figure(
-        title=chart.title,
-        caption=chart.caption,
-        wide=_markup(chart, WIDE, f"{key}-w"),
-        narrow=_markup(chart, NARROW, f"{key}-n"),
-        table=chart.table,
-    )
-
-
-def _markup(chart: Chart, frame: Frame, key: str) -> Markup:
-    return Markup(chart.draw(frame, key).render())  # noqa: S704 - the SVG writer escapes
