@@ -1,10 +1,15 @@
-"""A made-up workload that several tests simulate."""
+"""Workloads and an entry point that several tests use."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from pack_cli import NODES, Outcome, Run
+
+from wattherd.cli.main import main
+from wattherd.workload.generate import generate_cluster, generate_pods, write_openb
 
 PLACEMENTS = [*"1234", *(f"{one}{two}" for one in "1234" for two in "1234")]
 
@@ -43,3 +48,34 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "policies: [tiresias]\npower: [water-filling, pause]\nbudgets: [null, '0:560W,10m:490W']\n"
     )
     return folder
+
+
+@pytest.fixture
+def wattherd(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The entry point in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small generated `nodes.csv` and `pods.csv`."""
+    folder = tmp_path_factory.mktemp("given")
+    cluster = generate_cluster(nodes=NODES, seed=2)
+    pods = generate_pods(family="gpuspec25", seed=2, gpu_capacity_milli=cluster.gpu_milli, load=1.0)
+    write_openb(cluster, pods, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(given: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    shutil.copytree(given, tmp_path / "input")
+    return tmp_path / "input"
