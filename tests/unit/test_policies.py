@@ -32,7 +32,7 @@ from wattherd.testing.builders import (
     spellings,
 )
 from wattherd.testing.oracle import SCORES, Ask, decide, weighed
-from wattherd.testing.plain_cluster import plain_nodes, tasks
+from wattherd.testing.plain_cluster import PlainNode, plain_nodes, tasks
 from wattherd.workload.openb import read_pods
 
 G2 = a_node()
