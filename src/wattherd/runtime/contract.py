@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
-from wattherd.model.command import SetCap, StartJob, StopJob
+from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
 from wattherd.model.event import Event
 from wattherd.model.job import JobSpec
 
@@ -40,4 +41,51 @@ class LosesNodes(Protocol):
 
     def lose(self, node: int, now_s: float) -> None:
         """What ran on the node (index) is gone; what becomes of its progress is the plant's law."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrder:
+    """All that is ordered of one run: its start, its latest cap, and its stop if it is to stop."""
+
+    spec: JobSpec
+    paper: Mapping[str, Any]
+    start: StartJob
+    cap_w: float | None = None
+    stop: StopJob | None = None
+
+
+class Executor(Protocol):
+    """The jobs' side of a real cluster: carries orders out, and tells later what came of them.
+
+    No call waits for the world. Outcomes are told as run events with the run's attempt; their time
+    is set by whoever listens. Every order may be given twice, the second time to no effect.
+    """
+
+    def adopt(self, runs: Sequence[RunOrder]) -> None:
+        """After a restart: these runs, and no others, are to exist. The first call of all.
+
+        A run that was ordered but never begun is begun, one that ended meanwhile is told of, and
+        what runs without standing here is ended.
+        """
+        ...
+
+    def start(self, run: RunOrder) -> None:
+        """Begin a run; `JobStarted` or `JobExited` follows."""
+        ...
+
+    def stop(self, order: StopJob) -> None:
+        """Have a run checkpoint and stop; `JobStopped` or `JobExited` follows."""
+        ...
+
+    def give_notice(self, order: GiveNotice) -> None:
+        """Pass a notice on to the run."""
+        ...
+
+    def cap(self, order: SetCap) -> None:
+        """Cap every device of a run; `CapApplied` follows once it was read back."""
+        ...
+
+    def close(self) -> None:
+        """Leave runs as they are, and stop looking after them."""
         ...

@@ -1,0 +1,175 @@
+"""The keeper: journal first, nothing lost, the same after a crash."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.invariants import validate
+from wattherd.errors import ClusterError
+from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.schedule.drf import Drf
+from wattherd.service.live.keeper import Keeper
+from wattherd.store.entry import StoreFailure
+from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
+from wattherd.testing.timed_world import t4_nodes
+
+
+def a_core() -> Core:
+    return Core(CoreConfig(cluster=t4_nodes(2), planner=Drf(), round_s=0.0))
+
+
+def a_job(gpus: int = 1, **more: Any) -> JobSpec:
+    return JobSpec(id="new", submit_s=0.0, roles=(TaskRole(count=gpus),), **more)
+
+
+class Site:
+    """A keeper whose turns are taken by hand."""
+
+    def __init__(self, journal: MemoryJournal | None = None, hands: PaperExecutor | None = None):
+        self.journal = journal or MemoryJournal()
+        self.hands = hands or PaperExecutor()
+        self.clock = SetClock()
+        self.keeper = Keeper(a_core(), self.journal, self.clock)
+        self.keeper.recover(self.hands)
+
+    def submit(self, spec: JobSpec) -> Future[str]:
+        done = self.keeper.submit(spec, {"run": "true"}, by="ann")
+        self.turns()
+        return done
+
+    def turns(self) -> None:
+        for _ in range(5):
+            self.keeper.turn()
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {job.id: str(job.state) for job in self.keeper.core.jobs.values()}
+
+
+def test_a_submission_gets_an_id_a_time_and_a_run() -> None:
+    site = Site()
+    site.clock.at_s = 7.0
+    assert site.submit(a_job()).result(0) == "j-1"
+    (entry, *_) = site.journal.kept
+    assert (entry.seq, entry.by, entry.paper) == (1, "ann", {"run": "true"})
+    assert entry.event.at_s == 7.0
+    assert site.hands.begun == [("j-1", 1)]
+    assert site.hands.runs["j-1", 1].paper == {"run": "true"}
+
+
+def test_a_full_journal_refuses_wishes_and_keeps_facts() -> None:
+    site = Site()
+    site.submit(a_job())
+    site.keeper.tell(site.hands.started(("j-1", 1)))
+    site.turns()
+    site.journal.full = True
+    refused = site.submit(a_job())
+    with pytest.raises(StoreFailure, match="full"):
+        refused.result(0)
+    site.keeper.tell(site.hands.exited(("j-1", 1)))
+    site.turns()
+    assert site.keeper.store_problem == "the journal is full"
+    assert site.states == {"j-1": "Running"}
+    site.journal.full = False
+    site.turns()
+    assert site.states == {}
+    assert site.keeper.store_problem == ""
+    assert site.submit(a_job()).result(0) == "j-2"
+
+
+def test_after_a_crash_runs_are_adopted_not_begun_again() -> None:
+    site = Site()
+    site.submit(a_job())
+    site.submit(a_job())
+    site.submit(a_job(gpus=2))
+    site.keeper.tell(site.hands.started(("j-1", 1)))
+    site.turns()
+    successor = Site(MemoryJournal(site.journal.kept), site.hands)
+    assert successor.states == site.states
+    assert site.hands.begun == [("j-1", 1), ("j-2", 1)]
+    successor.keeper.tell(site.hands.exited(("j-1", 1)))
+    successor.keeper.tell(site.hands.exited(("j-2", 1)))
+    successor.turns()
+    assert site.hands.begun == [("j-1", 1), ("j-2", 1), ("j-3", 1)]
+    assert successor.submit(a_job()).result(0) == "j-4"
+
+
+def test_a_run_ordered_but_never_begun_is_begun_by_the_successor() -> None:
+    site = Site()
+    site.submit(a_job())
+    successor = Site(MemoryJournal(site.journal.kept), PaperExecutor())
+    assert successor.hands.begun == [("j-1", 1)]
+
+
+def test_a_stop_outlives_a_crash() -> None:
+    site = Site()
+    site.submit(a_job())
+    site.keeper.tell(site.hands.started(("j-1", 1)))
+    site.keeper.post(JobHeld(at_s=0.0, job_id="j-1"), by="ann")
+    site.turns()
+    site.hands.stops.clear()
+    Site(MemoryJournal(site.journal.kept), site.hands)
+    assert list(site.hands.stops) == [("j-1", 1)]
+
+
+def test_a_strange_run_is_ended() -> None:
+    hands = PaperExecutor()
+    site = Site()
+    site.submit(a_job())
+    hands.start(site.hands.runs["j-1", 1])
+    Site(MemoryJournal(), hands)
+    assert hands.runs == {}
+
+
+def test_back_off_is_waited_for_by_the_clock() -> None:
+    site = Site()
+    site.submit(a_job(restarts=1, backoff_s=10.0))
+    site.keeper.tell(site.hands.exited(("j-1", 1), 1))
+    site.turns()
+    assert site.states == {"j-1": "BackingOff"}
+    site.clock.at_s = 10.0
+    site.turns()
+    assert site.hands.begun == [("j-1", 1), ("j-1", 2)]
+
+
+def test_questions_see_the_state_between_turns() -> None:
+    site = Site()
+    site.submit(a_job())
+    answer = site.keeper.ask(lambda core: list(core.jobs))
+    bad = site.keeper.ask(lambda core: core.jobs["none"])
+    site.turns()
+    assert answer.result(0) == ["j-1"]
+    with pytest.raises(KeyError):
+        bad.result(0)
+
+
+def test_the_thread_answers_and_ends() -> None:
+    site = Site()
+    site.keeper.begin()
+    ids = [site.keeper.submit(a_job(), {}, by="ann") for _ in range(100)]
+    assert [one.result(10) for one in ids] == [f"j-{n}" for n in range(1, 101)]
+    site.keeper.post(JobCancelled(at_s=0.0, job_id="j-100"), by="ann").result(10)
+    assert len(site.keeper.ask(lambda core: list(core.jobs)).result(10)) == 99
+    site.keeper.end()
+    assert threading.active_count() < 20
+    validate(site.keeper.core)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_broken_core_leaves_nobody_waiting() -> None:
+    site = Site()
+    site.keeper.core.handle = lambda event: 1 / 0  # type: ignore[assignment, method-assign]
+    site.keeper.begin()
+    first = site.keeper.post(BudgetChanged(at_s=0.0, budget_w=1.0), by="ann")
+    site.keeper._thread.join(10)
+    second = site.keeper.submit(a_job(), {}, by="ann")
+    for lost in (first, second):
+        with pytest.raises(ClusterError, match="stopped"):
+            lost.result(10)
+    assert isinstance(site.keeper.broken, ZeroDivisionError)
