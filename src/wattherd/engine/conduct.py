@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.book import Book
 from wattherd.engine.caps import Caps
 from wattherd.engine.draft import WAKE, GuardedDraft
@@ -54,7 +55,8 @@ class CoreConfig:
     """`round_s` None plans after every event that could change the plan, else every `round_s`.
 
     0 plans once per instant in which such events happen, after all of them; that a job stopped
-    because a plan wanted it is no such event. Without a `sleep` policy nodes stay on.
+    because a plan wanted it is no such event. Without a `sleep` policy nodes stay on. `gpus` knows
+    the devices of the cluster by their model names.
     """
 
     cluster: ClusterSpec
@@ -63,6 +65,7 @@ class CoreConfig:
     round_s: float | None = None
     power: PowerPolicy = field(default_factory=WaterFilling)
     curve_of: CurveOf = prior
+    gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
     sleep: SleepPolicy | None = None
 
 
@@ -134,7 +137,7 @@ class Conduct:
         """Live jobs only; final ones leave with their `FinishJob`."""
         self.finished: dict[str, State] = {}
         self.now_s = 0.0
-        self.watts = Watts(config.cluster, config.power, config.curve_of)
+        self.watts = Watts(config.cluster, config.power, config.curve_of, config.gpus)
         self.lost: set[int] = set()
         self.stopped: dict[str, float] = {}
         """Stopped queues, and since when (s)."""

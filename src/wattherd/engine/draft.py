@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.catalog.gpus import GPUS
 from wattherd.engine.book import Book
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
@@ -188,10 +187,10 @@ class GuardedDraft:
         if len(gpus) < request.gpu_count:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, len(gpus), "GPUs")
         if share.gpu_milli is not None and request.gpu_count:
-            part_mib = GPUS[model].memory_mib * share.gpu_milli // WHOLE_GPU_MILLI
+            part_mib = self._watts.gpus[model].memory_mib * share.gpu_milli // WHOLE_GPU_MILLI
             need_mib = spec.roles[share.role].gpu_memory_mib
             if need_mib is None or need_mib > part_mib:
-                need_mib = GPUS[model].memory_mib if need_mib is None else need_mib
+                need_mib = self._watts.gpus[model].memory_mib if need_mib is None else need_mib
                 return self._refuse(ReasonCode.WAITING_FOR_GPUS, need_mib, part_mib, "MiB of GPU")
         for asked, free, unit in (
             (request.cpu_milli, book.cpu_free, "milli-vCPU"),

@@ -8,11 +8,11 @@ not depend on order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from wattherd.catalog.gpus import GPUS
+from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.asking import Asking, whole_watts
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.sharing import SharedDevices, shared_devices
@@ -45,14 +45,21 @@ def _mw(watts: float) -> int:
 class Watts:
     """The budget, and everything that counts against it."""
 
-    def __init__(self, cluster: ClusterSpec, policy: PowerPolicy, curve_of: CurveOf) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        policy: PowerPolicy,
+        curve_of: CurveOf,
+        gpus: Mapping[str, GpuModel] = GPUS,
+    ) -> None:
         """Without a budget nothing is refused and nothing is capped."""
         self.policy = policy
+        self.gpus = gpus
         self.budget_w: float | None = None
         self._curve_of = curve_of
         self._models = [node.gpu_model for node in cluster.nodes]
         self._idle_mw = [
-            _mw(GPUS[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
+            _mw(gpus[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
         ]
         self._base_mw = sum(
             idle * node.gpu_count + _mw(node.idle_w)

@@ -1,0 +1,1 @@
+"""One machine: jobs as supervised process trees that outlive the one who ordered them."""

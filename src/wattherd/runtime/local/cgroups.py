@@ -1,0 +1,247 @@
+"""Control groups: limits on processor, memory and number of processes, and a sure kill.
+
+Two kinds of hierarchy exist. On current systems all is in one (cgroup v2); where controllers still
+live in hierarchies of their own (v1), the limits are set there, and the empty v2 hierarchy beside
+them, if mounted, still kills and freezes a tree as a whole. Files are as the kernel documents them
+(Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/).
+
+Where neither can be written, `find` says why, and a run is held together by its supervisor alone:
+every orphan falls to it (PR_SET_CHILD_SUBREAPER), and limits are those of `setrlimit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattherd.runtime.local import processes
+
+ROOT = Path("/sys/fs/cgroup")
+PARENT = "wattherd"
+PERIOD_US = 100_000
+LEAST_QUOTA_US = 1_000
+"""The kernel takes no quota below a millisecond."""
+KILL_ROUNDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Most vCPUs (1.0 is one), bytes and processes; None is without limit."""
+
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """What this machine allows: folders in which groups may be made, by controller.
+
+    `kill` is a v2 folder that kills and freezes, `account` a v1 one that counts processor time;
+    `why_not` says what is missing.
+    """
+
+    version: int
+    cpu: Path | None = None
+    memory: Path | None = None
+    pids: Path | None = None
+    kill: Path | None = None
+    account: Path | None = None
+    why_not: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every limit can be enforced."""
+        return None not in (self.cpu, self.memory, self.pids)
+
+
+def find(root: Path = ROOT) -> Support:
+    """Look what can be used, making the parent group where possible."""
+    if (root / "cgroup.controllers").exists():
+        return _unified(root)
+    cpu, memory, pids = (_writable(root / name) for name in ("cpu", "memory", "pids"))
+    unified = root / "unified"
+    kill = _writable(unified) if (unified / "cgroup.controllers").exists() else None
+    missing = [n for n, p in (("cpu", cpu), ("memory", memory), ("pids", pids)) if p is None]
+    why_not = f"no writable cgroup for {', '.join(missing)} below {root}" if missing else ""
+    return Support(1, cpu, memory, pids, kill, _writable(root / "cpuacct"), why_not)
+
+
+def _unified(root: Path) -> Support:
+    """v2: the controllers must be handed down to our own group."""
+    parent = _writable(root)
+    if parent is None:
+        return Support(2, why_not=f"{root} is not writable (run as root, or delegate a subtree)")
+    wanted = ("cpu", "memory", "pids")
+    for folder in (root, parent):
+        for name in wanted:
+            with contextlib.suppress(OSError):
+                (folder / "cgroup.subtree_control").write_text(f"+{name}")
+    held = (parent / "cgroup.subtree_control").read_text(encoding="utf-8").split()
+    cpu, memory, pids = (parent if name in held else None for name in wanted)
+    missing = [name for name in wanted if name not in held]
+    why_not = f"controllers not delegated: {', '.join(missing)}" if missing else ""
+    return Support(2, cpu, memory, pids, parent, why_not=why_not)
+
+
+def _writable(folder: Path) -> Path | None:
+    """Our parent group below `folder`, made if need be."""
+    parent = folder / PARENT
+    try:
+        parent.mkdir(exist_ok=True)
+        (parent / "cgroup.procs").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return parent if os.access(parent / "cgroup.procs", os.W_OK) else None
+
+
+class Group:
+    """The control group of one run; below the process `supervisor`, if alive, its tasks live.
+
+    The supervisor itself stays outside, so that a kill or a freeze does not reach it.
+    """
+
+    def __init__(self, support: Support, name: str, limits: Limits, supervisor: int | None) -> None:
+        """Make it and set its limits; nothing is in it yet."""
+        self._support, self._name, self._limits = support, name, limits
+        self._supervisor = supervisor
+        self._stopped = False
+        for folder in self._folders():
+            folder.mkdir(exist_ok=True)
+        self._limit()
+
+    def _folders(self) -> list[Path]:
+        support = self._support
+        parents = (support.cpu, support.memory, support.pids, support.kill, support.account)
+        return [parent / self._name for parent in dict.fromkeys(parents) if parent is not None]
+
+    def _limit(self) -> None:
+        support, limits = self._support, self._limits
+        self.share_cpu(1.0)
+        if support.memory and limits.memory_bytes is not None:
+            name = "memory.max" if support.version == 2 else "memory.limit_in_bytes"
+            _put(support.memory / self._name / name, limits.memory_bytes)
+            swap, most = (
+                ("memory.swap.max", 0)
+                if support.version == 2
+                else ("memory.memsw.limit_in_bytes", limits.memory_bytes)
+            )
+            _put(support.memory / self._name / swap, most)
+        if support.pids and limits.processes is not None:
+            _put(support.pids / self._name / "pids.max", limits.processes)
+
+    def share_cpu(self, duty: float) -> bool:
+        """Let it compute for this part (0 to 1) of its processor time; whether that is so now."""
+        cpu, cpus = self._support.cpu, self._limits.cpus
+        if cpu is None:
+            return False
+        whole = (os.cpu_count() or 1) if cpus is None else cpus
+        quota = max(LEAST_QUOTA_US, round(PERIOD_US * whole * duty))
+        if self._support.version == 2:
+            return _put(cpu / self._name / "cpu.max", f"{quota} {PERIOD_US}")
+        return _put(cpu / self._name / "cpu.cfs_quota_us", quota)
+
+    def enter(self) -> None:
+        """Put the calling process in: for children, between fork and exec."""
+        for folder in self._folders():
+            _put(folder / "cgroup.procs", os.getpid())
+
+    def members(self) -> list[int]:
+        """All processes of the run that are alive."""
+        inside: set[int] = set()
+        for folder in self._folders():
+            with contextlib.suppress(OSError, ValueError):
+                inside.update(map(int, (folder / "cgroup.procs").read_text().split()))
+        if self._supervisor is not None:
+            inside.update(processes.descendants(self._supervisor))
+        return sorted(pid for pid in inside if (processes.stat(pid) or "Z")[0] not in "ZX")
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Let no process of it compute, or all again."""
+        if self._support.kill is not None:
+            _put(self._support.kill / self._name / "cgroup.freeze", int(frozen))
+        else:
+            number = signal.SIGSTOP if frozen else signal.SIGCONT
+            processes.signal_all(self.members(), number)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every process of it."""
+        processes.signal_all(self.members(), number)
+
+    def kill(self) -> bool:
+        """Kill everything, including what is being forked meanwhile; whether nothing is left."""
+        self.freeze(frozen=False)
+        if self._support.pids is not None:
+            _put(self._support.pids / self._name / "pids.max", 0)
+        for _ in range(KILL_ROUNDS):
+            if self._support.kill is not None:
+                _put(self._support.kill / self._name / "cgroup.kill", 1)
+            members = self.members()
+            if not members:
+                return True
+            processes.signal_all(members, signal.SIGKILL)
+            time.sleep(0.02)
+        return not self.members()
+
+    def usage(self) -> tuple[float, int]:
+        """Processor seconds since the group was made, and bytes of memory in use.
+
+        Where no group counts them, what ended without being waited for is missing.
+        """
+        cpu_s, resident = processes.usage(self.members())
+        support, name = self._support, self._name
+        if support.account is not None:
+            cpu_s = (_number(support.account / name / "cpuacct.usage") or 0) / 1e9
+        elif support.version == 2 and support.cpu is not None:
+            cpu_s = _cpu_stat_s(support.cpu / name / "cpu.stat")
+        if support.memory is not None:
+            file = "memory.current" if support.version == 2 else "memory.usage_in_bytes"
+            resident = _number(support.memory / name / file) or resident
+        return cpu_s, resident
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel has killed something of it for want of memory."""
+        memory = self._support.memory
+        if memory is None:
+            return False
+        name = "memory.events" if self._support.version == 2 else "memory.oom_control"
+        with contextlib.suppress(OSError):
+            for line in (memory / self._name / name).read_text().splitlines():
+                key, _, value = line.partition(" ")
+                if key == "oom_kill" and int(value) > 0:
+                    return True
+        return False
+
+    def remove(self) -> None:
+        """Take the empty group away."""
+        for folder in self._folders():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _put(path: Path, value: object) -> bool:
+    try:
+        path.write_text(str(value), encoding="utf-8")
+    except OSError:
+        return False
+    return True
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _cpu_stat_s(path: Path) -> float:
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(" ")
+            if key == "usage_usec":
+                return int(value) / 1e6
+    return 0.0

@@ -1,0 +1,80 @@
+"""What jobs are given of this machine: its GPUs or, where there is none, parts of its processor."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattherd.catalog.gpus import GpuModel
+from wattherd.model.cluster import NodeSpec
+
+CPU_SLOT = "CPU"
+"""Model name of a part of the processor that is given away as if it were a GPU."""
+CORE_IDLE_W, CORE_MAX_W = 1.0, 5.0
+"""Estimated, per hardware thread: the 104th part of the 100 W (idle) and 520 W (full load) that are
+assumed of a server with two 26-core processors of 205 W. Say so wherever it is shown."""
+LEAST_DUTY = 0.1
+"""The lowest duty at which a job is worth running."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device: a GPU with its UUID, or a slot with so many vCPUs."""
+
+    model: str
+    uuid: str = ""
+    cpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """This node as the core sees it, what its devices are, and what one of them draws.
+
+    `stated` says where watts come from: `model` (an estimate) or `measured`.
+    """
+
+    node: NodeSpec
+    devices: tuple[Device, ...]
+    gpu: GpuModel
+    stated: str
+
+    def duty(self, cap_w: float | None) -> float:
+        """The part of the time a slot may compute so as to draw `cap_w` on average."""
+        if cap_w is None:
+            return 1.0
+        span_w = self.gpu.max_w - self.gpu.idle_w
+        return min(1.0, max(0.0, (cap_w - self.gpu.idle_w) / span_w))
+
+
+def slots(name: str, count: int | None = None) -> Machine:
+    """This machine without GPUs: `count` equal slots of its processor (default: one per vCPU)."""
+    cpus = len(os.sched_getaffinity(0))
+    count = count or cpus
+    each = cpus / count
+    gpu = GpuModel(
+        name=CPU_SLOT,
+        idle_w=CORE_IDLE_W * each,
+        max_w=CORE_MAX_W * each,
+        min_cap_w=(CORE_IDLE_W + LEAST_DUTY * (CORE_MAX_W - CORE_IDLE_W)) * each,
+        memory_mib=memory_mib() // count,
+        source="model of watts by processor time",
+        note="estimated",
+    )
+    node = NodeSpec(
+        name=name,
+        cpu_milli=cpus * 1000,
+        memory_mib=memory_mib(),
+        gpu_count=count,
+        gpu_model=CPU_SLOT,
+    )
+    devices = (Device(model=CPU_SLOT, cpus=each),) * count
+    return Machine(node=node, devices=devices, gpu=gpu, stated="model")
+
+
+def memory_mib() -> int:
+    """Memory of this machine."""
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) // 1024
+    return 0

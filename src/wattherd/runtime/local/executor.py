@@ -1,0 +1,204 @@
+"""Carries the core's orders out on this machine: one supervisor per run, spoken to by files.
+
+The executor keeps nothing that is not on disk: after its end, supervisors go on alone, and the next
+executor finds them by their directories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from wattherd.errors import UserError
+from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
+from wattherd.model.event import Event, JobExited
+from wattherd.runtime.contract import RunOrder
+from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local.devices import Machine
+from wattherd.runtime.local.orders import Folders, order_of, secrets_of
+from wattherd.runtime.local.watched import CANNOT_RUN, Watched
+
+POLL_S = 0.1
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+Key = tuple[str, int]
+
+
+class LocalExecutor:
+    """Implements `runtime.contract.Executor`; `tell` hears what came of the orders.
+
+    Runs live in `root`/JOB/run-ATTEMPT.
+    """
+
+    def __init__(self, root: Path, machine: Machine, tell: Callable[[Event], None]) -> None:
+        """Nothing runs before `adopt`.
+
+        Raises:
+            UserError: the folder cannot be made.
+        """
+        self._root, self._machine, self._tell = root, machine, tell
+        self._runs: dict[Key, Watched] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="executor", daemon=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot be made: {error.strerror}", where=str(root)) from None
+
+    # The core's orders --------------------------------------------------------------------------
+
+    def adopt(self, runs: Sequence[RunOrder]) -> None:
+        """Find what runs, begin what does not, end what nobody wants."""
+        wanted = {_key(run.start) for run in runs}
+        for folder in sorted(self._root.glob("*/run-*")):
+            if _key_of(folder) not in wanted:
+                end_stray(folder)
+        for run in runs:
+            self.start(run)
+            if run.stop is not None:
+                self.stop(run.stop)
+        self._thread.start()
+
+    def start(self, run: RunOrder) -> None:
+        """Write the order down and have a supervisor carry it out; one that does is left alone."""
+        key = _key(run.start)
+        folders = self._folders(key)
+        watched = Watched(key, folders.run)
+        if not watched.begun:
+            try:
+                self._prepare(run, folders)
+                watched.launched = self._launch(run, folders)
+            except (OSError, UserError) as error:
+                self._refuse(key, folders, str(error))
+                return
+        with self._lock:
+            self._runs[key] = watched
+
+    def stop(self, order: StopJob) -> None:
+        """Write the wish down; the supervisor sees to its phases."""
+        stop = {"grace_s": order.grace_s, "by": time.time() + order.grace_s}
+        self._control(_key(order), stop={**stop, "reason": str(order.reason)})
+
+    def give_notice(self, order: GiveNotice) -> None:
+        """Write the notice down for the job to read."""
+        self._control(_key(order), notice={"at_s": order.at_s, "reason": str(order.reason)})
+
+    def cap(self, order: SetCap) -> None:
+        """A duty of the processor, read back when the supervisor has set it."""
+        key = _key(order)
+        with self._lock:
+            watched = self._runs.get(key)
+        if watched is not None:
+            duty = self._machine.duty(order.cap_w)
+            watched.await_duty(duty, order.cap_w)
+            self._control(key, duty=duty, cap_w=order.cap_w)
+
+    def close(self) -> None:
+        """Stop looking; nothing that runs is touched."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def usage(self) -> dict[Key, tuple[float, int]]:
+        """Of every run: vCPUs in use over the last seconds, and bytes of memory."""
+        with self._lock:
+            return {key: watched.usage for key, watched in self._runs.items()}
+
+    # Runs ---------------------------------------------------------------------------------------
+
+    def _folders(self, key: Key) -> Folders:
+        job = self._root / key[0]
+        return Folders(job=job, run=job / f"run-{key[1]}")
+
+    def _prepare(self, run: RunOrder, folders: Folders) -> None:
+        for folder in (folders.run, folders.work, folders.checkpoint):
+            folder.mkdir(parents=True, exist_ok=True)
+        order = order_of(run, self._machine, folders)
+        if order["user"] is not None:
+            for path in (folders.run, folders.work, folders.checkpoint):
+                os.chown(path, *order["user"])
+        duty = self._machine.duty(run.cap_w)
+        run_dir.write(folders.run / run_dir.CONTROL, {"duty": duty, "cap_w": run.cap_w})
+        run_dir.write(folders.run / run_dir.ORDER, order)
+
+    def _launch(self, run: RunOrder, folders: Folders) -> int:
+        """A process of its own, in a session of its own: it does not end with us."""
+        log = (os.POSIX_SPAWN_OPEN, 1, folders.run / "supervisor.log", _APPEND, 0o600)
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), log]
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "wattherd.runtime.local.supervisor", str(folders.run)],
+            {**os.environ, **secrets_of(run.paper)},
+            file_actions=[*actions, (os.POSIX_SPAWN_DUP2, 1, 2)],
+            setsid=True,
+        )
+
+    def _refuse(self, key: Key, folders: Folders, why: str) -> None:
+        """What cannot even be prepared has failed."""
+        with contextlib.suppress(OSError):
+            folders.run.mkdir(parents=True, exist_ok=True)
+            run_dir.write(folders.run / run_dir.EXIT, {"exit_code": CANNOT_RUN, "why": why})
+        self._tell(
+            JobExited(at_s=0.0, job_id=key[0], attempt=key[1], exit_code=CANNOT_RUN, cause=why)
+        )
+
+    def _control(self, key: Key, **changes: Any) -> None:
+        path = self._folders(key).run / run_dir.CONTROL
+        with contextlib.suppress(OSError):  # a full disk: the order stands, `_watch` says it again
+            run_dir.write(path, {**(run_dir.read(path) or {}), **changes})
+
+    # Looking after them -------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._over.wait(POLL_S):
+            for event in self.look():
+                self._tell(event)
+
+    def look(self) -> Iterator[Event]:
+        """What happened to the runs since the last look."""
+        with self._lock:
+            runs = list(self._runs.items())
+        for key, watched in runs:
+            yield from watched.news()
+            if watched.over:
+                self._bury(key)
+
+    def _bury(self, key: Key) -> None:
+        """A run that is over; what a dead supervisor left behind is ended."""
+        with self._lock:
+            self._runs.pop(key, None)
+        folder = self._folders(key).run
+        if not (folder / run_dir.EXIT).exists():
+            end_group(folder)
+
+
+def _key(order: StartJob | StopJob | SetCap | GiveNotice) -> Key:
+    return order.job_id, order.attempt
+
+
+def _key_of(folder: Path) -> Key:
+    return folder.parent.name, int(folder.name.removeprefix("run-"))
+
+
+def end_stray(folder: Path) -> None:
+    """End a run that nobody counts on: its supervisor first, which takes its tasks along."""
+    pid = None if (folder / run_dir.EXIT).exists() else Watched(_key_of(folder), folder).supervisor
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        end_group(folder)
+
+
+def end_group(folder: Path) -> None:
+    """Kill whatever is left in the control group of a run whose supervisor is gone."""
+    order = run_dir.read(folder / run_dir.ORDER) or {}
+    if "group" in order:
+        group = cgroups.Group(cgroups.find(), order["group"], cgroups.Limits(), None)
+        group.kill()
+        group.remove()

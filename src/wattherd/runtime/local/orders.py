@@ -1,0 +1,184 @@
+"""From what the core orders to what a supervisor is to run: tasks, their environment, limits."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattherd.errors import UserError
+from wattherd.model.allocation import Allocation
+from wattherd.runtime.contract import RunOrder
+from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.devices import Machine
+
+LOG_BYTES = 50 << 20
+MOST_PROCESSES = 4096
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""Of the service's own environment; nothing else of it reaches a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where a job's files are; `run` is this attempt's."""
+
+    job: Path
+    run: Path
+
+    @property
+    def work(self) -> Path:
+        """Current directory of its tasks, unless it names another."""
+        return self.job / "work"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Kept from attempt to attempt."""
+        return self.job / "checkpoint"
+
+
+def order_of(run: RunOrder, machine: Machine, folders: Folders) -> dict[str, Any]:
+    """The document `order.json`."""
+    paper = run.paper
+    tasks = list(_tasks(run, machine, folders))
+    return {
+        "group": f"{run.spec.id}-{run.start.attempt}",
+        "tasks": tasks,
+        "env": _environment(run, folders),
+        "secrets": sorted(paper.get("secrets", {})),
+        "limits": _limits(run, machine),
+        "rlimits": {},
+        "umask": paper.get("umask", "077"),
+        "user": _user(paper.get("user")),
+        "log_bytes": int(paper.get("log_bytes", LOG_BYTES)),
+    }
+
+
+def _tasks(run: RunOrder, machine: Machine, folders: Folders) -> Iterator[dict[str, Any]]:
+    """One process per task; where the job launches its own, one for all tasks of an allocation."""
+    port = _free_port()
+    launches = run.paper.get("launch", "node") == "node"
+    groups = [
+        (one, gpus, len(gpus))
+        for one in run.start.allocations
+        for gpus in ([one.gpus] if launches else _split(one))
+    ]
+    for rank, (allocation, gpus, processes) in enumerate(groups):
+        role = run.spec.roles[allocation.role]
+        yield {
+            "rank": rank,
+            "role": role.name,
+            "argv": list(role.command),
+            "cwd": str(run.paper.get("workdir") or folders.work),
+            "env": {
+                "CUDA_VISIBLE_DEVICES": ",".join(machine.devices[gpu].uuid for gpu in gpus),
+                **_ranks(rank, len(groups), processes, port),
+            },
+        }
+
+
+def _split(allocation: Allocation) -> list[tuple[int, ...]]:
+    """The GPUs of each task."""
+    each = len(allocation.gpus) // allocation.tasks
+    return [allocation.gpus[i * each : (i + 1) * each] for i in range(allocation.tasks)]
+
+
+def _ranks(rank: int, tasks: int, processes: int, port: int) -> dict[str, str]:
+    """For torchrun (PET_*) and for programs that are launched task by task."""
+    return {
+        "PET_NNODES": str(tasks),
+        "PET_NPROC_PER_NODE": str(max(1, processes)),
+        "PET_NODE_RANK": str(rank),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(tasks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(tasks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
+    """The same for all tasks: a little of ours, what the user set, and where to find us."""
+    gpus = sum(len(one.gpus) for one in run.start.allocations)
+    return {
+        **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+        **{str(name): str(value) for name, value in run.paper.get("envs", {}).items()},
+        "WATTHERD_JOB_ID": run.spec.id,
+        "WATTHERD_ATTEMPT": str(run.start.attempt),
+        "WATTHERD_DEVICES": str(gpus),
+        "WATTHERD_RUN_DIR": str(folders.run),
+        "WATTHERD_CHECKPOINT_DIR": str(run.paper.get("checkpoint_dir") or folders.checkpoint),
+        "WATTHERD_CONTROL": str(folders.run / run_dir.CONTROL),
+        "WATTHERD_PROGRESS": str(folders.run / run_dir.PROGRESS),
+    }
+
+
+def _limits(run: RunOrder, machine: Machine) -> dict[str, Any]:
+    """What the allocations came with; slots bring their part of the processor."""
+    allocations = run.start.allocations
+    asked = sum(one.request.cpu_milli for one in allocations) / 1000
+    slots = sum(machine.devices[gpu].cpus for one in allocations for gpu in one.gpus)
+    memory_mib = sum(one.request.memory_mib for one in allocations)
+    return {
+        "cpus": asked or slots or None,
+        "memory_bytes": memory_mib << 20 if memory_mib else None,
+        "processes": int(run.paper.get("processes", MOST_PROCESSES)),
+    }
+
+
+def _user(name: str | None) -> tuple[int, int] | None:
+    """Number of a user and their group, None for our own.
+
+    Raises:
+        UserError: no such user, or we may not run anything as them.
+    """
+    if name is None:
+        return None
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise UserError(f"no user {name!r} on this machine", field="user") from None
+    if os.geteuid() not in (0, entry.pw_uid):
+        hint = "only root may run jobs as somebody else"
+        raise UserError(f"cannot run as {name!r}", field="user", hint=hint)
+    return entry.pw_uid, entry.pw_gid
+
+
+def secrets_of(paper: Mapping[str, Any]) -> dict[str, str]:
+    """Values of secrets, by the names under which the job expects them.
+
+    Raises:
+        UserError: a secret that cannot be read.
+    """
+    return {name: _secret(name, str(source)) for name, source in paper.get("secrets", {}).items()}
+
+
+def _secret(name: str, source: str) -> str:
+    kind, _, where = source.partition(":")
+    try:
+        if kind == "file":
+            return Path(where).read_text(encoding="utf-8").rstrip("\n")
+        if kind == "env":
+            return os.environ[where]
+    except (OSError, KeyError, UnicodeDecodeError):
+        raise UserError(f"cannot read {source!r}", field=f"secrets.{name}") from None
+    raise UserError(
+        f"{source!r} is no secret", field=f"secrets.{name}", hint="file:/path or env:NAME"
+    )
+
+
+def command_of(run: str | list[str]) -> tuple[str, ...]:
+    """A list is run as it stands, a text by the shell."""
+    return ("/bin/sh", "-c", run) if isinstance(run, str) else tuple(run)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

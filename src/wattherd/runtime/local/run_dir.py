@@ -1,0 +1,85 @@
+"""The directory of one run: how its supervisor, the executor and the job itself talk.
+
+    order.json      what to run, written by the executor before the supervisor exists
+    begun           made once, exclusively: whoever makes it runs the order, so nothing runs twice;
+                    holds number and start of that process, and of the system it was booted in
+    started.json    all tasks run
+    control.json    what is wanted of it now: stop, notice, duty, cap_w; replaced as a whole
+    heeded.json     what of it the supervisor has seen to: the duty in force
+    progress.jsonl  what the job reports of itself, a line each
+    usage.json      processor time and memory so far, renewed every second
+    exit.json       how it ended, written last
+    logs/RANK.log   what each task printed; RANK.log.1 is older
+
+Files are replaced by renaming, so that readers never see half of one. Only the standard library is
+imported here: a supervisor must start quickly and stay small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ORDER, BEGUN, STARTED, CONTROL = "order.json", "begun", "started.json", "control.json"
+HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "exit.json"
+LOGS = "logs"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def write(path: Path, document: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Replace a file by `document` as JSON, on disk before this returns if `durable`."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with fresh.open("w", encoding="utf-8") as stream:
+        json.dump(document, stream)
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
+    fresh.replace(path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The document, or None where there is none or it is no JSON."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def claim(run_dir: Path) -> bool:
+    """Whether this process is the first that wants to run the order."""
+    who = {"pid": os.getpid(), "ticks": started_ticks(os.getpid()), "boot": boot_id()}
+    fresh = run_dir / f".{BEGUN}.{os.getpid()}"
+    fresh.write_text(json.dumps(who), encoding="utf-8")
+    try:
+        os.link(fresh, run_dir / BEGUN)  # complete at once, and only for the first
+    except FileExistsError:
+        return False
+    finally:
+        fresh.unlink()
+    return True
+
+
+def boot_id() -> str:
+    """Names the time since this system was booted."""
+    try:
+        return BOOT_ID.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a process was started, in clock ticks since boot; None if there is no such process.
+
+    Together with the number it names a process for good: numbers alone come round again. A process
+    that has ended but was not waited for counts as none.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])

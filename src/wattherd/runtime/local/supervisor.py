@@ -1,0 +1,216 @@
+"""The supervisor of one run: starts its tasks, watches, stops and counts them.
+
+    python -m wattherd.runtime.local.supervisor RUN_DIR
+
+It is a process of its own, so that runs outlive the service, and its word is the files of the run
+directory (`run_dir`). A run is a gang: it succeeds when all tasks of the first role have, whereupon
+the others are ended; as soon as any task fails, the rest is killed.
+
+A stop has three phases within its grace: the job is told by `control.json` and may write its
+checkpoint at a step of its own choosing; a job that does not read it, or is not ready in time, gets
+SIGTERM; whatever is left when the grace is over is killed. torchrun kills its workers 30 s after a
+SIGTERM, whatever the grace, which is why the signal is not the first word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local.logs import RotatingLog
+from wattherd.runtime.local.throttle import Throttle
+
+POLL_S = 0.05
+USAGE_S = 1.0
+COOPERATIVE_PART = 0.6
+"""Of the grace, for jobs that read `control.json`."""
+REQUEUE = 128 + signal.SIGTERM
+"""Exit code of a job that checkpointed on request."""
+CANNOT_RUN = 127
+OUT_OF_MEMORY = 128 + signal.SIGKILL
+SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL = 36, 1
+"""prctl(2): orphaned descendants become our children; tasks die with us."""
+
+
+class Supervisor:
+    """Carries one order out."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the order; nothing happens yet."""
+        self._folder = folder
+        order = run_dir.read(folder / run_dir.ORDER)
+        if order is None:
+            raise SystemExit(f"{folder / run_dir.ORDER} cannot be read")
+        self._order = order
+        limits = cgroups.Limits(**order["limits"])
+        self._group = cgroups.Group(cgroups.find(), order["group"], limits, os.getpid())
+        self._tasks: list[subprocess.Popen[bytes]] = []
+        self._pumps: list[threading.Thread] = []
+        self._throttle = Throttle(self._group)
+        self._control: dict[str, Any] = {}
+        self._seen: tuple[int, int] | None = None
+        self._stop: _Stop | None = None
+        self._counted_s = 0.0
+
+    def run(self) -> None:
+        """From the first task to `exit.json`."""
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        problem = self._begin()
+        code = CANNOT_RUN if problem else self._watch()
+        self._group.kill()
+        for pump in self._pumps:
+            pump.join(timeout=5)
+        self._count()
+        stopped = self._stop is not None and code in (REQUEUE, OUT_OF_MEMORY)
+        memory = code == OUT_OF_MEMORY and self._group.out_of_memory()
+        why = problem or ("out of memory" if memory else "")
+        ended = {"exit_code": code, "stopped": stopped and not memory, "why": why}
+        run_dir.write(self._folder / run_dir.EXIT, {**ended, "at": time.time()}, durable=True)
+        self._group.remove()
+
+    def _begin(self) -> str:
+        """Start all tasks; what was wrong, if anything was.
+
+        Threads begin only when all tasks have been forked: a fork copies locks, not their holders.
+        """
+        for task in self._order["tasks"]:
+            try:
+                self._tasks.append(self._spawn(task))
+            except (OSError, subprocess.SubprocessError) as error:
+                return f"cannot run {task['argv'][0]!r}: {error}"
+        secrets = [os.environb.get(name.encode(), b"") for name in self._order["secrets"]]
+        for task, process in zip(self._order["tasks"], self._tasks, strict=True):
+            path = self._folder / run_dir.LOGS / f"{task['rank']}.log"
+            log = RotatingLog(path, self._order["log_bytes"], secrets)
+            pump = threading.Thread(target=log.pump, args=(process.stdout,), daemon=True)
+            pump.start()
+            self._pumps.append(pump)
+        run_dir.write(self._folder / run_dir.STARTED, {"at": time.time()})
+        return ""
+
+    def _spawn(self, task: dict[str, Any]) -> subprocess.Popen[bytes]:
+        secrets = {name: os.environ[name] for name in self._order["secrets"] if name in os.environ}
+        return subprocess.Popen(  # noqa: S603 - what users submit is what is run
+            task["argv"],
+            cwd=task["cwd"],
+            env={**self._order["env"], **task["env"], **secrets},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=self._settle,  # noqa: PLW1509 - no thread has been started yet
+            umask=int(self._order["umask"], 8),
+        )
+
+    def _settle(self) -> None:
+        """In the child, before it becomes the task: into the group, limited, and as its user."""
+        self._group.enter()
+        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        for name, most in self._order["rlimits"].items():
+            resource.setrlimit(getattr(resource, name), (most, most))
+        if self._order["user"] is not None:
+            uid, gid = self._order["user"]
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+
+    def _watch(self) -> int:
+        """Until the gang is done: its exit code."""
+        while True:
+            code = self._verdict()
+            if code is not None:
+                return code
+            self._heed()
+            self._reap()
+            self._count()
+            self._throttle.sleep(POLL_S)
+
+    def _verdict(self) -> int | None:
+        """The exit code of the run, once it is certain."""
+        codes = [task.poll() for task in self._tasks]
+        failed = next((code for code in codes if code not in (None, 0)), None)
+        if failed is not None:
+            return 128 - failed if failed < 0 else failed
+        leaders = [
+            code
+            for code, task in zip(codes, self._order["tasks"], strict=True)
+            if task["role"] == self._order["tasks"][0]["role"]
+        ]
+        return 0 if all(code == 0 for code in leaders) else None
+
+    def _reap(self) -> None:
+        """Orphans that fell to us and have ended."""
+        known = {task.pid for task in self._tasks}
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if found is None or found.si_pid in known:
+                    return  # the tasks are their Popen's to wait for
+                os.waitpid(found.si_pid, os.WNOHANG)
+
+    def _heed(self) -> None:
+        """What is wanted of the run by now."""
+        path = self._folder / run_dir.CONTROL
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            seen = (status.st_mtime_ns, status.st_ino)
+            if seen != self._seen:
+                self._seen = seen
+                self._control = run_dir.read(path) or {}
+                self._throttle.set(float(self._control.get("duty", 1.0)))
+                run_dir.write(self._folder / run_dir.HEEDED, {"duty": self._throttle.duty})
+        if self._control.get("stop") and self._stop is None:
+            grace_s = float(self._control["stop"]["grace_s"])
+            self._stop = _Stop(grace_s, cooperates=(self._folder / run_dir.PROGRESS).exists())
+        if self._stop is not None:
+            self._stop.go_on(self._group, self._throttle)
+
+    def _count(self) -> None:
+        """Write down what it has used, every second."""
+        now_s = time.monotonic()
+        if now_s - self._counted_s < USAGE_S and self._counted_s:
+            return
+        self._counted_s = now_s
+        cpu_s, memory = self._group.usage()
+        used = {"cpu_s": cpu_s, "memory_bytes": memory, "at": time.time()}
+        run_dir.write(self._folder / run_dir.USAGE, used)
+
+
+class _Stop:
+    """The phases of a stop that began when this was made."""
+
+    def __init__(self, grace_s: float, *, cooperates: bool) -> None:
+        began_s = time.monotonic()
+        self._term_s = began_s + (COOPERATIVE_PART * grace_s if cooperates else 0.0)
+        self._kill_s = began_s + grace_s
+        self._asked = False
+
+    def go_on(self, group: cgroups.Group, throttle: Throttle) -> None:
+        """Do what the time calls for; a run that may not compute could not write its checkpoint."""
+        now_s = time.monotonic()
+        if not self._asked and now_s >= self._term_s:
+            self._asked = True
+            throttle.set(1.0)
+            group.signal(signal.SIGTERM)
+        if now_s >= self._kill_s:
+            group.kill()
+
+
+def main(folder: Path) -> None:
+    """Carry the order of `folder` out, unless somebody else has begun it."""
+    if run_dir.claim(folder):
+        Supervisor(folder).run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
