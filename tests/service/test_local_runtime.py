@@ -131,7 +131,7 @@ def test_a_held_job_gets_sigterm_and_goes_on_later(site: Site) -> None:
     until(lambda: "attempt 1" in site.log(job))
     site.keeper.post(JobHeld(at_s=0.0, job_id=job), by="ann").result(MOST_S)
     site.wait(job, "Held")
-    assert site.log(job) == "attempt 1\nsaved\n"
+    assert site.log(job).endswith("saved\n")
 
 
 def test_who_ignores_the_stop_is_killed_with_all_that_hides(site: Site) -> None:
