@@ -22,7 +22,6 @@ from wattherd.policy.schedule.drf import Drf
 from wattherd.runtime.local import cgroups, processes, run_dir
 from wattherd.runtime.local.devices import Machine, slots
 from wattherd.runtime.local.executor import LocalExecutor, end_stray
-from wattherd.runtime.local.orders import command_of
 from wattherd.service.live.keeper import Keeper
 from wattherd.testing.live import MemoryJournal, SetClock
 
@@ -51,7 +50,7 @@ class Site:
     def submit(
         self, run: str | list[str], *, slots: int = 1, paper: Any = None, **more: Any
     ) -> str:
-        role = TaskRole(command=command_of(run), memory_mib=more.pop("memory_mib", 0))
+        role = TaskRole(command=_command(run), memory_mib=more.pop("memory_mib", 0))
         spec = JobSpec(id="new", submit_s=0.0, roles=(role,), **more)
         return self.keeper.submit(spec, paper or {}, by="ann").result(MOST_S)
 
@@ -79,6 +78,10 @@ class Site:
 class _Since(SetClock):
     def now_s(self) -> float:
         return time.monotonic()
+
+
+def _command(run: str | list[str]) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", run) if isinstance(run, str) else tuple(run)
 
 
 def _config(machine: Machine) -> CoreConfig:
@@ -139,10 +142,10 @@ def test_who_ignores_the_stop_is_killed_with_all_that_hides(site: Site) -> None:
     site.wait(job, "Running")
     site.keeper.post(JobCancelled(at_s=0.0, job_id=job), by="ann").result(MOST_S)
     site.wait(job, "Cancelled")
-    assert not [pid for pid in processes.parents() if "987" in _command(pid)]
+    assert not [pid for pid in processes.parents() if "987" in _line(pid)]
 
 
-def _command(pid: int) -> str:
+def _line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -171,7 +174,7 @@ def test_a_killed_supervisor_takes_its_tasks_along(site: Site) -> None:
     assert who is not None
     os.kill(who["pid"], signal.SIGKILL)
     site.wait(job, "Failed")
-    until(lambda: not [pid for pid in processes.parents() if "986" in _command(pid)])
+    until(lambda: not [pid for pid in processes.parents() if "986" in _line(pid)])
 
 
 def test_reports_reach_the_core_whatever_else_is_written(site: Site) -> None:

@@ -27,6 +27,7 @@ COMMANDS = {
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
     "power": ("wattherd.cli.power:power", "Share watts among jobs."),
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
+    "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "report": ("wattherd.cli.report:report", "Turn a run directory into one HTML page."),
     "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),
     "sim": ("wattherd.cli.sim:sim", "Simulate placement and scheduling."),

@@ -39,7 +39,7 @@ def setting_of(
     cluster = _cluster(scenario)
     profiles = Path(scenario.jobs.profiles) if scenario.jobs.profiles else None
     jobs = read_workload(scenario.jobs.format, Path(scenario.jobs.file), profiles)
-    queues = QueueTree(_queue(scenario.queues)) if scenario.queues else None
+    queues = QueueTree(queue_of(scenario.queues)) if scenario.queues else None
     given = Given(
         jobs=jobs,
         cluster=cluster,
@@ -115,9 +115,10 @@ def _power_profiles(scenario: Scenario, jobs: Jobs) -> Profiles:
     return known
 
 
-def _queue(spec: QueueSpec) -> Queue:
+def queue_of(spec: QueueSpec) -> Queue:
+    """A queue and those below it, as configured."""
     fields = spec.model_dump(exclude={"children"})
-    return Queue(**fields, children=tuple(_queue(child) for child in spec.children))
+    return Queue(**fields, children=tuple(queue_of(child) for child in spec.children))
 
 
 def _cells(scenario: Scenario) -> Cells:

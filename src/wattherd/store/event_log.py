@@ -88,11 +88,21 @@ def read_log(path: Path) -> tuple[list[Event], str]:
         kind = payload.pop("type", "")
         if kind == "Digest":
             commands = str(payload.get("commands", ""))
-        elif kind in EVENT_TYPES:
-            found.append(_event(EVENT_TYPES[kind], payload, f"{path}:{line}"))
         else:
-            raise UserError(f"unknown type {kind!r}", where=f"{path}:{line}", field="type")
+            found.append(event_of({"type": kind, **payload}, f"{path}:{line}"))
     return found, commands
+
+
+def event_of(document: dict[str, Any], where: str) -> Event:
+    """The event that `plain` made a document of.
+
+    Raises:
+        UserError: it is none, named by `where`.
+    """
+    kind = document.pop("type", "")
+    if kind not in EVENT_TYPES:
+        raise UserError(f"unknown type {kind!r}", where=where, field="type")
+    return _event(EVENT_TYPES[kind], document, where)
 
 
 def _event(kind: type[Event], payload: dict[str, Any], where: str) -> Event:

@@ -173,11 +173,6 @@ def _secret(name: str, source: str) -> str:
     )
 
 
-def command_of(run: str | list[str]) -> tuple[str, ...]:
-    """A list is run as it stands, a text by the shell."""
-    return ("/bin/sh", "-c", run) if isinstance(run, str) else tuple(run)
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

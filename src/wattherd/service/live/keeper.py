@@ -71,8 +71,8 @@ class _Turn:
 class Keeper:
     """Runs one core. Call `recover` once, then `begin`; `post`, `tell` and `ask` from any thread.
 
-    `on_turn` is called after every turn that changed something, in the keeper's thread: for
-    projections and live pages. It must be quick and must not fail.
+    `on_turn` is called with every entry and its answer, recovered ones too, in the keeper's thread:
+    for projections and live pages. It must be quick and must not fail.
     """
 
     def __init__(
@@ -148,6 +148,7 @@ class Keeper:
             self._submitted += isinstance(entry.event, JobSubmitted)
             commands = self.core.handle(entry.event)
             self.orders.note(entry.event, entry.paper, commands)
+            self._look_on([(entry, commands)])
         self._executor = executor
         executor.adopt(self._runs())
         for question in list(self.orders.questions.values()):
@@ -273,6 +274,9 @@ class Keeper:
             for command in commands:
                 self._carry_out(command)
         self._journal.note({entry.seq: commands for entry, commands in told})
+        self._look_on(told)
+
+    def _look_on(self, told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
         if self._on_turn is not None:
             self._on_turn(told)
 

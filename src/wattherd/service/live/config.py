@@ -1,0 +1,52 @@
+"""What a service is to manage, and how: one YAML file, all of it optional."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wattherd.errors import UserError
+from wattherd.spelling import hint_for
+from wattherd.workload.scenario import CellsSpec, QueueSpec, load
+
+
+class ServeConfig(BaseModel):
+    """Fields of `serve.yaml`; each has an option of the same name on the command line."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Path = Field(default=Path(".wattherd"), description="folder of journal and runs")
+    store: str | None = Field(default=None, description="database URL, instead of one in `state`")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8700, ge=0, le=65535, description="0 takes any that is free")
+    policy: str = "fifo-backfill"
+    power: str = "water-filling"
+    budget: str | None = Field(default=None, description="40kW; None is without limit")
+    slots: int | None = Field(default=None, ge=1, description="parts of the processor, without GPU")
+    queues: QueueSpec | None = None
+    cells: CellsSpec = CellsSpec()
+
+
+def read_config(path: Path | None, changes: Mapping[str, Any]) -> ServeConfig:
+    """The configuration of a file with `changes` that are not None; defaults without a file.
+
+    Raises:
+        UserError: an unknown or wrong field.
+    """
+    document = load(path) if path is not None else {}
+    document |= {name: value for name, value in changes.items() if value is not None}
+    try:
+        return ServeConfig.model_validate(document)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    unknown = first["type"] == "extra_forbidden"
+    raise UserError(
+        "unknown field" if unknown else str(first["msg"]),
+        where=str(path or "serve"),
+        field=field,
+        hint=hint_for(field, ServeConfig.model_fields) if unknown else "",
+    )

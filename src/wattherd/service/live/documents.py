@@ -1,0 +1,224 @@
+"""What the service tells of jobs, nodes and watts, as JSON; schemas by name and version.
+
+Times are ISO 8601 with zone for people and other programs, durations in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from wattherd.engine.core import Core
+from wattherd.engine.ledger import JobRecord
+from wattherd.engine.lifecycle import FINAL, State
+from wattherd.model.reason import Reason
+from wattherd.runtime.local.devices import Machine
+from wattherd.service.explain import HAND_OVER, NEXT_PLAN
+from wattherd.service.live.draw import DrawBook, Sample
+from wattherd.service.live.history import Past
+
+JOB, JOBS, NODES, POWER = (
+    "wattherd.job/1",
+    "wattherd.jobs/1",
+    "wattherd.nodes/1",
+    "wattherd.power/1",
+)
+SHOWN_STATES = {State.BLOCKED: "Queued", State.BACKING_OFF: "Queued", State.HELD: "Paused"}
+"""Users see fewer states than the core has; the reason tells the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All that documents are made of, between two turns."""
+
+    core: Core
+    history: Mapping[str, Past]
+    book: DrawBook
+    machine: Machine
+    epoch: float
+
+    def time(self, at_s: float | None) -> str | None:
+        """Seconds of the journal as a time."""
+        if at_s is None:
+            return None
+        return datetime.fromtimestamp(self.epoch + at_s, UTC).isoformat(timespec="milliseconds")
+
+
+def job_document(look: Look, job_id: str) -> dict[str, Any]:
+    """One job, all of it."""
+    past = look.history[job_id]
+    record = look.core.jobs.get(job_id)
+    return {
+        "schema": JOB,
+        **job_row(look, job_id),
+        "spec": _spec(past),
+        "attempts": past.attempts,
+        "exit_code": past.exit_code,
+        "story": [
+            {"at": look.time(entry.at_s), "what": entry.what, "cause": entry.cause}
+            for entry in (record.story if record else ())
+        ],
+    }
+
+
+def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, Any]:
+    """One job as a line of a list."""
+    past = look.history[job_id]
+    record = look.core.jobs.get(job_id)
+    last = look.book.samples[-1].by_job if look.book.samples else {}
+    return {
+        "id": job_id,
+        "name": past.paper.get("name", ""),
+        "user": past.spec.user,
+        "tenant": past.spec.tenant,
+        "queue": past.spec.queue,
+        "priority": past.spec.priority,
+        "state": _state(past, record),
+        "gpus": record.gpus if record and record.active else past.spec.gpus,
+        "watts": last.get(job_id) if record and record.active else None,
+        "cap_w": record.cap_w if record and record.active else None,
+        "energy_j": look.book.energy_j.get(job_id, 0.0),
+        "progress": past.progress,
+        "rate_per_s": record.rate_per_s if record else None,
+        "loss": past.loss,
+        "submitted": look.time(past.spec.submit_s),
+        "started": look.time(past.first_start_s),
+        "finished": look.time(past.finish_s),
+        "where": _where(look, record),
+        "reason": _reason(look, record, past),
+        "position": position,
+    }
+
+
+def _state(past: Past, record: JobRecord | None) -> str:
+    if record is None:
+        return past.state
+    return SHOWN_STATES.get(record.state, str(record.state))
+
+
+def _where(look: Look, record: JobRecord | None) -> list[dict[str, Any]]:
+    if record is None or not record.active:
+        return []
+    nodes = look.core.config.cluster.nodes
+    return [{"node": nodes[one.node].name, "gpus": list(one.gpus)} for one in record.allocations]
+
+
+def _reason(look: Look, record: JobRecord | None, past: Past) -> dict[str, Any] | None:
+    """Why it waits, or why it ended as it did."""
+    if record is None:
+        return {"code": past.state, "text": past.why} if past.why else None
+    if record.active:
+        return None
+    if record.state is State.BLOCKED:
+        waits = ", ".join(sorted(record.waits_for))
+        return {"code": "Dependency", "text": f"Dependency: waits for {waits}"}
+    if record.state in (State.HELD, State.BACKING_OFF):
+        return {"code": str(record.state), "text": str(record.state)}
+    if record.reason is None:
+        code = HAND_OVER if record.wanted else NEXT_PLAN
+        return {"code": code, "text": code}
+    return _reason_document(look, record.reason)
+
+
+def _reason_document(look: Look, reason: Reason) -> dict[str, Any]:
+    return {
+        "code": str(reason.code),
+        "text": reason.text(),
+        "asked": reason.asked,
+        "in_use": reason.in_use,
+        "available": reason.available,
+        "unit": reason.unit,
+        "unblocks": reason.unblocks,
+        "since": look.time(reason.since_s),
+    }
+
+
+def _spec(past: Past) -> dict[str, Any]:
+    spec = past.spec
+    return {
+        "roles": [
+            {"name": r.name, "count": r.count, "gpus": r.gpu_count, "command": list(r.command)}
+            for r in spec.roles
+        ],
+        "min_gpus": spec.least_gpus,
+        "gpu_types": list(spec.gpu_models),
+        "time_limit_s": spec.time_limit_s,
+        "expected_s": spec.duration_s,
+        "restarts": spec.restarts,
+        "after": list(spec.after),
+        "group": spec.group,
+        "envs": past.paper.get("envs", {}),
+        "secrets": sorted(past.paper.get("secrets", {})),
+        "workdir": past.paper.get("workdir"),
+    }
+
+
+def job_rows(look: Look, *, over: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
+    """Jobs in order of submission, waiting ones numbered; with `over` those that ended too."""
+    rows, waiting = [], 0
+    for job_id in _ids(look, over=over, limit=limit):
+        record = look.core.jobs.get(job_id)
+        queued = record is not None and not record.active
+        waiting += queued
+        rows.append(job_row(look, job_id, waiting if queued else None))
+    return rows
+
+
+def _ids(look: Look, *, over: bool, limit: int | None) -> Iterable[str]:
+    if not over:
+        return list(look.core.jobs)[:limit]
+    ids = list(look.history)
+    return ids[-limit:] if limit else ids
+
+
+def nodes_document(look: Look) -> dict[str, Any]:
+    """Every node and device, and who is on it."""
+    holders: dict[tuple[int, int], list[str]] = {}
+    for record in look.core.jobs.values():
+        for one in record.allocations:
+            for gpu in one.gpus:
+                holders.setdefault((one.node, gpu), []).append(record.id)
+    nodes = []
+    for number, node in enumerate(look.core.config.cluster.nodes):
+        devices = [
+            {"number": gpu, "model": node.gpu_model, "jobs": holders.get((number, gpu), [])}
+            for gpu in range(node.gpu_count)
+        ]
+        lost = number in look.core.lost
+        nodes.append({"name": node.name, "state": "Lost" if lost else "Ready", "gpus": devices})
+    return {"schema": NODES, "nodes": nodes, "gpu_max_w": look.machine.gpu.max_w}
+
+
+def power_document(look: Look, *, last: int = 1) -> dict[str, Any]:
+    """Budget, draw and headroom now, and the last samples."""
+    samples = list(look.book.samples)[-last:] if last else []
+    now = look.book.samples[-1] if look.book.samples else None
+    budget_w = look.core.watts.budget_w
+    draw_w = now.draw_w if now else None
+    headroom_w = budget_w - draw_w if budget_w is not None and draw_w is not None else None
+    return {
+        "schema": POWER,
+        "budget_w": budget_w,
+        "draw_w": draw_w,
+        "headroom_w": headroom_w,
+        "stated": look.machine.stated,
+        "over_s": look.book.over_s,
+        "over_j": look.book.over_j,
+        "samples": [_sample(look, one) for one in samples],
+    }
+
+
+def _sample(look: Look, sample: Sample) -> dict[str, Any]:
+    return {
+        "at": look.time(sample.at_s),
+        "draw_w": sample.draw_w,
+        "budget_w": sample.budget_w,
+        "by_job": dict(sample.by_job),
+    }
+
+
+def is_over(look: Look, job_id: str) -> bool:
+    """Whether the job has reached a final state."""
+    return look.history[job_id].state in {str(state) for state in FINAL}

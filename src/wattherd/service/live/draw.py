@@ -1,0 +1,122 @@
+"""What the site draws, second by second, and what every job has drawn so far."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wattherd.engine.core import Core
+from wattherd.errors import ClusterError
+from wattherd.runtime.local.devices import Machine
+from wattherd.service.live.contract import Clock
+from wattherd.service.live.keeper import Keeper
+
+PERIOD_S = 1.0
+KEPT = 7200
+"""Samples that are kept: two hours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Watts of the site and of every running job at one time; `stated` says where they are from."""
+
+    at_s: float
+    draw_w: float
+    budget_w: float | None
+    by_job: Mapping[str, float]
+    stated: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A run and the devices it holds."""
+
+    job_id: str
+    attempt: int
+    devices: int
+
+
+@dataclass(slots=True)
+class DrawBook:
+    """The last samples, and joules by job."""
+
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT))
+    energy_j: dict[str, float] = field(default_factory=dict)
+    over_s: float = 0.0
+    over_j: float = 0.0
+
+    def add(self, sample: Sample) -> None:
+        """Keep a sample; what was drawn since the last one is booked."""
+        past_s = sample.at_s - self.samples[-1].at_s if self.samples else 0.0
+        for job_id, watts in sample.by_job.items():
+            self.energy_j[job_id] = self.energy_j.get(job_id, 0.0) + watts * past_s
+        if sample.budget_w is not None and sample.draw_w > sample.budget_w:
+            self.over_s += past_s
+            self.over_j += (sample.draw_w - sample.budget_w) * past_s
+        self.samples.append(sample)
+
+
+class DrawMeter:
+    """Samples the site once a second, in a thread of its own.
+
+    Where nothing can be measured, watts follow from processor time: a device draws its idle watts,
+    and more in proportion to the vCPUs in use. Samples say so by `stated: model`.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        machine: Machine,
+        clock: Clock,
+        usage: Callable[[], Mapping[tuple[str, int], tuple[float, int]]],
+    ) -> None:
+        """`usage` gives vCPUs and bytes of every run."""
+        self.book = DrawBook()
+        self._keeper, self._machine, self._clock, self._usage = keeper, machine, clock, usage
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="draw", daemon=True)
+
+    def begin(self) -> None:
+        """Let it sample."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(PERIOD_S):
+            try:
+                running, budget_w = self._keeper.ask(_running).result(PERIOD_S)
+            except (TimeoutError, ClusterError):
+                continue
+            self.book.add(self.sample(running, budget_w))
+
+    def sample(self, running: list[_Running], budget_w: float | None) -> Sample:
+        """What is drawn now."""
+        gpu, slots = self._machine.gpu, self._machine.devices
+        cpus = slots[0].cpus if slots else 1.0
+        usage = self._usage()
+        by_job: dict[str, float] = {}
+        for run in running:
+            vcpus = usage.get((run.job_id, run.attempt), (0.0, 0))[0]
+            busy = min(float(run.devices), vcpus / cpus)
+            by_job[run.job_id] = run.devices * gpu.idle_w + busy * (gpu.max_w - gpu.idle_w)
+        idle = len(slots) - sum(run.devices for run in running)
+        draw_w = sum(by_job.values()) + idle * gpu.idle_w + self._machine.node.idle_w
+        return Sample(
+            at_s=self._clock.now_s(),
+            draw_w=draw_w,
+            budget_w=budget_w,
+            by_job=by_job,
+            stated=self._machine.stated,
+        )
+
+
+def _running(core: Core) -> tuple[list[_Running], float | None]:
+    found = [_Running(job.id, job.attempt, job.gpus) for job in core.jobs.values() if job.active]
+    return found, core.watts.budget_w

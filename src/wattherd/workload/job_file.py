@@ -1,0 +1,269 @@
+"""Job files: what a user writes to have a job run, and what core and runtime make of it.
+
+One YAML document; only `run` (or `taskRoles`) is required. The JSON Schema for editors is
+`docs/reference/job.schema.json`. From a file come two things: the `JobSpec` that the core decides
+on, and the paper that goes with it, of which the core knows nothing: environment, folders, secrets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from wattherd import units
+from wattherd.errors import UserError
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.spelling import nearest
+from wattherd.workload.scenario import load
+
+Text = str | int | float
+PRIORITIES = {"low": -10, "normal": 0, "high": 10}
+GRACE_S = 30.0
+MIB = 1 << 20
+
+
+def _by(parse: Any) -> AfterValidator:
+    """Checks a text by the function that reads it later."""
+
+    def check(value: Any) -> Any:
+        if value is not None:
+            try:
+                parse(str(value))
+            except UserError as error:
+                raise ValueError(error.line()) from None
+        return value
+
+    return AfterValidator(check)
+
+
+Time = Annotated[Text, _by(units.seconds)]
+Size = Annotated[Text, _by(units.size_bytes)]
+Watts = Annotated[Text, _by(units.watts)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Width(_Strict):
+    """From so many devices to so many: the job is elastic."""
+
+    min: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ascend(self) -> Width:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+
+class TimeSpec(_Strict):
+    """How long it takes, may take, and by when it is wanted."""
+
+    expected: Time | None = None
+    limit: Time | None = None
+    deadline: datetime | None = None
+
+
+class PowerSpec(_Strict):
+    """`cap: auto` leaves it to wattherd, a power fixes it, `off` forbids caps."""
+
+    cap: Literal["auto", "off"] | Watts = "auto"
+    max_slowdown: float = Field(default=math.inf, ge=1)
+    profile: str = ""
+
+
+class CheckpointSpec(_Strict):
+    """Where checkpoints are kept, how often they are written, and the grace for the last one."""
+
+    dir: str | None = None
+    every: Time | None = None
+    grace: Time = GRACE_S
+
+
+class RoleSpec(_Strict):
+    """One kind of task, as OpenPAI has them."""
+
+    run: str | list[str]
+    count: int = Field(default=1, ge=1, alias="taskNumber")
+    gpus: int = Field(default=1, ge=0)
+    cpus: float = Field(default=0, ge=0)
+    memory: Size | None = None
+
+
+class JobFile(_Strict):
+    """A job as its user describes it."""
+
+    name: str = Field(default="", max_length=80, pattern=r"^[\w.-]*$")
+    run: str | list[str] | None = Field(default=None, description="a command line, or a list")
+    gpus: int | Width = Field(default=1, description="devices: GPUs, or slots where there is none")
+    gpu_type: str | list[str] = Field(default=[], description="any of these models")
+    cpus_per_gpu: float = Field(default=0, ge=0)
+    memory_per_gpu: Size | None = None
+    queue: str = "default"
+    priority: Literal["low", "normal", "high"] | int = "normal"
+    time: TimeSpec = TimeSpec()
+    power: PowerSpec = PowerSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    restarts: int = Field(default=0, ge=0)
+    backoff: Time = 1.0
+    after: list[str] = Field(default=[], description="ids of jobs that must succeed first")
+    group: str = Field(default="", description="name of a search group of which this is a trial")
+    envs: dict[str, str | int | float] = {}
+    secrets: dict[str, str] = Field(default={}, description="NAME: file:/path or env:NAME")
+    workdir: str | None = None
+    user: str | None = Field(
+        default=None, description="system user to run as (root's service only)"
+    )
+    task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
+
+    @model_validator(mode="after")
+    def _something_to_run(self) -> JobFile:
+        if (self.run is None) == (not self.task_roles):
+            raise ValueError("needs either `run` or `taskRoles`")
+        return self
+
+    def spec(self, *, user: str = "", tenant: str = "", at: datetime | None = None) -> JobSpec:
+        """What the core decides on; id and time of submission are set by whoever takes it in.
+
+        `at` is now, where a deadline is to be reckoned from it: `deadline_s` are seconds from then.
+
+        Raises:
+            UserError: values that no scheduler could serve.
+        """
+        width = self.gpus if isinstance(self.gpus, Width) else None
+        time = self.time
+        return JobSpec(
+            id="new",
+            submit_s=0.0,
+            roles=self._roles(),
+            min_width=width.min if width else None,
+            max_width=width.max if width else None,
+            gpu_models=tuple([self.gpu_type] if isinstance(self.gpu_type, str) else self.gpu_type),
+            priority=PRIORITIES.get(str(self.priority), 0)
+            if isinstance(self.priority, str)
+            else self.priority,
+            queue=self.queue,
+            tenant=tenant,
+            user=user,
+            after=tuple(self.after),
+            duration_s=_seconds(time.expected),
+            time_limit_s=_seconds(time.limit),
+            deadline_s=_until(time.deadline, at),
+            restarts=self.restarts,
+            backoff_s=units.seconds(str(self.backoff)),
+            grace_s=units.seconds(str(self.checkpoint.grace)),
+            checkpoint_s=_seconds(self.checkpoint.every),
+            group=self.group,
+            power_profile=self.power.profile,
+            labels=(("name", self.name),) if self.name else (),
+        )
+
+    def _roles(self) -> tuple[TaskRole, ...]:
+        if self.run is not None:
+            count = self.gpus.max if isinstance(self.gpus, Width) else self.gpus
+            return (
+                TaskRole(
+                    count=max(1, count),
+                    gpu_count=min(1, count),
+                    cpu_milli=round(self.cpus_per_gpu * 1000),
+                    memory_mib=_mib(self.memory_per_gpu),
+                    command=_command(self.run),
+                ),
+            )
+        return tuple(
+            TaskRole(
+                name=name,
+                count=role.count,
+                gpu_count=role.gpus,
+                cpu_milli=round(role.cpus * 1000),
+                memory_mib=_mib(role.memory),
+                command=_command(role.run),
+            )
+            for name, role in self.task_roles.items()
+        )
+
+    def paper(self) -> dict[str, Any]:
+        """What goes with it: plain data, without the value of any secret."""
+        return {
+            "name": self.name,
+            "launch": "node" if self.run is not None else "task",
+            "envs": {name: str(value) for name, value in self.envs.items()},
+            "secrets": dict(self.secrets),
+            "workdir": self.workdir,
+            "checkpoint_dir": self.checkpoint.dir,
+            "user": self.user,
+            "power": self.power.model_dump(mode="json"),
+        }
+
+
+def read_job(path: Path) -> JobFile:
+    """The job of a file; `workdir` and the checkpoint's folder are seen from the file.
+
+    Raises:
+        UserError: unreadable, no YAML, an unknown or wrong field, with the file's name.
+    """
+    job = validated_job(load(path), str(path))
+    folder = path.parent.resolve()
+    checkpoint = job.checkpoint
+    if checkpoint.dir is not None:
+        checkpoint = checkpoint.model_copy(update={"dir": str(folder / checkpoint.dir)})
+    workdir = str(folder / (job.workdir or "."))
+    return job.model_copy(update={"workdir": workdir, "checkpoint": checkpoint})
+
+
+def validated_job(document: Mapping[str, Any], where: str) -> JobFile:
+    """The job that a document describes.
+
+    Raises:
+        UserError: an unknown or wrong field.
+    """
+    try:
+        job = JobFile.model_validate(document)
+        job.spec()
+    except ValidationError as problem:
+        raise _explained(problem, where) from None
+    except UserError as error:
+        raise UserError(error.problem, where=where, field=error.field, hint=error.hint) from None
+    return job
+
+
+def _explained(problem: ValidationError, where: str) -> UserError:
+    """The first thing that is wrong; a missing field is often one that was misspelt."""
+    errors = problem.errors(include_url=False)
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] != "extra_forbidden":
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return UserError(message[:1].lower() + message[1:], where=where, field=field)
+    known = [info.alias or name for name, info in JobFile.model_fields.items()]
+    near = nearest(field, known) if len(first["loc"]) == 1 else None
+    hint = f"did you mean {near!r}?" if near else f"fields: {', '.join(known)}"
+    return UserError("unknown field", where=where, field=field, hint=hint)
+
+
+def _command(run: str | list[str]) -> tuple[str, ...]:
+    """A list is run as it stands, a text by the shell."""
+    return ("/bin/sh", "-c", run) if isinstance(run, str) else tuple(run)
+
+
+def _seconds(text: Text | None) -> float | None:
+    return None if text is None else units.seconds(str(text))
+
+
+def _until(deadline: datetime | None, at: datetime | None) -> float | None:
+    if deadline is None or at is None:
+        return None
+    if deadline.tzinfo is None:
+        deadline = deadline.astimezone()
+    return max(0.0, (deadline - at).total_seconds())
+
+
+def _mib(text: Text | None) -> int:
+    return 0 if text is None else math.ceil(units.size_bytes(str(text)) / MIB)
