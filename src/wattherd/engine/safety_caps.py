@@ -100,8 +100,10 @@ class CapBook:
         changed = np.abs(cap_w - known) > SAME_W
         # Were it the cap read last, its read-back could not tell "done" from "not yet".
         alike = changed & (np.abs(cap_w - self._read_w) <= 2 * SAME_W)
-        beside_w = self._read_w - 4 * SAME_W
-        beside_w = np.where(beside_w < self._fleet.floor_w, self._read_w + 4 * SAME_W, beside_w)
+        beside_w = np.maximum(self._read_w - 4 * SAME_W, self._fleet.floor_w)
+        # At the floor there is only room above, and of that no more than was ordered before.
+        above_w = np.fmin(self._read_w + 4 * SAME_W, known)
+        beside_w = np.where(self._read_w - beside_w > SAME_W, beside_w, above_w)
         sent_w = np.where(changed, np.where(alike, beside_w, cap_w), known)
         self.held_w = np.maximum(self.held_w, sent_w)
         self.ordered_w = sent_w
