@@ -359,7 +359,8 @@ class Conduct:
         self.watts.note(job)
         if job.first_start_s is None:
             job.first_start_s = self.now_s
-        self._move(job, Trigger.START, f"attempt {job.attempt}")
+        # As planned: no orders are to be seen to, and planners know.
+        job.apply(Trigger.START, self.now_s, f"attempt {job.attempt}")
         batch.commands.append(
             StartJob(
                 job_id=job.id,
