@@ -96,7 +96,7 @@ class Core(Conduct):
             case QueueStopped() | QueueStarted():
                 self._note_queue(event, batch)
             case BudgetChanged():
-                self._caps.set_budget(event.budget_w, self.jobs.values())
+                self._caps.set_budget(event.budget_w, self.jobs.values(), event.domain)
                 self._keep_budget(batch)
                 batch.replan = True
             case Computed():
