@@ -57,6 +57,14 @@ def show_watts(value: float) -> str:
     return f"{value / 1e3:,.1f} kW" if abs(value) >= 10_000 else f"{value:,.0f} W"
 
 
+def show_joules(value: float) -> str:
+    """Joules for people."""
+    for size, unit in ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ")):
+        if abs(value) >= size:
+            return f"{value / size:,.4g} {unit}"
+    return f"{value:,.4g} J"
+
+
 def show_seconds(value: float) -> str:
     """A duration for people."""
     if value < 120:

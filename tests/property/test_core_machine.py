@@ -268,6 +268,7 @@ def machine(
     *roles: object,
     quota: Quota | None = None,
     elastic: bool = True,
+    kind: type[CoreMachine] = CoreMachine,
 ) -> type[CoreMachine]:
     """A machine for one planner and the shapes of jobs it is meant for."""
     made = {
@@ -276,7 +277,7 @@ def machine(
         "quota": quota,
         "elastic": elastic,
     }
-    return type("Machine", (CoreMachine,), made)
+    return type("Machine", (kind,), made)
 
 
 TREE = QueueTree(

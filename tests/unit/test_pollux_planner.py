@@ -69,9 +69,6 @@ class Play:
             return {"plan": [plan], "states": [], "fitness": 1.0}
         return SEARCH(payload)
 
-    def before(self, event: Event) -> None:
-        pass
-
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         validate(self.core)
         self.commands.extend((event.at_s, command) for command in commands)

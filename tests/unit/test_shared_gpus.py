@@ -102,7 +102,7 @@ def test_a_shared_gpu_draws_and_idles_once() -> None:
 def test_joules_of_two_jobs_on_one_gpu() -> None:
     """10 s alone at 70 W, 10 s together, 10 s alone; the meter sees 30 s of 70 W."""
     core = core_of(Packed({"a": 400, "b": 400}), 1)
-    watchers = (EnergyMeter(core), Collector(core))
+    meter, collector = EnergyMeter(core), Collector(core)
     events = [
         JobSubmitted(at_s=0.0, job=spec("a")),
         JobStarted(at_s=0.0, job_id="a", attempt=1),
@@ -112,12 +112,10 @@ def test_joules_of_two_jobs_on_one_gpu() -> None:
         JobExited(at_s=30.0, job_id="b", attempt=1),
     ]
     for event in events:
-        for watcher in watchers:
-            watcher.before(event)
+        meter.until(event.at_s)
         commands = core.handle(event)
-        for watcher in watchers:
-            watcher.after(event, commands)
-    meter, collector = watchers
+        meter.after(event, commands)
+        collector.after(event, commands)
     assert meter.energy_j() == {"run": 2100.0, "idle": 0.0, "wake": 0.0, "wasted": 0.0}
     assert [collector.outcomes[name].energy_j for name in "ab"] == [1050.0, 1050.0]
 

@@ -26,6 +26,10 @@ def power() -> None:
 @click.option("--tree", type=click.Path(path_type=Path), help="Power tree with budgets (YAML).")
 @click.option("--policy", default="water-filling", show_default=True, help="How to choose.")
 @click.option(
+    "--joules", type=click.Path(path_type=Path),
+    help="Energy budgets: a CSV of job, work, energy_budget_j.",
+)  # fmt: skip
+@click.option(
     "--count", type=click.Choice(["draw", "cap"]), default="draw", show_default=True,
     help="What counts against budgets.",
 )  # fmt: skip
@@ -39,6 +43,7 @@ def allocate(
     budget: str | None,
     tree: Path | None,
     policy: str,
+    joules: Path | None,
     count: str,
     pause: bool,
     paused_w: str,
@@ -52,7 +57,7 @@ def allocate(
     from wattherd.estimate.measured_curve import Count
     from wattherd.service.allocate import Terms, allocation, rule
     from wattherd.units import watts
-    from wattherd.workload.curves import read_curves
+    from wattherd.workload.curves import read_curves, with_joules
     from wattherd.workload.tree_file import read_tree
 
     rule(policy)
@@ -62,7 +67,8 @@ def allocate(
         count=Count(count),
         paused_w=watts(paused_w, field="--paused-w") if pause else None,
     )
-    document = allocation(read_curves(curves, kind), terms, policy)
+    jobs = read_curves(curves, kind)
+    document = allocation(with_joules(jobs, joules) if joules else jobs, terms, policy)
     if output == "json":
         click.echo(json.dumps(document))
         return

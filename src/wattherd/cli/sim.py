@@ -16,6 +16,7 @@ from wattherd.cli.sim_explain import explain
 from wattherd.cli.sim_mix import mix
 from wattherd.cli.sim_replay import replay
 from wattherd.cli.sim_run import run
+from wattherd.cli.sim_schema import schema
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ sim.add_command(replay)
 sim.add_command(explain)
 sim.add_command(compare)
 sim.add_command(mix)
+sim.add_command(schema)
 
 
 @sim.command("pack")

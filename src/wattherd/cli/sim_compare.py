@@ -60,11 +60,12 @@ def _rows(given: Scenario, cases: list[tuple[str, str, str | None]]) -> Iterator
 
     for policy, power, budget in cases:
         # Without a budget nothing is shared: one run stands for every way of sharing.
-        if budget is None and power != given.power[0]:
+        shared = budget is not None or given.power_tree is not None
+        if not shared and power != given.power[0]:
             continue
         setting = setting_of(given, budget=budget, power=power)
         yield {
-            "power": power if budget else None,
+            "power": power if shared else None,
             "budget": budget,
             **simulate(setting, policy).row,
         }

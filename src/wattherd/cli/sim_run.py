@@ -39,6 +39,7 @@ _SHOWN = 3
     "--budget", metavar="40kW|0:40kW,2h:30kW", help="Watts for all GPUs, constant or in steps."
 )
 @click.option("--power", default="water-filling", show_default=True, help="How watts are shared.")
+@click.option("--tree", type=click.Path(path_type=Path), help="Power tree with budgets (YAML).")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory.")
 @click.option(
@@ -134,6 +135,8 @@ def _apply(document: dict[str, Any], option: str, value: Any) -> None:
             document["policies"] = parse_policies(value)
         case "budget":
             document["budgets"] = [value]
+        case "tree":
+            document["power_tree"] = str(Path(value).absolute())
         case "power":
             document["power"] = [value]
         case _:

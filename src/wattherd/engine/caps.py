@@ -20,16 +20,18 @@ class Caps:
     def __init__(self, watts: Watts) -> None:
         """Nothing is capped."""
         self._watts = watts
-        self._active = False
+        self._active = watts.limited
         """Whether a budget holds, or caps of an earlier one may still be in force."""
         self._to_lower: dict[str, None] = {}
         """Jobs whose planned cap may be lower than the one in force."""
         self._held_back: dict[str, None] = {}
         """Jobs that are to get a higher cap when there are watts for it, in order."""
 
-    def set_budget(self, budget_w: float | None, jobs: Iterable[JobRecord]) -> None:
-        """The site may draw this much from now on; None lifts the budget."""
-        self._watts.set_budget(budget_w, jobs)
+    def set_budget(
+        self, budget_w: float | None, jobs: Iterable[JobRecord], domain: str = ""
+    ) -> None:
+        """A domain (the site) may draw this much from now on; None lifts the budget."""
+        self._watts.set_budget(budget_w, jobs, domain)
         self._active = True
 
     def applied(self, job: JobRecord, cap_w: float | None, jobs: Mapping[str, JobRecord]) -> None:
@@ -59,7 +61,7 @@ class Caps:
         if not self._active:
             return []
         self._sort_in(self._watts.share(live.values()), live)
-        if self._watts.budget_w is None:
+        if not self._watts.limited:
             self._active = any(job.cap_w is not None for job in live.values())
         return self._lower(live)
 
@@ -73,7 +75,7 @@ class Caps:
     def raise_due(self, jobs: Mapping[str, JobRecord], *, replanned: bool) -> list[SetCap]:
         """Order higher caps as far as what others gave up has been read back."""
         orders: list[SetCap] = []
-        if not self._held_back or (self._watts.budget_w is None and not replanned):
+        if not self._held_back or (not self._watts.limited and not replanned):
             return orders
         for job_id in list(self._held_back):
             job = jobs.get(job_id)

@@ -26,6 +26,7 @@ from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.questions import Questions
 from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
+from wattherd.engine.tree_watts import TreeWatts
 from wattherd.engine.watts import CurveOf, Watts, prior
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -41,7 +42,8 @@ from wattherd.model.event import (
     Event,
     Woke,
 )
-from wattherd.model.reason import StopReason
+from wattherd.model.power_tree import PowerTree
+from wattherd.model.reason import Reason, StopReason
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.water_filling import WaterFilling
@@ -67,6 +69,7 @@ class CoreConfig:
     curve_of: CurveOf = prior
     gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
     sleep: SleepPolicy | None = None
+    tree: PowerTree | None = None
 
 
 @dataclass(slots=True)
@@ -137,7 +140,14 @@ class Conduct:
         """Live jobs only; final ones leave with their `FinishJob`."""
         self.finished: dict[str, State] = {}
         self.now_s = 0.0
-        self.watts = Watts(config.cluster, config.power, config.curve_of, config.gpus)
+        self.tree: TreeWatts | None = None
+        if config.tree is not None:
+            self.tree = TreeWatts(
+                config.cluster, config.power, config.curve_of, config.tree, config.gpus
+            )
+        self.watts: Watts = self.tree or Watts(
+            config.cluster, config.power, config.curve_of, config.gpus
+        )
         self.lost: set[int] = set()
         self.stopped: dict[str, float] = {}
         """Stopped queues, and since when (s)."""
@@ -310,10 +320,18 @@ class Conduct:
         for job in sorted(running, key=lambda job: (job.spec.priority, -job.number)):
             if not draft.over_budget():
                 return
+            if self.tree is not None and not self.watts.overloaded(job):
+                continue
+            wanted = job.wanted
             draft.stop(job, StopReason.BUDGET_CUT)
             self.roster.unplanned(job)
-            need_mw = self.watts.needs_mw(job, job.allocations)
-            draft.wait(job, self.watts.refusal(need_mw, 0, self.now_s))
+            draft.wait(job, self._cut(job, wanted))
+
+    def _cut(self, job: JobRecord, wanted: tuple[Allocation, ...]) -> Reason:
+        """Why a job lost its watts."""
+        refused = self.watts.refused(job, wanted, self.now_s)
+        need_mw = self.watts.needs_mw(job, job.allocations)
+        return refused or self.watts.refusal(need_mw, 0, self.now_s)
 
     def _carry_all_out(self, draft: GuardedDraft, batch: Batch) -> None:
         for job_id, why in draft.ended.items():
@@ -362,7 +380,8 @@ class Conduct:
         self.watts.note(job)
         if job.first_start_s is None:
             job.first_start_s = self.now_s
-        self._move(job, Trigger.START, f"attempt {job.attempt}")
+        # As planned: no orders are to be seen to, and planners know.
+        job.apply(Trigger.START, self.now_s, f"attempt {job.attempt}")
         batch.commands.append(
             StartJob(
                 job_id=job.id,

@@ -58,14 +58,15 @@ class Core(Conduct):
         Raises:
             Bug: an invariant of the core is broken; carries the job's story.
         """
-        self.now_s = max(self.now_s, event.at_s)
-        batch = Batch()
+        if event.at_s > self.now_s:
+            self.now_s = event.at_s
+        batch, round_s = Batch(), self.config.round_s
         self._note(event, batch)
-        if self.config.round_s:
+        if round_s:
             self._ask_for_round(event, batch)
-        elif batch.replan and self.config.round_s is not None:
+        elif batch.replan and round_s is not None:
             self._ask_for_instant(batch)
-        if batch.due or (batch.replan and self.config.round_s is None):
+        if batch.due or (batch.replan and round_s is None):
             self._plan(batch)
         self._hand_over(batch)
         return batch.commands
@@ -78,28 +79,28 @@ class Core(Conduct):
 
     def _note(self, event: Event, batch: Batch) -> None:
         match event:
+            case RunEvent():  # first, as most events are
+                self._note_run(event, batch)
             case JobSubmitted():
                 self._submitted_job(event, batch)
+            case Woke():
+                self._woke(event, batch)
             case JobHeld():
                 self._hold(event, batch)
             case JobReleased():
                 self._release_hold(event, batch)
             case JobCancelled():
                 self._cancel(event, batch)
-            case RunEvent():
-                self._note_run(event, batch)
             case NodeLost() | NodeReturned() | NodeAsleep() | NodeAwake():
                 self._note_node(event, batch)
             case QueueStopped() | QueueStarted():
                 self._note_queue(event, batch)
             case BudgetChanged():
-                self._caps.set_budget(event.budget_w, self.jobs.values())
+                self._caps.set_budget(event.budget_w, self.jobs.values(), event.domain)
                 self._keep_budget(batch)
                 batch.replan = True
             case Computed():
                 batch.due = self.questions.note(event)
-            case Woke():
-                self._woke(event, batch)
             case _:
                 raise Bug(f"the core knows no event {type(event).__name__}")
 
@@ -199,7 +200,7 @@ class Core(Conduct):
         match event:
             case JobStarted():
                 if job.state is State.STARTING:
-                    self._move(job, Trigger.STARTED, event.cause)
+                    job.apply(Trigger.STARTED, self.now_s, event.cause)
                     self._limit_time(job, batch)
             case JobProgressed():
                 job.progress = event.progress

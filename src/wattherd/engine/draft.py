@@ -62,9 +62,9 @@ class GuardedDraft:
         self.reasons: dict[str, Reason] = {}
         self.orders: list[WakeAt | Compute | GiveNotice] = []
 
-    def free_gpus(self) -> NDArray[np.int64]:
-        """Wholly free GPUs of each usable node."""
-        return self._usable(self._planned.whole.copy())
+    def free_gpus(self, least: int = 1) -> NDArray[np.int64]:
+        """Wholly free GPUs of each usable node that can be powered; all if these are too few."""
+        return self._watts.powered(self._usable(self._planned.whole.copy()), least)
 
     def free_cpu_milli(self) -> NDArray[np.int64]:
         """Free milli-vCPU of each usable node."""
@@ -76,7 +76,12 @@ class GuardedDraft:
 
     def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:
         """Tasks of a role that each usable node could still take."""
-        return self._usable(self._planned.room(job.spec.roles[role], job.spec.gpu_models))
+        needs = job.spec.roles[role]
+        room = self._usable(self._planned.room(needs, job.spec.gpu_models))
+        if not needs.gpu_count or needs.gpu_milli != WHOLE_GPU_MILLI:
+            return room
+        least = job.spec.counts(role).start * needs.gpu_count
+        return self._watts.powered(room * needs.gpu_count, least) // needs.gpu_count
 
     def _usable(self, column: NDArray[np.int64]) -> NDArray[np.int64]:
         """`column` with nothing on lost nodes."""
@@ -125,7 +130,7 @@ class GuardedDraft:
 
     def _powered(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
         if self._room_mw is None:
-            return None
+            return self._watts.refused(record, allocations, self._now_s)
         need_mw = self._watts.needs_mw(record, allocations)
         if need_mw <= self._room_mw:
             return None
@@ -133,7 +138,9 @@ class GuardedDraft:
 
     def over_budget(self) -> bool:
         """Whether the plan needs more watts than there are, every job at its least."""
-        return self._room_mw is not None and self._room_mw < 0
+        if self._room_mw is None:
+            return self._watts.overloaded()
+        return self._room_mw < 0
 
     def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
         spec = record.spec

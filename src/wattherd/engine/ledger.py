@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wattherd.engine.lifecycle import ACTIVE, FINAL, State, Trigger, step
 from wattherd.errors import Bug
@@ -16,8 +17,7 @@ STORY_LENGTH = 1000
 """Entries kept per job; a job that is moved more often loses its oldest ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of a job's story: when, what, and what brought it about."""
 
     at_s: float

@@ -92,7 +92,9 @@ class SafetyLoop:
 
     def _look(self, readings: Readings) -> Seen:
         seen = self._meters.judge(readings)
-        watched = np.isfinite(seen.draw_w) | np.isfinite(seen.feed_w)[self.fleet.feed]
+        # The nearest meter only: one farther up would tell too late, and not of whom.
+        metered = np.append(np.isfinite(seen.feed_w), np.False_)[self.fleet.feed]
+        watched = np.isfinite(seen.draw_w) | metered
         self.caps.read_back(readings, watched)
         self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
         self.caps.compare(seen.draw_w, readings.now_s)
@@ -121,7 +123,7 @@ class SafetyLoop:
         wanted_w = np.where(capped, fleet.max_w, held_w)
         wanted_w = np.where(idle, seen.draw_w / config.idle_to, wanted_w)
         # Where meters contradict each other none of them may take a cap away: they may read low.
-        doubt = ~seen.agreed[fleet.feed] & np.isfinite(seen.draw_w)
+        doubt = fleet.any_above(np.append(~seen.agreed, np.False_)) & np.isfinite(seen.draw_w)
         wanted_w = np.where(doubt, fleet.max_w, wanted_w)
         return np.asarray(np.clip(wanted_w, fleet.floor_w, fleet.max_w))
 
@@ -157,8 +159,7 @@ class SafetyLoop:
 
     def _over(self, budget_w: Floats) -> Bools:
         """Devices below a level whose worst case exceeds its budget."""
-        above = self.fleet.levels(self.caps.counted_w) > budget_w
-        return np.asarray(above[:-1][self.fleet.feed] | above[-1])
+        return self.fleet.any_above(self.fleet.levels(self.caps.counted_w) > budget_w)
 
     def _raised(self, cap_w: Floats, target_w: Floats, budget_w: Floats, seen: Seen) -> Floats:
         """Raise towards the target with watts that were read back, not with ordered ones."""
@@ -172,6 +173,6 @@ class SafetyLoop:
         free_w = np.maximum(budget_w - self.fleet.levels(caps.counted_w), 0.0)
         free_w = np.minimum(free_w, config.raise_per_s * np.maximum(budget_w, 0.0))
         part = np.minimum(free_w / np.maximum(asked_w, 1e-9), 1.0)
-        grant_w = gap_w * np.minimum(part[:-1][self.fleet.feed], part[-1])
+        grant_w = gap_w * self.fleet.least(part)
         worth = grant_w >= np.minimum(0.25 * config.band * self.fleet.max_w, gap_w)
         return np.asarray(cap_w + np.where(worth, grant_w, 0.0))

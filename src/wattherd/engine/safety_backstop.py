@@ -40,19 +40,25 @@ class Backstop:
         fixed = caps.fixed & ~gone
         worst_w = np.where(fixed, caps.counted_w, fleet.floor_w)
         least_w = fleet.levels(np.where(gone, 0.0, worst_w))
-        drawn_w = np.append(seen.feed_w, seen.feed_w.sum())
-        with np.errstate(invalid="ignore"):
-            exceeded = ~(drawn_w <= limit_w)  # an unread feed may well be
+        exceeded = self._drawn(caps, seen) > limit_w  # an unread feed may well be
         stuck = (least_w > budget_w) & exceeded
         lasting = self._stuck.note(stuck, now_s) >= self._config.backstop_s
         over_w = np.where(lasting & stuck, least_w - budget_w, 0.0)
         chosen = np.zeros(fleet.size, dtype=np.bool_)
         for number in np.flatnonzero(over_w > 0):
-            below = fleet.feed == number if number < fleet.feeds else np.ones(fleet.size, np.bool_)
-            chosen |= self._largest(caps.counted_w, fixed & below & ~chosen, float(over_w[number]))
+            among = fixed & fleet.below(int(number)) & ~chosen
+            chosen |= self._largest(caps.counted_w, among, float(over_w[number]))
         self._off_at_s = np.where(chosen, now_s, self._off_at_s)
         self._tries = self._tries + chosen
         return chosen
+
+    def _drawn(self, caps: CapBook, seen: Seen) -> Floats:
+        """What levels (F + 1,) draw by their meters, else by those below; infinite where unread."""
+        fleet = self._fleet
+        feed_w = np.where(fleet.read & np.isnan(seen.feed_w), np.inf, seen.feed_w)
+        device_w = np.where(np.isnan(seen.draw_w), np.inf, seen.draw_w)
+        own_w = fleet.own(np.where(caps.off, 0.0, device_w))
+        return fleet.tree.filled_in(np.append(feed_w, np.nan), own_w)
 
     @staticmethod
     def _largest(counted_w: Floats, among: Bools, over_w: float) -> Bools:
@@ -79,6 +85,6 @@ class Backstop:
         if due is None:
             return wake
         free_w = budget_w - self._fleet.levels(caps.counted_w)
-        if min(free_w[self._fleet.feed[due]], free_w[-1]) >= self._fleet.max_w[due]:
+        if self._fleet.least(free_w)[due] >= self._fleet.max_w[due]:
             wake[due] = caps.waking[due] = True
         return wake

@@ -3,7 +3,7 @@
 A lower cap counts once it has been read back, a higher one from its order on (POLCA's and Emerald's
 caps take up to 40 s). A device that does not answer, or draws more than its cap, counts at its
 maximum. Orders of one device arrive in their order, so reading the newest one back means that no
-earlier one is still under way; therefore two orders in a row never carry the same number.
+earlier one is still under way; therefore no order carries the number of one of the last few.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from wattherd.engine.safety_terms import (
     Bools,
     Fleet,
     Floats,
+    Ints,
     Readings,
     SafetyConfig,
     no_streak,
@@ -21,6 +22,8 @@ from wattherd.engine.safety_terms import (
 
 SAME_W = 0.5
 """Read-backs this close are the ordered cap (drivers round to whole watts)."""
+REMEMBERED = 8
+"""Orders of a device that may still be under way together."""
 OVER_CAP = 1.05
 """Draw above this multiple of a cap for a while shows that the cap is not in force."""
 
@@ -35,6 +38,7 @@ class CapBook:
         """The highest cap that may be in force."""
         self.ordered_w: Floats = np.full(fleet.size, np.nan)
         self._read_w: Floats = np.full(fleet.size, np.nan)
+        self._sent_w: Floats = np.full((REMEMBERED, fleet.size), np.nan)
         self.silent: Bools = np.ones(fleet.size, dtype=np.bool_)
         self.late: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self.defiant: Bools = np.zeros(fleet.size, dtype=np.bool_)
@@ -98,11 +102,36 @@ class CapBook:
         """Note new caps and return them as they are to be sent."""
         known = np.where(np.isnan(self.ordered_w), self._fleet.floor_w, self.ordered_w)
         changed = np.abs(cap_w - known) > SAME_W
-        # Were it the cap read last, its read-back could not tell "done" from "not yet".
-        alike = changed & (np.abs(cap_w - self._read_w) <= 2 * SAME_W)
-        beside_w = self._read_w - 4 * SAME_W
-        beside_w = np.where(beside_w < self._fleet.floor_w, self._read_w + 4 * SAME_W, beside_w)
-        sent_w = np.where(changed, np.where(alike, beside_w, cap_w), known)
+        sent_w = np.where(changed, cap_w, known)
+        rows = np.flatnonzero(changed)
+        sent_w[rows] = self._unlike(cap_w[rows], known[rows], rows)
+        news = sent_w != known
+        older_w = np.vstack((self._sent_w[1:], sent_w))
+        self._sent_w = np.where(news, older_w, self._sent_w)
         self.held_w = np.maximum(self.held_w, sent_w)
         self.ordered_w = sent_w
         return sent_w.copy()
+
+    def _unlike(self, cap_w: Floats, known: Floats, rows: Ints) -> Floats:
+        """Caps near `cap_w` (n,), unlike what was ordered or read lately; else those `known`.
+
+        Alike, their read-back could not tell "done" from "not yet". Lower ones come first; higher
+        ones, for devices at their floor, end at what was ordered before.
+        """
+        taken_w = np.vstack((self._sent_w, self._read_w))[:, rows]
+        floor_w = self._fleet.floor_w[rows]
+        unlike_w, open_ = known.copy(), np.ones(len(rows), dtype=np.bool_)
+        for step in _STEPS:
+            tried_w = cap_w + step * 2 * SAME_W
+            good = open_ & (tried_w >= floor_w) & ((step <= 0) | (tried_w <= known))
+            good &= ~(np.abs(tried_w - taken_w) <= 2 * SAME_W).any(axis=0)
+            unlike_w = np.where(good, tried_w, unlike_w)
+            open_ &= ~good
+            if not open_.any():
+                break
+        return unlike_w
+
+
+_FAR = 2 * (REMEMBERED + 2)
+_STEPS = (*range(0, -_FAR, -1), *range(1, _FAR))
+"""Each number taken rules out two steps around it, so that one of these is free."""

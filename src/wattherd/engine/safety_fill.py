@@ -28,15 +28,14 @@ def level(budget_w: float, low_w: Floats, high_w: Floats) -> float:
 
 
 def fill(fleet: Fleet, budget_w: Floats, low_w: Floats, high_w: Floats) -> Floats:
-    """Caps (N,) in [low, high] within the budgets (F + 1,) of feeds and site, as far as lows allow.
+    """Caps (N,) in [low, high] within the budgets (F + 1,) of all levels, as far as lows allow.
 
-    A device gets the lower of its feed's level and the site's, which keeps both budgets.
+    From the lowest levels up, each lets its devices have what the ones below granted, up to a level
+    of its own. What fits into nested budgets is a polymatroid, on which that is max-min fair and
+    leaves no watt that somebody could still have (Megiddo, 1974).
     """
-    site = level(float(budget_w[-1]), low_w, high_w)
-    levels = np.empty(fleet.feeds)
-    order = np.argsort(fleet.feed, kind="stable")
-    ends = np.searchsorted(fleet.feed[order], np.arange(fleet.feeds + 1))
-    for feed in range(fleet.feeds):
-        own = order[ends[feed] : ends[feed + 1]]
-        levels[feed] = level(float(budget_w[feed]), low_w[own], high_w[own])
-    return np.asarray(np.clip(np.minimum(levels, site)[fleet.feed], low_w, high_w))
+    given_w = np.maximum(high_w, low_w)
+    for number, rows in enumerate(fleet.rows):
+        height_w = level(float(budget_w[number]), low_w[rows], given_w[rows])
+        given_w[rows] = np.maximum(np.minimum(given_w[rows], height_w), low_w[rows])
+    return given_w

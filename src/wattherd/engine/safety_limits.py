@@ -34,7 +34,7 @@ class Allowance:
     ) -> Floats:
         """Watts (F + 1,) that caps may sum up to; `counted_w` (N,) is every device's worst case."""
         worst_w = self._fleet.levels(counted_w)
-        draw_w = _drawn(seen, worst_w)
+        draw_w = self._drawn(seen, counted_w)
         self._note_excess(draw_w - worst_w, limit_w, now_s, step_s)
         self._note_heat(draw_w, step_s)
         budget_w = limit_w * (1.0 - self._config.margin) - self._excess_w
@@ -52,8 +52,7 @@ class Allowance:
         still_hot = self.heat > self._config.cool
         self._cooling = (self.heat > self._config.hot) | (self._cooling & still_hot)
 
-
-def _drawn(seen: Seen, worst_w: Floats) -> Floats:
-    """What feeds and site draw by their meters, the worst case where a meter is not trusted."""
-    feed_w = np.where(np.isfinite(seen.feed_w), seen.feed_w, worst_w[:-1])
-    return np.append(feed_w, feed_w.sum())
+    def _drawn(self, seen: Seen, counted_w: Floats) -> Floats:
+        """What levels draw by their meters, the worst of what is below where none is trusted."""
+        fleet = self._fleet
+        return fleet.tree.filled_in(np.append(seen.feed_w, np.nan), fleet.own(counted_w))

@@ -73,9 +73,13 @@ class Meters:
             return np.asarray(np.nanmedian(self._last, axis=0))
 
     def _agreement(self, draw_w: Floats, feed_w: Floats) -> Bools:
-        """Whether each feed's meter is near the sum of its devices'; unknown devices excuse it."""
+        """Whether each feed's meter is near the sum of its devices'; unknown devices excuse it.
+
+        A feed that has no meter contradicts nobody.
+        """
         known = np.isfinite(draw_w)
         read_w = self._fleet.levels(np.where(known, draw_w, 0.0))[:-1]
         most_w = self._fleet.levels(np.where(known, draw_w, self._fleet.max_w))[:-1]
         slack_w = self._config.disagree * np.maximum(feed_w, read_w)
-        return np.asarray((feed_w >= read_w - slack_w) & (feed_w <= most_w + slack_w))
+        near = (feed_w >= read_w - slack_w) & (feed_w <= most_w + slack_w)
+        return np.asarray(near | ~self._fleet.read)

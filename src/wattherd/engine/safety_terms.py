@@ -1,7 +1,8 @@
 """What the safety loop is told and what it orders: arrays over devices and feeds.
 
-A device is whatever one cap acts on (a node, a GPU). N devices hang on F feeds below one site;
-every feed and the site has a limit and a breaker. NaN stands for "no answer" in every reading.
+A device is whatever one cap acts on (a node, a GPU). N devices hang on F feeds below one site, and
+feeds may hang on feeds (racks on a row); every feed and the site has a limit and a breaker. NaN
+stands for "no answer" in every reading.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.engine.safety_levels import Levels
 from wattherd.errors import UserError
 
 Floats = NDArray[np.float64]
@@ -42,7 +44,9 @@ class Fleet:
     """The devices: whose feed, and between which caps.
 
     `floor_w` is the lowest cap and where a lapsed lease ends; `max_w` what a device may draw
-    uncapped and where a reboot leaves its cap. All arrays (N,), `feed` counts from 0.
+    uncapped and where a reboot leaves its cap. All arrays (N,), `feed` counts from 0. `above` (F,)
+    is the feed or the site (F) that each feed hangs on, lower ones first; the site if left out.
+    `metered` (F,) says which feeds have a meter; all if left out.
 
     Raises:
         UserError: a floor above its maximum, or a feed that no breaker belongs to.
@@ -52,6 +56,11 @@ class Fleet:
     floor_w: Floats
     max_w: Floats
     breaker: Breaker
+    above: Ints | None = None
+    metered: Bools | None = None
+    tree: Levels = field(init=False, compare=False)
+    rows: tuple[Ints, ...] = field(init=False, compare=False)
+    """The devices below every level."""
 
     def __post_init__(self) -> None:
         """Refuse fleets on which no cap is legal."""
@@ -59,8 +68,14 @@ class Fleet:
             raise UserError(
                 "a device's lowest cap is negative or above its highest", field="floor_w"
             )
-        if np.any(self.feed < 0) or np.any(self.feed >= self.feeds):
+        if np.any(self.feed < 0) or np.any(self.feed > self.feeds - (self.feeds > 0)):
             raise UserError("a device hangs on an unknown feed", field="feed")
+        flat = np.full(self.feeds, self.feeds)
+        tree = Levels(flat if self.above is None else self.above)
+        if tree.count != self.feeds + 1:
+            raise UserError("needs one entry for every feed", field="above")
+        object.__setattr__(self, "tree", tree)
+        object.__setattr__(self, "rows", _rows_below(self.feed, tree))
 
     @property
     def size(self) -> int:
@@ -72,10 +87,42 @@ class Fleet:
         """How many feeds there are."""
         return len(self.breaker.rated_w) - 1
 
+    @property
+    def read(self) -> Bools:
+        """Which feeds (F,) have a meter."""
+        return np.ones(self.feeds, dtype=np.bool_) if self.metered is None else self.metered
+
+    def own(self, watts: Floats) -> Floats:
+        """Sums (F + 1,) of `watts` (N,) over the devices that hang on each level itself."""
+        sums = np.bincount(self.feed, weights=watts, minlength=self.feeds + 1)
+        return sums.astype(np.float64, copy=False)
+
     def levels(self, watts: Floats) -> Floats:
         """Sums (F + 1,) of `watts` (N,) by feed and, last, for the site."""
-        sums = np.bincount(self.feed, weights=watts, minlength=self.feeds)
-        return np.append(sums, sums.sum())
+        return self.tree.sums(self.own(watts))
+
+    def least(self, values: Floats) -> Floats:
+        """For each device (N,) the lowest of `values` (F + 1,) on its way to the site."""
+        return self.tree.least(values)[self.feed]
+
+    def any_above(self, marked: Bools) -> Bools:
+        """The devices (N,) with a level above them that is `marked` (F + 1,)."""
+        return self.tree.any_above(marked)[self.feed]
+
+    def below(self, number: int) -> Bools:
+        """The devices (N,) below a level."""
+        found = np.zeros(self.size, dtype=np.bool_)
+        found[self.rows[number]] = True
+        return found
+
+
+def _rows_below(feed: Ints, tree: Levels) -> tuple[Ints, ...]:
+    order = np.argsort(feed, kind="stable")
+    ends = np.searchsorted(feed[order], np.arange(tree.count + 1))
+    parts = [[order[ends[number] : ends[number + 1]]] for number in range(tree.count)]
+    for number, upper in enumerate(tree.above.tolist()):
+        parts[upper].extend(parts[number])
+    return tuple(np.concatenate(own) for own in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

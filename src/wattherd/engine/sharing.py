@@ -57,10 +57,20 @@ class SharedDevices:
 
     def held_rise_mw(self, job_id: str) -> int:
         """By how much the draw above idle would fall without a job."""
-        return sum(
-            max(self._jobs_mw[device][job_id] - self._others_mw(job_id, device), 0)
-            for device in self._devices.get(job_id, ())
-        )
+        return sum(self.fall_mw(job_id, device) for device in self._devices.get(job_id, ()))
+
+    def fall_mw(self, job_id: str, device: Device) -> int:
+        """By how much the draw of one of its devices would fall without a job."""
+        return max(self._jobs_mw[device][job_id] - self._others_mw(job_id, device), 0)
+
+    def above_idle_of(self, device: Device) -> int:
+        """What one device draws beyond idling; 0 where it is not shared."""
+        idle_mw, jobs = self._idle_mw[device[0]], self._jobs_mw.get(device, {})
+        return max([idle_mw, *jobs.values()]) - idle_mw
+
+    def devices(self, job_id: str) -> list[Device]:
+        """The shared devices of a job."""
+        return self._devices.get(job_id, [])
 
     def put(self, job_id: str, devices: list[Device], mw: int) -> None:
         """Book a job's parts, instead of what it had."""

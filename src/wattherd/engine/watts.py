@@ -8,9 +8,12 @@ not depend on order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.asking import Asking, whole_watts
@@ -35,6 +38,7 @@ def prior(spec: JobSpec, gpu_model: str) -> PowerCurve:
 
 @cache
 def _prior_of(gpu_model: str) -> PowerCurve:
+    """The curve assumed for any job on a GPU model."""
     return prior_curve(GPUS[gpu_model])
 
 
@@ -78,8 +82,17 @@ class Watts:
         self._due = False
         """Whether the plan or the budget changed since the watts were shared out."""
 
-    def set_budget(self, budget_w: float | None, jobs: Iterable[JobRecord]) -> None:
-        """A new budget for the plan of `jobs`; None lifts it."""
+    @property
+    def limited(self) -> bool:
+        """Whether any budget holds."""
+        return self.budget_w is not None
+
+    def set_budget(
+        self, budget_w: float | None, jobs: Iterable[JobRecord], domain: str = ""
+    ) -> None:
+        """A new budget for the plan of `jobs`; None lifts it. Only trees have other domains."""
+        if domain:
+            return
         self.budget_w = budget_w
         self._planned, self._needs_mw, self._planned_idle_mw, self._due = {}, 0, 0, True
         self._asking = Asking()
@@ -89,7 +102,7 @@ class Watts:
 
     def plan(self, job: JobRecord) -> None:
         """Book anew what the plan gives a job; nothing needs to be booked without a budget."""
-        if self.budget_w is None:
+        if not self.limited:
             return
         before = self._planned.pop(job.id, None)
         if before is not None:
@@ -152,6 +165,26 @@ class Watts:
             return None
         shared_mw = self._plan_sharing.above_idle_mw
         return _mw(self.budget_w) - self._base_mw - self._needs_mw - shared_mw
+
+    def powered(self, gpus: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+        """Of free `gpus` (N,) those that a power tree could carry at their floors, all at once.
+
+        Where these are fewer than `least` it is all of them: the guard will say what they lack.
+        """
+        del least
+        return gpus
+
+    def refused(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], now_s: float
+    ) -> Reason | None:
+        """Why a domain of a power tree could not carry a job there beside the plan's others."""
+        del job, allocations, now_s
+        return None
+
+    def overloaded(self, job: JobRecord | None = None) -> bool:
+        """Whether the plan's least needs are too much for a domain (one that feeds `job`)."""
+        del job
+        return False
 
     def refusal(self, need_mw: int, room_mw: int, now_s: float) -> Reason:
         """Why a job must wait for watts."""
@@ -250,9 +283,10 @@ class Watts:
         asking = [job for job, one in zip(planned, booked, strict=True) if one.ask.devices]
         asks = [one.ask for one in booked if one.ask.devices]
         watts = budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
+        shares = self._shares(asking, asks, watts)
         caps_w = {
             job.id: whole_watts(cap_w, ask.curve.floor_w)
-            for job, ask, cap_w in zip(asking, asks, self.policy.share(asks, watts), strict=True)
+            for job, ask, cap_w in zip(asking, asks, shares, strict=True)
         }
         changed = []
         for job in planned:
@@ -262,6 +296,13 @@ class Watts:
                 job.wanted_cap_w = cap_w
                 changed.append(job)
         return changed
+
+    def _shares(
+        self, jobs: Sequence[JobRecord], asks: Sequence[Ask], watts: float
+    ) -> Sequence[float]:
+        """What the policy gives each of `jobs` (W per device)."""
+        del jobs
+        return self.policy.share(asks, watts)
 
     def _with_shared(self, job_id: str) -> _Planned:
         """What a job asks the power policy for: of shared devices those where it is the dearest."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from wattherd.errors import UserError
+from wattherd.units import show_joules
 
 
 class Count(StrEnum):
@@ -32,10 +33,13 @@ class Point:
 class JobCurve:
     """A job's measured points, in no particular order, on so many `devices`.
 
-    `domain` is the branch of the power tree that feeds it.
+    `domain` is the branch of the power tree that feeds it. While it runs its cap is never below
+    `floor_w`. With `energy_budget_j` it may draw so much for the `work` that remains, in units of
+    rate x seconds.
 
     Raises:
-        UserError: no point, or a number that is no measurement.
+        UserError: no point, a number that is no measurement, a budget for work that is not known,
+            or one that no cap at or above the floor keeps.
     """
 
     job: str
@@ -43,15 +47,66 @@ class JobCurve:
     weight: float = 1.0
     devices: int = 1
     domain: str = ""
+    priority: int = 0
+    floor_w: float = 0.0
+    work: float | None = None
+    energy_budget_j: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot have been measured."""
+        """Refuse what cannot have been measured, and what cannot be kept."""
         if not self.points:
             raise UserError("has no measured point", where=f"job {self.job}", field="points")
         for point in self.points:
             for name in ("cap_w", "power_w", "rate"):
                 self._check(name, getattr(point, name))
         self._check("weight", self.weight)
+        self._check_floor()
+        self._check_energy()
+
+    def _check_floor(self) -> None:
+        if not self._above_floor():
+            top_w = max(point.cap_w for point in self.points)
+            problem = f"{self.floor_w:g} W is above the highest measured cap, {top_w:g} W"
+            raise UserError(problem, where=f"job {self.job}", field="floor_w")
+
+    def _check_energy(self) -> None:
+        if self.energy_budget_j is None:
+            return
+        self._check("energy_budget_j", self.energy_budget_j)
+        if self.work is None:
+            hint = "add the column work"
+            problem = "is a budget for work that is not known"
+            raise UserError(problem, where=f"job {self.job}", field="energy_budget_j", hint=hint)
+        self._check("work", self.work)
+        if not self.allowed:
+            best = min(self._above_floor(), key=self._energy_of)
+            raise UserError(
+                f"{show_joules(self.energy_budget_j)} do not last: the {self.work:g} units of work "
+                f"left need {show_joules(self._energy_of(best))} under the thriftiest cap, "
+                f"{best.cap_w:g} W",
+                where=f"job {self.job}",
+                field="energy_budget_j",
+                hint="raise the budget or shorten the job",
+            )
+
+    def _above_floor(self) -> list[Point]:
+        return [point for point in self.points if point.cap_w >= self.floor_w]
+
+    def _energy_of(self, point: Point) -> float:
+        return point.power_w * (self.work or 0.0) / point.rate
+
+    def energy_j(self, point: Point) -> float | None:
+        """What the remaining work takes at a point, None where it is not known."""
+        return None if self.work is None else self._energy_of(point)
+
+    @property
+    def allowed(self) -> list[Point]:
+        """Points at or above the floor at which the remaining work keeps its energy budget.
+
+        The draw counts that was measured, whatever is counted against power budgets.
+        """
+        most_j = math.inf if self.energy_budget_j is None else self.energy_budget_j
+        return [point for point in self._above_floor() if self._energy_of(point) <= most_j]
 
     def _check(self, name: str, value: float) -> None:
         if not (math.isfinite(value) and value > 0):
@@ -70,14 +125,14 @@ class JobCurve:
         return point.power_w if count is Count.DRAW else point.cap_w * self.devices
 
     def choices(self, count: Count, *, paused_w: float | None = None) -> tuple[Choice, ...]:
-        """Points that no other beats in both watts and rate, by watts.
+        """Allowed points that no other beats in both watts and rate, by watts.
 
         Their value is weight x rate / best rate. `paused_w` adds a pause that draws as much and is
         worth nothing.
         """
         best = self.best_rate
         found = [] if paused_w is None else [Choice(paused_w, 0.0, None)]
-        by_watts = sorted(self.points, key=lambda p: (self.watts(p, count), -p.rate, p.cap_w))
+        by_watts = sorted(self.allowed, key=lambda p: (self.watts(p, count), -p.rate, p.cap_w))
         for point in by_watts:
             value = self.weight * point.rate / best
             watts = self.watts(point, count)

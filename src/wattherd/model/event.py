@@ -143,9 +143,13 @@ class QueueStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetChanged(Event):
-    """The site may draw this much from now on; None lifts the budget."""
+    """A domain of the power tree may draw this much from now on; None lifts the budget.
+
+    Without a `domain` it is the site's.
+    """
 
     budget_w: float | None
+    domain: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

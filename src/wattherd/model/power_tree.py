@@ -1,25 +1,42 @@
 """The power tree: who feeds whom, and how many watts each branch may carry.
 
-Site > feed > row > rack > node > device. A budget of None means that the branch itself sets no
-limit (its ancestors still do).
+Site > feed > row > rack > node. A budget of None means that the branch itself sets no limit (its
+ancestors still do). Watts of a domain are counted at its input: what is below it, and its losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from wattherd.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStep:
+    """From `at_s` on a domain may carry `budget_w`; whether that is known beforehand."""
+
+    at_s: float
+    budget_w: float
+    announced: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerDomain:
-    """One branch of the tree; `loss` is the share of its input lost on the way down (0 to 1)."""
+    """One branch of the tree; `loss` is the share of its input lost on the way down (0 to 1).
+
+    `level` is what people call its kind (row, rack), `nodes` are the cluster's nodes that it feeds
+    directly. `budget_w` holds from the beginning, `steps` change it later, in order of time.
+    """
 
     name: str
     parent: str | None = None
     budget_w: float | None = None
     loss: float = 0.0
+    level: str = ""
+    nodes: tuple[str, ...] = ()
+    steps: tuple[BudgetStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +44,8 @@ class PowerTree:
     """Domains by name.
 
     Raises:
-        UserError: no or several roots, an unknown parent, a cycle, a negative budget, or a loss
-            outside [0, 1).
+        UserError: no or several roots, an unknown parent, a cycle, a negative budget, steps that
+            do not ascend, a loss outside [0, 1), or a node fed by two domains.
     """
 
     domains: tuple[PowerDomain, ...]
@@ -45,16 +62,38 @@ class PowerTree:
             raise UserError(f"a power tree has one root, this one has {len(roots)}: {roots}")
         for domain in self.domains:
             self._check(domain)
+        self._check_nodes()
 
     def _check(self, domain: PowerDomain) -> None:
-        if domain.budget_w is not None and not domain.budget_w >= 0:
-            raise UserError(f"negative budget {domain.budget_w} W", where=domain.name)
+        for budget_w in (domain.budget_w, *(step.budget_w for step in domain.steps)):
+            if budget_w is not None and not budget_w >= 0:
+                raise UserError(f"negative budget {budget_w} W", where=domain.name)
+        if any(later.at_s <= sooner.at_s for sooner, later in pairwise(domain.steps)):
+            raise UserError("times of the budget do not ascend", where=domain.name, field="budget")
         if not 0 <= domain.loss < 1:
             raise UserError(f"loss {domain.loss} is outside 0 to 1", where=domain.name)
         steps = 0
         for steps, _ in enumerate(self.path_to_root(domain.name)):
             if steps > len(self.domains):
                 raise UserError("the domain is its own ancestor", where=domain.name)
+
+    def _check_nodes(self) -> None:
+        fed: dict[str, str] = {}
+        for domain in self.domains:
+            for node in domain.nodes:
+                if node in fed:
+                    problem = f"node {node!r} is fed by {fed[node]} as well"
+                    raise UserError(problem, where=domain.name, field="nodes")
+                fed[node] = domain.name
+
+    @property
+    def root(self) -> PowerDomain:
+        """The site."""
+        return next(one for one in self.domains if one.parent is None)
+
+    def depth(self, name: str) -> int:
+        """Domains above this one."""
+        return sum(1 for _ in self.path_to_root(name)) - 1
 
     def path_to_root(self, name: str) -> Iterator[PowerDomain]:
         """The domain and its ancestors, the root last."""

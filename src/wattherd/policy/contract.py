@@ -151,8 +151,12 @@ class View(Protocol):
 class Draft(Protocol):
     """The plan in the making."""
 
-    def free_gpus(self) -> NDArray[np.int64]:
-        """Wholly free GPUs of each usable node (N,) under the plan so far."""
+    def free_gpus(self, least: int = 1) -> NDArray[np.int64]:
+        """Wholly free GPUs of each usable node (N,) under the plan so far.
+
+        Under a power tree those that can run at their floors; all, where these are fewer than
+        `least`, so that the guard can say which domain has too few watts.
+        """
         ...
 
     def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:

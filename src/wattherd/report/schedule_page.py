@@ -13,7 +13,13 @@ from wattherd.report.charts import Chart
 from wattherd.report.figure import figure
 from wattherd.report.schedule_charts import policy_charts, sim_charts
 from wattherd.report.schedule_runs import SimRun
-from wattherd.report.schedule_table import COLUMNS, sim_findings, table_rows
+from wattherd.report.schedule_table import (
+    COLUMNS,
+    LEVEL_HEADS,
+    level_rows,
+    sim_findings,
+    table_rows,
+)
 
 
 def series_count(found: SimRun) -> int:
@@ -52,6 +58,8 @@ def render_sim(found: SimRun) -> str:
         figures=figures,
         cells=table_rows(figures),
         findings=sim_findings(figures),
+        level_heads=LEVEL_HEADS,
+        levels=level_rows(figures),
         shared=[figure(chart, f"all-{chart.key}") for chart in sim_charts(found, numbers)],
         policies=[
             (run.policy, [figure(chart, f"p{at}-{chart.key}") for chart in charts])

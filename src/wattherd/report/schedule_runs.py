@@ -31,6 +31,20 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LevelFigures:
+    """What all domains of one level of the power tree carried; uses are of their budgets."""
+
+    level: str
+    domains: Count
+    budgets: Count
+    over_budget_s: Finite
+    worst_w: Finite
+    worst_domain: str = ""
+    mean_use_pct: Finite | None = None
+    peak_use_pct: Finite | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """One policy's row of `sim.json`."""
 
@@ -49,6 +63,7 @@ class Figures:
     over_budget_s: Finite
     rejected: Count = 0
     cpu_s: Finite | None = None
+    levels: tuple[LevelFigures, ...] = ()
 
     @property
     def all_energy_j(self) -> float:

@@ -9,7 +9,7 @@ from wattherd.report.schedule_pareto import front
 from wattherd.report.schedule_runs import Figures
 from wattherd.report.svg import tick_label
 from wattherd.report.table import NONE, Cell
-from wattherd.units import show_seconds
+from wattherd.units import show_seconds, show_watts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,28 @@ def table_rows(shown: Sequence[Figures]) -> list[list[Cell]]:
     return [
         [_cell(one, column, mark) for column, mark in zip(COLUMNS, best, strict=True)]
         for one in shown
+    ]
+
+
+LEVEL_HEADS = ("policy", "level", "domains", "with a budget", "above it", "worst", "mean use",
+               "peak use")  # fmt: skip
+
+
+def level_rows(shown: Sequence[Figures]) -> list[tuple[str, ...]]:
+    """By `LEVEL_HEADS`, a row per policy and level of the power tree."""
+    return [
+        (
+            one.policy,
+            level.level,
+            _count(level.domains),
+            _count(level.budgets),
+            show_seconds(level.over_budget_s),
+            f"{show_watts(level.worst_w)} at {level.worst_domain}" if level.worst_w else NONE,
+            NONE if level.mean_use_pct is None else f"{level.mean_use_pct:.1f} %",
+            NONE if level.peak_use_pct is None else f"{level.peak_use_pct:.1f} %",
+        )
+        for one in shown
+        for level in one.levels
     ]
 
 

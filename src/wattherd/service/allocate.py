@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import Choice, Count, JobCurve
 from wattherd.model.power_tree import PowerTree
-from wattherd.policy.power.allocation import Limits, bound, one_budget, tree_limits
-from wattherd.policy.power.rules import RULES, Chosen, Question
+from wattherd.policy.power.allocation import Allocator, Limits, one_budget, tree_limits
+from wattherd.policy.power.market import equilibrium
+from wattherd.policy.power.rules import PAUSING, RULES, Chosen, Question
 from wattherd.spelling import hint_for
 
 SCHEMA = "wattherd.allocate/1"
-MILP = "milp"
+ORACLES = ("lp", "milp")
+Rule = Callable[[Question], Chosen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +48,6 @@ class Terms:
 
 def _at_most(tree: PowerTree, root: str, budget_w: float) -> PowerTree:
     """The tree with no more than `budget_w` at its root."""
-    from dataclasses import replace
-
     return PowerTree(
         tuple(
             replace(one, budget_w=budget_w if one.budget_w is None else min(one.budget_w, budget_w))
@@ -55,18 +58,18 @@ def _at_most(tree: PowerTree, root: str, budget_w: float) -> PowerTree:
     )
 
 
-def rule(name: str) -> Any:
+def rule(name: str) -> Rule:
     """A way to choose, by name.
 
     Raises:
         UserError: no such name.
     """
-    if name == MILP:
-        from wattherd.service.allocate_milp import exact
+    if name in ORACLES:
+        from wattherd.service.allocate_milp import exact, relaxed
 
-        return exact
+        return exact if name == "milp" else relaxed
     if name not in RULES:
-        hint = hint_for(name, [*RULES, MILP])
+        hint = hint_for(name, [*RULES, *ORACLES])
         raise UserError(f"unknown policy {name!r}", field="--policy", hint=hint)
     return RULES[name]
 
@@ -77,29 +80,80 @@ def allocation(curves: Sequence[JobCurve], terms: Terms, policy: str) -> dict[st
     Raises:
         UserError: the budget does not hold the least of all jobs, or a name is unknown.
     """
-    choices = [curve.choices(terms.count, paused_w=terms.paused_w) for curve in curves]
-    question = Question(curves=curves, choices=choices, limits=terms.limits(curves))
-    most = bound(choices, question.limits)
-    chosen: Chosen = rule(policy)(question)
+    choose = rule(policy)
+    question = asked(curves, terms, pausing=policy in PAUSING)
+    chosen = choose(question)
     weight = sum(curve.weight for curve in curves)
-    taken = [one[at] for one, at in zip(choices, chosen, strict=True)]
-    return {
+    taken = [one[at] for one, at in zip(question.choices, chosen, strict=True)]
+    document = {
         "schema": SCHEMA,
         "policy": policy,
         "count": str(terms.count),
         "budget_w": terms.budget_w,
-        "total_w": sum(one.watts for one in taken),
-        "objective": sum(one.value for one in taken) / weight,
-        "bound": most / weight,
+        "total_w": math.fsum(one.watts for one in taken),
+        "objective": math.fsum(one.value for one in taken) / weight,
+        **_optimum(question, weight),
         "jobs": [_job(curve, one) for curve, one in zip(curves, taken, strict=True)],
+    }
+    if policy == "nash":
+        document["market"] = _market(question, taken)
+    return document
+
+
+def asked(curves: Sequence[JobCurve], terms: Terms, *, pausing: bool = False) -> Question:
+    """What is to be allocated; `pausing` allows it at no watts where the terms do not."""
+    paused_w = 0.0 if pausing and terms.paused_w is None else terms.paused_w
+    choices = [curve.choices(terms.count, paused_w=paused_w) for curve in curves]
+    return Question(curves=curves, choices=choices, limits=terms.limits(curves))
+
+
+def _optimum(question: Question, weight: float) -> dict[str, Any]:
+    """What fractions of choices could reach, and what one more watt of each budget would add."""
+    allocator = Allocator(question.menu, question.limits)
+    filling, room_w = allocator.filling, question.limits.room_w
+    most = filling.value(filling.served(filling.room(room_w)))
+    prices = allocator.prices(room_w) / weight
+    return {"bound": most / weight, "prices_per_w": _by_domain(question.limits, prices)}
+
+
+def _by_domain(limits: Limits, prices: np.ndarray) -> dict[str, float]:
+    return dict(zip(limits.names, prices.tolist(), strict=True))
+
+
+def _market(question: Question, taken: Sequence[Choice]) -> dict[str, Any]:
+    """The market in which caps between measured ones are reached by spending time at both."""
+    weight = question.weight
+    found = equilibrium(question.menu, question.limits, weight)
+    rates = np.array([one.value for one in taken]) / weight
+    return {
+        "geometric_mean": math.exp(float(weight @ np.log(rates)) / weight.sum()),
+        "bound": math.exp(found.welfare),
+        "prices_per_w": _by_domain(question.limits, found.price),
+        "jobs": [
+            {
+                "job": curve.job,
+                "power_w": watts,
+                "relative_rate": rate,
+                "price_per_w": price,
+                "paid": price * watts,
+            }
+            for curve, watts, rate, price in zip(
+                question.curves,
+                found.watts.tolist(),
+                found.rate.tolist(),
+                found.job_price.tolist(),
+                strict=True,
+            )
+        ],
     }
 
 
 def _job(curve: JobCurve, taken: Choice) -> dict[str, Any]:
     point = taken.point
-    return {
+    row = {
         "job": curve.job,
         "weight": curve.weight,
+        "priority": curve.priority,
         "domain": curve.domain or None,
         "cap_w": point.cap_w if point else None,
         "power_w": point.power_w if point else taken.watts,
@@ -107,3 +161,7 @@ def _job(curve: JobCurve, taken: Choice) -> dict[str, Any]:
         "relative_rate": taken.value / curve.weight,
         "paused": point is None,
     }
+    if curve.work is not None:
+        row["energy_j"] = curve.energy_j(point) if point else None
+        row["energy_budget_j"] = curve.energy_budget_j
+    return row

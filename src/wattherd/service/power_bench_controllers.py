@@ -41,8 +41,7 @@ class Static:
     def cycle(self, readings: Readings, limit_w: Floats) -> Orders:  # noqa: ARG002
         """Divide the limits; nothing is read."""
         count = self.fleet.levels(np.ones(self.fleet.size))
-        each_w = limit_w / (self.share * count)
-        cap_w = np.minimum(each_w[:-1][self.fleet.feed], each_w[-1])
+        cap_w = self.fleet.least(limit_w / (self.share * np.maximum(count, 1)))
         self._cap_w = np.clip(cap_w, self.fleet.floor_w, self.fleet.max_w)
         return _orders(self._cap_w)
 

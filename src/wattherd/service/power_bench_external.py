@@ -44,6 +44,7 @@ class External:
             {
                 "kind": "fleet",
                 "feed": fleet.feed.tolist(),
+                "above": fleet.tree.above.tolist(),
                 "floor_w": fleet.floor_w.tolist(),
                 "max_w": fleet.max_w.tolist(),
                 "rated_w": breaker.rated_w.tolist(),

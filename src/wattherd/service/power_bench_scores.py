@@ -145,29 +145,27 @@ def oracle_draw(scenario: Scenario) -> Floats:
     device of span d gets x = (price * d^a)^(-1 / (1 - a)), at most d; the price is found by
     bisection, for each feed and for the site.
     """
-    idle_w, feed = scenario.room.idle_w, scenario.room.fleet.feed
-    span_w = np.maximum(scenario.demand_w - idle_w, 1.0)
-    given_w = np.zeros_like(span_w)
-    limit_w = scenario.limit_w
-    for number in range(scenario.room.fleet.feeds):
-        own = feed == number
-        left_w = limit_w[:, number] - idle_w[own].sum()
-        given_w[:, own] = _priced(span_w[:, own], left_w)
-    site_w = _priced(span_w, limit_w[:, -1] - idle_w.sum())
-    # Both are upper bounds of what a device may get; the lower one keeps every limit.
-    return np.asarray(idle_w + np.minimum(given_w, site_w))
+    idle_w, fleet = scenario.room.idle_w, scenario.room.fleet
+    given_w = np.maximum(scenario.demand_w - idle_w, 1.0)
+    span_w = given_w.copy()
+    # From the lowest levels up, each bounded by what those below it let through: the condition of
+    # optimality holds at every one of them, because what fits into a tree is a polymatroid.
+    for number, rows in enumerate(fleet.rows):
+        left_w = scenario.limit_w[:, number] - idle_w[rows].sum()
+        given_w[:, rows] = _priced(span_w[:, rows], given_w[:, rows], left_w)
+    return np.asarray(idle_w + given_w)
 
 
-def _priced(span_w: Floats, left_w: Floats) -> Floats:
-    """Draw above idle (T, n) of most progress within `left_w` (T,)."""
+def _priced(span_w: Floats, most_w: Floats, left_w: Floats) -> Floats:
+    """Draw above idle (T, n), at most `most_w`, of most progress within `left_w` (T,)."""
     power = 1.0 / (1.0 - RATE_EXPONENT)
     weight = span_w ** (-RATE_EXPONENT * power)
     low, high = np.zeros(len(span_w)), np.full(len(span_w), (span_w / weight).max())
     for _ in range(60):
         scale = 0.5 * (low + high)
-        fits = np.minimum(scale[:, None] * weight, span_w).sum(axis=1) <= left_w
+        fits = np.minimum(scale[:, None] * weight, most_w).sum(axis=1) <= left_w
         low, high = np.where(fits, scale, low), np.where(fits, high, scale)
-    return np.asarray(np.minimum(low[:, None] * weight, span_w))
+    return np.asarray(np.minimum(low[:, None] * weight, most_w))
 
 
 def jain(shares: Floats) -> float:

@@ -13,10 +13,12 @@ from wattherd.estimate.application import Application
 from wattherd.estimate.work import by_application
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
+from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
+from wattherd.runtime.sim.branch_meter import BranchMeter
 from wattherd.runtime.sim.collector import Collector, Outcome
 from wattherd.runtime.sim.levels import Levels
 from wattherd.runtime.sim.machines import SwitchTimes
@@ -26,8 +28,9 @@ from wattherd.runtime.sim.stretches import Stretches
 from wattherd.runtime.sim.usage import UsageMeter
 from wattherd.runtime.sim.world import Recording, Watcher, World
 from wattherd.service.given import Given, Scheduler
+from wattherd.service.power_tree import budget_events
 from wattherd.service.presets import Preset
-from wattherd.service.schedule_summary import summary
+from wattherd.service.schedule_summary import level_rows, summary
 from wattherd.spelling import hint_for
 
 POWER_POLICIES: dict[str, Callable[[], PowerPolicy]] = {
@@ -53,15 +56,17 @@ def power_policy(name: str) -> PowerPolicy:
 class Setting:
     """What all policies of one comparison share.
 
-    `faults` are events beside submissions and the budget: lost nodes, stopped queues. Nodes sleep
-    where there is a `sleep` policy; `switch` says what that takes. Nothing is simulated beyond
-    `until_s`. `record` keeps every event and command, `history` what was in use when.
+    `tree` holds budgets below the site's. `faults` are events beside submissions and budgets: lost
+    nodes, stopped queues. Nodes sleep where there is a `sleep` policy; `switch` says what that
+    takes. Nothing is simulated beyond `until_s`. `record` keeps every event and command, `history`
+    what was in use when.
     """
 
     preset: Preset
     given: Given
     budget: Budget = ()
     power: str = "water-filling"
+    tree: PowerTree | None = None
     faults: tuple[Event, ...] = ()
     sleep: SleepPolicy | None = None
     switch: SwitchTimes = field(default_factory=SwitchTimes)
@@ -94,6 +99,8 @@ def simulate(setting: Setting, policy: str) -> Result:
     collector, usage = Collector(core), UsageMeter(core, given.jobs.specs)
     levels, stretches = Levels(core, meter), Stretches(core)
     watchers: list[Watcher] = [meter, collector, usage]
+    branches = None if core.tree is None else BranchMeter(core, core.tree)
+    watchers += [branches] if branches else []
     if setting.history:
         watchers += [levels, stretches]
     world = World(
@@ -110,6 +117,7 @@ def simulate(setting: Setting, policy: str) -> Result:
     cpu_s = time.process_time() - began
     outcomes = list(collector.outcomes.values())
     row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
+    row |= level_rows(branches.levels()) if branches else {}
     return Result(
         policy=policy,
         row=row,
@@ -139,6 +147,7 @@ def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:
         power=power_policy(setting.power),
         curve_of=setting.given.curve_of,
         sleep=setting.sleep,
+        tree=setting.tree,
     )
 
 
@@ -149,7 +158,7 @@ def _events(setting: Setting, scheduler: Scheduler) -> list[Event]:
     jobs = setting.given.jobs
     specs = [_as_taken(spec, scheduler, jobs.applications) for spec in jobs.specs]
     submitted = (JobSubmitted(at_s=spec.submit_s, job=spec) for spec in specs)
-    return [*budget, *setting.faults, *submitted]
+    return [*budget, *budget_events(setting.tree), *setting.faults, *submitted]
 
 
 def _as_taken(

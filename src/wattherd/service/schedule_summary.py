@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
+from wattherd.runtime.sim.branch_meter import LevelUse
 from wattherd.runtime.sim.collector import Outcome
 from wattherd.runtime.sim.meter import EnergyMeter
 from wattherd.runtime.sim.usage import UsageMeter
@@ -83,6 +85,15 @@ def summary(
         "over_budget_s": meter.over_budget_s,
         "over_budget_j": meter.over_budget_j,
         "cpu_s": round(cpu_s, 3),
+    }
+
+
+def level_rows(levels: Sequence[LevelUse]) -> dict[str, object]:
+    """What a power tree adds to the row; time above the site's budget counts losses too."""
+    return {
+        "over_budget_s": levels[0].over_budget_s,
+        "over_budget_j": levels[0].over_budget_j,
+        "levels": [asdict(one) for one in levels],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 from wattherd.catalog.gpus import GPUS
@@ -16,11 +15,13 @@ from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle
 from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.service.given import Cells, Given
+from wattherd.service.power_tree import power_tree
 from wattherd.service.presets import Preset, preset
 from wattherd.service.schedule import Budget, Setting, power_policy
 from wattherd.service.workloads import Jobs, read_workload
 from wattherd.spelling import hint_for
-from wattherd.units import seconds, watts
+from wattherd.units import seconds
+from wattherd.workload.budget_text import parse_steps
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.power_profiles import Profiles, built_in, read_profiles
 from wattherd.workload.scenario import Fault, QueueSpec, Scenario, SleepSpec, Time
@@ -54,6 +55,7 @@ def setting_of(
         given=given,
         budget=parse_budget(budget),
         power=power,
+        tree=power_tree(scenario.power_tree, cluster),
         faults=_faults(scenario.faults, cluster),
         sleep=_after_idle(scenario.sleep),
         switch=_switch(scenario.sleep),
@@ -68,19 +70,7 @@ def parse_budget(text: str | None) -> Budget:
     Raises:
         UserError: another form, or times that do not ascend.
     """
-    if not text:
-        return ()
-    steps = []
-    for part in text.split(","):
-        at, colon, power = part.rpartition(":")
-        steps.append(
-            (seconds(at, field="--budget") if colon else 0.0, watts(power, field="--budget"))
-        )
-    if any(later[0] <= sooner[0] for sooner, later in pairwise(steps)):
-        raise UserError(
-            "times of the budget do not ascend", field="--budget", hint="0:40kW,2h:30kW"
-        )
-    return tuple(steps)
+    return parse_steps(text, field="--budget") if text else ()
 
 
 def _seconds(time: Time, field: str) -> float:

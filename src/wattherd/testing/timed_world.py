@@ -111,9 +111,6 @@ class Story:
         world = World(self.core, plant or TimedPlant(), given, watchers=[self], record=False)
         world.run(until_s)
 
-    def before(self, event: Event) -> None:
-        """Nothing to note."""
-
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Note what the core said, and check it."""
         validate(self.core)

@@ -1,13 +1,13 @@
 """Measured power curves of jobs from CSV files: our own form, Zeus' and Emerald's.
 
-Ours has a row per point, `job, cap_w, power_w, rate`, and optionally `weight`, `devices`, `domain`
-(docs/reference/curves.md).
+Ours has a row per point, `job, cap_w, power_w, rate`, and optionally what belongs to the job as a
+whole (docs/reference/curves.md). Energy budgets may stand in a file of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from wattherd.errors import UserError
@@ -20,8 +20,11 @@ from wattherd.workload.table import Layout, rows
 NATIVE = Layout(
     kind="list of curves",
     required=("job", "cap_w", "power_w", "rate"),
-    optional=("weight", "devices", "domain"),
-)
+    optional=(
+        "weight", "devices", "domain", "priority", "floor_w", "work", "energy_budget_j",
+    ),
+)  # fmt: skip
+JOULES = Layout(kind="list of energy budgets", required=("job", "work", "energy_budget_j"))
 ZEUS = Layout(
     kind="Zeus summary",
     required=(
@@ -37,6 +40,19 @@ EMERALD = Layout(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What a row says of its job as a whole; `domain` and so on as in `JobCurve`."""
+
+    weight: float = 1.0
+    devices: int = 1
+    domain: str = ""
+    priority: int = 0
+    floor_w: float = 0.0
+    work: float | None = None
+    energy_budget_j: float | None = None
+
+
 @dataclass(slots=True)
 class _Row:
     """One point of a job as read."""
@@ -44,9 +60,7 @@ class _Row:
     job: str
     point: Point
     place: Place
-    weight: float = 1.0
-    devices: int = 1
-    domain: str = ""
+    whole: _Whole = _Whole()
 
 
 @dataclass(slots=True)
@@ -69,38 +83,57 @@ def read_curves(path: Path, kind: str = "native") -> tuple[JobCurve, ...]:
         if row.point.cap_w in job.points:
             problem = f"{row.point.cap_w:g} W of {row.job!r} appears twice"
             raise row.place.error("cap_w", problem, "one row per cap")
-        if (row.weight, row.devices, row.domain) != (
-            job.first.weight, job.first.devices, job.first.domain,
-        ):  # fmt: skip
-            problem = f"another weight, devices or domain than before for {row.job!r}"
+        if row.whole != job.first.whole:
+            problem = f"another weight, domain or the like than before for {row.job!r}"
             raise row.place.error("job", problem, "they belong to the job, not to the point")
         job.points[row.point.cap_w] = row.point
     if not jobs:
         raise UserError("holds no curve", where=str(path), hint="is this the right file?")
-    return tuple(
-        JobCurve(
-            job=name,
-            points=tuple(job.points.values()),
-            weight=job.first.weight,
-            devices=job.first.devices,
-            domain=job.first.domain,
+    return tuple(_curve(name, job) for name, job in jobs.items())
+
+
+def _curve(name: str, job: _Job) -> JobCurve:
+    whole = {one.name: getattr(job.first.whole, one.name) for one in fields(_Whole)}
+    return JobCurve(job=name, points=tuple(job.points.values()), **whole)
+
+
+def with_joules(curves: Sequence[JobCurve], path: Path) -> tuple[JobCurve, ...]:
+    """The curves with the energy budgets of a file, `job, work, energy_budget_j`.
+
+    Raises:
+        UserError: bad content, a job without a curve, or a budget that no cap keeps.
+    """
+    by_name = {curve.job: curve for curve in curves}
+    for line, cells in rows(path, JOULES):
+        job, work, most = (cell.strip() for cell in cells)
+        if job not in by_name:
+            hint = hint_for(job, by_name)
+            raise UserError(f"no curve of {job!r}", where=f"{path}:{line}", field="job", hint=hint)
+        by_name[job] = replace(
+            by_name[job],
+            work=_positive(path, line, "work", work),
+            energy_budget_j=_positive(path, line, "energy_budget_j", most),
         )
-        for name, job in jobs.items()
-    )
+    return tuple(by_name.values())
 
 
 def _native(path: Path) -> Iterator[_Row]:
     for line, cells in rows(path, NATIVE):
         place = Place(f"{path}:{line}")
-        job, cap, power, rate, weight, devices, domain = (cell.strip() for cell in cells)
-        yield _Row(
-            place.name("job", job),
-            _point(path, line, cap, power, rate),
-            place,
+        job, cap, power, rate, weight, devices, domain, priority, floor, work, most = (
+            cell.strip() for cell in cells
+        )
+        whole = _Whole(
             _positive(path, line, "weight", weight) if weight else 1.0,
             place.integer("devices", devices) if devices else 1,
             domain,
+            place.integer("priority", priority) if priority else 0,
+            _positive(path, line, "floor_w", floor) if floor else 0.0,
+            _positive(path, line, "work", work) if work else None,
+            _positive(path, line, "energy_budget_j", most) if most else None,
         )
+        point = _point(path, line, cap, power, rate)
+        yield _Row(place.name("job", job), point, place, whole)
 
 
 def _zeus(path: Path) -> Iterator[_Row]:
@@ -127,7 +160,7 @@ def _emerald(path: Path) -> Iterator[_Row]:
             total_w,
             _positive(path, line, "throughput", rate),
         )
-        yield _Row(job, point, Place(f"{path}:{line}"), devices=max(devices, 1))
+        yield _Row(job, point, Place(f"{path}:{line}"), _Whole(devices=max(devices, 1)))
 
 
 FORMATS: Mapping[str, Callable[[Path], Iterator[_Row]]] = {

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from os.path import expandvars
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from wattherd.errors import UserError
 from wattherd.spelling import nearest
+from wattherd.workload.tree_spec import DomainSpec
 
 Time = str | float
 """Seconds, or a text such as 90s, 15m, 2h30m."""
@@ -85,6 +86,16 @@ class SleepSpec(_Strict):
     boot_j: float = Field(default=0.0, ge=0, description="joules beyond the idle draw of booting")
 
 
+def _tree_form(value: object) -> str:
+    return "file" if isinstance(value, str) else "inline"
+
+
+TreeSpec = Annotated[
+    Annotated[str, Tag("file")] | Annotated[DomainSpec, Tag("inline")], Discriminator(_tree_form)
+]
+"""A power tree: the name of its file, or the tree itself."""
+
+
 class Scenario(_Strict):
     """What to simulate; `sim compare` runs every policy with every way of sharing every budget."""
 
@@ -99,6 +110,9 @@ class Scenario(_Strict):
     power: list[str] = Field(default=["water-filling"], min_length=1)
     budgets: list[str | None] = Field(
         default=[None], min_length=1, description="40kW, steps 0:40kW,2h:30kW, or null for none"
+    )
+    power_tree: TreeSpec | None = Field(
+        default=None, description="a tree file, or the tree itself: budgets of feeds, rows, racks"
     )
     seed: int = Field(default=1, ge=0)
     queues: QueueSpec | None = None
@@ -177,7 +191,8 @@ def _explained(problem: ValidationError, where: str) -> UserError:
     errors = problem.errors(include_url=False)
     # A field that is missing is often one that was misspelt.
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    field = ".".join(str(part) for part in first["loc"])
+    place = [part for part in first["loc"] if first["loc"][0] != "power_tree" or part != "inline"]
+    field = ".".join(str(part) for part in place)
     hint = ""
     if first["type"] == "extra_forbidden":
         known = _siblings(first["loc"])
@@ -193,6 +208,7 @@ _GROUPS: Mapping[str, type[BaseModel]] = {
     "cells": CellsSpec,
     "faults": Fault,
     "sleep": SleepSpec,
+    "power_tree": DomainSpec,
 }
 
 
@@ -213,12 +229,15 @@ def beside(scenario: Scenario, folder: Path) -> Scenario:
     found = jobs.model_copy(
         update={name: _expanded(path, folder) if path else None for name, path in paths.items()}
     )
-    return scenario.model_copy(update={"jobs": found})
+    changed: dict[str, Any] = {"jobs": found}
+    if isinstance(scenario.power_tree, str):
+        changed["power_tree"] = _expanded(scenario.power_tree, folder, "power_tree")
+    return scenario.model_copy(update=changed)
 
 
-def _expanded(text: str, folder: Path) -> str:
+def _expanded(text: str, folder: Path, field: str = "jobs") -> str:
     path = expandvars(text)
     if "$" in path:
         hint = "export it, or write the path"
-        raise UserError(f"{text!r} names a variable that is not set", field="jobs", hint=hint)
+        raise UserError(f"{text!r} names a variable that is not set", field=field, hint=hint)
     return str(folder / path)

@@ -12,24 +12,15 @@ children:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from wattherd.errors import UserError
-from wattherd.model.power_tree import PowerDomain, PowerTree
-from wattherd.units import watts
+from wattherd.model.power_tree import PowerTree
 from wattherd.workload.scenario import load
-
-
-class _Domain(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    name: str
-    budget: str | float | None = None
-    loss: float = 0.0
-    children: list[_Domain] = []
+from wattherd.workload.tree_spec import DomainSpec, tree_of
 
 
 def read_tree(path: Path) -> PowerTree:
@@ -40,19 +31,10 @@ def read_tree(path: Path) -> PowerTree:
     """
     document: dict[str, Any] = load(path)
     try:
-        root = _Domain.model_validate(document)
+        root = DomainSpec.model_validate(document)
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
-        hint = "fields: name, budget, loss, children"
+        hint = f"fields: {', '.join(DomainSpec.model_fields)}"
         raise UserError(str(first["msg"]).lower(), where=str(path), field=name, hint=hint) from None
-    return PowerTree(tuple(_walk(root, None)))
-
-
-def _walk(domain: _Domain, parent: str | None) -> Iterator[PowerDomain]:
-    budget_w = None
-    if domain.budget is not None:
-        budget_w = watts(str(domain.budget), field=f"{domain.name}.budget")
-    yield PowerDomain(name=domain.name, parent=parent, budget_w=budget_w, loss=domain.loss)
-    for child in domain.children:
-        yield from _walk(child, domain.name)
+    return tree_of(root, str(path))

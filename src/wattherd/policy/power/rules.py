@@ -1,161 +1,172 @@
-"""Ways to choose a measured point per job that are not the optimum: baselines, and other goals."""
+"""Ways to choose a measured point per job, by name: the optimum, fair ones, and baselines.
+
+All of them keep every budget of a tree, and every job between its floor and its highest point.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from wattherd.estimate.measured_curve import Choice, JobCurve
-from wattherd.policy.power.allocation import Limits, allocate
-from wattherd.policy.power.pieces import SLACK_W
+from wattherd.policy.power.allocation import Limits, best_rows
+from wattherd.policy.power.limits import SLACK_W
+from wattherd.policy.power.market import log_welfare_menu
+from wattherd.policy.power.max_min import leximin_rows
+from wattherd.policy.power.menu import Bools, Floats, Ints, Menu, menu_of
 
 Chosen = list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Jobs with their choices (ascending), and the budgets above them."""
+    """Jobs with their choices (ascending), and the budgets above them; `menu` holds them flat."""
 
     curves: Sequence[JobCurve]
     choices: Sequence[Sequence[Choice]]
     limits: Limits
+    menu: Menu = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Read the choices once."""
+        object.__setattr__(self, "menu", menu_of(self.choices))
+
+    @property
+    def weight(self) -> Floats:
+        """Weights of the jobs (J,)."""
+        return np.array([curve.weight for curve in self.curves], dtype=np.float64)
+
+    @property
+    def priority(self) -> Ints:
+        """Priorities of the jobs (J,), higher ones first."""
+        return np.array([curve.priority for curve in self.curves], dtype=np.int64)
+
+    def chosen(self, rows: Ints) -> Chosen:
+        """Rows of the menu as indices of choices."""
+        chosen: Chosen = np.subtract(rows, self.menu.least).tolist()
+        return chosen
 
 
 def fits(question: Question, chosen: Sequence[int]) -> bool:
     """Whether every domain holds what is below it."""
+    return _fits(question, question.menu.least + np.asarray(chosen, dtype=np.int64))
+
+
+def _fits(question: Question, rows: Ints) -> bool:
     limits = question.limits
-    watts = np.array([one[at].watts for one, at in zip(question.choices, chosen, strict=True)])
-    room = limits.room_w.copy()
-    for level in range(limits.path.shape[1]):
-        here = limits.path[:, level] >= 0
-        np.subtract.at(room, limits.path[here, level], (watts * limits.scale[:, level])[here])
-    return bool((room >= -SLACK_W).all())
+    return bool((limits.load_w(question.menu.watts[rows]) <= limits.room_w + SLACK_W).all())
 
 
 def water_filling(question: Question) -> Chosen:
     """The most of weight x relative rate."""
-    return allocate(question.choices, question.limits)
+    return question.chosen(best_rows(question.menu, question.limits))
 
 
 def uniform(question: Question) -> Chosen:
     """The highest cap that all jobs can have alike."""
-    caps = sorted({point.cap_w for curve in question.curves for point in curve.points})
-    return _last_that_fits(question, caps, _under_cap)
-
-
-def _under_cap(choices: Sequence[Choice], cap_w: float) -> int:
-    """The best choice whose cap is no higher; the least one where there is none."""
-    return max(
-        (
-            at
-            for at, one in enumerate(choices)
-            if one.point is not None and one.point.cap_w <= cap_w
-        ),
-        default=0,
+    menu = question.menu
+    # A pause has no cap and is always allowed: any cap is above it.
+    caps = np.array(
+        [one.point.cap_w if one.point else 0.0 for some in question.choices for one in some]
+    )
+    return _last_that_fits(
+        question, np.unique(caps).tolist(), lambda cap: menu.highest(caps <= cap)
     )
 
 
 def proportional(question: Question) -> Chosen:
     """To every job the same part of its range of watts."""
+    menu = question.menu
+    low_w = menu.watts[menu.least][menu.job]
+    range_w = menu.watts[menu.most][menu.job] - low_w
 
-    def at_part(choices: Sequence[Choice], part: float) -> int:
-        low_w, high_w = choices[0].watts, choices[-1].watts
-        return _at_most(choices, low_w + part * (high_w - low_w))
+    def at_part(part: float) -> Ints:
+        return menu.highest(menu.watts <= low_w + part * range_w + SLACK_W)
 
     return _last_that_fits(question, [step / 1000 for step in range(1001)], at_part)
 
 
-def _at_most(choices: Sequence[Choice], watts: float) -> int:
-    return max((at for at, one in enumerate(choices) if one.watts <= watts + SLACK_W), default=0)
-
-
 def _last_that_fits(
-    question: Question, levels: Sequence[float], at: Callable[[Sequence[Choice], float], int]
+    question: Question, levels: Sequence[float], at: Callable[[float], Ints]
 ) -> Chosen:
     """Choices at the highest level that fits (levels ascend); the least ones where none does."""
     low, high = 0, len(levels)
-    chosen = [0] * len(question.choices)
+    rows = question.menu.least
     while low < high:
         middle = (low + high) // 2
-        tried = [at(choices, levels[middle]) for choices in question.choices]
-        if fits(question, tried):
-            low, chosen = middle + 1, tried
+        tried = at(levels[middle])
+        if _fits(question, tried):
+            low, rows = middle + 1, tried
         else:
             high = middle
-    return chosen
+    return question.chosen(rows)
 
 
 def priority(question: Question) -> Chosen:
-    """Full power in order of weight while it lasts, the least to the rest.
+    """Full power in order of priority and weight while it lasts, the least to the rest."""
+    menu, limits, rows = question.menu, question.limits, question.menu.least.copy()
+    room_w = limits.room_w - limits.load_w(menu.watts[rows])
+    for job in np.lexsort((-question.weight, -question.priority)).tolist():
+        below = limits.path[job] >= 0
+        above, scale = limits.path[job][below], limits.scale[job][below]
+        headroom_w = min((room_w[above] / scale).tolist(), default=np.inf)
+        more_w = menu.watts[menu.first[job] : menu.first[job + 1]] - menu.watts[menu.first[job]]
+        step = max(int(np.searchsorted(more_w, headroom_w, side="right")) - 1, 0)
+        rows[job] += step
+        room_w[above] -= more_w[step] * scale
+    return question.chosen(rows)
 
-    The baseline of the article that this project answers; among equals in the order given.
+
+def tiers(question: Question) -> Chosen:
+    """Water-filling for the highest priority first, with the least to all others; then the next.
+
+    Lexicographic: no gain of lower tiers makes up for any loss of a higher one. Weights count
+    within a tier.
     """
-    chosen = [0] * len(question.choices)
-    order = sorted(range(len(chosen)), key=lambda job: (-question.curves[job].weight, job))
-    for job in order:
-        for at in range(len(question.choices[job]) - 1, 0, -1):
-            chosen[job] = at
-            if fits(question, chosen):
-                break
-            chosen[job] = 0
-    return chosen
+    menu, limits, rows = question.menu, question.limits, question.menu.least.copy()
+    for tier in _tiers(question.priority):
+        others_w = np.where(tier, 0.0, menu.watts[rows])
+        left = limits.of_jobs(tier, limits.room_w - limits.load_w(others_w))
+        mine, own_rows = menu.only(tier[menu.job])
+        rows[tier] = own_rows[best_rows(mine, left)]
+    return question.chosen(rows)
+
+
+def _tiers(priorities: Ints) -> Iterator[Bools]:
+    """Who belongs to each tier (J,), the highest first."""
+    for level in np.unique(priorities)[::-1]:
+        yield priorities == level
 
 
 def max_min(question: Question) -> Chosen:
-    """The highest least relative rate, then the rest by water-filling above it."""
-
-    def at_rate(curve: JobCurve, choices: Sequence[Choice], rate: float) -> int:
-        reached = (at for at, one in enumerate(choices) if one.value >= rate * curve.weight - 1e-12)
-        return next(reached, len(choices) - 1)
-
-    rates = sorted(
-        {
-            one.value / curve.weight
-            for curve, choices in zip(question.curves, question.choices, strict=True)
-            for one in choices
-        }
-    )
-    base, low, high = [0] * len(question.choices), 0, len(rates)
-    while low < high:
-        middle = (low + high) // 2
-        pairs = zip(question.curves, question.choices, strict=True)
-        tried = [at_rate(curve, choices, rates[middle]) for curve, choices in pairs]
-        if fits(question, tried):
-            low, base = middle + 1, tried
-        else:
-            high = middle
-    above = [choices[at:] for choices, at in zip(question.choices, base, strict=True)]
-    return [at + more for at, more in zip(base, allocate(above, question.limits), strict=True)]
+    """The highest least relative rate, then the second least, and so on; weights do not count."""
+    menu = question.menu
+    rate = menu.value / question.weight[menu.job]
+    return question.chosen(leximin_rows(menu.valued(rate), question.limits))
 
 
 def nash(question: Question) -> Chosen:
     """The greatest product of relative rates, weights as exponents (Nash welfare).
 
-    Equal to a market in which every job has an equal purse per weight (Eisenberg and Gale, 1959);
-    a paused job would make the product zero, so that none is.
+    A paused job would make the product zero, so that none is.
     """
-    running = [
-        [at for at, one in enumerate(choices) if one.value > 0] for choices in question.choices
-    ]
-    logs = [
-        [
-            replace(choices[at], value=curve.weight * math.log(choices[at].value / curve.weight))
-            for at in able
-        ]
-        for curve, choices, able in zip(question.curves, question.choices, running, strict=True)
-    ]
-    chosen = allocate(logs, question.limits)
-    return [able[at] for able, at in zip(running, chosen, strict=True)]
+    logs, rows = log_welfare_menu(question.menu, question.weight)
+    return question.chosen(rows[best_rows(logs, question.limits)])
 
 
-RULES: dict[str, Callable[[Question], Chosen]] = {
+RULES: Mapping[str, Callable[[Question], Chosen]] = {
     "water-filling": water_filling,
-    "uniform": uniform,
-    "proportional": proportional,
-    "priority": priority,
-    "max-min": max_min,
+    "tiers": tiers,
     "nash": nash,
+    "max-min": max_min,
+    "proportional": proportional,
+    "uniform": uniform,
+    "priority": priority,
+    "priority-greedy": priority,
 }
+"""`priority-greedy` is `priority` where the least is nothing: those that come last are paused."""
+
+PAUSING = frozenset({"priority-greedy"})
+"""Rules that pause jobs whether or not pausing was asked for."""

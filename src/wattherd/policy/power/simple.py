@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wattherd.policy.power.allocation import Limits
 from wattherd.policy.power.contract import Ask, bisected, floors_w
+from wattherd.policy.power.in_tree import in_turn, levelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,11 @@ class Uniform:
 
         return bisected(asks, watts, cap_of)
 
+    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+        """One level of watts, as far as each branch goes."""
+        highest = max((ask.curve.max_w for ask in asks), default=0.0)
+        return levelled(asks, limits, [0.0] * len(asks), [highest] * len(asks))
+
 
 @dataclass(frozen=True, slots=True)
 class Proportional:
@@ -37,6 +44,12 @@ class Proportional:
             return ask.curve.floor_w + level * (ask.curve.max_w - ask.curve.floor_w)
 
         return bisected(asks, watts, cap_of)
+
+    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+        """One fraction, as far as each branch goes."""
+        curves = [ask.curve for ask in asks]
+        low_w, high_w = [one.floor_w for one in curves], [one.max_w for one in curves]
+        return levelled(asks, limits, low_w, high_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,11 @@ class ByPriority:
             left -= more * ask.devices
         return caps
 
+    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+        """The same order; a job takes what the tightest of its branches has left."""
+        order = sorted(range(len(asks)), key=lambda i: (-asks[i].priority, i))
+        return in_turn(asks, limits, order)
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:
@@ -69,4 +87,9 @@ class Pause:
     def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
         """No caps; the guard has let in only what fits uncapped."""
         del watts
+        return [ask.curve.max_w for ask in asks]
+
+    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+        """No caps here either."""
+        del limits
         return [ask.curve.max_w for ask in asks]

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wattherd.policy.power.allocation import Limits
 from wattherd.policy.power.contract import Ask, Level, floors_w
+from wattherd.policy.power.in_tree import steepest_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class WaterFilling:
             caps[index] += taken
             left -= taken * devices
         return caps
+
+    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+        """The same under nested budgets."""
+        return steepest_first(asks, limits)
 
     def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
         """The same for classes of equal asks; ties between classes in the order given."""

@@ -128,19 +128,18 @@ class Lineup:
 
     def _move(self, now_s: float) -> None:
         """Give running jobs the keys they have now."""
-        running, order, starve_s = self.running.values(), self.rules.order, self.rules.starve_s
         if self.rules.cost.every_event:
-            for standing in running:
-                self._charge(standing, now_s)
-        key = order.key if starve_s is None else self._key
-        for standing in running:
+            self._charge(now_s)
+        key = self.rules.order.key if self.rules.starve_s is None else self._key
+        for standing in self.running.values():
             standing.key = key(standing, now_s)
 
-    def _charge(self, standing: Standing, now_s: float) -> None:
-        """Book a running job's work; it pays its pause anew."""
-        if standing.works_from_s < now_s:
-            standing.left_s -= now_s - standing.works_from_s
-        standing.works_from_s = now_s + standing.pause_s
+    def _charge(self, now_s: float) -> None:
+        """Book running jobs' work; they pay their pause anew."""
+        for standing in self.running.values():
+            if standing.works_from_s < now_s:
+                standing.left_s -= now_s - standing.works_from_s
+            standing.works_from_s = now_s + standing.pause_s
 
     # What the plan does -------------------------------------------------------------------------
 

@@ -25,12 +25,13 @@ def yarn(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
     The first node that fits wins. A gang that is no larger than a node never spreads; a larger one
     takes wholly empty nodes and its rest on one more (Tiresias, NSDI'19, artifact).
     """
+    fits = room >= tasks
+    node = int(fits.argmax())
+    if fits[node]:
+        return [Share(node, tasks)]
     largest = int(whole.max())
-    if largest == 0:
+    if largest == 0 or tasks <= largest:
         return None
-    if tasks <= largest:
-        node = int(np.argmax(room >= tasks))
-        return [Share(node, tasks)] if room[node] >= tasks else None
     empty = np.flatnonzero((room >= largest) & (whole == largest)).tolist()
     full, rest = divmod(tasks, largest)
     if len(empty) < full:
@@ -136,11 +137,12 @@ class YarnTrial:
 
     def __init__(self, gpus: Sequence[int]) -> None:
         """`gpus` of each node, all of them free."""
-        self._free = list(gpus)
-        self._whole = list(gpus)
-        self._largest = max(self._free, default=0)
-        self._first: dict[int, int] = {}
-        self._left = sum(self._free)
+        self._count = len(gpus)
+        self._largest = max(gpus, default=0)
+        self._left = sum(gpus)
+        # A node beyond the last one has room for everything: a search always ends.
+        self._free = [*gpus, self._left]
+        self._first = [0] * (self._largest + 1)
         self._layout: list[list[tuple[int, int]]] = []
 
     @property
@@ -154,11 +156,24 @@ class YarnTrial:
         return False
 
     def take(self, gpus: int) -> bool:
-        """Place a gang, if it fits."""
+        """Place a gang, if it fits: one that a node can hold on the first node with room."""
         if gpus > self._left:
             return False
-        if gpus <= self._largest:
-            return self._take_one(gpus)
+        if gpus > self._largest:
+            return self._take_several(gpus)
+        free, node = self._free, self._first[gpus]
+        while free[node] < gpus:
+            node += 1
+        self._first[gpus] = node
+        if node == self._count:
+            return False
+        free[node] -= gpus
+        self._left -= gpus
+        self._layout.append([(node, gpus)])
+        return True
+
+    def _take_several(self, gpus: int) -> bool:
+        """Place a gang that is larger than any node."""
         parts = self._several(gpus)
         if parts is None:
             return False
@@ -168,19 +183,6 @@ class YarnTrial:
         self._layout.append(parts)
         return True
 
-    def _take_one(self, gpus: int) -> bool:
-        """The first node with room, for a gang that one node can hold."""
-        free, node = self._free, self._first.get(gpus, 0)
-        while node < len(free) and free[node] < gpus:
-            node += 1
-        self._first[gpus] = node
-        if node == len(free):
-            return False
-        free[node] -= gpus
-        self._left -= gpus
-        self._layout.append([(node, gpus)])
-        return True
-
     def layout(self) -> list[list[tuple[int, int]]] | None:
         """Nodes and GPUs of each gang taken, in the order of taking."""
         return self._layout
@@ -188,13 +190,14 @@ class YarnTrial:
     def _several(self, gpus: int) -> list[tuple[int, int]] | None:
         largest = self._largest
         full, rest = divmod(gpus, largest)
-        empty = [node for node, free in enumerate(self._free) if free == largest][:full]
+        nodes = range(self._count)
+        empty = [node for node in nodes if self._free[node] == largest][:full]
         if len(empty) < full:
             return None
         parts = [(node, largest) for node in empty]
         if not rest:
             return parts
-        for node, free in enumerate(self._free):
-            if free >= rest and node not in empty:
+        for node in nodes:
+            if self._free[node] >= rest and node not in empty:
                 return [*parts, (node, rest)]
         return None

@@ -120,7 +120,7 @@ class Tiresias:
 
 
 def _start(job: JobView, draft: Draft) -> bool:
-    shares = most_free(draft.free_gpus(), job.spec.gpus)
+    shares = most_free(draft.free_gpus(job.spec.gpus), job.spec.gpus)
     return shares is not None and draft.start(job, shares) is None
 
 

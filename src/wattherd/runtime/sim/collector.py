@@ -55,7 +55,6 @@ class _Held:
     since_s: float
     draw_w: float
     gpus: int
-    partners: tuple[str, ...] = ()
 
 
 class Collector:
@@ -66,9 +65,8 @@ class Collector:
         self._core = core
         self.outcomes: dict[str, Outcome] = {}
         self._held: dict[str, _Held] = {}
-
-    def before(self, event: Event) -> None:
-        """Nothing changes before the core has answered."""
+        self._partners: dict[str, list[str]] = {}
+        """With whom jobs share devices, where they do."""
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Take note of one event and of what the core made of it."""
@@ -76,24 +74,23 @@ class Collector:
             self.outcomes[event.job.id] = _outcome(event.job)
         if not commands and isinstance(event, UNMOVED):
             return
+        touched: dict[str, None] = {}
         for command in commands:
             self._command(command, event)
-        touched = {command.job_id: None for command in commands if hasattr(command, "job_id")}
-        job_id = getattr(event, "job_id", None)
-        if job_id is not None:
-            touched[job_id] = None
+            touched[getattr(command, "job_id", "")] = None
+        touched[getattr(event, "job_id", "")] = None
         for one in self._with_partners(touched):
             self._book(one)
 
     def _with_partners(self, touched: dict[str, None]) -> dict[str, None]:
         """Jobs, and those who share a device with them or did so until now."""
-        found, shares = touched.copy(), self._core.watts.shares
+        watts = self._core.watts
+        if not (self._partners or watts.shares):
+            return touched
+        found = touched.copy()
         for one in touched:
-            before = self._held.get(one)
-            if before is not None and before.partners:
-                found.update(dict.fromkeys(before.partners))
-            if shares:
-                found.update(dict.fromkeys(self._core.watts.partners(one)))
+            found.update(dict.fromkeys(self._partners.get(one, ())))
+            found.update(dict.fromkeys(watts.partners(one)))
         return found
 
     def _command(self, command: Command, event: Event) -> None:
@@ -124,6 +121,7 @@ class Collector:
         if outcome is None:
             return
         before = self._held.pop(job_id, None)
+        self._partners.pop(job_id, None)
         if before is not None:
             outcome.energy_j += before.draw_w * (now_s - before.since_s)
             outcome.gpu_s += before.gpus * (now_s - before.since_s)
@@ -131,8 +129,9 @@ class Collector:
         job = self._core.jobs.get(job_id)
         if job is not None and job.allocations:
             watts = self._core.watts
-            partners = tuple(watts.partners(job_id)) if watts.shares else ()
-            self._held[job_id] = _Held(now_s, watts.held_w(job_id), job.gpus, partners)
+            self._held[job_id] = _Held(now_s, watts.held_w(job_id), job.gpus)
+            if watts.shares:
+                self._partners[job_id] = watts.partners(job_id)
 
 
 def _outcome(spec: JobSpec) -> Outcome:

@@ -8,7 +8,6 @@ so that every call of `advance` charges.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,7 +42,8 @@ class EventChargedPlant:
         """Columns of the running jobs."""
         self._table: Floats = np.zeros((4, 64))
         self._now_s = 0.0
-        self._end_s = math.inf
+        self._end_s: float | None = None
+        """When the first of them ends, once it has been looked up."""
 
     def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
         """Give a job its devices."""
@@ -56,11 +56,8 @@ class EventChargedPlant:
         self._orders.append(order)
         self._specs.append(spec)
         self._at[spec.id] = at
-        end_s = now_s + left_s / speed
-        table = self._table
-        table[LEFT, at], table[PAUSE, at] = left_s, self._pause_s(spec)
-        table[SPEED, at], table[END, at] = speed, end_s
-        self._end_s = min(self._end_s, end_s)
+        self._table[:, at] = left_s, self._pause_s(spec), speed, now_s + left_s / speed
+        self._end_s = None
         return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def _speed(self, spec: JobSpec, order: StartJob, cap_w: float | None) -> float:
@@ -86,7 +83,7 @@ class EventChargedPlant:
             self._orders[at], self._specs[at] = order, spec
             self._at[order.job_id] = at
             self._table[:, at] = self._table[:, last]
-        self._end_s = float(self._table[END, :last].min()) if last else math.inf
+        self._end_s = None
 
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
         """Set the cap; drivers answer at once here, and the job's speed follows."""
@@ -95,35 +92,44 @@ class EventChargedPlant:
             speed = self._speed(self._specs[at], self._orders[at], order.cap_w)
             self._table[SPEED, at] = speed
             self._table[END, at] = now_s + self._table[LEFT, at] / speed
-            self._end_s = float(self._table[END, : len(self._orders)].min())
+            self._end_s = None
         return [
             CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
         ]
 
     def next_s(self) -> float | None:
         """The earliest end of a job, if no event comes before it."""
-        return self._end_s if self._orders else None
+        if self._end_s is None and self._orders:
+            ends_s = self._table[END, : len(self._orders)]
+            self._end_s = float(ends_s[ends_s.argmin()])
+        return self._end_s
 
     def advance(self, to_s: float) -> Sequence[Event]:
         """An event at `to_s`: who is through is through, everybody else is charged."""
-        count = len(self._orders)
-        if not count or to_s <= self._now_s:
-            self._now_s = max(self._now_s, to_s)
+        passed_s = to_s - self._now_s
+        if passed_s <= 0:
             return ()
-        events = self._exits(to_s) if self._end_s <= to_s else []
-        count = len(self._orders)
-        left, pause, speed, end = self._table[:, :count]
-        left -= np.maximum((to_s - self._now_s) - pause, 0.0) * speed
-        np.add(left / speed, to_s, out=end)
         self._now_s = to_s
-        self._end_s = float(end.min()) if count else math.inf
+        first_s = self.next_s()
+        if first_s is None:
+            return ()
+        events = self._exits(to_s) if first_s <= to_s else ()
+        left, pause, speed, end = self._table[:, : len(self._orders)]
+        done = passed_s - pause
+        np.maximum(done, 0.0, out=done)
+        done *= speed
+        left -= done
+        np.divide(left, speed, out=end)
+        end += to_s
+        self._end_s = None
         return events
 
     def _exits(self, to_s: float) -> list[Event]:
-        through = np.flatnonzero(self._table[END, : len(self._orders)] <= to_s)[::-1]
+        ends_s = self._table[END, : len(self._orders)]
+        (through,) = (ends_s <= to_s).nonzero()
         events: list[Event] = []
-        for at in through.tolist():
-            order, end_s = self._orders[at], float(self._table[END, at])
+        for at, end_s in zip(through[::-1].tolist(), ends_s[through[::-1]].tolist(), strict=True):
+            order = self._orders[at]
             events.append(JobExited(at_s=end_s, job_id=order.job_id, attempt=order.attempt))
             self._remove(at)
         return sorted(events, key=lambda event: event.at_s)

@@ -21,8 +21,9 @@ class FirstFeedback:
         self._wanted = {job_id: part * total for job_id, total in work.items()}
         self.at_s: dict[str, float] = {}
 
-    def before(self, event: Event) -> None:
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Note the first report that is far enough; a job that ends has shown all it had."""
+        del commands
         match event:
             case JobProgressed() | JobStopped():
                 progress = event.progress
@@ -35,9 +36,6 @@ class FirstFeedback:
             self.at_s[event.job_id] = event.at_s
             del self._wanted[event.job_id]
 
-    def after(self, event: Event, commands: Sequence[Command]) -> None:
-        """Orders tell nothing."""
-
 
 class GpuUtilisation:
     """Utilisation of all GPUs, integrated between events up to `until_s`."""
@@ -49,9 +47,9 @@ class GpuUtilisation:
         self._at_s = 0.0
         self._gpu_s = 0.0
 
-    def before(self, event: Event) -> None:
-        """Count what was used up to now."""
-        now_s = min(max(event.at_s, self._at_s), self._until_s)
+    def until(self, now_s: float) -> None:
+        """Count what is used up to then."""
+        now_s = min(now_s, self._until_s)
         self._gpu_s += self._now * (now_s - self._at_s)
         self._at_s = now_s
 

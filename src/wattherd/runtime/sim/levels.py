@@ -43,9 +43,8 @@ class Levels:
     _now: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     _stale: bool = True
 
-    def before(self, event: Event) -> None:
-        """Add what was in use since the last event."""
-        now_s = max(self.core.now_s, event.at_s)
+    def until(self, now_s: float) -> None:
+        """Add what is in use up to then."""
         if self.begin_s is None:
             self.begin_s = self._at_s = now_s
         if now_s <= self._at_s:

@@ -40,39 +40,40 @@ class EnergyMeter:
     wasted_j: list[float] = field(default_factory=list)
     over_budget_s: float = 0.0
     over_budget_j: float = 0.0
-    trace: list[tuple[float, float, float | None]] = field(default_factory=list)
     _at_s: float = 0.0
+    _stale: bool = False
     _run_w: float = 0.0
     _free_w: float = 0.0
     _waking_w: float = 0.0
     _budget_w: float | None = None
     _budget_since_s: float = 0.0
 
-    def before(self, event: Event) -> None:
-        """Integrate what was drawn up to now."""
-        now_s = max(self.core.now_s, event.at_s)
+    def until(self, now_s: float) -> None:
+        """Integrate what is drawn up to then."""
+        if self._stale:
+            self._look()
         self._integrate(now_s - self._at_s)
         self._at_s = now_s
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
-        """Look at the core as it is now, and at the restarts it has just ordered."""
-        if not commands and isinstance(event, UNMOVED):
-            return
+        """Count the restarts just ordered; what is drawn is looked at once time passes."""
+        if commands or not isinstance(event, UNMOVED):
+            self._stale = True
         for command in commands:
             if isinstance(command, StartJob) and command.attempt > 1:
                 self.wasted_j.append(self.core.watts.held_w(command.job_id) * self.restart_s)
             elif isinstance(command, WakeNode):
                 self.wake_j.append(self.boot_j)
-        watts, now_s = self.core.watts, self.core.now_s
-        cluster, rest = self.core.config.cluster, self.core.rest
+
+    def _look(self) -> None:
+        """Look at the core as it is since `_at_s`."""
+        watts, cluster, rest = self.core.watts, self.core.config.cluster, self.core.rest
+        self._stale = False
         self._waking_w = _idle_w(cluster, rest.waking)
         self._run_w = watts.run_w
         self._free_w = watts.free_w - self._waking_w - _idle_w(cluster, rest.asleep)
         if watts.budget_w != self._budget_w:
-            self._budget_w, self._budget_since_s = watts.budget_w, now_s
-        point = (self.draw_w, self._budget_w)
-        if not self.trace or self.trace[-1][1:] != point:
-            self.trace.append((now_s, *point))
+            self._budget_w, self._budget_since_s = watts.budget_w, self._at_s
 
     @property
     def run_w(self) -> float:

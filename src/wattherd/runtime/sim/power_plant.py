@@ -171,8 +171,7 @@ class PowerPlant:
         for number in np.flatnonzero(self.heat >= 1.0):
             self.trips += 1
             self.heat[number] = 0.0
-            fleet = self.room.fleet
-            below = fleet.feed == number if number < fleet.feeds else np.ones(fleet.size, np.bool_)
+            below = self.room.fleet.below(int(number))
             self._boot(below & ~self.outlet_off, self.now_s + RECLOSE_S)
             self._open_until_s[number] = self.now_s + RECLOSE_S - BOOT_S
 
@@ -198,5 +197,4 @@ class PowerPlant:
 
     def _unfed(self) -> Bools:
         """Devices (N,) below an open breaker."""
-        is_open = self.now_s < self._open_until_s
-        return np.asarray(is_open[:-1][self.room.fleet.feed] | is_open[-1])
+        return self.room.fleet.any_above(self.now_s < self._open_until_s)

@@ -24,9 +24,6 @@ class Stretches:
     _open: dict[str, tuple[float, Held]] = field(default_factory=dict)
     _closed: list[tuple[str, float, float, Held]] = field(default_factory=list)
 
-    def before(self, event: Event) -> None:
-        """Nothing changes before the core has answered."""
-
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Look at the jobs that the event and the orders are about."""
         about = {command.job_id: None for command in commands if hasattr(command, "job_id")}

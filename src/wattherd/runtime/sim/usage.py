@@ -18,6 +18,8 @@ from wattherd.model.command import Command, StartJob
 from wattherd.model.event import Event, JobExited, JobStopped, NodeLost
 from wattherd.model.job import JobSpec
 
+_GIVES_BACK = (JobExited, JobStopped, NodeLost)
+
 
 @dataclass(slots=True)
 class UsageMeter:
@@ -48,9 +50,8 @@ class UsageMeter:
         self._gpus = sum(node.gpu_count for node in nodes)
         self._table = _fragments(self.specs, int(self.core.held.gpu_count.max(initial=0)))
 
-    def before(self, event: Event) -> None:
-        """Integrate up to now; time begins with the first event."""
-        now_s = max(self.core.now_s, event.at_s)
+    def until(self, now_s: float) -> None:
+        """Integrate up to then; time begins with the first event."""
         seconds = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s
         if not seconds:
@@ -64,8 +65,7 @@ class UsageMeter:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Note whether something was taken or given back; it is looked at once time passes."""
-        given_back = isinstance(event, (JobExited, JobStopped, NodeLost))
-        if given_back or any(isinstance(one, StartJob) for one in commands):
+        if isinstance(event, _GIVES_BACK) or any(isinstance(one, StartJob) for one in commands):
             self._stale = True
 
     def _look(self) -> None:

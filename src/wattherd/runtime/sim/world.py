@@ -11,15 +11,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from wattherd.engine.core import Core
 from wattherd.errors import Bug, ClusterError
 from wattherd.model.command import (
     Command,
     Compute,
-    FinishJob,
-    RejectJob,
     SetCap,
     SleepNode,
     StartJob,
@@ -27,8 +25,7 @@ from wattherd.model.command import (
     WakeAt,
     WakeNode,
 )
-from wattherd.model.event import Computed, Event, JobSubmitted, NodeLost, Woke
-from wattherd.model.job import JobSpec
+from wattherd.model.event import Computed, Event, NodeLost, Woke
 from wattherd.runtime.contract import LosesNodes, Plant
 from wattherd.runtime.sim.machines import Machines, SwitchTimes
 
@@ -41,12 +38,17 @@ Computer = Callable[[Any], Any]
 class Watcher(Protocol):
     """Somebody who looks on: meters, collectors, recorders."""
 
-    def before(self, event: Event) -> None:
-        """The core is about to hear of `event`."""
-        ...
-
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """The core has answered with `commands`, not yet carried out."""
+        ...
+
+
+@runtime_checkable
+class Integrates(Protocol):
+    """A watcher that adds something up over time, and so is told before time goes on."""
+
+    def until(self, now_s: float) -> None:
+        """Nothing has changed since the last event, and nothing will before `now_s`."""
         ...
 
 
@@ -57,13 +59,9 @@ class Recording:
     events: list[Event] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
 
-    def before(self, event: Event) -> None:
-        """Keep the event."""
-        self.events.append(event)
-
     def after(self, event: Event, commands: Sequence[Command]) -> None:
-        """Keep the commands."""
-        del event
+        """Keep both."""
+        self.events.append(event)
         self.commands.extend(commands)
 
 
@@ -99,12 +97,13 @@ class World:
         self._order = 0
         self._last_orders = 0
         self._idle_wakes = 0
-        self._specs: dict[str, JobSpec] = {}
         self.recording = Recording()
         self._computers = computers or {}
         looking_on = [*watchers, self.recording] if record else list(watchers)
-        self._before = [watcher.before for watcher in looking_on]
+        self._until = [watcher.until for watcher in looking_on if isinstance(watcher, Integrates)]
         self._after = [watcher.after for watcher in looking_on]
+        self._watched_s = -math.inf
+        """Up to when those who integrate have been told."""
 
     def run(self, until_s: float = float("inf")) -> Recording:
         """Let everything happen up to `until_s`.
@@ -163,26 +162,32 @@ class World:
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to the core and carry its orders out, and theirs, until quiet."""
-        pending, carry_out = deque([event]), self._carry_out
+        pending = deque([event])
         self._last_orders = 0
         for _ in range(1_000_000):
             if not pending:
                 return
             event = pending.popleft()
-            if isinstance(event, JobSubmitted):
-                self._specs[event.job.id] = event.job
-            elif isinstance(event, NodeLost):
+            if event.at_s > self._watched_s:
+                self._pass_time(event.at_s)
+            if isinstance(event, NodeLost):
                 self._lose(event)
-            for before in self._before:
-                before(event)
             commands = self.core.handle(event)
             for after in self._after:
                 after(event, commands)
             for command in commands:
-                if not isinstance(command, WakeAt):
+                if isinstance(command, WakeAt):
+                    self._set_wake(command)
+                else:
                     self._last_orders += 1
-                pending.extend(carry_out(command))
+                    pending.extend(self._carry_out(command))
         raise Bug(f"no end of orders at {self.core.now_s} s")
+
+    def _pass_time(self, to_s: float) -> None:
+        """The core has heard everything up to now: add up until `to_s`."""
+        self._watched_s = to_s
+        for until in self._until:
+            until(to_s)
 
     def _lose(self, event: NodeLost) -> None:
         """What ran on a node is gone, and so is its switching."""
@@ -193,15 +198,10 @@ class World:
     def _carry_out(self, command: Command) -> Iterable[Event]:
         match command:
             case StartJob():
-                return self._plant.start(self._specs[command.job_id], command, self.core.now_s)
+                spec = self.core.jobs[command.job_id].spec
+                return self._plant.start(spec, command, self.core.now_s)
             case StopJob():
                 return self._plant.stop(command, self.core.now_s)
-            case WakeAt():
-                self._order += 1
-                self._latest[command.key] = self._order
-                heapq.heappush(self._wakes, (command.at_s, self._order, command.key))
-            case FinishJob() | RejectJob():
-                self._specs.pop(command.job_id, None)
             case SetCap():
                 return self._plant.cap(command, self.core.now_s)
             case SleepNode() | WakeNode():
@@ -209,6 +209,11 @@ class World:
             case Compute():
                 return [self._compute(command)]
         return ()
+
+    def _set_wake(self, order: WakeAt) -> None:
+        self._order += 1
+        self._latest[order.key] = self._order
+        heapq.heappush(self._wakes, (order.at_s, self._order, order.key))
 
     def _compute(self, order: Compute) -> Computed:
         if order.kind not in self._computers:

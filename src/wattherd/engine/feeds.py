@@ -1,0 +1,52 @@
+"""Which domains of a power tree feed each node, and what a watt there is worth above.
+
+A watt at a node is 1 / ((1 - loss) (1 - loss) ...) watts at the input of a domain above it. Factors
+are rounded up to millionths, so that loads are integers: milliwatts times millionths, nanowatts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from wattherd.errors import UserError
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.power_tree import PowerTree
+
+PPM = 1_000_000
+"""Millionths in a factor of one; also nanowatts in a milliwatt."""
+NW = 1_000_000_000
+"""Nanowatts in a watt."""
+
+
+class Feeds:
+    """`paths[node]` are (domain, millionths) of all domains above a node, the nearest first.
+
+    Raises:
+        UserError: a node of the cluster hangs on no domain, or the tree names one that is not.
+    """
+
+    def __init__(self, tree: PowerTree, cluster: ClusterSpec) -> None:
+        """Number the domains in the order of the tree."""
+        self.tree = tree
+        self.names = tuple(one.name for one in tree.domains)
+        self.number = {name: at for at, name in enumerate(self.names)}
+        self.root = self.number[tree.root.name]
+        feeder = {node: one.name for one in tree.domains for node in one.nodes}
+        paths = {name: self._path(name) for name in self.names}
+        known = {node.name for node in cluster.nodes}
+        for node, name in feeder.items():
+            if node not in known:
+                hint = f"the cluster has {cluster.nodes[0].name} to {cluster.nodes[-1].name}"
+                raise UserError(f"feeds {node!r}, which is no node", where=name, hint=hint)
+        for spec in cluster.nodes:
+            if spec.name not in feeder:
+                hint = "name it under `nodes` of a domain"
+                raise UserError(f"no domain feeds node {spec.name!r}", field="nodes", hint=hint)
+        self.paths = tuple(paths[feeder[spec.name]] for spec in cluster.nodes)
+
+    def _path(self, name: str) -> tuple[tuple[int, int], ...]:
+        found, factor = [], 1.0
+        for domain in self.tree.path_to_root(name):
+            factor /= 1.0 - domain.loss
+            found.append((self.number[domain.name], math.ceil(factor * PPM - 1e-3)))
+        return tuple(found)

@@ -1,0 +1,353 @@
+"""The power side of the guard under a power tree: no domain may exceed its budget.
+
+As `engine.watts` for the site alone, and by the same rules: counted are caps in force until lower
+ones have been read back, idle devices at their idle watts, shared ones once. Sums are integers
+(`engine.loads`), losses included, so that a plan is refused or not by exact comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.catalog.gpus import GPUS, GpuModel
+from wattherd.engine.asking import whole_watts
+from wattherd.engine.feeds import NW, PPM, Feeds
+from wattherd.engine.ledger import JobRecord
+from wattherd.engine.loads import Loads, Spread
+from wattherd.engine.sharing import SharedDevices, shared_devices
+from wattherd.engine.watts import CurveOf, Watts
+from wattherd.estimate.power_curve import prior_curve
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
+from wattherd.model.power_tree import PowerTree
+from wattherd.model.reason import Reason, ReasonCode
+from wattherd.policy.power.allocation import Limits
+from wattherd.policy.power.contract import Ask, PowerPolicy
+from wattherd.policy.power.in_tree import SharesInTree, within
+
+DevicesAt = Mapping[int, int]
+"""Devices that one cap holds for, by node."""
+
+
+class TreeWatts(Watts):
+    """Budgets of all domains, and everything that counts against them."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        policy: PowerPolicy,
+        curve_of: CurveOf,
+        tree: PowerTree,
+        gpus: Mapping[str, GpuModel] = GPUS,
+    ) -> None:
+        """Start with the budgets that the tree begins with; a site budget may come on top."""
+        super().__init__(cluster, policy, curve_of, gpus)
+        self.feeds = Feeds(tree, cluster)
+        self._own_w = [domain.budget_w for domain in tree.domains]
+        self._site_w: float | None = None
+        self.limits_nw: list[int | None] = []
+        """What the guard holds each domain to."""
+        self.stated_nw: list[int | None] = []
+        """The budget of each domain."""
+        self._idle = Loads(self.feeds)
+        self._node_names = [node.name for node in cluster.nodes]
+        for at, node in enumerate(cluster.nodes):
+            idle_mw = self._idle_mw[at] * node.gpu_count + round(node.idle_w * 1000)
+            self._idle.put(node.name, [(at, idle_mw)])
+        self._step_mw = [self._least_step_mw(at) for at in range(len(cluster.nodes))]
+        """From idle to the least that a GPU of each node runs with, of a job like any."""
+        self._plan_loads, self._held_loads = Loads(self.feeds), Loads(self.feeds)
+        self._set_limits()
+
+    def _least_step_mw(self, node: int) -> int:
+        model = self._models[node]
+        if not model:
+            return 1
+        return max(
+            round(self._least_w(prior_curve(self.gpus[model])) * 1000) - self._idle_mw[node], 1
+        )
+
+    @property
+    def limited(self) -> bool:
+        """A tree always limits: what is planned is always booked."""
+        return True
+
+    def set_budget(
+        self, budget_w: float | None, jobs: Iterable[JobRecord], domain: str = ""
+    ) -> None:
+        """A new budget of a domain, or of the site beside its own; unheard-of domains have none."""
+        del jobs
+        if not domain:
+            self._site_w = budget_w
+        elif domain in self.feeds.number:
+            self._own_w[self.feeds.number[domain]] = budget_w
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        limits_w = list(self._own_w)
+        known = [one for one in (self._site_w, limits_w[self.feeds.root]) if one is not None]
+        self.budget_w = limits_w[self.feeds.root] = min(known, default=None)
+        self.limits_nw = [None if one is None else round(one * 1000) * PPM for one in limits_w]
+        self.stated_nw = list(self.limits_nw)
+        self._due = True
+
+    # The plan -----------------------------------------------------------------------------------
+
+    def plan(self, job: JobRecord) -> None:
+        """Book anew the least that the plan makes a job draw."""
+        before = self._plan_sharing.devices(job.id)
+        super().plan(job)
+        curve = self.curve(job.spec, job.wanted)
+        least_mw = 0 if curve is None else round(self._least_w(curve) * 1000)
+        self._plan_loads.put(job.id, self._above_idle(job.wanted, least_mw))
+        self._plan_loads.share(self._plan_sharing, [*before, *shared_devices(job.wanted)])
+
+    def _above_idle(self, allocations: Iterable[Allocation], mw: int) -> list[tuple[int, int]]:
+        """(Node, milliwatts) above idle with whole devices at `mw` each."""
+        return [
+            (one.node, len(one.gpus) * (mw - self._idle_mw[one.node]))
+            for one in allocations
+            if one.gpus and one.request.gpu_milli == WHOLE_GPU_MILLI
+        ]
+
+    def _with(
+        self,
+        loads: Loads,
+        sharing: SharedDevices,
+        job: JobRecord,
+        allocations: tuple[Allocation, ...],
+        mw: int,
+    ) -> Spread:
+        """The domains above `allocations`, and what they carry if a job has its `mw` there.
+
+        What it has booked now does not count.
+        """
+        devices = shared_devices(allocations)
+        rises = [(one[0], sharing.rise_mw(job.id, [one], mw)) for one in devices]
+        new = loads.spread([*self._above_idle(allocations, mw), *rises])
+        falls = [(one[0], sharing.fall_mw(job.id, one)) for one in sharing.devices(job.id)]
+        old = loads.spread(falls)
+        for domain, nw in loads.of(job.id).items():
+            old[domain] = old.get(domain, 0) + nw
+        idle = self._idle.nw
+        return {
+            domain: idle[domain] + loads.nw[domain] - old.get(domain, 0) + nw
+            for domain, nw in new.items()
+        }
+
+    def room_mw(self) -> int | None:
+        """There is no single room in a tree; see `refused`."""
+        return None
+
+    def powered(self, gpus: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+        """Free GPUs that all domains together could carry at their floors; whole nodes first."""
+        used = [a + b for a, b in zip(self._idle.nw, self._plan_loads.nw, strict=True)]
+        left = {
+            domain: limit_nw - nw
+            for domain, (limit_nw, nw) in enumerate(zip(self.limits_nw, used, strict=True))
+            if limit_nw is not None
+        }
+        shown = np.zeros_like(gpus)
+        for node in sorted(np.flatnonzero(gpus).tolist(), key=lambda one: (-gpus[one], one)):
+            above = [(left[one], ppm, one) for one, ppm in self.feeds.paths[node] if one in left]
+            step_mw = self._step_mw[node]
+            count = min([int(gpus[node]), *(nw // (ppm * step_mw) for nw, ppm, _ in above)])
+            if count > 0:
+                shown[node] = count
+                for nw, ppm, domain in above:
+                    left[domain] = nw - count * ppm * step_mw
+        return shown if int(shown.sum()) >= min(least, int(gpus.sum())) else gpus
+
+    def refused(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], now_s: float
+    ) -> Reason | None:
+        """The first domain, from the racks up, that the least needs would be too much for."""
+        curve = self.curve(job.spec, allocations)
+        if curve is None:
+            return None
+        least_mw = round(self._least_w(curve) * 1000)
+        loads, sharing = self._plan_loads, self._plan_sharing
+        carried = self._with(loads, sharing, job, allocations, least_mw)
+        over = [one for one in carried if self._over(one, carried[one])]
+        if not over:
+            return None
+        domain = max(over, key=lambda one: (self.feeds.tree.depth(self.feeds.names[one]), -one))
+        asked = self._asked(job, allocations, least_mw, domain)
+        return self._too_much(domain, asked, carried[domain] - asked, now_s)
+
+    def _asked(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], mw: int, domain: int
+    ) -> int:
+        devices = shared_devices(allocations)
+        rises = [(one[0], self._plan_sharing.rise_mw(job.id, [one], mw)) for one in devices]
+        spread = self._plan_loads.spread([*self._above_idle(allocations, mw), *rises])
+        return spread.get(domain, 0)
+
+    def _over(self, domain: int, nw: int) -> bool:
+        limit_nw = self.limits_nw[domain]
+        return limit_nw is not None and nw > limit_nw
+
+    def _too_much(self, domain: int, asked_nw: int, used_nw: int, now_s: float) -> Reason:
+        limit_nw = self.limits_nw[domain] or 0
+        name = self.feeds.names[domain]
+        return Reason(
+            code=ReasonCode.WAITING_FOR_POWER,
+            since_s=now_s,
+            asked=asked_nw / NW,
+            in_use=used_nw / NW,
+            available=max(limit_nw - used_nw, 0) / NW,
+            unit=f"W at {name}",
+            unblocks=f"the budget of {name} is {limit_nw / NW:g} W",
+        )
+
+    def overloaded(self, job: JobRecord | None = None) -> bool:
+        """Whether the plan's least needs are too much for a domain (one that feeds `job`)."""
+        loads, idle = self._plan_loads.nw, self._idle.nw
+        above: Iterable[int] = range(len(loads))
+        if job is not None:
+            above = {domain for one in job.wanted for domain, _ in self.feeds.paths[one.node]}
+        return any(self._over(domain, idle[domain] + loads[domain]) for domain in above)
+
+    # Now ----------------------------------------------------------------------------------------
+
+    def note(self, job: JobRecord) -> None:
+        """Book anew what a job's devices may draw now."""
+        before = self._sharing.devices(job.id)
+        super().note(job)
+        curve = self.curve(job.spec, job.allocations)
+        mw = 0
+        if curve is not None:
+            cap_w = curve.max_w if job.cap_w is None else min(job.cap_w, curve.max_w)
+            mw = round(cap_w * 1000)
+        self._held_loads.put(job.id, self._above_idle(job.allocations, mw))
+        self._held_loads.share(self._sharing, [*before, *shared_devices(job.allocations)])
+
+    def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
+        """Whether every domain could carry the job's planned cap there, beside what is in force."""
+        curve = self.curve(job.spec, allocations)
+        if curve is None:
+            return True
+        cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
+        mw = round(cap_w * 1000)
+        carried = self._with(self._held_loads, self._sharing, job, allocations, mw)
+        return not any(self._over(domain, nw) for domain, nw in carried.items())
+
+    def carried_nw(self, off: Iterable[int] = ()) -> list[int]:
+        """What every domain carries now at most; nodes that are `off` draw nothing."""
+        carried = [a + b for a, b in zip(self._idle.nw, self._held_loads.nw, strict=True)]
+        for node in off:
+            for domain, nw in self._idle.of(self._node_names[node]).items():
+                carried[domain] -= nw
+        return carried
+
+    # Sharing ------------------------------------------------------------------------------------
+
+    def share(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
+        """Set every planned job's cap; returns jobs whose cap changed."""
+        if not self._due:
+            return []
+        self._due = False
+        return self._share_one_by_one(jobs, 0.0)
+
+    def _shares(
+        self, jobs: Sequence[JobRecord], asks: Sequence[Ask], watts: float
+    ) -> Sequence[float]:
+        """Caps within every domain, in whole watts; `watts` of a single site say nothing here."""
+        del watts
+        if not asks:
+            return []
+        devices = [self._devices_at(job) for job in jobs]
+        rooms_nw = self._rooms_nw(devices)
+        limits = self._limits(asks, devices, rooms_nw)
+        policy = self.policy
+        if isinstance(policy, SharesInTree):
+            caps = policy.share_in(asks, limits)
+        else:
+            caps = policy.share(asks, float(max(limits.room_w, default=0.0)))
+        whole = [
+            whole_watts(cap_w, ask.curve.floor_w)
+            for cap_w, ask in zip(within(asks, caps, limits), asks, strict=True)
+        ]
+        self._trim(asks, devices, rooms_nw, whole)
+        return whole
+
+    def _devices_at(self, job: JobRecord) -> DevicesAt:
+        """The devices that a job's cap stands for: its own, and shared ones where it is dearest."""
+        found: dict[int, int] = {}
+        for one in job.wanted:
+            if one.gpus and one.request.gpu_milli == WHOLE_GPU_MILLI:
+                found[one.node] = found.get(one.node, 0) + len(one.gpus)
+        for node, _ in self._plan_sharing.owned(job.id):
+            found[node] = found.get(node, 0) + 1
+        return found
+
+    def _rooms_nw(self, devices: Sequence[DevicesAt]) -> dict[int, int]:
+        """What each domain with a budget has for the devices that are asked for."""
+        idle_mw = [
+            (node, count * self._idle_mw[node]) for one in devices for node, count in one.items()
+        ]
+        asked = self._idle.spread(idle_mw)
+        return {
+            domain: limit_nw - self._idle.nw[domain] + asked.get(domain, 0)
+            for domain, limit_nw in enumerate(self.limits_nw)
+            if limit_nw is not None
+        }
+
+    def _limits(
+        self, asks: Sequence[Ask], devices: Sequence[DevicesAt], rooms_nw: Mapping[int, int]
+    ) -> Limits:
+        """The same as arrays: domains above each job, and what a watt of the job is there."""
+        number = {domain: at for at, domain in enumerate(rooms_nw)}
+        rows = [self._row(ask, at, number) for ask, at in zip(asks, devices, strict=True)]
+        depth = max(1, *(len(row) for row in rows))
+        path = np.full((len(rows), depth), -1, dtype=np.int64)
+        scale = np.ones((len(rows), depth))
+        for job, row in enumerate(rows):
+            for level, (domain, watts) in enumerate(row):
+                path[job, level], scale[job, level] = domain, watts
+        room_w = np.array([nw / NW for nw in rooms_nw.values()])
+        return Limits(room_w, path, scale, tuple(self.feeds.names[one] for one in rooms_nw))
+
+    def _row(
+        self, ask: Ask, devices: DevicesAt, number: Mapping[int, int]
+    ) -> list[tuple[int, float]]:
+        weight: Spread = {}
+        for node, count in devices.items():
+            for domain, ppm in self.feeds.paths[node]:
+                if domain in number:
+                    weight[domain] = weight.get(domain, 0) + count * ppm
+        return [(number[one], nw / (PPM * ask.devices)) for one, nw in weight.items()]
+
+    def _trim(
+        self,
+        asks: Sequence[Ask],
+        devices: Sequence[DevicesAt],
+        rooms_nw: Mapping[int, int],
+        caps_w: list[float],
+    ) -> None:
+        """Take single watts away where roundings add up to more than a domain has."""
+        used = [0] * len(self.feeds.names)
+        for at, cap_w in zip(devices, caps_w, strict=True):
+            self._carry(used, at, round(cap_w * 1000))
+        for domain, room_nw in rooms_nw.items():
+            below = [i for i, at in enumerate(devices) if self._feeds_any(domain, at)]
+            while used[domain] > room_nw:
+                lowered = False
+                for i in reversed(below):
+                    lower_w = max(caps_w[i] - 1.0, asks[i].curve.floor_w)
+                    if used[domain] > room_nw and lower_w < caps_w[i]:
+                        self._carry(used, devices[i], round((lower_w - caps_w[i]) * 1000))
+                        caps_w[i], lowered = lower_w, True
+                if not lowered:
+                    break
+
+    def _carry(self, used: list[int], devices: DevicesAt, mw: int) -> None:
+        for node, count in devices.items():
+            for domain, ppm in self.feeds.paths[node]:
+                used[domain] += count * mw * ppm
+
+    def _feeds_any(self, domain: int, devices: DevicesAt) -> bool:
+        return any(one == domain for node in devices for one, _ in self.feeds.paths[node])

@@ -1,0 +1,101 @@
+"""Random trees and jobs, lost nodes, late read-backs, cuts: no domain above its budget."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+from test_core_machine import CLUSTER, FLAT, SHARED, WIDE, CoreMachine, machine
+from tree_shell import TreeShell
+
+from wattherd.engine.core import CoreConfig
+from wattherd.model.event import BudgetChanged
+from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
+from wattherd.policy.power.water_filling import WaterFilling
+from wattherd.policy.queue.tree import equal_queues
+from wattherd.policy.rebalance.sleep import AfterIdle, SleepPolicy
+from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.gandiva import Gandiva
+from wattherd.policy.schedule.tiresias import Tiresias
+
+DOMAINS = ("site", "feed-a", "feed-b", "rack-a", "rack-b", "rack-c")
+BUDGETS_W = st.sampled_from([None, None, 60.0, 100.0, 150.0, 211.3, 290.0, 340.0, 700.0])
+
+
+class Plain:
+    """A policy that has never heard of trees: the guard cuts what it proposes."""
+
+    all_or_nothing = False
+
+    def share(self, asks, watts):
+        return [ask.curve.max_w for ask in asks]
+
+
+POWER = st.sampled_from([WaterFilling(), Uniform(), Proportional(), ByPriority(), Pause(), Plain()])
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> PowerTree:
+    """Any shape of six domains; every node hangs on any of them."""
+    parents = {name: draw(st.sampled_from(DOMAINS[:at])) for at, name in enumerate(DOMAINS) if at}
+    feeders = [draw(st.sampled_from(DOMAINS)) for _ in CLUSTER.nodes]
+    return PowerTree(
+        tuple(
+            PowerDomain(
+                name=name,
+                parent=parents.get(name),
+                budget_w=draw(BUDGETS_W),
+                loss=draw(st.sampled_from([0.0, 0.0, 0.03, 0.1])),
+                nodes=tuple(
+                    node.name
+                    for node, feeder in zip(CLUSTER.nodes, feeders, strict=True)
+                    if feeder == name
+                ),
+            )
+            for name in DOMAINS
+        )
+    )
+
+
+class TreeMachine(CoreMachine):
+    @initialize(
+        round_s=st.sampled_from([None, 60.0]),
+        sleep=st.sampled_from([None, AfterIdle(after_s=20.0)]),
+        tree=trees(),
+        power=POWER,
+    )
+    def begin(  # type: ignore[override]
+        self, round_s: float | None, sleep: SleepPolicy | None, tree: PowerTree, power: PowerPolicy
+    ) -> None:
+        config = CoreConfig(
+            cluster=self.cluster,
+            planner=self.planner(),
+            quota=self.quota,
+            round_s=round_s,
+            sleep=sleep,
+            power=power,
+            tree=tree,
+        )
+        self.shell = TreeShell(config, tree)
+
+    @rule(name=st.sampled_from([*DOMAINS, "unheard-of"]), budget_w=BUDGETS_W)
+    def change_budget_of(self, name: str, budget_w: float | None) -> None:
+        event = BudgetChanged(at_s=self.shell.now_s, budget_w=budget_w, domain=name)
+        self.shell.deliver(event)
+
+
+QUEUES = equal_queues(["default", "a", "b"])
+PLANNERS = {
+    "tiresias": machine(Tiresias, FLAT, elastic=False, kind=TreeMachine),
+    "capacity": machine(lambda: Capacity(tree=QUEUES), FLAT, WIDE, quota=QUEUES, kind=TreeMachine),
+    "gandiva": machine(Gandiva, FLAT, SHARED, SHARED, kind=TreeMachine),
+}
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_no_domain_is_ever_above_its_budget(name: str) -> None:
+    PLANNERS[name].TestCase.settings = settings(max_examples=120, stateful_step_count=50)
+    PLANNERS[name].TestCase().runTest()
