@@ -11,9 +11,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from wattherd.policy.power.allocation import Limits
+from wattherd.jit import kernel
 from wattherd.policy.power.contract import Ask
-from wattherd.policy.power.pieces import Floats, Ints, fill
+from wattherd.policy.power.limits import Limits
+from wattherd.policy.power.menu import Floats, Ints
 
 _HALVINGS = 50
 """Leave less than a microwatt of a level."""
@@ -29,7 +30,7 @@ class SharesInTree(Protocol):
 
 
 def steepest_first(asks: Sequence[Ask], limits: Limits) -> list[float]:
-    """Every watt where it buys most progress per watt at the site (`pieces.fill`).
+    """Every watt where it buys most progress per watt at the site (`fill`).
 
     Optimal where every job sits below one branch and nothing is lost (a polymatroid: Edmonds,
     1970); jobs across branches and losses bend that a little.
@@ -46,10 +47,36 @@ def steepest_first(asks: Sequence[Ask], limits: Limits) -> list[float]:
     watts: Floats = np.array([width * asks[job].devices for _, job, width in rows])
     given: Floats = np.zeros(len(rows))
     room = np.maximum(_left(limits, floors * devices), 0.0)
-    fill(owner, watts, limits.path, limits.scale, room, False, given)  # noqa: FBT003 - a kernel
+    fill(owner, watts, limits.path, limits.scale, room, given)
     more = np.bincount(owner, given, len(asks)) / devices
     caps: list[float] = (floors + more).tolist()
     return caps
+
+
+@kernel
+def fill(job, watts, path, scale, room, given):  # type: ignore[no-untyped-def]
+    """Serve pieces in order within `room` (D,) watts of each domain; `given` (P,) gets the parts.
+
+    `path` (J, L) are the domains above a job, -1 where there are fewer, `scale` (J, L) what a watt
+    of the job is there. Piece by piece, since jobs may sit below several branches; where none does,
+    `filling` does the same in a few passes over arrays.
+    """
+    stopped = np.zeros(path.shape[0], dtype=np.bool_)
+    for piece in range(job.shape[0]):
+        owner = job[piece]
+        if stopped[owner]:
+            continue
+        part = watts[piece]
+        for level in range(path.shape[1]):
+            domain = path[owner, level]
+            if domain >= 0:
+                part = min(part, room[domain] / scale[owner, level])
+        stopped[owner] = part < watts[piece]
+        given[piece] = max(part, 0.0)
+        for level in range(path.shape[1]):
+            domain = path[owner, level]
+            if domain >= 0:
+                room[domain] -= given[piece] * scale[owner, level]
 
 
 def in_turn(asks: Sequence[Ask], limits: Limits, order: Sequence[int]) -> list[float]:
