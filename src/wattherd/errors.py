@@ -15,6 +15,9 @@ class WattherdError(Exception):
 class UserError(WattherdError):
     """Input that cannot be used: names the place (file, line, field), the problem and a way out."""
 
+    exit_code = 2
+    """Of a program that ends with it."""
+
     def __init__(self, problem: str, *, where: str = "", field: str = "", hint: str = "") -> None:
         """Keep the parts, so that callers can add the place that only they know."""
         self.problem, self.where, self.field, self.hint = problem, where, field, hint

@@ -1,6 +1,7 @@
 """`wattherd`: mounts the command groups and turns errors into one line and an exit code.
 
-Exit codes: 0 fine, 1 the answer is no (a comparison that does not hold), 2 unusable input.
+Exit codes: 0 fine, 1 the answer is no (a job that failed, a comparison that does not hold),
+2 unusable input, 3 not there, 4 nobody answers, 5 refused.
 """
 
 from __future__ import annotations
@@ -24,10 +25,22 @@ _NO_ARGUMENTS: type[click.UsageError] | tuple[()] = getattr(
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
-    "meter": ("wattherd.cli.meter:meter", "Read power meters."),
-    "power": ("wattherd.cli.power:power", "Share watts among jobs."),
-    "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
+    "submit": ("wattherd.cli.jobs:submit", "Hand a job in."),
+    "run": ("wattherd.cli.jobs:run", "Hand a job in and follow it."),
+    "queue": ("wattherd.cli.site:queue", "Jobs that run or wait, and why."),
+    "explain": ("wattherd.cli.jobs:explain", "Why a job waits, or what became of it."),
+    "show": ("wattherd.cli.jobs:show_command", "Everything about a job."),
+    "logs": ("wattherd.cli.jobs:logs", "What a job printed."),
+    "cancel": ("wattherd.cli.jobs:cancel", "End jobs."),
+    "pause": ("wattherd.cli.jobs:pause", "Stop jobs after a checkpoint."),
+    "resume": ("wattherd.cli.jobs:resume", "Let paused jobs go on."),
+    "history": ("wattherd.cli.site:history", "The last jobs, ended ones too."),
+    "nodes": ("wattherd.cli.site:nodes", "Nodes and their use."),
+    "gpus": ("wattherd.cli.site:gpus", "Devices and who is on them."),
+    "power": ("wattherd.cli.power:power", "Draw and budget of the site; tools for watts."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
+    "meter": ("wattherd.cli.meter:meter", "Read power meters."),
+    "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
     "report": ("wattherd.cli.report:report", "Turn a run directory into one HTML page."),
     "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),
     "sim": ("wattherd.cli.sim:sim", "Simulate placement and scheduling."),
@@ -72,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
     except UserError as error:
         if "--debug" in arguments:
             raise
-        _fail(error.line())
+        _fail(error.line(), error.exit_code)
     except _NO_ARGUMENTS as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
@@ -89,9 +102,9 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(line: str) -> None:
+def _fail(line: str, code: int = UserError.exit_code) -> None:
     click.echo(f"wattherd: error: {line}", err=True)
-    sys.exit(2)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

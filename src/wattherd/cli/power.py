@@ -8,13 +8,20 @@ from typing import Any
 
 import click
 
-from wattherd.cli import power_bench, power_fit
+from wattherd.cli import power_bench, power_fit, power_live
+from wattherd.cli.jobs import server_option
+from wattherd.cli.live_tables import LIVE_OUTPUT
 from wattherd.cli.options import output_option
 
 
-@click.group()
-def power() -> None:
-    """Share watts among jobs."""
+@click.group(invoke_without_command=True)
+@server_option
+@LIVE_OUTPUT
+@click.pass_context
+def power(context: click.Context, *, server: str | None, output: str) -> None:
+    """What the site draws of its budget; and tools for predicting, sharing and holding watts."""
+    if context.invoked_subcommand is None:
+        power_live.show_power(server, output)
 
 
 @power.command("allocate")
@@ -96,5 +103,5 @@ def _show(document: dict[str, Any]) -> None:
     )
 
 
-for _command in (*power_fit.COMMANDS, power_bench.bench):
+for _command in (power_live.set_budget, *power_fit.COMMANDS, power_bench.bench):
     power.add_command(_command)

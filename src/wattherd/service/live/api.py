@@ -12,11 +12,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd import __version__
-from wattherd.engine.lifecycle import FINAL
 from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld, JobReleased
 from wattherd.service.live import documents
 from wattherd.service.live.documents import Look
+from wattherd.service.live.explanation import explanation
 from wattherd.service.live.logs import grown, log_path, tail
 from wattherd.service.live.site import Site
 from wattherd.store.entry import StoreFailure
@@ -124,6 +124,12 @@ def _job_routes(app: FastAPI) -> None:
         await _known(site, job_id)
         return await _look(site, lambda look: documents.job_document(look, job_id))
 
+    @app.get("/api/v1/jobs/{job_id}/explain")
+    async def explain(site: TheSite, job_id: str) -> dict[str, Any]:
+        """Why it waits, what would help, and what was decided about it."""
+        await _known(site, job_id)
+        return await _look(site, lambda look: explanation(look, job_id))
+
     @app.post("/api/v1/jobs/{job_id}/{action}")
     async def act(site: TheSite, job_id: str, action: str, user: str = "") -> dict[str, Any]:
         """Cancel, pause or resume a job."""
@@ -155,7 +161,7 @@ def _job_routes(app: FastAPI) -> None:
             yield first
             at = offset
             while follow:
-                over = await _look(site, lambda look: documents.is_over(look, job_id))
+                over = await _look(site, lambda look: documents.run_is_over(look, job_id, chosen))
                 for chunk in grown(path, at):
                     at += len(chunk)
                     yield chunk
@@ -195,6 +201,3 @@ def _site_routes(app: FastAPI) -> None:
         event = BudgetChanged(at_s=0.0, budget_w=budget_w)
         await asyncio.wrap_future(site.keeper.post(event, by=user or "anonymous"))
         return await _look(site, documents.power_document)
-
-
-FINAL_STATES = tuple(str(state) for state in FINAL)

@@ -12,7 +12,7 @@ from typing import Any
 
 from wattherd.engine.core import Core
 from wattherd.engine.ledger import JobRecord
-from wattherd.engine.lifecycle import FINAL, State
+from wattherd.engine.lifecycle import State
 from wattherd.model.reason import Reason
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.explain import HAND_OVER, NEXT_PLAN
@@ -219,6 +219,7 @@ def _sample(look: Look, sample: Sample) -> dict[str, Any]:
     }
 
 
-def is_over(look: Look, job_id: str) -> bool:
-    """Whether the job has reached a final state."""
-    return look.history[job_id].state in {str(state) for state in FINAL}
+def run_is_over(look: Look, job_id: str, attempt: int) -> bool:
+    """Whether that run of the job has ended."""
+    record = look.core.jobs.get(job_id)
+    return record is None or record.attempt > attempt or not record.active

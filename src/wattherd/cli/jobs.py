@@ -1,0 +1,232 @@
+"""Commands of everyday use: hand jobs in, watch them, end them."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wattherd.cli.client import Client
+from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_candidates, show_explanation, show_job
+from wattherd.errors import UserError
+
+POLL_S = 0.5
+FINAL = ("Succeeded", "Failed", "Cancelled", "TimedOut")
+
+server_option: Callable[[Any], Any] = click.option(
+    "--server", metavar="URL", help="The service.  [default: $WATTHERD_SERVER or this machine]"
+)
+
+
+def _job_options(command: Any) -> Any:
+    for option in reversed(
+        [
+            click.option("-f", "--file", type=click.Path(path_type=Path), help="Job file (YAML)."),
+            click.option("-g", "--gpus", metavar="N|MIN..MAX", help="Devices."),
+            click.option("-n", "--name", help="A name, for people."),
+            click.option("-q", "--queue", "queue_name", help="Queue."),
+            click.option("-p", "--priority", help="low, normal, high, or a number."),
+            click.option("-t", "--time", "limit", help="Time limit: 12h."),
+            click.option("--restarts", type=int, help="How often it is tried again."),
+            click.option("--after", multiple=True, metavar="JOB", help="Start after its success."),
+            click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment."),
+            click.argument("command", nargs=-1, type=click.UNPROCESSED),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _document(file: Path | None, command: tuple[str, ...], changes: dict[str, Any]) -> Any:
+    """The job as the file and the options describe it, checked here where the file is at hand."""
+    from wattherd.workload.job_file import read_job, validated_job
+
+    if file is not None:
+        document = read_job(file).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    elif command:
+        document = {"workdir": str(Path.cwd())}
+    else:
+        raise UserError("nothing to run", field="COMMAND", hint="wattherd submit -- python t.py")
+    if command:
+        document["run"] = list(command)
+    document |= {name: value for name, value in changes.items() if value not in (None, [], {})}
+    return validated_job(document, str(file or "job")).model_dump(
+        mode="json", by_alias=True, exclude_unset=True
+    )
+
+
+def _changes(
+    *,
+    gpus: str | None,
+    name: str | None,
+    queue_name: str | None,
+    priority: str | None,
+    limit: str | None,
+    restarts: int | None,
+    after: tuple[str, ...],
+    env: tuple[str, ...],
+) -> dict[str, Any]:
+    return {
+        "gpus": None if gpus is None else _width(gpus),
+        "name": name,
+        "queue": queue_name,
+        "priority": _number(priority),
+        "time": {"limit": limit} if limit else None,
+        "restarts": restarts,
+        "after": list(after),
+        "envs": dict(_pair(one) for one in env),
+    }
+
+
+def _width(text: str) -> Any:
+    low, dots, high = text.partition("..")
+    try:
+        return {"min": int(low), "max": int(high)} if dots else int(low)
+    except ValueError:
+        raise UserError(f"{text!r} is no number", field="--gpus", hint="4, or 2..8") from None
+
+
+def _number(text: str | None) -> Any:
+    return int(text) if text is not None and text.lstrip("-").isdigit() else text
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"{text!r} is no setting", field="--env", hint="NAME=VALUE")
+    return name, value
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@_job_options
+@click.option("--dry-run", is_flag=True, help="Only tell what would happen.")
+@server_option
+@LIVE_OUTPUT
+def submit(
+    *,
+    file: Path | None,
+    command: tuple[str, ...],
+    dry_run: bool,
+    server: str | None,
+    output: str,
+    **options: Any,
+) -> None:
+    """Hand a job in: `wattherd submit job.yaml`, or `wattherd submit -g 4 -- python train.py`."""
+    if file is None and len(command) == 1 and command[0].endswith((".yaml", ".yml")):
+        file, command = Path(command[0]), ()
+    document = _document(file, command, _changes(**options))
+    client = Client(server)
+    if dry_run:
+        show_candidates(client.post("dry-run", document), output)
+        return
+    job = client.post("jobs", document, user=getpass.getuser())
+    show(job, output, lambda: click.echo(job["id"]))
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@_job_options
+@server_option
+def run(
+    *, file: Path | None, command: tuple[str, ...], server: str | None, **options: Any
+) -> int | None:
+    """Hand a job in and follow it; Ctrl-C detaches, the job goes on."""
+    client = Client(server)
+    document = _document(file, command, _changes(**options))
+    job_id = client.post("jobs", document, user=getpass.getuser())["id"]
+    click.echo(
+        f"{job_id} submitted (Ctrl-C detaches; `wattherd cancel {job_id}` ends it)", err=True
+    )
+    try:
+        return _follow(client, job_id)
+    except KeyboardInterrupt:
+        click.echo(f"\ndetached; `wattherd logs -f {job_id}` looks on", err=True)
+        return None
+
+
+def _follow(client: Client, job_id: str) -> int:
+    """Print what every run of it prints until it is over: 0 if it succeeded."""
+    seen = 0
+    while True:
+        job = _when(client, job_id, after=seen)
+        if job["attempts"] == seen:
+            break
+        seen += 1
+        for chunk in client.stream(f"jobs/{job_id}/logs", attempt=seen, follow=True):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.flush()
+    click.echo(f"{job_id}: {job['state']}", err=True)
+    return 0 if job["state"] == "Succeeded" else 1
+
+
+def _when(client: Client, job_id: str, *, after: int) -> Any:
+    """The job once it has begun another run, or once it is over; why it waits is told."""
+    told = ""
+    while True:
+        job = client.get(f"jobs/{job_id}")
+        if job["attempts"] > after or job["state"] in FINAL:
+            return job
+        reason = (job["reason"] or {}).get("text", "")
+        if reason and reason != told:
+            click.echo(f"waits: {reason}", err=True)
+            told = reason
+        time.sleep(POLL_S)
+
+
+@click.command("show")
+@click.argument("job")
+@server_option
+@LIVE_OUTPUT
+def show_command(*, job: str, server: str | None, output: str) -> None:
+    """Everything about JOB."""
+    document = Client(server).get(f"jobs/{job}")
+    show(document, output, lambda: show_job(document))
+
+
+@click.command("explain")
+@click.argument("job")
+@server_option
+@LIVE_OUTPUT
+def explain(*, job: str, server: str | None, output: str) -> None:
+    """Why JOB waits, or what became of it."""
+    document = Client(server).get(f"jobs/{job}/explain")
+    show(document, output, lambda: show_explanation(document))
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until it is over.")
+@click.option("--rank", default=0, show_default=True, help="Task number.")
+@click.option("--attempt", type=int, help="Run number.  [default: the last]")
+@click.option("-n", "--lines", type=int, help="Only the last lines.")
+@server_option
+def logs(*, job: str, follow: bool, server: str | None, **query: Any) -> None:
+    """What JOB printed."""
+    try:
+        for chunk in Client(server).stream(f"jobs/{job}/logs", follow=follow, **query):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        click.echo("", err=True)
+
+
+def _action(name: str, help_text: str, done: str) -> click.Command:
+    @click.command(name, help=help_text)
+    @click.argument("jobs", nargs=-1, required=True)
+    @server_option
+    def command(*, jobs: tuple[str, ...], server: str | None) -> None:
+        client = Client(server)
+        for job in jobs:
+            client.post(f"jobs/{job}/{name}", user=getpass.getuser())
+            click.echo(f"{job} {done}")
+
+    return command
+
+
+cancel = _action("cancel", "End JOBS, running or not.", "is being cancelled")
+pause = _action("pause", "Stop JOBS after a checkpoint, until resumed.", "is being paused")
+resume = _action("resume", "Let paused JOBS go on.", "resumed")

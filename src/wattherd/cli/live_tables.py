@@ -1,0 +1,150 @@
+"""How a service's documents look in a terminal; tables fit a hundred columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from wattherd.units import show_seconds
+
+LIVE_OUTPUT: Callable[[Any], Any] = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "name"]),
+    default="table",
+    show_default=True,
+    help="How to print the result.",
+)
+
+
+def show(document: Any, output: str, table: Callable[[], None]) -> None:
+    """As JSON, as names, or as `table` prints it."""
+    if output == "json":
+        click.echo(json.dumps(document))
+    elif output == "name":
+        for name in _names(document):
+            click.echo(name)
+    else:
+        table()
+
+
+def _names(document: Mapping[str, Any]) -> list[str]:
+    for kind, key in (("jobs", "id"), ("nodes", "name"), ("candidates", "placement")):
+        if kind in document:
+            return [str(one[key]) for one in document[kind]]
+    return [str(document.get("id", document.get("schema", "")))]
+
+
+def show_jobs(rows: Sequence[Mapping[str, Any]], *, wide: bool = False) -> None:
+    """ID NAME USER STATE GPUS WATTS TIME DONE WHERE/WHY; `wide` adds columns at the end."""
+    from wattherd.cli.tables import print_table
+
+    head = ["ID", "NAME", "USER", "STATE", "GPUS", "WATTS", "TIME", "DONE", "WHERE/WHY"]
+    if wide:
+        head += ["QUEUE", "PRIO", "CAP W", "KJ", "SUBMITTED"]
+    print_table(head, [_line(row, wide=wide) for row in rows])
+
+
+def _line(row: Mapping[str, Any], *, wide: bool) -> list[str]:
+    line = [
+        row["id"],
+        row["name"] or "-",
+        row["user"] or "-",
+        row["state"],
+        str(row["gpus"]),
+        _number(row["watts"], 1),
+        _duration(row["started"], row["finished"]),
+        _number(row["progress"] or None, 0),
+        where_or_why(row),
+    ]
+    if wide:
+        line += [
+            row["queue"],
+            str(row["priority"]),
+            _number(row["cap_w"], 1),
+            _number(row["energy_j"] / 1e3, 2),
+            row["submitted"][:19].replace("T", " "),
+        ]
+    return line
+
+
+def where_or_why(row: Mapping[str, Any]) -> str:
+    """Where it runs, or why it does not."""
+    if row["where"]:
+        parts = (f"{one['node']}[{','.join(map(str, one['gpus']))}]" for one in row["where"])
+        return " ".join(parts)
+    reason = (row["reason"] or {}).get("text", "")
+    place = f"#{row['position']} " if row.get("position") else ""
+    return f"{place}{reason}" or "-"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _duration(started: str | None, finished: str | None) -> str:
+    if started is None:
+        return "-"
+    end = datetime.fromisoformat(finished) if finished else datetime.now(UTC)
+    return show_seconds(max(0.0, (end - datetime.fromisoformat(started)).total_seconds()))
+
+
+def show_job(job: Mapping[str, Any]) -> None:
+    """One job, a line for each thing known of it."""
+    show_jobs([job], wide=True)
+    spec = job["spec"]
+    for role in spec["roles"]:
+        click.echo(f"{role['name']}: {role['count']} x {' '.join(role['command'])}")
+    known = {
+        "expected": spec["expected_s"],
+        "limit": spec["time_limit_s"],
+        "attempts": job["attempts"],
+        "exit code": job["exit_code"],
+        "loss": job["loss"],
+    }
+    click.echo("  ".join(f"{name} {value:g}" for name, value in known.items() if value is not None))
+    _show_story(job["story"])
+
+
+def _show_story(story: Sequence[Mapping[str, Any]]) -> None:
+    for entry in story:
+        click.echo(f"{entry['at'][11:19]}  {entry['what']}  {entry['cause']}".rstrip())
+
+
+def show_explanation(told: Mapping[str, Any]) -> None:
+    """State, what it waits for, what would help, and what was decided about it."""
+    place = f", #{told['position']} in queue" if told.get("position") else ""
+    click.echo(f"{told['id']}: {told['state']}{place}")
+    if told["reason"]:
+        click.echo(f"  {told['reason']['text']}")
+    for hint in told["would_help"]:
+        click.echo(f"  {hint}")
+    _show_story(told["story"])
+
+
+def show_candidates(document: Mapping[str, Any], output: str) -> None:
+    """What a job could get, and what was chosen."""
+    from wattherd.cli.tables import print_table
+
+    def table() -> None:
+        rows = [
+            [
+                one["placement"],
+                _number(one["cap_w"], 0),
+                "-" if one["time_s"] is None else show_seconds(one["time_s"]),
+                _number(one["slowdown"], 2),
+                "-" if one["energy_j"] is None else f"{one['energy_j'] / 3.6e6:,.3f}",
+                one["start"],
+                "✔" if one["chosen"] else "",
+            ]
+            for one in document["candidates"]
+        ]
+        head = ["PLACEMENT", "CAP W", "EST.TIME", "SLOWDOWN", "EST.KWH", "START", "CHOSEN"]
+        print_table(head, rows)
+        click.echo(document["why"])
+
+    show(document, output, table)

@@ -1,0 +1,91 @@
+"""Commands that look at the whole site: queue, history, nodes, devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wattherd.cli.client import Client
+from wattherd.cli.jobs import server_option
+from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_jobs
+
+
+@click.command()
+@click.option("--state", help="Only jobs in this state.")
+@click.option("-m", "--mine", is_flag=True, help="Only my own.")
+@click.option("-A", "--all", "over", is_flag=True, help="Those that ended, too.")
+@server_option
+@LIVE_OUTPUT
+def queue(*, state: str | None, mine: bool, over: bool, server: str | None, output: str) -> None:
+    """Jobs that run or wait, and why they wait."""
+    _list(server, output, mine=mine, state=state, over=over)
+
+
+@click.command()
+@click.option("-m", "--mine", is_flag=True, help="Only my own.")
+@click.option("--state", help="Only jobs in this state.")
+@click.option("-n", "--limit", default=100, show_default=True, help="At most so many.")
+@server_option
+@LIVE_OUTPUT
+def history(*, mine: bool, state: str | None, limit: int, server: str | None, output: str) -> None:
+    """The last jobs, ended ones too."""
+    _list(server, output, mine=mine, state=state, over=True, limit=limit)
+
+
+def _list(server: str | None, output: str, *, mine: bool, state: str | None, **query: Any) -> None:
+    import getpass
+
+    document = Client(server).get("jobs", **query)
+    me = getpass.getuser()
+    document["jobs"] = [
+        row
+        for row in document["jobs"]
+        if (state is None or row["state"].casefold() == state.casefold())
+        and (not mine or row["user"] == me)
+    ]
+    show(document, output, lambda: show_jobs(document["jobs"], wide=output == "wide"))
+
+
+@click.command()
+@server_option
+@LIVE_OUTPUT
+def nodes(*, server: str | None, output: str) -> None:
+    """Nodes and how many of their devices are in use."""
+    from wattherd.cli.tables import print_table
+
+    document = Client(server).get("nodes")
+
+    def table() -> None:
+        rows = [
+            [
+                node["name"],
+                node["state"],
+                node["gpus"][0]["model"] if node["gpus"] else "-",
+                f"{sum(bool(gpu['jobs']) for gpu in node['gpus'])}/{len(node['gpus'])}",
+            ]
+            for node in document["nodes"]
+        ]
+        print_table(["NODE", "STATE", "MODEL", "IN USE"], rows)
+
+    show(document, output, table)
+
+
+@click.command()
+@server_option
+@LIVE_OUTPUT
+def gpus(*, server: str | None, output: str) -> None:
+    """Every device and who is on it."""
+    from wattherd.cli.tables import print_table
+
+    document = Client(server).get("nodes")
+
+    def table() -> None:
+        rows = [
+            [node["name"], str(gpu["number"]), gpu["model"], " ".join(gpu["jobs"]) or "-"]
+            for node in document["nodes"]
+            for gpu in node["gpus"]
+        ]
+        print_table(["NODE", "GPU", "MODEL", "JOBS"], rows)
+
+    show(document, output, table)

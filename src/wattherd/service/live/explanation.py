@@ -1,0 +1,45 @@
+"""Why a job waits and what its user could do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wattherd.engine.ledger import JobRecord
+from wattherd.model.reason import ReasonCode
+from wattherd.service.live.documents import Look, job_document, job_rows
+
+EXPLANATION = "wattherd.explanation/1"
+LAST = 5
+"""Decisions that are told again."""
+
+
+def explanation(look: Look, job_id: str) -> dict[str, Any]:
+    """State, position, the binding constraint with numbers, what would help, the last decisions."""
+    job = job_document(look, job_id)
+    record = look.core.jobs.get(job_id)
+    rows = {row["id"]: row["position"] for row in job_rows(look)}
+    waits = record is not None and not record.active
+    return {
+        "schema": EXPLANATION,
+        "id": job_id,
+        "state": job["state"],
+        "position": rows.get(job_id),
+        "reason": job["reason"],
+        "would_help": list(_would_help(look, record)) if record and waits else [],
+        "story": job["story"][-LAST:],
+    }
+
+
+def _would_help(look: Look, record: JobRecord) -> Iterator[str]:
+    """What would let it start, by what is free now."""
+    code = record.reason.code if record.reason else None
+    free = sum(int(count) for count in look.core.planned.whole)
+    asked = record.spec.least_gpus
+    if code in (ReasonCode.WAITING_FOR_GPUS, ReasonCode.FRAGMENTED) and 0 < free < asked:
+        yield f"would fit now with `gpus: {free}`"
+    if code is ReasonCode.WAITING_FOR_POWER and record.reason is not None:
+        missing = (record.reason.asked or 0.0) - (record.reason.available or 0.0)
+        yield f"would fit with {missing:,.1f} W more (`wattherd power set`), or when a job ends"
+    if record.spec.gpu_models and code is ReasonCode.WAITING_FOR_GPUS:
+        yield "any model of GPU would do? leave `gpu_type` out"
