@@ -16,6 +16,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld, JobReleased
 from wattherd.service.live import documents
 from wattherd.service.live.documents import Look
+from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.explanation import explanation
 from wattherd.service.live.logs import grown, log_path, tail
 from wattherd.service.live.site import Site
@@ -62,6 +63,7 @@ def app_of(site: Site) -> FastAPI:
     app.state.site = site
     app.add_exception_handler(UserError, _refused)
     app.add_exception_handler(ClusterError, _unavailable)
+    _submission_routes(app)
     _job_routes(app)
     _site_routes(app)
     return app
@@ -98,7 +100,7 @@ async def _known(site: Site, job_id: str) -> None:
         raise NotFound(f"no job {job_id!r}", hint="`wattherd history` lists all")
 
 
-def _job_routes(app: FastAPI) -> None:
+def _submission_routes(app: FastAPI) -> None:
     @app.post("/api/v1/jobs", status_code=201)
     async def submit(site: TheSite, job: JobFile, user: str = "") -> dict[str, Any]:
         """Hand a job in; it is on disk when this answers."""
@@ -107,6 +109,15 @@ def _job_routes(app: FastAPI) -> None:
         job_id = await asyncio.wrap_future(done)
         return await _look(site, lambda look: documents.job_document(look, job_id))
 
+    @app.post("/api/v1/dry-run")
+    async def try_out(site: TheSite, job: JobFile, user: str = "") -> dict[str, Any]:
+        """What would happen to a job now; nothing is changed."""
+        spec = job.spec(user=user, at=datetime.now(UTC))
+        now_s = site.clock.now_s()
+        return await _look(site, lambda look: dry_run(look, spec, now_s))
+
+
+def _job_routes(app: FastAPI) -> None:
     @app.get("/api/v1/jobs")
     async def jobs(
         site: TheSite,
