@@ -24,6 +24,7 @@ _NO_ARGUMENTS: type[click.UsageError] | tuple[()] = getattr(
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {
+    "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
     "power": ("wattherd.cli.power:power", "Share watts among jobs."),
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
