@@ -24,7 +24,7 @@ from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
 from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault, no_fault
 from wattherd.service.power_bench_controllers import MAKERS, Clairvoyant, Maker
 from wattherd.service.power_bench_external import External
-from wattherd.service.power_bench_scenarios import PLANS, Scenario, build
+from wattherd.service.power_bench_scenarios import FEEDS, PLANS, Scenario, build
 from wattherd.service.power_bench_scores import (
     RunLog,
     jain,
@@ -205,8 +205,9 @@ def _fault(scenario: Scenario, text: str) -> Fault:
         return no_fault(fleet.size, fleet.feeds)
     kinds = tuple(text.split("+"))
     rng = np.random.default_rng([scenario.seed, 77, *sorted(map(KINDS.index, kinds))])
+    first = np.arange(fleet.feeds) == fleet.feeds - FEEDS
     return drawn_fault(
-        kinds, rng, fleet.feed.tolist(), feeds=fleet.feeds, share=scenario.fault_share,
+        kinds, rng, fleet.feed.tolist(), hit_feeds=first, share=scenario.fault_share,
         window_s=scenario.fault_window_s,
     )  # fmt: skip
 
