@@ -47,10 +47,14 @@ def bearer(credentials: Credentials) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A successful answer: `content` is its JSON (None if there is none), `etag` its version."""
+    """A successful answer: `content` is its JSON (None if there is none), `etag` its version.
+
+    `unchanged` says that it is still the version that was asked about (If-None-Match).
+    """
 
     content: Any
     etag: str = ""
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class Server:
         if content is not None:
             head["Content-Type"] = "application/json"
         raw = self._exchange(_Request(method, target, head, body))
+        if raw.status == http.HTTPStatus.NOT_MODIFIED:
+            return Answer(None, raw.etag, unchanged=True)
         if not 200 <= raw.status < 300:
             raise _no_answer(target, raw)
         try:
