@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Install the servers that tests talk to: Debian packages, and one from PyPI. Tests start and stop them on
+# Install the servers that tests talk to: Debian packages, and two from PyPI. Tests start and stop them on
 # loopback themselves; nothing is left running.
 set -euo pipefail
 [ -x .venv/bin/sushy-static ] || .venv/bin/python -m pip install --quiet 'sushy-tools>=2.2'
+.venv/bin/python -c 'import pyghmi' 2>/dev/null || .venv/bin/python -m pip install --quiet 'pyghmi>=1.6'
 packages=(snmpd nut-server prometheus openipmi ipmitool gcc libc6-dev)
 missing=()
 for package in "${packages[@]}"; do

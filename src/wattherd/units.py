@@ -1,4 +1,4 @@
-"""Watts, joules, seconds and bytes as people write them; nothing else reads or formats them."""
+"""Watts, hertz, seconds and bytes as people write them; nothing else reads or formats them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ def watts(text: str, *, field: str = "") -> float:
     match = re.fullmatch(rf"{_NUMBER}\s*([mkKMG]?)W?", text.strip())
     if match is None:
         raise UserError(f"{text!r} is no power", field=field, hint="write 450W or 40kW")
+    return float(match[1]) * _SCALE[match[2]]
+
+
+def hertz(text: str, *, field: str = "") -> float:
+    """`1410MHz`, `1.4GHz`, `1.41e9` in hertz.
+
+    Raises:
+        UserError: anything else.
+    """
+    match = re.fullmatch(rf"{_NUMBER}\s*([kMG]?)(?:Hz)?", text.strip())
+    if match is None:
+        raise UserError(f"{text!r} is no frequency", field=field, hint="write 1410MHz or 1.4GHz")
     return float(match[1]) * _SCALE[match[2]]
 
 
@@ -63,6 +75,11 @@ def show_joules(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:,.4g} {unit}"
     return f"{value:,.4g} J"
+
+
+def show_hertz(value: float) -> str:
+    """A frequency for people."""
+    return f"{value / 1e6:,.0f} MHz"
 
 
 def show_seconds(value: float) -> str:

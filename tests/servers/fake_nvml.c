@@ -1,5 +1,7 @@
 /* A libnvidia-ml.so.1 of two GPUs for tests. The file named by FAKE_NVML says, at each call:
-   MILLIWATTS RETURN_CODE DELAY_MS. The second GPU draws twice as much. */
+   MILLIWATTS RETURN_CODE DELAY_MS. The second GPU draws twice as much. Beside that file, NAME.limit0
+   holds a GPU's power limit in milliwatts, NAME.clock0 its locked clock in MHz; NAME.set the return
+   code of setters, 1000 for those that succeed and change nothing. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +38,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-    if (strcmp(uuid, "GPU-Second")) return 6;
-    *device = (void *)(uintptr_t)2;
+    if (strcmp(uuid, "GPU-First") && strcmp(uuid, "GPU-Second")) return 6;
+    *device = (void *)(uintptr_t)(strcmp(uuid, "GPU-First") ? 2 : 1);
     return 0;
 }
 
@@ -58,3 +60,108 @@ int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
     return 0;
 }
 #endif
+
+/* --- limits: 100 to 350 W, 300 W by default; clocks 210 to 1980 MHz by 15 ------------------- */
+
+static FILE *beside(const char *what, void *device, const char *mode) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s.%s", getenv("FAKE_NVML"), what);
+    if (device) snprintf(path + strlen(path), 8, "%u", (unsigned)(uintptr_t)device - 1);
+    return fopen(path, mode);
+}
+
+static unsigned kept(const char *what, void *device, unsigned otherwise) {
+    FILE *file = beside(what, device, "r");
+    unsigned value = otherwise;
+    if (file && fscanf(file, "%u", &value) != 1) value = otherwise;
+    if (file) fclose(file);
+    return value;
+}
+
+static int keep(const char *what, void *device, unsigned value) {
+    unsigned milliwatts = 0;
+    int code = script(&milliwatts), set = (int)kept("set", NULL, 0);
+    FILE *file;
+    if (code) return code;
+    if (set == 1000) return 0;
+    if (set) return set;
+    file = beside(what, device, "w");
+    if (!file) return 999;
+    fprintf(file, "%u", value);
+    fclose(file);
+    return 0;
+}
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    (void)device;
+    snprintf(name, length, "Fake GPU");
+    return 0;
+}
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    snprintf(uuid, length, (uintptr_t)device == 1 ? "GPU-First" : "GPU-Second");
+    return 0;
+}
+
+int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *limit) {
+    unsigned milliwatts = 0;
+    *limit = kept("limit", device, 300000);
+    return script(&milliwatts);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *limit) {
+    return nvmlDeviceGetPowerManagementLimit(device, limit);
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(void *device, unsigned *limit) {
+    (void)device;
+    *limit = 300000;
+    return 0;
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *low, unsigned *high) {
+    unsigned milliwatts = 0;
+    (void)device;
+    *low = 100000;
+    *high = 350000;
+    return script(&milliwatts);
+}
+
+int nvmlDeviceSetPowerManagementLimit(void *device, unsigned limit) {
+    if (limit < 100000 || limit > 350000) return 2;
+    return keep("limit", device, limit);
+}
+
+int nvmlDeviceGetSupportedMemoryClocks(void *device, unsigned *count, unsigned *clocks) {
+    unsigned room = *count;
+    (void)device;
+    *count = 1;
+    if (!room || !clocks) return 7; /* insufficient size */
+    clocks[0] = 2619;
+    return 0;
+}
+
+int nvmlDeviceGetSupportedGraphicsClocks(void *device, unsigned memory, unsigned *count,
+                                         unsigned *clocks) {
+    unsigned room = *count, i;
+    (void)device;
+    *count = 119;
+    if (memory != 2619) return 6;
+    if (room < 119 || !clocks) return 7;
+    for (i = 0; i < 119; i++) clocks[i] = 1980 - 15 * i;
+    return 0;
+}
+
+int nvmlDeviceGetClockInfo(void *device, unsigned type, unsigned *clock) {
+    unsigned milliwatts = 0;
+    *clock = type ? 2619 : kept("clock", device, 1980);
+    return script(&milliwatts);
+}
+
+int nvmlDeviceSetGpuLockedClocks(void *device, unsigned low, unsigned high) {
+    return low > high ? 2 : keep("clock", device, high);
+}
+
+int nvmlDeviceResetGpuLockedClocks(void *device) { return keep("clock", device, 1980); }

@@ -15,9 +15,10 @@ if shutil.which("ipmitool") is None:
     pytest.skip("ipmitool is not installed", allow_module_level=True)
 
 from wattherd.errors import UserError
-from wattherd.meters.contract import MeterError, Trouble
-from wattherd.meters.ipmi import _refusal, dcmi_watts, sensor_watts
+from wattherd.meters.ipmi import dcmi_watts, sensor_watts
 from wattherd.meters.registry import open_meter
+from wattherd.wire.ipmitool import refusal
+from wattherd.wire.trouble import DeviceError, Trouble
 
 needs_simulator = pytest.mark.skipif(
     shutil.which("ipmi_sim") is None, reason="ipmi_sim (openipmi) is not installed"
@@ -37,7 +38,16 @@ set_working_mc 0x20
     guid a123456789abcdefa123456789abcdef
   endlan
   user 1 true "" "none" user 10 {auths}
-  user 2 true "monitor" "secret" user 10 {auths}
+  user 2 true "monitor" "secret" {level} 10 {auths}
+  chassis_control "{chassis}"
+"""
+CHASSIS = """#!/bin/sh
+# get power | set power 0|1: the state of the chassis is a file.
+case "$2 $3" in
+  "get power") echo "power:$(cat {power})" ;;
+  "set power") echo "$4" > {power} ;;
+  *) exit 1 ;;
+esac
 """
 BOARD = """mc_setbmc 0x20
 mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02
@@ -61,8 +71,8 @@ def record(name: bytes) -> str:
 class Bmc:
     """ipmi_sim on a free port of 127.0.0.1."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.watts = folder, folder / "watts"
+    def __init__(self, folder: Path, level: str = "user") -> None:
+        self.folder, self.watts, self.power = folder, folder / "watts", folder / "power"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -72,7 +82,12 @@ class Bmc:
         board = BOARD.format(watts=self.watts, step=STEP_W, record=record(b"Total Power"),
                              none="0" * 15)  # fmt: skip
         (folder / "board").write_text(board)
-        (folder / "lan").write_text(LAN.format(port=self.port, auths=ALLOWED))
+        self.power.write_text("1")
+        chassis = folder / "chassis"
+        chassis.write_text(CHASSIS.format(power=self.power))
+        chassis.chmod(0o755)
+        lan = LAN.format(port=self.port, auths=ALLOWED, level=level, chassis=f"{chassis} 0x20")
+        (folder / "lan").write_text(lan)
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 ["ipmi_sim", "-c", folder / "lan", "-f", folder / "board", "-s", folder / "state"],
@@ -107,7 +122,7 @@ class Bmc:
 def outcome(uri: str) -> float | Trouble:
     try:
         return open_meter(uri).read().watts
-    except MeterError as error:
+    except DeviceError as error:
         return error.trouble
 
 
@@ -155,20 +170,20 @@ def test_what_ipmitool_prints_is_read() -> None:
     "said", ["", "PSU", "Inlet,25,degrees C,ok", "PSU,,Watts,ns", "P,0,Watts,ns"]
 )
 def test_a_sensor_without_watts_is_no_reading(said: str) -> None:
-    with pytest.raises(MeterError) as error:
+    with pytest.raises(DeviceError) as error:
         sensor_watts(said)
     assert error.value.trouble is Trouble.ABSENT
 
 
 def test_a_controller_without_dcmi_has_no_such_reading() -> None:
     said = "\n    DCMI request failed because: Invalid command (c1)\n"
-    assert _refusal(said).trouble is Trouble.ABSENT
+    assert refusal(said).trouble is Trouble.ABSENT
 
 
 def test_dcmi_switched_off_is_no_reading() -> None:
     off = "Instantaneous power reading: 0 Watts\nPower reading state is:  deactivated"
     for said, trouble in ((off, Trouble.ABSENT), ("what?", Trouble.GARBAGE)):
-        with pytest.raises(MeterError) as error:
+        with pytest.raises(DeviceError) as error:
             dcmi_watts(said)
         assert error.value.trouble is trouble
 

@@ -18,8 +18,8 @@ from pymodbus.server import ModbusTcpServer
 from pymodbus.simulator import DataType, SimData, SimDevice
 
 from wattherd.errors import UserError
-from wattherd.meters.contract import MeterError, Trouble
 from wattherd.meters.registry import open_meter
+from wattherd.wire.trouble import DeviceError, Trouble
 
 REGISTER = 40_070
 UNIT = 7
@@ -118,7 +118,7 @@ def test_scale_and_unit_make_watts(device: Device) -> None:
 
 
 def trouble(uri: str) -> Trouble:
-    with open_meter(uri) as meter, pytest.raises(MeterError) as error:
+    with open_meter(uri) as meter, pytest.raises(DeviceError) as error:
         meter.read()
     return error.value.trouble
 
@@ -137,7 +137,7 @@ def test_a_slow_device_times_out_and_its_late_answer_is_not_believed(device: Dev
     with open_meter(address(device.port).replace("timeout=1s", "timeout=0.3s")) as meter:
         device.words, device.delay_s = words("f", 111.0), 0.6
         started_s = time.monotonic()
-        with pytest.raises(MeterError) as error:
+        with pytest.raises(DeviceError) as error:
             meter.read()
         assert error.value.trouble is Trouble.TIMEOUT
         assert time.monotonic() - started_s < 1.0
@@ -152,7 +152,7 @@ def test_a_killed_server_is_unreachable_until_it_is_back() -> None:
         meter = open_meter(address(device.port))
         assert meter.read().watts == 5.0
     for _ in range(2):
-        with pytest.raises(MeterError) as error:
+        with pytest.raises(DeviceError) as error:
             meter.read()
         assert error.value.trouble is Trouble.UNREACHABLE
     with serving(Device(device.port)) as again, meter:

@@ -14,8 +14,8 @@ from threading import Thread
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.meters.contract import MeterError, Trouble
 from wattherd.meters.registry import open_meter
+from wattherd.wire.trouble import DeviceError, Trouble
 
 PLACES = "/lib/nut:/usr/lib/nut:/usr/libexec/nut:/usr/local/sbin"
 UPSD, DUMMY = (shutil.which(name, path=PLACES) for name in ("upsd", "dummy-ups"))
@@ -79,7 +79,7 @@ class Ups:
 def outcome(uri: str) -> float | Trouble:
     try:
         return open_meter(uri).read().watts
-    except MeterError as error:
+    except DeviceError as error:
         return error.trouble
 
 

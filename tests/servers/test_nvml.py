@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,40 +11,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-COMPILER = shutil.which("cc") or shutil.which("gcc")
+from nvml_driver import COMPILER, LOST, NO_PERMISSION, NOT_SUPPORTED, Driver
+
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with")
-
-LOST, NO_PERMISSION, NOT_SUPPORTED = 15, 4, 3
-
-
-class Driver:
-    """The library in a folder, and the file that says what it answers."""
-
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self.folder, self.script = folder, folder / "script"
-        source = Path(__file__).with_name("fake_nvml.c")
-        library = folder / "libnvidia-ml.so.1"
-        command = [COMPILER or "", "-shared", "-fPIC", "-Wall", "-Werror", *flags]
-        subprocess.run([*command, "-o", library, source], check=True)
-        self.say(300.0)
-
-    def say(self, watts: float, code: int = 0, delay_s: float = 0.0) -> None:
-        fresh = self.folder / "fresh"
-        fresh.write_text(f"{watts * 1000:.0f} {code} {delay_s * 1000:.0f}")
-        fresh.replace(self.script)  # at once: a reader never sees half of it
-
-    def command(self, *arguments: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.folder),
-                       "FAKE_NVML": str(self.script)}  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-m", "wattherd.cli.main", "meter", *arguments, "-o", "json"],
-            env=environment, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def read(self, uri: str) -> dict[str, Any]:
-        with self.command("read", uri) as process:
-            found: dict[str, Any] = json.loads(process.communicate(timeout=30)[0])
-        return found
 
 
 @pytest.fixture

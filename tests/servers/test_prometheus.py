@@ -16,9 +16,10 @@ from threading import Thread
 
 import pytest
 
-from wattherd.meters.contract import MeterError, Quality, Reading, Trouble
+from wattherd.meters.contract import Quality, Reading
 from wattherd.meters.meter import Meter
 from wattherd.meters.registry import open_meter
+from wattherd.wire.trouble import DeviceError, Trouble
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed")
@@ -99,7 +100,7 @@ def eventually(meter: Meter, watts: float) -> Reading:
     while time.monotonic() < until_s:
         try:
             reading = meter.read()
-        except MeterError as error:
+        except DeviceError as error:
             if error.trouble is not Trouble.ABSENT:  # nothing scraped yet
                 raise
         else:
@@ -158,6 +159,6 @@ def test_what_gives_no_single_value_is_no_reading(
 ) -> None:
     site.say("feed_watts 5")
     eventually(open_meter(site.uri("feed_watts")), 5.0)
-    with pytest.raises(MeterError) as error:
+    with pytest.raises(DeviceError) as error:
         open_meter(site.uri(query)).read()
     assert error.value.trouble is expected

@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("pysnmp", reason="pysnmp is not installed")
 
 from wattherd.errors import UserError
-from wattherd.meters.contract import MeterError, Trouble
 from wattherd.meters.registry import open_meter
+from wattherd.wire.trouble import DeviceError, Trouble
 
 SNMPD = shutil.which("snmpd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 POWER = "1.3.6.1.4.1.318.1.1.26.4.3.1.5"
@@ -74,7 +74,7 @@ class Pdu:
             try:
                 with open_meter(self.uri("1", "timeout=0.2s")) as meter:
                     meter.read()
-            except MeterError:
+            except DeviceError:
                 time.sleep(0.05)
             else:
                 return process
@@ -98,7 +98,7 @@ def pdu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pdu]:
 
 
 def trouble(uri: str) -> Trouble:
-    with open_meter(uri) as meter, pytest.raises(MeterError) as error:
+    with open_meter(uri) as meter, pytest.raises(DeviceError) as error:
         meter.read()
     return error.value.trouble
 
@@ -173,7 +173,7 @@ def test_a_slow_agent_times_out_and_its_late_answer_is_not_believed(pdu: Pdu) ->
     with open_meter(pdu.uri("1", "timeout=0.3s")) as meter:
         pdu.say("1=gauge:1", "delay=0.7")
         started_s = time.monotonic()
-        with pytest.raises(MeterError) as error:
+        with pytest.raises(DeviceError) as error:
             meter.read()
         assert error.value.trouble is Trouble.TIMEOUT
         assert time.monotonic() - started_s < 0.65
@@ -188,7 +188,7 @@ def test_a_killed_agent_is_silent_until_it_is_back(tmp_path: Path) -> None:
     with open_meter(pdu.uri("1", "timeout=0.3s")) as meter:
         assert meter.read().watts == 0.0
         pdu.stop()
-        with pytest.raises(MeterError) as error:
+        with pytest.raises(DeviceError) as error:
             meter.read()
         assert error.value.trouble is Trouble.TIMEOUT
         pdu.say("1=gauge:5")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from wattherd.meters.contract import MeterError, Trouble
 from wattherd.meters.registry import open_meter
+from wattherd.wire.trouble import DeviceError, Trouble
 
 SUSHY = shutil.which("sushy-static", path=str(Path(sys.executable).parent)) or shutil.which(
     "sushy-static"
@@ -90,6 +90,6 @@ def test_power_of_both_generations_as_it_changes(mockup: Mockup) -> None:
 
 def test_a_chassis_without_power_says_so(mockup: Mockup) -> None:
     mockup.write(CHASSIS, {"Name": "empty"})
-    with pytest.raises(MeterError) as error:
+    with pytest.raises(DeviceError) as error:
         open_meter(mockup.uri()).read()
     assert error.value.trouble is Trouble.ABSENT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.runtime.sim.levels import COLUMNS
 from wattherd.service.given import Given
 from wattherd.service.presets import preset
 from wattherd.service.schedule import POWER_POLICIES, Result, Setting, simulate
@@ -28,14 +29,17 @@ def run(policy: str, power: str, seed: int) -> Result:
         cluster=parse_cluster("4x8:V100M16", known=GPUS),
     )
     budget = ((0.0, FULL_W), (CUT_S, CUT_W))
-    return simulate(Setting(preset=preset("none"), given=given, budget=budget, power=power), policy)
+    setting = Setting(preset=preset("none"), given=given, budget=budget, power=power, history=True)
+    return simulate(setting, policy)
 
 
 @pytest.mark.parametrize("power", POWER_POLICIES)
 def test_not_a_second_above_the_budget(power: str) -> None:
     result = run("tiresias", power, 1)
     assert (result.row["finished"], result.row["over_budget_s"]) == (160, 0.0)
-    drawn_w = [draw_w for at_s, draw_w, _ in result.meter.trace if at_s > CUT_S]
+    assert result.levels is not None
+    steps = [dict(zip(COLUMNS, row, strict=True)) for row in result.levels.rows()]
+    drawn_w = [float(str(step["peak_w"])) for step in steps if float(str(step["time_s"])) > CUT_S]
     assert max(drawn_w) <= CUT_W
     # The budget binds: at times it is used to within a few caps.
     assert max(drawn_w) >= 0.95 * CUT_W

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from wattherd.cli.main import COMMANDS
 from wattherd.cli.meter import meter as command
 from wattherd.errors import UserError
-from wattherd.meters import registry
-from wattherd.meters.clock import Clock
-from wattherd.meters.contract import MeterError, Quality, Reading, Sample, Trouble
+from wattherd.meters.contract import Quality, Reading, Sample
 from wattherd.meters.meter import Meter
 from wattherd.meters.rapl import Counter
 from wattherd.meters.registry import PROTOCOLS, open_meter
-from wattherd.meters.uri import parse
 from wattherd.meters.watch import rounds
+from wattherd.wire import protocols
+from wattherd.wire.clock import Clock
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import parse
 
 UNIX_S = 1_700_000_000.0
 
@@ -48,11 +49,11 @@ class Hand:
 class Scripted:
     """A driver that gives what it is told to."""
 
-    samples: list[Sample | MeterError]
+    samples: list[Sample | DeviceError]
 
     def sample(self) -> Sample:
         answer = self.samples.pop(0)
-        if isinstance(answer, MeterError):
+        if isinstance(answer, DeviceError):
             raise answer
         return answer
 
@@ -125,27 +126,27 @@ def test_a_sample_becomes_watts_and_is_stamped_when_it_was_asked() -> None:
 
 
 def test_an_old_reading_is_stale() -> None:
-    samples: list[Sample | MeterError] = [Sample(1.0, UNIX_S - 9), Sample(1.0, UNIX_S - 11)]
+    samples: list[Sample | DeviceError] = [Sample(1.0, UNIX_S - 9), Sample(1.0, UNIX_S - 11)]
     meter = Meter("x:", Scripted(samples), max_age_s=10, clock=Hand().clock())
     assert [meter.read().quality for _ in range(2)] == [Quality.MEASURED, Quality.STALE]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_no_reading(value: float) -> None:
-    with pytest.raises(MeterError) as error:
+    with pytest.raises(DeviceError) as error:
         Meter("x:", Scripted([Sample(value)])).read()
     assert (error.value.trouble, error.value.source) == (Trouble.GARBAGE, "x:")
 
 
 def test_rounds_keep_their_beat_and_carry_errors_in_place() -> None:
     hand = Hand()
-    lost = MeterError(Trouble.UNREACHABLE, "gone")
+    lost = DeviceError(Trouble.UNREACHABLE, "gone")
     meters = [Meter(name, Scripted([Sample(1.0), lost, Sample(2.0)]), clock=hand.clock())
               for name in "ab"]  # fmt: skip
     seen = list(rounds(meters, 2.0, 3, hand.clock()))
     assert hand.slept_s == [2.0, 2.0]
     assert [[type(one) for one in each] for each in seen] == [
-        [Reading] * 2, [MeterError] * 2, [Reading] * 2
+        [Reading] * 2, [DeviceError] * 2, [Reading] * 2
     ]  # fmt: skip
 
 
@@ -185,7 +186,7 @@ def test_a_row_holds_until_the_next(recording: Path) -> None:
 
 
 def test_a_recording_ends_or_begins_again(recording: Path) -> None:
-    with pytest.raises(MeterError, match="is over"):
+    with pytest.raises(DeviceError, match="is over"):
         replayed(f"replay:{recording}", [50])
     assert replayed(f"replay:{recording}?loop=1", [50, 61, 130]) == [50, 70, 60]
 
@@ -294,7 +295,7 @@ def test_a_counter_tells_any_energy_below_its_range(range_uj: int, data: st.Data
 
 
 def trouble(text: str) -> Trouble:
-    with pytest.raises(MeterError) as error:
+    with pytest.raises(DeviceError) as error:
         open_meter(text, Hand().clock()).read()
     return error.value.trouble
 
@@ -319,7 +320,7 @@ def test_rapl_without_permission_says_so(
 
     meter = open_meter(f"rapl:?root={powercap.root}", Hand().clock())
     monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything
-    with pytest.raises(MeterError, match="run as root") as error:
+    with pytest.raises(DeviceError, match="run as root") as error:
         meter.read()
     assert error.value.trouble is Trouble.REFUSED
 
@@ -334,7 +335,7 @@ def test_every_protocol_has_an_example_of_its_own() -> None:
 
 
 def test_a_missing_client_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "find_spec", lambda _: None)
+    monkeypatch.setattr(protocols, "find_spec", lambda _: None)
     for scheme, protocol in PROTOCOLS.items():
         if protocol.client:
             with pytest.raises(UserError, match=r"wattherd\[meters\]"):

@@ -13,8 +13,9 @@ import pytest
 from web_server import Certificates, Site, certificates, serving
 
 from wattherd.errors import UserError
-from wattherd.meters.contract import MeterError, Quality, Trouble
+from wattherd.meters.contract import Quality
 from wattherd.meters.registry import open_meter
+from wattherd.wire.trouble import DeviceError, Trouble
 
 METRICS = "/redfish/v1/Chassis/1/EnvironmentMetrics"
 POWER = "/redfish/v1/Chassis/1/Power"
@@ -31,8 +32,8 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return certificates(tmp_path_factory.mktemp("pem"))
 
 
-def trouble(uri: str) -> MeterError:
-    with pytest.raises(MeterError) as error:
+def trouble(uri: str) -> DeviceError:
+    with pytest.raises(DeviceError) as error:
         open_meter(uri).read()
     assert error.value.source == uri
     return error.value
@@ -253,7 +254,7 @@ def test_credentials_come_from_a_file_read_every_time(site: Site, tmp_path: Path
     secrets = tmp_path / "bmc.yaml"
     secrets.write_text("{username: admin, password: wrong}")
     with open_meter(redfish(site, METRICS, f"credentials={secrets}")) as meter:
-        with pytest.raises(MeterError) as error:
+        with pytest.raises(DeviceError) as error:
             meter.read()
         assert error.value.trouble is Trouble.REFUSED
         assert "wrong" not in str(error.value)
@@ -285,7 +286,7 @@ def test_a_killed_server_is_unreachable_until_it_is_back() -> None:
         meter = open_meter(redfish(site))
         meter.read()
     assert trouble(meter.source).trouble is Trouble.UNREACHABLE
-    with pytest.raises(MeterError):
+    with pytest.raises(DeviceError):
         meter.read()
     with serving(site, port=site.port):
         assert meter.read().watts == 640.0

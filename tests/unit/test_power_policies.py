@@ -12,10 +12,12 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull, prior_curve
 from wattherd.policy.power.contract import Ask, PowerPolicy, floors_w
+from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 
-SHARING: list[PowerPolicy] = [Uniform(), Proportional(), ByPriority(), WaterFilling()]
+FAIR: list[PowerPolicy] = [Nash(), MaxMin(), Tiers()]
+SHARING: list[PowerPolicy] = [Uniform(), Proportional(), ByPriority(), WaterFilling(), *FAIR]
 
 
 @st.composite

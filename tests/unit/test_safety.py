@@ -84,7 +84,7 @@ def test_watts_are_given_back_slowly_and_not_beyond_the_limit() -> None:
         orders = loop.cycle(room.read(), limits(1200, 1200))
         room.follow(orders)
         sums.append(orders.cap_w.sum())
-    assert max(np.diff(sums)) <= 0.02 * 1200 + 1e-6
+    assert max(np.diff(sums)) <= CALM.raise_per_s * 1200 + 1e-6
     assert 0.98 * 1200 <= sums[-1] <= 1200
 
 

@@ -28,6 +28,7 @@ class Site:
     drip_s: float = 0.0  # between two bytes of the body
     status: int = 200
     location: str = ""
+    etag: str = ""  # the version of all pages; who names it is told 304
     seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     port: int = 0
 
@@ -49,7 +50,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         expected = "Basic " + base64.b64encode(self.site.user.encode()).decode()
         if self.site.user and self.headers.get("Authorization") != expected:
             status, body = 401, b"{}"
+        if self.site.etag and self.headers.get("If-None-Match") == self.site.etag:
+            status, body = 304, b""
         self.send_response(status)
+        if self.site.etag:
+            self.send_header("ETag", self.site.etag)
         if self.site.location:
             self.send_header("Location", self.site.location)
         self.send_header("Content-Length", str(len(body)))

@@ -34,10 +34,10 @@ def read(*, uris: tuple[str, ...], watch: str | None, count: int | None, output:
     Exits with 1 if a meter gave no reading in the last round.
     """
     from wattherd.errors import UserError
-    from wattherd.meters.contract import MeterError
     from wattherd.meters.registry import open_meter
     from wattherd.meters.watch import rounds
     from wattherd.units import seconds
+    from wattherd.wire.trouble import DeviceError
 
     every_s = seconds(watch, field="--watch") if watch else 1.0
     if every_s <= 0:
@@ -48,7 +48,7 @@ def read(*, uris: tuple[str, ...], watch: str | None, count: int | None, output:
         for last in rounds(meters, every_s, count or (None if watch else 1)):
             for outcome in last:
                 _tell(outcome, output)
-    return int(any(isinstance(outcome, MeterError) for outcome in last))
+    return int(any(isinstance(outcome, DeviceError) for outcome in last))
 
 
 @meter.command("probe")

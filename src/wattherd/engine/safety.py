@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattherd.engine.safety_aims import Aims
 from wattherd.engine.safety_backstop import Backstop
 from wattherd.engine.safety_caps import SAME_W, CapBook
 from wattherd.engine.safety_fill import fill
@@ -41,13 +42,19 @@ class SafetyLoop:
     """Controller of one site. `found_w` (N,) is what a journal kept of an earlier life, or nothing.
 
     The caps found are those read back first; keep `found_w` where it outlives this process, so that
-    a successor can still restore them.
+    a successor can still restore them. `aims` says what watts are best spent on; without it all get
+    the same.
     """
 
     def __init__(
-        self, fleet: Fleet, config: SafetyConfig | None = None, found_w: Floats | None = None
+        self,
+        fleet: Fleet,
+        config: SafetyConfig | None = None,
+        found_w: Floats | None = None,
+        aims: Aims | None = None,
     ) -> None:
         """Nothing is known of the devices until the first cycle."""
+        self._aims = aims
         self.fleet = fleet
         self.config = config or SafetyConfig()
         self.caps = CapBook(fleet, self.config)
@@ -66,7 +73,9 @@ class SafetyLoop:
             limit_w, self.caps.counted_w, seen, now_s=readings.now_s, step_s=self._step(readings)
         )
         due = self._backstop.due(self.caps, readings.now_s)
-        target_w = self._target(budget_w - self._reserve(due), self._wanted(seen, readings.now_s))
+        aim_w = self._aimed(readings.now_s, limit_w)
+        wanted_w = self._wanted(seen, readings.now_s)
+        target_w = self._target(budget_w - self._reserve(due), wanted_w, aim_w)
         lowered_w = self._lowered(target_w, budget_w)
         cap_w = self._raised(lowered_w, target_w, budget_w, seen)
         off = self._backstop.to_stop(self.caps, budget_w, limit_w, seen, readings.now_s)
@@ -127,8 +136,18 @@ class SafetyLoop:
         wanted_w = np.where(doubt, fleet.max_w, wanted_w)
         return np.asarray(np.clip(wanted_w, fleet.floor_w, fleet.max_w))
 
-    def _target(self, budget_w: Floats, wanted_w: Floats) -> Floats:
-        """Caps (N,) that fit beside the devices that do not follow; those go to their floor."""
+    def _aimed(self, now_s: float, limit_w: Floats) -> Floats:
+        """Wishes (N,) for the limits themselves, which move less often than what is safe does."""
+        if self._aims is None:
+            return self.fleet.floor_w
+        return self._aims.caps(now_s, limit_w * (1.0 - self.config.margin))
+
+    def _target(self, budget_w: Floats, wanted_w: Floats, aim_w: Floats) -> Floats:
+        """Caps (N,) that fit beside the devices that do not follow; those go to their floor.
+
+        Wishes come first; what is left goes to whoever has a use for it now, and what is left then
+        to all the others, who may have one soon: first of all they keep what they have.
+        """
         caps, fleet = self.caps, self.fleet
         if self.safe_mode:
             return fleet.floor_w.copy()
@@ -136,7 +155,12 @@ class SafetyLoop:
         left_w = budget_w - fleet.levels(np.where(fixed, caps.counted_w, 0.0))
         low_w = np.where(fixed, 0.0, fleet.floor_w)
         high_w = np.where(fixed, 0.0, np.maximum(wanted_w, fleet.floor_w))
-        shared_w = fill(fleet, left_w, low_w, high_w)
+        wished_w = fill(fleet, left_w, low_w, np.clip(aim_w, low_w, high_w))
+        shared_w = fill(fleet, left_w, wished_w, high_w)
+        most_w = np.where(fixed, 0.0, fleet.max_w)
+        kept_w = np.fmin(np.fmax(shared_w, caps.ordered_w), most_w)
+        for high_w in (kept_w, most_w):
+            shared_w = fill(fleet, left_w, shared_w, high_w)
         return np.asarray(np.where(fixed, self._of_fixed(shared_w), shared_w))
 
     def _of_fixed(self, shared_w: Floats) -> Floats:

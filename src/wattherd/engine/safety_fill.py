@@ -6,6 +6,9 @@ import numpy as np
 
 from wattherd.engine.safety_terms import Fleet, Floats
 
+SPENT_W = 1e-6
+"""A budget with less left than that has nothing left."""
+
 
 def level(budget_w: float, low_w: Floats, high_w: Floats) -> float:
     """The highest L with sum(clip(L, low, high)) <= budget; 0 where the lows alone exceed it.
@@ -34,6 +37,8 @@ def fill(fleet: Fleet, budget_w: Floats, low_w: Floats, high_w: Floats) -> Float
     of its own. What fits into nested budgets is a polymatroid, on which that is max-min fair and
     leaves no watt that somebody could still have (Megiddo, 1974).
     """
+    if float(budget_w[-1]) <= low_w.sum() + SPENT_W:
+        return low_w.copy()
     given_w = np.maximum(high_w, low_w)
     for number, rows in enumerate(fleet.rows):
         height_w = level(float(budget_w[number]), low_w[rows], given_w[rows])

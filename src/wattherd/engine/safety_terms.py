@@ -189,9 +189,9 @@ class SafetyConfig:
     idle_to: float = 0.96
     idle_s: float = 15.0
     """Shorter dips (checkpoints, evaluation) keep their caps: it takes as long to get one back."""
-    band: float = 0.01
+    band: float = 0.004
     """Caps move by at least this share of a device's maximum unless a limit demands it."""
-    raise_per_s: float = 0.02
+    raise_per_s: float = 0.04
     """Give back at most this share of the limit each second."""
     missing_share: float = 0.20
     """Dynamo stops acting on readings when more than a fifth of them is missing."""
@@ -199,7 +199,7 @@ class SafetyConfig:
     obedient_after_s: float = 20.0
     disagree: float = 0.08
     hot: float = 0.5
-    cool: float = 0.3
+    cool: float = 0.42
     hot_share: float = 0.92
     start_heat: float = 0.6
     """Assumed thermal state of breakers whose past is not known."""

@@ -1,4 +1,4 @@
-"""What a reading is, what every driver offers, and what may go wrong: the words of this room.
+"""What a reading is, and what every driver offers: the words of this room.
 
 A driver speaks one protocol and answers with a `Sample` in its own unit; `meter.Meter` makes the
 `Reading` of it. Nothing here reads a clock or a socket.
@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
-
-from wattherd.errors import ClusterError
 
 
 class Quality(StrEnum):
@@ -52,29 +50,10 @@ class Driver(Protocol):
         """Ask the instrument once.
 
         Raises:
-            MeterError: it did not answer, or not with a number.
+            DeviceError: it did not answer, or not with a number.
         """
         ...
 
     def close(self) -> None:
         """Let go of connections; a later `sample` may open them again."""
         ...
-
-
-class Trouble(StrEnum):
-    """Why there is no reading."""
-
-    UNREACHABLE = "unreachable"  # nobody answers there, or the connection broke
-    TIMEOUT = "timeout"  # no complete answer within the URI's `timeout`
-    REFUSED = "refused"  # it answers, but not to us: permission, credentials, certificate
-    ABSENT = "absent"  # it answers, but has no such sensor, register or series
-    GARBAGE = "garbage"  # it answers with what is no power
-
-
-class MeterError(ClusterError):
-    """A meter gave no reading; asking again may help."""
-
-    def __init__(self, trouble: Trouble, problem: str, *, source: str = "") -> None:
-        """Keep the parts; `source` is added by the meter, which alone knows its URI."""
-        self.trouble, self.problem, self.source = trouble, problem, source
-        super().__init__(": ".join(part for part in (source, str(trouble), problem) if part))

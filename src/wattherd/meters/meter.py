@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from wattherd.meters.clock import SYSTEM, Clock
-from wattherd.meters.contract import Driver, MeterError, Quality, Reading, Trouble
-from wattherd.meters.uri import MeterUri
+from wattherd.meters.contract import Driver, Quality, Reading
+from wattherd.wire.clock import SYSTEM, Clock
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import Uri
 
 WATTS = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
 OPTIONS = frozenset({"timeout", "scale", "unit", "max_age"})
-TIMEOUT_S = 2.0
-"""Below the period of a control loop of a few seconds, above what a slow controller board takes."""
-
-
-def timeout_s(uri: MeterUri) -> float:
-    """Seconds that one reading may take in all."""
-    return uri.seconds("timeout", TIMEOUT_S)
 
 
 @dataclass(slots=True)
@@ -40,14 +34,14 @@ class Meter:
         """One reading.
 
         Raises:
-            MeterError: there is none; its `trouble` says why.
+            DeviceError: there is none; its `trouble` says why.
         """
         asked_s = self.clock.unix_s()
         try:
             sample = self.driver.sample()
             watts = self._watts(sample.value)
-        except MeterError as error:
-            raise MeterError(error.trouble, error.problem, source=self.source) from error
+        except DeviceError as error:
+            raise DeviceError(error.trouble, error.problem, source=self.source) from error
         at_s = asked_s if sample.at_s is None else sample.at_s
         stale = self.clock.unix_s() - at_s > self.max_age_s
         return Reading(watts, at_s, self.source, Quality.STALE if stale else sample.quality)
@@ -72,11 +66,11 @@ class Meter:
     def _watts(self, value: float) -> float:
         watts = value * self.factor
         if not math.isfinite(watts):
-            raise MeterError(Trouble.GARBAGE, f"answered {value}, which is no power")
+            raise DeviceError(Trouble.GARBAGE, f"answered {value}, which is no power")
         return watts
 
 
-def metered(uri: MeterUri, driver: Driver, clock: Clock = SYSTEM) -> Meter:
+def metered(uri: Uri, driver: Driver, clock: Clock = SYSTEM) -> Meter:
     """A meter around `driver` with the options that all addresses share."""
     unit = WATTS[uri.choice("unit", WATTS, "W")]
     return Meter(

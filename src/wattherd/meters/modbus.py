@@ -17,10 +17,10 @@ from pymodbus.client import ModbusTcpClient
 from pymodbus.exceptions import ConnectionException, ModbusException
 from pymodbus.pdu import ModbusPDU
 
-from wattherd.meters.clock import Clock
-from wattherd.meters.contract import MeterError, Sample, Trouble
-from wattherd.meters.meter import timeout_s
-from wattherd.meters.uri import MeterUri
+from wattherd.meters.contract import Sample
+from wattherd.wire.clock import Clock
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import Uri
 
 OPTIONS = frozenset({"type", "order", "kind"})
 PORT = 502
@@ -71,11 +71,11 @@ class Modbus:
         """The register's value.
 
         Raises:
-            MeterError: no connection, no answer in time, or an exception of the device.
+            DeviceError: no connection, no answer in time, or an exception of the device.
         """
         try:
             return Sample(self._value(self._ask(self._connected())))
-        except MeterError:
+        except DeviceError:
             self.close()
             raise
 
@@ -96,7 +96,7 @@ class Modbus:
             )
         if not self._client.connect():
             problem = f"no connection to {self.host}:{self.port} within {self.timeout_s:g} s"
-            raise MeterError(Trouble.UNREACHABLE, problem)
+            raise DeviceError(Trouble.UNREACHABLE, problem)
         return self._client
 
     def _hear(self, sending: bool, packet: bytes) -> bytes:  # noqa: FBT001 - pymodbus' signature
@@ -114,26 +114,26 @@ class Modbus:
         try:
             return read(at.address, count=at.words, device_id=at.unit)
         except (ConnectionException, OSError) as error:
-            raise MeterError(Trouble.UNREACHABLE, f"connection lost: {error}") from None
+            raise DeviceError(Trouble.UNREACHABLE, f"connection lost: {error}") from None
         except ModbusException as error:
             if self._heard:
-                raise MeterError(Trouble.GARBAGE, f"the answer is no Modbus: {error}") from None
-            raise MeterError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
+                raise DeviceError(Trouble.GARBAGE, f"the answer is no Modbus: {error}") from None
+            raise DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
 
     def _value(self, answer: ModbusPDU) -> float:
         if answer.isError():
             code = answer.exception_code
             trouble, meaning = EXCEPTIONS.get(code, (Trouble.GARBAGE, "unknown to the protocol"))
-            raise MeterError(trouble, f"exception {code}: {meaning}")
+            raise DeviceError(trouble, f"exception {code}: {meaning}")
         if len(answer.registers) != self.register.words:
             problem = f"{len(answer.registers)} registers in place of {self.register.words}"
-            raise MeterError(Trouble.GARBAGE, problem)
+            raise DeviceError(Trouble.GARBAGE, problem)
         kind, order = TYPES[self.register.type], self.register.order
         value = ModbusTcpClient.convert_from_registers(answer.registers, kind, word_order=order)
         return float(cast("float", value))
 
 
-def driver(uri: MeterUri, clock: Clock) -> Modbus:
+def driver(uri: Uri, clock: Clock) -> Modbus:
     """The driver that `uri` names.
 
     Raises:
@@ -151,10 +151,10 @@ def driver(uri: MeterUri, clock: Clock) -> Modbus:
         order="little" if uri.choice("order", ("big", "little"), "big") == "little" else "big",
     )
     port = PORT if uri.port is None else uri.port
-    return Modbus(uri.needs_host(), port, register, timeout_s(uri))
+    return Modbus(uri.needs_host(), port, register, uri.timeout_s)
 
 
-def _place(uri: MeterUri) -> tuple[int, int]:
+def _place(uri: Uri) -> tuple[int, int]:
     unit, _, address = uri.path.strip("/").partition("/")
     if not (unit.isdecimal() and address.isdecimal()):
         raise uri.error("names no register", hint="write modbus://HOST:PORT/UNIT/REGISTER")

@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattherd.meters.clock import Clock
-from wattherd.meters.contract import MeterError, Sample, Trouble
-from wattherd.meters.credentials import read_credentials
-from wattherd.meters.meter import timeout_s
-from wattherd.meters.uri import MeterUri
+from wattherd.meters.contract import Sample
+from wattherd.wire.clock import Clock
+from wattherd.wire.credentials import read_credentials
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import Uri
 
 OPTIONS = frozenset({"variable", "credentials"})
 PORT = 3493
@@ -58,7 +58,7 @@ class _Line:
                 raise ConnectionResetError("the server hung up")
             self.heard += packet
             if len(self.heard) > LONGEST_LINE:
-                raise MeterError(Trouble.GARBAGE, "the answer is no line")
+                raise DeviceError(Trouble.GARBAGE, "the answer is no line")
         line, _, self.heard = self.heard.partition(b"\n")
         return line.decode("utf-8", errors="replace").strip()
 
@@ -78,15 +78,15 @@ class Nut:
         """The variable's value.
 
         Raises:
-            MeterError: no answer in time, an error of the server, or no number.
+            DeviceError: no answer in time, an error of the server, or no number.
         """
         try:
             return Sample(self._value(self._asked()))
         except TimeoutError:
             problem = f"no complete answer within {self.timeout_s:g} s"
-            raise MeterError(Trouble.TIMEOUT, problem) from None
+            raise DeviceError(Trouble.TIMEOUT, problem) from None
         except OSError as error:
-            raise MeterError(Trouble.UNREACHABLE, f"{self.host}:{self.port}: {error}") from None
+            raise DeviceError(Trouble.UNREACHABLE, f"{self.host}:{self.port}: {error}") from None
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -106,13 +106,13 @@ class Nut:
             kind, ups, variable, value = shlex.split(answer)
             number = float(value)
         except ValueError:
-            raise MeterError(Trouble.GARBAGE, f"answered {answer[:60]!r}") from None
+            raise DeviceError(Trouble.GARBAGE, f"answered {answer[:60]!r}") from None
         if (kind, ups, variable) != ("VAR", self.ups, self.variable):
-            raise MeterError(Trouble.GARBAGE, f"answered {answer[:60]!r}")
+            raise DeviceError(Trouble.GARBAGE, f"answered {answer[:60]!r}")
         return number
 
 
-def driver(uri: MeterUri, clock: Clock) -> Nut:
+def driver(uri: Uri, clock: Clock) -> Nut:
     """The driver that `uri` names.
 
     Raises:
@@ -124,7 +124,7 @@ def driver(uri: MeterUri, clock: Clock) -> Nut:
     for name in (ups, variable):
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
             raise uri.error(f"{name!r} names nothing", hint="write nut://HOST/UPS?variable=NAME")
-    return Nut(uri.needs_host(), port, ups, variable, uri.file("credentials"), timeout_s(uri))
+    return Nut(uri.needs_host(), port, ups, variable, uri.file("credentials"), uri.timeout_s)
 
 
 def _accepted(answer: str) -> None:
@@ -133,4 +133,4 @@ def _accepted(answer: str) -> None:
         return
     code = answer.removeprefix("ERR").split()[:1]
     trouble = TROUBLES.get(code[0] if code else "", Trouble.GARBAGE)
-    raise MeterError(trouble, f"the server says {answer[:60]}")
+    raise DeviceError(trouble, f"the server says {answer[:60]}")

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wattherd.meters.clock import SYSTEM, Clock
-from wattherd.meters.contract import MeterError, Reading
+from wattherd.meters.contract import Reading
 from wattherd.meters.meter import Meter
 from wattherd.meters.rapl import ROOT
-from wattherd.meters.registry import PROTOCOLS, installed, open_meter
+from wattherd.meters.registry import PROTOCOLS, open_meter
+from wattherd.wire.clock import SYSTEM, Clock
+from wattherd.wire.protocols import installed
+from wattherd.wire.trouble import DeviceError
 
 SCHEMA = "wattherd.probe/1"
 
@@ -46,7 +48,7 @@ def _probed(meter: Meter, times: int, clock: Clock) -> dict[str, Any]:
     try:
         with meter:
             looks = [_timed(meter, clock) for _ in range(times)]
-    except MeterError as error:
+    except DeviceError as error:
         return {"meter": meter.source, "watts": None, "at_s": None, "quality": None,
                 "latency_s": None, "trouble": error.trouble, "problem": error.problem}  # fmt: skip
     reading = looks[-1][1]

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from wattherd.meters import web
-from wattherd.meters.clock import Clock
-from wattherd.meters.contract import MeterError, Sample, Trouble
-from wattherd.meters.uri import MeterUri
-from wattherd.meters.web import Server
+from wattherd.meters.contract import Sample
+from wattherd.wire import web
+from wattherd.wire.clock import Clock
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import Uri
+from wattherd.wire.web import Server
 
 OPTIONS = frozenset({"query", "at", "dcgm", *web.OPTIONS})
 DCGM_FIELDS = "DCGM_FI_DEV_POWER_USAGE", "dcgm_power_usage"
@@ -40,7 +41,7 @@ class Prometheus:
         """The one value of the query.
 
         Raises:
-            MeterError: no answer, no series or several.
+            DeviceError: no answer, no series or several.
         """
         value, at_s = self._ask(self.query)
         return Sample(value, self._ask(self.at)[0] if self.at else at_s)
@@ -53,7 +54,7 @@ class Prometheus:
         return _latest(_data(self.server.get(target)), query)
 
 
-def driver(uri: MeterUri, clock: Clock) -> Prometheus:
+def driver(uri: Uri, clock: Clock) -> Prometheus:
     """The driver that `uri` names.
 
     Raises:
@@ -65,7 +66,7 @@ def driver(uri: MeterUri, clock: Clock) -> Prometheus:
     return Prometheus(web.server(uri, web.bearer), path, query, at)
 
 
-def _queries(uri: MeterUri) -> tuple[str, str]:
+def _queries(uri: Uri) -> tuple[str, str]:
     if "dcgm" not in uri.options:
         return uri.text_of("query"), uri.options.get("at", "")
     if "query" in uri.options or "at" in uri.options:
@@ -78,7 +79,7 @@ def _queries(uri: MeterUri) -> tuple[str, str]:
 def _data(answer: Any) -> Mapping[str, Any]:
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, dict) or answer.get("status") != "success":
-        raise MeterError(Trouble.GARBAGE, "the answer is not of Prometheus' API")
+        raise DeviceError(Trouble.GARBAGE, "the answer is not of Prometheus' API")
     return data
 
 
@@ -88,16 +89,16 @@ def _latest(data: Mapping[str, Any], query: str) -> tuple[float, float]:
         moment = _moment(data["resultType"], data["result"], query)
         return float(moment[1]), float(moment[0])
     except (KeyError, IndexError, TypeError, ValueError):
-        raise MeterError(Trouble.GARBAGE, f"{query!r} gave no number") from None
+        raise DeviceError(Trouble.GARBAGE, f"{query!r} gave no number") from None
 
 
 def _moment(kind: str, result: Sequence[Any], query: str) -> Sequence[Any]:
     if kind == "scalar":
         return result
     if not result:
-        raise MeterError(Trouble.ABSENT, f"no series answers {query!r}")
+        raise DeviceError(Trouble.ABSENT, f"no series answers {query!r}")
     if len(result) > 1:
         problem = f"{len(result)} series answer {query!r}; wrap it in sum(...) or name one"
-        raise MeterError(Trouble.GARBAGE, problem)
+        raise DeviceError(Trouble.GARBAGE, problem)
     moment: Sequence[Any] = result[0]["values"][-1] if kind == "matrix" else result[0]["value"]
     return moment

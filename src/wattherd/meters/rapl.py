@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wattherd.meters.clock import Clock
-from wattherd.meters.contract import MeterError, Quality, Sample, Trouble
-from wattherd.meters.uri import MeterUri
+from wattherd.meters.contract import Quality, Sample
 from wattherd.spelling import hint_for
+from wattherd.wire import sysfs
+from wattherd.wire.clock import Clock
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import Uri
 
 OPTIONS = frozenset({"root", "window"})
 ROOT = "/sys/class/powercap"
@@ -38,9 +40,9 @@ class Counter:
         """Microjoules since some moment.
 
         Raises:
-            MeterError: it cannot be read.
+            DeviceError: it cannot be read.
         """
-        return _number(self.folder / "energy_uj")
+        return sysfs.number(self.folder / "energy_uj")
 
     def passed_uj(self, before_uj: int, now_uj: int) -> int:
         """Energy between two looks, of which at most one saw the counter wrap."""
@@ -62,7 +64,7 @@ class Rapl:
         """Mean watts.
 
         Raises:
-            MeterError: there are no such counters, or they may not be read.
+            DeviceError: there are no such counters, or they may not be read.
         """
         if not self._counters:
             self._counters = counters(self.root, self.name)
@@ -73,7 +75,7 @@ class Rapl:
         now = self._before = self._look()
         passed_s = now[0] - before[0]
         if passed_s <= 0:
-            raise MeterError(Trouble.GARBAGE, "no time passed between two looks at the counter")
+            raise DeviceError(Trouble.GARBAGE, "no time passed between two looks at the counter")
         looks = zip(self._counters, before[1], now[1], strict=True)
         passed_uj = sum(counter.passed_uj(old_uj, new_uj) for counter, old_uj, new_uj in looks)
         return Sample(passed_uj * 1e-6 / passed_s, quality=Quality.AVERAGED)
@@ -86,7 +88,7 @@ class Rapl:
         return self.clock.steady_s(), [counter.energy_uj() for counter in self._counters]
 
 
-def driver(uri: MeterUri, clock: Clock) -> Rapl:
+def driver(uri: Uri, clock: Clock) -> Rapl:
     """The driver that `uri` names.
 
     Raises:
@@ -102,16 +104,16 @@ def counters(root: Path, name: str = "") -> Sequence[Counter]:
     """The counters called `name` (by folder or by what they measure), or those of a whole machine.
 
     Raises:
-        MeterError: there are none.
+        DeviceError: there are none.
     """
     found = [_counter(folder) for folder in sorted(root.glob("intel-rapl:*"))
              if (folder / "energy_uj").exists()]  # fmt: skip
     if not found:
-        raise MeterError(Trouble.ABSENT, f"no RAPL counters in {root}")
+        raise DeviceError(Trouble.ABSENT, f"no RAPL counters in {root}")
     chosen = [counter for counter in found if _is_meant(counter, name)]
     if not chosen:
         known = {counter.name for counter in found}
-        raise MeterError(Trouble.ABSENT, f"no RAPL counter {name!r} ({hint_for(name, known)})")
+        raise DeviceError(Trouble.ABSENT, f"no RAPL counter {name!r} ({hint_for(name, known)})")
     return chosen
 
 
@@ -122,23 +124,5 @@ def _is_meant(counter: Counter, name: str) -> bool:
 
 
 def _counter(folder: Path) -> Counter:
-    name = _text(folder / "name")
-    return Counter(folder, name, _number(folder / "max_energy_range_uj"))
-
-
-def _number(path: Path) -> int:
-    text = _text(path)
-    if not text.isdecimal():
-        raise MeterError(Trouble.GARBAGE, f"{path} says {text!r}")
-    return int(text)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except PermissionError:
-        # Readable by root alone since CVE-2020-8694 (power side channels).
-        problem = f"{path} may not be read: run as root, or let your group read it"
-        raise MeterError(Trouble.REFUSED, problem) from None
-    except OSError as error:
-        raise MeterError(Trouble.UNREACHABLE, f"{path}: {error.strerror}") from None
+    name = sysfs.text(folder / "name")
+    return Counter(folder, name, sysfs.number(folder / "max_energy_range_uj"))

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattherd.errors import UserError
-from wattherd.meters.clock import Clock
-from wattherd.meters.contract import MeterError, Quality, Sample, Trouble
-from wattherd.meters.uri import MeterUri
+from wattherd.meters.contract import Quality, Sample
 from wattherd.spelling import hint_for
+from wattherd.wire.clock import Clock
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import Uri
 
 OPTIONS = frozenset({"column", "time", "speed", "loop"})
 
@@ -44,7 +45,7 @@ class Replay:
         """The row that holds now.
 
         Raises:
-            MeterError: the recording is over.
+            DeviceError: the recording is over.
         """
         if self._started is None:
             self._started = self.clock.steady_s(), self.clock.unix_s()
@@ -65,7 +66,7 @@ class Replay:
             rounds, within_s = divmod(played_s, self._length_s())
             return int(rounds), within_s
         if played_s >= self._length_s():
-            raise MeterError(Trouble.ABSENT, f"the recording of {self._length_s():g} s is over")
+            raise DeviceError(Trouble.ABSENT, f"the recording of {self._length_s():g} s is over")
         return 0, played_s
 
     def _length_s(self) -> float:
@@ -74,7 +75,7 @@ class Replay:
         return times[-1] + (times[-1] - times[-2] if len(times) > 1 else 1.0)
 
 
-def driver(uri: MeterUri, clock: Clock) -> Replay:
+def driver(uri: Uri, clock: Clock) -> Replay:
     """The driver that `uri` names.
 
     Raises:

@@ -27,11 +27,11 @@ from pysnmp.hlapi.v3arch.asyncio import (
     usmHMACSHAAuthProtocol,
 )
 
-from wattherd.meters.clock import Clock
-from wattherd.meters.contract import MeterError, Sample, Trouble
-from wattherd.meters.credentials import Credentials, read_credentials
-from wattherd.meters.meter import timeout_s
-from wattherd.meters.uri import MeterUri
+from wattherd.meters.contract import Sample
+from wattherd.wire.clock import Clock
+from wattherd.wire.credentials import Credentials, read_credentials
+from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.wire.uri import Uri
 
 OPTIONS = frozenset({"version", "credentials"})
 PORT = 161
@@ -87,11 +87,11 @@ class Snmp:
         """The object's value.
 
         Raises:
-            MeterError: no answer in time, no such object, or no number in it.
+            DeviceError: no answer in time, no such object, or no number in it.
         """
         try:
             return Sample(_value(self._ask(), self.oid) * self.factor)
-        except MeterError:
+        except DeviceError:
             self.close()
             raise
 
@@ -108,12 +108,12 @@ class Snmp:
                 self._conversation = _Conversation(self.host, self.port, self.timeout_s)
             return self._conversation.get(user, self.oid, self.timeout_s)
         except TimeoutError:
-            raise MeterError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
+            raise DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
         except Exception as error:  # noqa: BLE001 - pysnmp raises what it likes, down to plain Exception
-            raise MeterError(Trouble.UNREACHABLE, f"{self.host}:{self.port}: {error}") from None
+            raise DeviceError(Trouble.UNREACHABLE, f"{self.host}:{self.port}: {error}") from None
 
 
-def driver(uri: MeterUri, clock: Clock) -> Snmp:
+def driver(uri: Uri, clock: Clock) -> Snmp:
     """The driver that `uri` names.
 
     Raises:
@@ -124,11 +124,11 @@ def driver(uri: MeterUri, clock: Clock) -> Snmp:
     port = PORT if uri.port is None else uri.port
     version = uri.choice("version", VERSIONS, "2c")
     return Snmp(
-        uri.needs_host(), port, oid, version, uri.file("credentials"), timeout_s(uri), factor
+        uri.needs_host(), port, oid, version, uri.file("credentials"), uri.timeout_s, factor
     )
 
 
-def _object(uri: MeterUri) -> tuple[str, float]:
+def _object(uri: Uri) -> tuple[str, float]:
     name, _, index = uri.path.strip("/").partition("/")
     if name == RPDU2 and (index or "1").isdecimal():
         return f"{RPDU2_OID}.{index or 1}", RPDU2_W
@@ -158,23 +158,23 @@ def _value(answer: Any, oid: str) -> float:
     if indication:
         raise _indicated(indication)
     if int(status) == NO_SUCH_NAME:
-        raise MeterError(Trouble.ABSENT, f"no object {oid}")
+        raise DeviceError(Trouble.ABSENT, f"no object {oid}")
     if int(status):
         trouble = Trouble.REFUSED if int(status) in REFUSALS else Trouble.GARBAGE
-        raise MeterError(trouble, f"{oid}: error status {int(status)}")
+        raise DeviceError(trouble, f"{oid}: error status {int(status)}")
     value = bindings[0][1]
     if type(value).__name__ in ("NoSuchObject", "NoSuchInstance", "EndOfMibView"):
-        raise MeterError(Trouble.ABSENT, f"no object {oid}")
+        raise DeviceError(Trouble.ABSENT, f"no object {oid}")
     return _number(value, oid)
 
 
-def _indicated(indication: Any) -> MeterError:
+def _indicated(indication: Any) -> DeviceError:
     kind, text = type(indication).__name__, str(indication)
     if kind == "RequestTimedOut":
-        return MeterError(Trouble.TIMEOUT, text)
+        return DeviceError(Trouble.TIMEOUT, text)
     refused = kind in ("WrongDigest", "UnknownUserName", "UnsupportedSecurityLevel",
                        "DecryptionError", "AuthenticationFailure")  # fmt: skip
-    return MeterError(Trouble.REFUSED if refused else Trouble.GARBAGE, text)
+    return DeviceError(Trouble.REFUSED if refused else Trouble.GARBAGE, text)
 
 
 def _number(value: Any, oid: str) -> float:
@@ -187,5 +187,5 @@ def _number(value: Any, oid: str) -> float:
     except (ValueError, TypeError):
         number = math.nan
     if math.isnan(number):
-        raise MeterError(Trouble.GARBAGE, f"{oid} is no number: {str(value)[:40]!r}")
+        raise DeviceError(Trouble.GARBAGE, f"{oid} is no number: {str(value)[:40]!r}")
     return number

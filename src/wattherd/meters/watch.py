@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from wattherd.meters.clock import SYSTEM, Clock
-from wattherd.meters.contract import MeterError, Reading
+from wattherd.meters.contract import Reading
 from wattherd.meters.meter import Meter
+from wattherd.wire.clock import SYSTEM, Clock
+from wattherd.wire.trouble import DeviceError
 
-Outcome = Reading | MeterError
+Outcome = Reading | DeviceError
 
 
 def read_all(meters: Sequence[Meter], pool: ThreadPoolExecutor | None) -> list[Outcome]:
@@ -43,5 +44,5 @@ def rounds(
 def _outcome(meter: Meter) -> Outcome:
     try:
         return meter.read()
-    except MeterError as error:
+    except DeviceError as error:
         return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,17 +60,21 @@ def _at_most(tree: PowerTree, root: str, budget_w: float) -> PowerTree:
 
 
 def rule(name: str) -> Rule:
-    """A way to choose, by name.
+    """A way to choose, by name; `rl:FILE` is a trained policy.
 
     Raises:
-        UserError: no such name.
+        UserError: no such name, or a file that is no policy.
     """
     if name in ORACLES:
         from wattherd.service.allocate_milp import exact, relaxed
 
         return exact if name == "milp" else relaxed
+    if name.startswith("rl:"):
+        from wattherd.service.allocate_rl import LearnedRule
+
+        return LearnedRule(Path(name.removeprefix("rl:")))
     if name not in RULES:
-        hint = hint_for(name, [*RULES, *ORACLES])
+        hint = hint_for(name, [*RULES, *ORACLES, "rl:FILE"])
         raise UserError(f"unknown policy {name!r}", field="--policy", hint=hint)
     return RULES[name]
 

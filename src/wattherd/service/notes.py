@@ -33,9 +33,12 @@ SCHEDULER_NOTES: Mapping[str, str] = {
     "tiresias@yarn": "tiresias as packed anew by YARN's rule at every event",
 }
 POWER_NOTES: Mapping[str, str] = {
+    "max-min": "the least relative rate as high as can be, then the next least",
+    "nash": "the greatest product of rates: each watt as on a market with equal purses",
     "pause": "no caps: jobs run at full power or wait",
     "priority": "full power to the most important jobs first",
     "proportional": "every job the same part of what it would draw",
+    "tiers": "water-filling for the highest priority first, floors to all others, then the next",
     "uniform": "every GPU the same cap",
     "water-filling": "each watt to the job that gains most from it",
 }

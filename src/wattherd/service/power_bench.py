@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -24,7 +24,8 @@ from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
 from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault, no_fault
 from wattherd.service.power_bench_controllers import MAKERS, Clairvoyant, Maker
 from wattherd.service.power_bench_external import External
-from wattherd.service.power_bench_scenarios import PLANS, Scenario, build
+from wattherd.service.power_bench_measured import measured_file
+from wattherd.service.power_bench_scenarios import FEEDS, PLANS, Scenario, build
 from wattherd.service.power_bench_scores import (
     RunLog,
     jain,
@@ -84,6 +85,11 @@ def bench(choice: Choice, note: Callable[[str], None] = lambda _: None) -> dict[
     """Run everything chosen; the document is `wattherd.bench/1`."""
     runs: list[dict[str, Any]] = []
     stated = []
+    skipped = [one for one in map(_missing, choice.scenarios) if one is not None]
+    absent = {one["scenario"] for one in skipped}
+    for one in skipped:
+        note(f"{one['scenario']} skipped: {one['reason']}")
+    choice = replace(choice, scenarios=tuple(n for n in choice.scenarios if n not in absent))
     for name, found in _in_parallel(choice):
         note(name)
         stated.append(statement(build(name, seed=choice.seed, quick=choice.quick)))
@@ -92,9 +98,21 @@ def bench(choice: Choice, note: Callable[[str], None] = lambda _: None) -> dict[
         "schema": "wattherd.bench/1",
         "seed": choice.seed,
         "scenarios": stated,
+        "skipped": skipped,
         "summary": [_total(name, runs) for name in choice.controllers],
         "runs": runs,
     }
+
+
+def _missing(name: str) -> dict[str, str] | None:
+    """Why a scenario cannot be run here."""
+    if not PLANS[name].measured:
+        return None
+    try:
+        measured_file()
+    except UserError as error:
+        return {"scenario": name, "reason": error.problem}
+    return None
 
 
 def _total(controller: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -136,6 +154,8 @@ def statement(scenario: Scenario) -> dict[str, Any]:
 
 def _in_parallel(choice: Choice) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Runs by scenario, each scenario in a process of its own where there is more than one."""
+    if not choice.scenarios:
+        return
     if len(choice.scenarios) == 1:
         yield choice.scenarios[0], _runs_of(choice.scenarios[0], choice)
         return
@@ -205,8 +225,9 @@ def _fault(scenario: Scenario, text: str) -> Fault:
         return no_fault(fleet.size, fleet.feeds)
     kinds = tuple(text.split("+"))
     rng = np.random.default_rng([scenario.seed, 77, *sorted(map(KINDS.index, kinds))])
+    first = np.arange(fleet.feeds) == fleet.feeds - FEEDS
     return drawn_fault(
-        kinds, rng, fleet.feed.tolist(), feeds=fleet.feeds, share=scenario.fault_share,
+        kinds, rng, fleet.feed.tolist(), hit_feeds=first, share=scenario.fault_share,
         window_s=scenario.fault_window_s,
     )  # fmt: skip
 

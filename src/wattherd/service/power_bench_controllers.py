@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wattherd.engine.safety import NEVER_LAPSES, SafetyLoop
+from wattherd.engine.safety_aims import Aims
 from wattherd.engine.safety_fill import fill
 from wattherd.engine.safety_terms import Controller, Fleet, Floats, Orders, Readings, SafetyConfig
-from wattherd.runtime.sim.power_plant import BOOT_S
+from wattherd.estimate.power_curve import PowerCurve
+from wattherd.policy.power.contract import Ask
+from wattherd.policy.power.water_filling import WaterFilling
+from wattherd.runtime.sim.power_plant import BOOT_S, Room
 from wattherd.runtime.sim.power_plant_faults import Fault
 from wattherd.service.power_bench_scenarios import Scenario
 
 OVERSUBSCRIBED = 0.90
 """Open-loop controllers trust that devices draw this share of their caps together."""
+
+CURVE_POINTS = 17
 
 Maker = Callable[[Scenario, Floats | None], Controller]
 """Makes a controller; the second argument is the journal of a predecessor that was killed."""
@@ -101,7 +107,30 @@ def _wattherd(scenario: Scenario, journal: Floats | None) -> Controller:
     """Ours; a successor does not know how warm the breakers are and takes the default."""
     heat = float(scenario.room.heat.max())
     config = SafetyConfig(start_heat=heat) if journal is None else SafetyConfig()
-    return SafetyLoop(scenario.room.fleet, config, journal)
+    return SafetyLoop(scenario.room.fleet, config, journal, _aims(scenario))
+
+
+def _aims(scenario: Scenario) -> Aims:
+    """The jobs' curves as they would have been measured beforehand, shared out by water-filling."""
+    room = scenario.room
+    asks = [
+        Ask(
+            job_id=str(number),
+            devices=int((scenario.job == number).sum()),
+            curve=_curve(float(top_w), float(exponent), room),
+        )
+        for number, (top_w, exponent) in enumerate(
+            zip(scenario.top_w, scenario.exponent, strict=True)
+        )
+    ]
+    return Aims(room.fleet, asks, scenario.job, WaterFilling())
+
+
+def _curve(top_w: float, exponent: float, room: Room) -> PowerCurve:
+    floor_w, idle_w = float(room.fleet.floor_w[0]), float(room.idle_w[0])
+    watts = np.linspace(floor_w, max(top_w, floor_w + 1.0), CURVE_POINTS)
+    rates = ((watts - idle_w) / (watts[-1] - idle_w)) ** exponent
+    return PowerCurve(tuple(watts.tolist()), tuple(rates.tolist()))
 
 
 MAKERS: Mapping[str, Maker] = {

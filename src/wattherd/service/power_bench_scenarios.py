@@ -1,7 +1,8 @@
 """Scenarios of `wattherd power bench`: a machine room, its limits and its loads, all from a seed.
 
-40 nodes of eight H100 (10.2 kW) on two feeds. What each scenario states (limits, breaker curve,
-response, share of devices that a fault hits) is in `Scenario` and printed with the results.
+40 nodes of eight H100 (10.2 kW) in ten racks on two feeds. What each scenario states (limits,
+breaker curve, response, share of devices that a fault hits) is in `Scenario` and printed with the
+results.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattherd.engine.safety_terms import Breaker, Fleet, Floats
+from wattherd.engine.safety_terms import Breaker, Fleet, Floats, Ints
 from wattherd.errors import UserError
 from wattherd.runtime.sim.power_plant import Room
+from wattherd.service.power_bench_measured import measured_w
 from wattherd.spelling import hint_for
 
-NODES, FEEDS, JOB_NODES = 40, 2, 4
+NODES, FEEDS, RACKS, JOB_NODES = 40, 2, 10, 4
 MAX_W, FLOOR_W, IDLE_W = 10_200.0, 3_600.0, 2_000.0
 """An eight-H100 node: highest draw, lowest cap, and draw without work."""
 LIMIT_SHARE = 0.70
-FEED_SHARE = 0.55
-"""Each feed may carry this share of the site's limit."""
+FEED_SHARE, RACK_SHARE = 0.55, 0.12
+"""Each feed and each rack may carry this share of the site's limit: more than their even parts."""
+EXPONENTS = (0.30, 0.52)
+"""Of rate against watts: fine-tuning and pre-training of Emerald's A100 field trial."""
 BREAKER_S = 60.0
 DELAY_S, RESPONSE_S = 1.0, 8.0
 """Knob delay; and what loop, knob and four lags of the slowest node take together."""
@@ -34,7 +38,9 @@ FAULT_WINDOW = (0.40, 0.70)
 class Scenario:
     """A second per row: `limit_w` (T, F + 1), `demand_w` (T, N); limits are known `ahead_s` before.
 
-    `event_s` is when the limit falls for good, None where it does not.
+    `event_s` is when the limit falls for good, None where it does not. `job` (N,) says which job a
+    node works for; a job's rate is ((draw - idle) / (demand - idle)) to its exponent, `top_w` (J,)
+    what each of its nodes draws uncapped, dips and flicker aside.
     """
 
     name: str
@@ -42,6 +48,9 @@ class Scenario:
     room: Room
     limit_w: Floats
     demand_w: Floats
+    job: Ints
+    exponent: Floats
+    top_w: Floats
     ahead_s: int
     event_s: int | None
     response_s: float = RESPONSE_S
@@ -58,8 +67,9 @@ class Scenario:
         return FAULT_WINDOW[0] * self.seconds, FAULT_WINDOW[1] * self.seconds
 
     def known_limit_w(self, second: int) -> Floats:
-        """The lowest limits (F + 1,) announced for the time from now on."""
-        return np.asarray(self.limit_w[second : second + self.ahead_s + 1].min(axis=0))
+        """The lowest limits (F + 1,) announced for the time that a response from now on takes."""
+        far = min(self.ahead_s, int(np.ceil(self.response_s)))
+        return np.asarray(self.limit_w[second : second + far + 1].min(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +85,7 @@ class _Plan:
     heat: float = 0.3
     ahead_s: int = 0
     event: float | None = None
+    measured: bool = False
 
 
 def _flat(level: float) -> Callable[[Floats], Floats]:
@@ -102,14 +113,18 @@ PLANS: Mapping[str, _Plan] = {
     "demand-response": _Plan(load=_flat(0.90), limit=_response_event, ahead_s=30, event=0.5),
     "two-peaks": _Plan(load=_two_peaks, limit=_flat(1.0)),
     "breaker-near-trip": _Plan(load=_flat(1.0), limit=_flat(1.0), heat=0.8),
+    "nominal-measured": _Plan(load=_flat(1.0), limit=_flat(1.0), measured=True),
 }
+ORDER = ("breaker-near-trip", "demand-response", "nominal", "step-25", "two-peaks",
+         "nominal-measured")  # fmt: skip
+"""Of random streams: a new scenario goes to the end, so that the others keep theirs."""
 
 
 def build(name: str, *, seed: int, quick: bool) -> Scenario:
     """A scenario by name.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is none of that name, or it needs data that are not there.
     """
     if name not in PLANS:
         raise UserError(
@@ -117,15 +132,26 @@ def build(name: str, *, seed: int, quick: bool) -> Scenario:
         )
     plan = PLANS[name]
     seconds = QUICK_S if quick else FULL_S
-    rng = np.random.default_rng([seed, sorted(PLANS).index(name)])
+    rng = np.random.default_rng([seed, ORDER.index(name)])
     room = _room(rng, plan.heat)
     part = np.arange(seconds) / seconds
+    jobs = NODES // JOB_NODES
+    if plan.measured:
+        demand_w = measured_w(rng, seconds, jobs, JOB_NODES, MAX_W)
+        top_w = np.quantile(demand_w.reshape(seconds, jobs, JOB_NODES), 0.9, axis=(0, 2))
+    else:
+        level = plan.load(part)[:, None] * rng.uniform(1 - plan.spread, 1 + plan.spread, jobs)
+        demand_w = _demand(rng, level, room)
+        top_w = IDLE_W + (MAX_W - IDLE_W) * np.clip(level.max(axis=0), 0.0, 1.0)
     return Scenario(
         name=name,
         seed=seed,
         room=room,
         limit_w=np.outer(plan.limit(part), room.fleet.breaker.rated_w),
-        demand_w=_demand(rng, plan.load(part), room, plan.spread),
+        demand_w=demand_w,
+        job=np.repeat(np.arange(jobs), JOB_NODES),
+        exponent=rng.permutation(np.resize(EXPONENTS, jobs)),
+        top_w=top_w,
         ahead_s=plan.ahead_s,
         event_s=None if plan.event is None else round(plan.event * seconds),
     )
@@ -134,13 +160,18 @@ def build(name: str, *, seed: int, quick: bool) -> Scenario:
 def _room(rng: np.random.Generator, heat: float) -> Room:
     max_w = np.full(NODES, MAX_W)
     site_w = LIMIT_SHARE * max_w.sum()
-    rated_w = np.append(np.full(FEEDS, FEED_SHARE * site_w), site_w)
+    shares = [RACK_SHARE] * RACKS + [FEED_SHARE] * FEEDS + [1.0]
+    feed = np.arange(NODES) % FEEDS
+    # Jobs take nodes in their order: each of them sits on both feeds and in two to four racks.
+    rack = (np.arange(NODES) // FEEDS + 1) // JOB_NODES % (RACKS // FEEDS) * FEEDS + feed
     fleet = Fleet(
-        feed=np.arange(NODES) % FEEDS,
+        feed=rack,
+        above=np.array([*(RACKS + number % FEEDS for number in range(RACKS)),
+                        *([RACKS + FEEDS] * FEEDS)]),
         floor_w=np.full(NODES, FLOOR_W),
         max_w=max_w,
-        breaker=Breaker(rated_w=rated_w, constant_s=BREAKER_S),
-    )
+        breaker=Breaker(rated_w=site_w * np.array(shares), constant_s=BREAKER_S),
+    )  # fmt: skip
     # Somebody had capped a quarter of the nodes before us; they must find their caps again.
     found_w = np.where(rng.random(NODES) < 0.25, 0.9 * MAX_W, MAX_W)
     return Room(
@@ -149,18 +180,18 @@ def _room(rng: np.random.Generator, heat: float) -> Room:
         idle_w=np.full(NODES, IDLE_W),
         lag_s=rng.uniform(0.3, 1.2, NODES),
         delay_s=DELAY_S,
-        heat=np.full(FEEDS + 1, heat),
+        heat=np.full(fleet.feeds + 1, heat),
     )
 
 
-def _demand(rng: np.random.Generator, load: Floats, room: Room, spread: float) -> Floats:
-    """Synchronous jobs of four nodes at `load` (T,) of the maximum, with dips and flicker.
+def _demand(rng: np.random.Generator, level: Floats, room: Room) -> Floats:
+    """Synchronous jobs of four nodes at `level` (T, J) of the maximum, with dips and flicker.
 
     Dips to 35 to 60 % for 4 to 15 s every 1 to 3 min are what evaluation and checkpoints do to the
     nodes of MLPerf's H100 submissions (2.4 to 4.4 kW of 7 kW).
     """
-    seconds, jobs = len(load), NODES // JOB_NODES
-    level = load[:, None] * rng.uniform(1 - spread, 1 + spread, jobs)
+    level = level.copy()
+    seconds, jobs = level.shape
     for job in range(jobs):
         at = int(rng.integers(20, 120))
         while at < seconds:

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from wattherd.engine.safety_terms import Bools, Floats
-from wattherd.service.power_bench_scenarios import Scenario
+from wattherd.service.power_bench_scenarios import FEEDS, Scenario
 
-RATE_EXPONENT = 0.5
-"""Rate = ((P - idle) / (demand - idle))^0.5: Emerald's A100 pre-training has 0.51 to 0.53."""
 HOLD_S = 10
 RECOVERED = 0.02
 
@@ -59,7 +57,9 @@ def scores(scenario: Scenario, log: RunLog) -> dict[str, Any]:
 
 def level_names(scenario: Scenario) -> list[str]:
     """Names of the limits, in the order of their columns."""
-    return [*(f"feed-{number}" for number in range(scenario.room.fleet.feeds)), "site"]
+    top = scenario.room.fleet.feeds - FEEDS
+    racks, feeds = (f"rack-{number}" for number in range(top)), (f"feed-{n}" for n in range(FEEDS))
+    return [*racks, *feeds, "site"]
 
 
 def _falls(scenario: Scenario) -> list[int]:
@@ -133,17 +133,16 @@ def progress(scenario: Scenario, draw_w: Floats) -> Floats:
     """Seconds' worth of full-speed work of each device (N,) at `draw_w` (T, N)."""
     idle_w = scenario.room.idle_w
     span_w = np.maximum(scenario.demand_w - idle_w, 1.0)
-    return np.asarray(
-        np.power(np.clip((draw_w - idle_w) / span_w, 0, 1), RATE_EXPONENT).sum(axis=0)
-    )
+    exponent = scenario.exponent[scenario.job]
+    return np.asarray(np.power(np.clip((draw_w - idle_w) / span_w, 0, 1), exponent).sum(axis=0))
 
 
 def oracle_draw(scenario: Scenario) -> Floats:
     """The draws (T, N) of most progress within the limits, with no lag, floor or fault in the way.
 
     Equal marginal progress across devices (the condition of optimality): with rate (x / d)^a a
-    device of span d gets x = (price * d^a)^(-1 / (1 - a)), at most d; the price is found by
-    bisection, for each feed and for the site.
+    device of span d gets x = (price * d^a / a)^(-1 / (1 - a)), at most d; the price is found by
+    bisection at every level.
     """
     idle_w, fleet = scenario.room.idle_w, scenario.room.fleet
     given_w = np.maximum(scenario.demand_w - idle_w, 1.0)
@@ -152,20 +151,22 @@ def oracle_draw(scenario: Scenario) -> Floats:
     # optimality holds at every one of them, because what fits into a tree is a polymatroid.
     for number, rows in enumerate(fleet.rows):
         left_w = scenario.limit_w[:, number] - idle_w[rows].sum()
-        given_w[:, rows] = _priced(span_w[:, rows], given_w[:, rows], left_w)
+        exponent = scenario.exponent[scenario.job[rows]]
+        given_w[:, rows] = _priced(span_w[:, rows], given_w[:, rows], exponent, left_w)
     return np.asarray(idle_w + given_w)
 
 
-def _priced(span_w: Floats, most_w: Floats, left_w: Floats) -> Floats:
+def _priced(span_w: Floats, most_w: Floats, exponent: Floats, left_w: Floats) -> Floats:
     """Draw above idle (T, n), at most `most_w`, of most progress within `left_w` (T,)."""
-    power = 1.0 / (1.0 - RATE_EXPONENT)
-    weight = span_w ** (-RATE_EXPONENT * power)
-    low, high = np.zeros(len(span_w)), np.full(len(span_w), (span_w / weight).max())
-    for _ in range(60):
-        scale = 0.5 * (low + high)
-        fits = np.minimum(scale[:, None] * weight, most_w).sum(axis=1) <= left_w
-        low, high = np.where(fits, scale, low), np.where(fits, high, scale)
-    return np.asarray(np.minimum(low[:, None] * weight, most_w))
+    power = 1.0 / (1.0 - exponent)
+    # Logarithms of prices: devices' prices of their first watt lie decades apart.
+    weight = power * (np.log(exponent) - exponent * np.log(span_w))
+    low, high = np.full(len(span_w), -60.0), np.full(len(span_w), 60.0)
+    for _ in range(70):
+        price = 0.5 * (low + high)
+        fits = np.minimum(np.exp(weight - power * price[:, None]), most_w).sum(axis=1) <= left_w
+        low, high = np.where(fits, low, price), np.where(fits, price, high)
+    return np.asarray(np.minimum(np.exp(weight - power * high[:, None]), most_w))
 
 
 def jain(shares: Floats) -> float:

@@ -15,6 +15,7 @@ from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
@@ -35,6 +36,9 @@ from wattherd.spelling import hint_for
 
 POWER_POLICIES: dict[str, Callable[[], PowerPolicy]] = {
     "water-filling": WaterFilling,
+    "tiers": Tiers,
+    "nash": Nash,
+    "max-min": MaxMin,
     "uniform": Uniform,
     "proportional": Proportional,
     "priority": ByPriority,

@@ -6,7 +6,7 @@ them at one cap, so that a tight branch holds it back everywhere: one synchronou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -32,24 +32,37 @@ class SharesInTree(Protocol):
 def steepest_first(asks: Sequence[Ask], limits: Limits) -> list[float]:
     """Every watt where it buys most progress per watt at the site (`fill`).
 
-    Optimal where every job sits below one branch and nothing is lost (a polymatroid: Edmonds,
-    1970); jobs across branches and losses bend that a little.
+    Optimal where every job sits below one branch (a polymatroid: Edmonds, 1970); jobs across
+    branches bend that a little.
     """
-    devices = np.array([ask.devices for ask in asks], dtype=np.float64)
-    floors = np.array([ask.curve.floor_w for ask in asks])
-    price = limits.scale.max(axis=1)
-    rows = sorted(
+    return in_order_of(asks, limits, segments_of(asks, limits))
+
+
+def segments_of(asks: Sequence[Ask], limits: Limits) -> list[tuple[float, int, float]]:
+    """(minus worth per watt at the site, number of the ask, watts per device) of all pieces."""
+    price = limits.price.tolist()
+    return [
         (-slope * ask.weight / (ask.curve.rates[-1] * ask.devices * price[job]), job, width)
         for job, ask in enumerate(asks)
         for slope, width in ask.curve.segments()
-    )
+    ]
+
+
+def in_order_of(
+    asks: Sequence[Ask], limits: Limits, rows: Iterable[tuple[float, int, float]]
+) -> list[float]:
+    """Caps where pieces (key, number of the ask, watts per device) are served by ascending key."""
+    rows = sorted(rows)
+    devices = np.array([ask.devices for ask in asks], dtype=np.float64)
+    floors = np.array([ask.curve.floor_w for ask in asks])
     owner: Ints = np.array([job for _, job, _ in rows], dtype=np.int64)
     watts: Floats = np.array([width * asks[job].devices for _, job, width in rows])
     given: Floats = np.zeros(len(rows))
     room = np.maximum(_left(limits, floors * devices), 0.0)
     fill(owner, watts, limits.path, limits.scale, room, given)
     more = np.bincount(owner, given, len(asks)) / devices
-    caps: list[float] = (floors + more).tolist()
+    tops = np.array([ask.curve.max_w for ask in asks])
+    caps: list[float] = np.minimum(floors + more, tops).tolist()
     return caps
 
 
@@ -97,19 +110,24 @@ def in_turn(asks: Sequence[Ask], limits: Limits, order: Sequence[int]) -> list[f
 def levelled(
     asks: Sequence[Ask], limits: Limits, low_w: Sequence[float], high_w: Sequence[float]
 ) -> list[float]:
-    """The highest common level 0..1 between `low_w` and `high_w`, within each curve's range.
+    """The highest common level 0..1 between `low_w` and `high_w`, within each curve's range."""
+    low, high = np.array(low_w), np.array(high_w)
+    return levelled_by(asks, limits, lambda level: low + level * (high - low))
+
+
+def levelled_by(asks: Sequence[Ask], limits: Limits, wanted: _At) -> list[float]:
+    """Caps `wanted` (J,) at the highest common level 0..1, within each curve's range.
 
     Progressive filling: where a branch is full, those below it stay; the level of others rises on.
     """
-    low, high = np.array(low_w), np.array(high_w)
     floors = np.array([ask.curve.floor_w for ask in asks])
     tops = np.array([ask.curve.max_w for ask in asks])
     devices = np.array([ask.devices for ask in asks], dtype=np.float64)
     caps, open_, level = floors.copy(), np.ones(len(asks), dtype=np.bool_), 0.0
 
     def at(part: float) -> Floats:
-        wanted: Floats = np.clip(low + part * (high - low), floors, tops)
-        chosen: Floats = np.where(open_, np.maximum(wanted, caps), caps)
+        tried = np.clip(wanted(part), floors, tops)
+        chosen: Floats = np.where(open_, np.maximum(tried, caps), caps)
         return chosen
 
     def fits(tried: Floats) -> bool:

@@ -11,6 +11,8 @@ from wattherd.engine.safety_terms import Bools, Floats
 
 STALE_S = 30.0
 SKEW_S = 30.0
+FASTEST_S, SLOWEST_S = 0.2, 40.0
+"""Out-of-band capping takes up to 40 s (POLCA, ASPLOS'24), in-band 0.2 s."""
 SPIKE_SHARE = 0.1
 SPIKE = 3.0
 METER_FAULTS = ("meter-lost", "meter-stale", "meter-frozen", "meter-spiking", "meter-half")
@@ -41,7 +43,7 @@ class Fault:
     """One or more kinds at once, on the same window of time.
 
     `hits` (N,) are the devices and `hit_feeds` (F,) the feed meters concerned; `boasts` (N,) the
-    knobs that claim what they ignored.
+    knobs that claim what they ignored; `delay_s` (N,) what slow orders take.
     """
 
     kinds: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ class Fault:
     hits: Bools
     hit_feeds: Bools
     boasts: Bools
-    delay_s: float = 40.0
+    delay_s: Floats
 
     def acting(self, now_s: float) -> bool:
         """Whether the fault is there now."""
@@ -132,7 +134,12 @@ def _at(history: Sequence[tuple[float, Floats, Floats]], when_s: float) -> tuple
 def no_fault(devices: int, feeds: int) -> Fault:
     """Nothing fails."""
     none = np.zeros(devices, dtype=np.bool_)
-    return Fault(hits=none, hit_feeds=np.zeros(feeds, dtype=np.bool_), boasts=none)
+    return Fault(
+        hits=none,
+        hit_feeds=np.zeros(feeds, dtype=np.bool_),
+        boasts=none,
+        delay_s=np.zeros(devices),
+    )
 
 
 def drawn_fault(
@@ -140,26 +147,29 @@ def drawn_fault(
     rng: np.random.Generator,
     feed: Sequence[int],
     *,
-    feeds: int,
+    hit_feeds: Bools,
     share: float,
     window_s: tuple[float, float],
 ) -> Fault:
-    """A fault on a random `share` of devices; meter faults also hit the meter of the first feed.
+    """A fault on a random `share` of devices; meter faults also hit those of `hit_feeds` (F,).
 
-    Silent nodes are a fifth, whatever the share.
+    Silent nodes are a fifth, whatever the share; slow knobs take from `FASTEST_S` to `SLOWEST_S`.
     """
     size = len(feed)
     count = round((0.2 if "nodes-silent" in kinds else share) * size)
     hits = np.zeros(size, dtype=np.bool_)
     hits[rng.permutation(size)[:count]] = True
     boasts = hits & (rng.random(size) < 0.5)
+    delay_s = np.full(size, SLOWEST_S)
+    delay_s[hits] = rng.permutation(np.geomspace(FASTEST_S, SLOWEST_S, max(count, 1))[:count])
     on_meters = bool({*METER_FAULTS, "clock-skew"} & set(kinds))
     return replace(
-        no_fault(size, feeds),
+        no_fault(size, len(hit_feeds)),
         kinds=kinds,
         start_s=window_s[0],
         end_s=window_s[1],
         hits=hits,
         boasts=boasts,
-        hit_feeds=np.arange(feeds) < (1 if on_meters else 0),
+        hit_feeds=hit_feeds & on_meters,
+        delay_s=delay_s,
     )

@@ -1,7 +1,7 @@
-"""Secrets of meters, read from the file that an address names: never from the address itself.
+"""Secrets of devices, read from the file that an address names: never from the address itself.
 
 A YAML file with any of `username`, `password`, `token`, and for SNMP `community` or, beside the
-password, `privacy_password`; it is read again for every reading, so that a renewed secret needs no
+password, `privacy_password`; it is read again for every question, so that a renewed secret needs no
 restart.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
-from wattherd.meters.contract import MeterError, Trouble
+from wattherd.wire.trouble import DeviceError, Trouble
 
 
 class Credentials(BaseModel):
@@ -31,7 +31,7 @@ def read_credentials(path: Path | None) -> Credentials:
     """The secrets in a file; without one, those that everybody knows.
 
     Raises:
-        MeterError: it cannot be read, or has other fields.
+        DeviceError: it cannot be read, or has other fields.
     """
     if path is None:
         return Credentials()
@@ -46,4 +46,4 @@ def read_credentials(path: Path | None) -> Credentials:
         problem = f"credentials in {path}: cannot use {fields}"
     except (yaml.YAMLError, UnicodeDecodeError):
         problem = f"credentials in {path}: no YAML"
-    raise MeterError(Trouble.REFUSED, problem) from None
+    raise DeviceError(Trouble.REFUSED, problem) from None

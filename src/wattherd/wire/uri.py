@@ -1,4 +1,4 @@
-"""The address of a meter: `SCHEME://HOST:PORT/PATH?OPTION=VALUE&...`, read and checked.
+"""The address of a device: `SCHEME://HOST:PORT/PATH?OPTION=VALUE&...`, read and checked.
 
 Knows no protocol: which options there are is the drivers' to say (`registry`). Secrets never stand
 in an address, which ends up in logs: they come from the file that `credentials` names.
@@ -16,11 +16,13 @@ from wattherd import units
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 
+TIMEOUT_S = 2.0
+"""Below the period of a control loop of a few seconds, above what a slow controller board takes."""
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 
 
 @dataclass(frozen=True, slots=True)
-class MeterUri:
+class Uri:
     """The parts of an address; `authority` is what stands between `//` and the path, as typed."""
 
     text: str
@@ -95,6 +97,11 @@ class MeterUri:
             raise self.error("must be above zero", field=name)
         return value_s
 
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that one question to the device may take in all."""
+        return self.seconds("timeout", TIMEOUT_S)
+
     def choice(self, name: str, known: Collection[str], default: str) -> str:
         """An option that is one of `known`.
 
@@ -128,7 +135,7 @@ class MeterUri:
         return path
 
 
-def parse(text: str) -> MeterUri:
+def parse(text: str) -> Uri:
     """Read an address; in options `+` stays a plus sign, `&`, `#`, `%` are written %26, %23, %25.
 
     Raises:
@@ -137,10 +144,10 @@ def parse(text: str) -> MeterUri:
     parts = _split(text)
     if parts.username is not None or parts.password is not None:
         # The text is not repeated: it may end up in a log.
-        raise UserError("a meter's address carries no user or password",
+        raise UserError("an address carries no user or password",
                         where=f"{parts.scheme}://{parts.hostname}",
                         hint="put them into a file and add ?credentials=FILE")  # fmt: skip
-    return MeterUri(
+    return Uri(
         text=text,
         scheme=parts.scheme,
         authority=parts.netloc,
@@ -158,7 +165,7 @@ def _split(text: str) -> SplitResult:
         raise UserError(f"is no address: {error}", where=text) from None
     if not parts.scheme:
         raise UserError("names no protocol", where=text, hint="write SCHEME://HOST/..., as in"
-                        " modbus://meter:502/1/40070; see `wattherd meter probe`")  # fmt: skip
+                        " nvml://0; see `wattherd meter probe`, `wattherd knob probe`")  # fmt: skip
     if parts.fragment:
         raise UserError("`#` ends an address", where=text, hint="write it as %23")
     return parts

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from wattherd.meters.contract import MeterError, Trouble
+from wattherd.wire.trouble import DeviceError, Trouble
 
 T = TypeVar("T")
 
@@ -32,17 +32,17 @@ class Patience:
         """What the call returns or raises.
 
         Raises:
-            MeterError: it takes longer than `timeout_s`, or an earlier one still hangs.
+            DeviceError: it takes longer than `timeout_s`, or an earlier one still hangs.
         """
         if self.hangs:
-            raise MeterError(Trouble.TIMEOUT, "an earlier call still hangs")
+            raise DeviceError(Trouble.TIMEOUT, "an earlier call still hangs")
         answers: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
         self._hanging = threading.Thread(target=_answer, args=[call, answers], daemon=True)
         self._hanging.start()
         try:
             answer = answers.get(timeout=self.timeout_s)
         except queue.Empty:
-            raise MeterError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
+            raise DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
         self._hanging.join()
         if isinstance(answer, Exception):
             raise answer

@@ -1,4 +1,4 @@
-"""The clocks of this room in one place, so that tests can let time pass without waiting."""
+"""The clocks of the shells in one place, so that tests can let time pass without waiting."""
 
 from __future__ import annotations
 

@@ -1,0 +1,103 @@
+"""`schedule:FILE`: limits planned in a file, CSV with a header or YAML; see `rows`.
+
+The file is read again when it changes. A change that cannot be used changes nothing: what was
+planned before keeps counting, and the note says what is wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from wattherd.engine.limit_timeline import Span
+from wattherd.errors import UserError
+from wattherd.signals.contract import Contact, Site, Told
+from wattherd.signals.rows import moment_s, spans
+from wattherd.wire.clock import SYSTEM, Clock
+from wattherd.wire.uri import Uri
+
+OPTIONS = frozenset({"start"})
+
+
+class Schedule:
+    """A file of limits.
+
+    Raises:
+        UserError: (on opening) it cannot be read or used.
+    """
+
+    def __init__(self, uri: Uri, site: Site, clock: Clock = SYSTEM) -> None:
+        """Read it for the first time."""
+        self._uri, self._site, self._clock = uri, site, clock
+        self._path = Path(uri.authority + uri.path)
+        start = uri.options.get("start")
+        self._start_s = moment_s(start, where=uri.text, field="start") if start else None
+        self._stamp = self._stat()
+        self._spans, self._read_at_s, self._note = self._read(), clock.unix_s(), ""
+
+    def told(self) -> Told:
+        """The limits of the file as it was last usable."""
+        try:
+            self._follow()
+        except UserError as error:
+            self._note = str(error)
+        return Told(
+            source=self._uri.text,
+            contact=Contact.LOST if self._note else Contact.HEARD,
+            spans=self._spans,
+            heard_at_s=self._read_at_s,
+            note=self._note,
+        )
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _follow(self) -> None:
+        stamp = self._stat()
+        if stamp != self._stamp or self._note:
+            self._spans = self._read()
+            self._stamp, self._read_at_s, self._note = stamp, self._clock.unix_s(), ""
+
+    def _stat(self) -> tuple[int, int]:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise self._uri.error(f"cannot read {self._path}: {error.strerror}") from None
+        return found.st_mtime_ns, found.st_size
+
+    def _read(self) -> tuple[Span, ...]:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._uri.error(f"cannot read {self._path}: {error}") from None
+        content = _kind(self._path)(text, str(self._path))
+        return spans(content, where=str(self._path), base_w=self._site.base_w,
+                     start_s=self._start_s)  # fmt: skip
+
+
+def _kind(path: Path) -> Callable[[str, str], Any]:
+    return _from_yaml if path.suffix in (".yaml", ".yml") else _from_csv
+
+
+def _from_yaml(text: str, where: str) -> Any:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"no YAML: {error}", where=where) from None
+    return content.get("limits", content) if isinstance(content, dict) else content
+
+
+def _from_csv(text: str, where: str) -> Any:
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    if not {"at", "limit"} <= set(reader.fieldnames or ()):
+        raise UserError("needs the columns at and limit", where=where, field="header")
+    rows = list(reader)
+    for number, row in enumerate(rows):
+        if None in row:
+            raise UserError("has more fields than the header", where=f"{where}: row {number + 1}")
+    return rows
