@@ -15,7 +15,7 @@ from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
 from wattherd.service.live.keeper import Keeper
-from wattherd.store.entry import StoreFailure
+from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes
 
@@ -81,6 +81,45 @@ def test_a_full_journal_refuses_wishes_and_keeps_facts() -> None:
     assert site.states == {}
     assert site.keeper.store_problem == ""
     assert site.submit(a_job()).result(0) == "j-2"
+
+
+def test_what_was_kept_without_an_answer_happens_once() -> None:
+    site = Site()
+    site.submit(a_job())
+    site.journal.silent = True
+    doubtful = site.keeper.submit(a_job(), {}, by="ann", key="once")
+    site.keeper.tell(site.hands.started(("j-1", 1)))
+    site.turns()
+    with pytest.raises(StoreDoubt):
+        doubtful.result(0)
+    kept = len(site.journal.kept)
+    assert site.states == {"j-1": "Starting"}
+    site.keeper.tell(site.hands.exited(("j-1", 1)))
+    again = site.keeper.submit(a_job(), {}, by="ann", key="once")
+    site.turns()
+    assert len(site.journal.kept) == kept  # nothing is written on top of what is not known
+    site.journal.silent = False
+    last = site.keeper.submit(a_job(), {}, by="ann", key="once")
+    site.turns()
+    with pytest.raises(StoreFailure):
+        again.result(0)
+    assert last.result(0) == "j-2"
+    assert site.states == {"j-2": "Starting"}
+    kinds = [type(entry.event).__name__ for entry in site.journal.kept]
+    assert (kinds.count("JobStarted"), kinds.count("JobSubmitted")) == (1, 2)
+    assert [entry.seq for entry in site.journal.kept] == list(range(1, len(kinds) + 1))
+
+
+def test_the_same_request_submits_once() -> None:
+    site = Site()
+    twins = [site.keeper.submit(a_job(), {}, by="ann", key="k") for _ in range(2)]
+    other = site.keeper.submit(a_job(), {}, by="bob", key="k")
+    site.turns()
+    assert [one.result(0) for one in (*twins, other)] == ["j-1", "j-1", "j-2"]
+    successor = Site(MemoryJournal(site.journal.kept), site.hands)
+    late = successor.keeper.submit(a_job(), {}, by="ann", key="k")
+    successor.turns()
+    assert late.result(0) == "j-1"
 
 
 def test_after_a_crash_runs_are_adopted_not_begun_again() -> None:

@@ -26,3 +26,7 @@ class Entry:
 
 class StoreFailure(ClusterError):
     """The journal took nothing: disk full, read-only, locked, unreachable. May be tried again."""
+
+
+class StoreDoubt(StoreFailure):
+    """The connection was lost while it was to be kept: whether it is can only be told later."""

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from wattherd.model.command import Command, GiveNotice, SetCap, StartJob, StopJob
+from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
 from wattherd.model.event import CapApplied, Event, JobExited, JobStarted, JobStopped
 from wattherd.runtime.contract import RunOrder
-from wattherd.store.entry import Entry, StoreFailure
+from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
 
 
 class MemoryJournal:
-    """Keeps entries in a list; refuses all while `full`."""
+    """Keeps entries in a list; refuses all while `full`, and forgets to say so while `silent`."""
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         """Begin with what another journal has."""
         self.kept = list(entries)
-        self.commands: dict[int, list[Command]] = {}
         self.full = False
+        self.silent = False
+        self._told = len(self.kept)
 
-    def entries(self) -> Iterator[Entry]:
-        """All of them."""
-        return iter(list(self.kept))
+    def entries(self, after: int = 0) -> Iterator[Entry]:
+        """Those after a number."""
+        return iter([entry for entry in self.kept if entry.seq > after])
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Keep them, unless full."""
         if self.full:
             raise StoreFailure("the journal is full")
         self.kept.extend(entries)
+        if self.silent:
+            raise StoreDoubt("the connection was lost")
+        self._told = len(self.kept)
 
-    def note(self, commands: Mapping[int, Sequence[Command]]) -> None:
-        """Keep them."""
-        self.commands.update({seq: list(given) for seq, given in commands.items()})
+    def settle(self) -> Sequence[Entry]:
+        """What was kept in silence."""
+        if self.silent:
+            raise StoreFailure("there is no connection")
+        found, self._told = self.kept[self._told :], len(self.kept)
+        return found
 
 
 class SetClock:

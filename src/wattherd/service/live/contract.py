@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from wattherd.model.command import Command
 from wattherd.store.entry import Entry
 
 
 class Journal(Protocol):
     """The log of everything that happened, in order; nothing is ever changed in it."""
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, oldest first."""
+    def entries(self, after: int = 0) -> Iterator[Entry]:
+        """All entries with numbers above `after`, oldest first.
+
+        Raises:
+            StoreFailure: they cannot be read.
+            UserError: one is missing or was changed.
+        """
         ...
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Keep all of them or none; they outlive a power cut once this returns.
 
         Raises:
+            StoreDoubt: whether they are kept can only be told later, by `settle`.
             StoreFailure: none of them is kept.
         """
         ...
 
-    def note(self, commands: Mapping[int, Sequence[Command]]) -> None:
-        """Keep what was answered to entries, by their numbers: for audit, not for recovery.
+    def settle(self) -> Sequence[Entry]:
+        """Entries of `append` calls that ended in doubt, and were kept after all.
 
-        It may be lost in a crash, and must never fail.
+        Raises:
+            StoreFailure: that can still not be told.
         """
         ...
 

@@ -6,7 +6,9 @@ into its inbox. A turn writes all that came in meanwhile with one commit, so tha
 submissions cost hardly more than one.
 
 What users want fails if the journal cannot take it: nothing is acknowledged that a crash could
-lose. Facts of the world cannot be refused; they are kept until the journal takes them.
+lose. Facts of the world cannot be refused; they are kept until the journal takes them. Where a
+connection is lost in the middle of a commit, the journal is read again before anything else is
+written, and what it kept after all has happened.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import Executor, RunOrder
 from wattherd.runtime.sim.world import Computer
 from wattherd.service.live.contract import Clock, Journal
-from wattherd.service.live.orders import Orders
-from wattherd.store.entry import Entry, StoreFailure
+from wattherd.service.live.standing import KEY, Standing, request_of
+from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
 
 RETRY_S = 1.0
 """How long to wait before the journal is tried again."""
@@ -84,10 +86,15 @@ class Keeper:
         computers: Mapping[str, Computer] | None = None,
         pool: Pool | None = None,
         on_turn: Callable[[Sequence[tuple[Entry, Sequence[Command]]]], None] | None = None,
+        standing: Standing | None = None,
     ) -> None:
-        """Without a `pool` questions of the core are answered within the turn."""
+        """Without a `pool` questions of the core are answered within the turn.
+
+        A core that does not begin at the start of the journal comes with its `standing`.
+        """
         self.core = core
-        self.orders = Orders()
+        self.standing = standing or Standing()
+        self.orders = self.standing.orders
         self.store_problem = ""
         """Why the journal takes nothing at the moment; empty if it does."""
         self.broken: BaseException | None = None
@@ -98,19 +105,26 @@ class Keeper:
         self._executor: Executor | None = None
         self._inbox: queue.SimpleQueue[_Wish | _Question | Event | None] = queue.SimpleQueue()
         self._facts: list[Event] = []
+        self._in_doubt = False
+        """Whether the journal may hold more than is known here."""
+        self._doubted = 0
+        """How many of the facts are then in it already."""
         self._turn = _Turn()
-        self._seq = 0
-        self._submitted = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     # From any thread ----------------------------------------------------------------------------
 
-    def submit(self, spec: JobSpec, paper: Mapping[str, Any], by: str) -> Future[str]:
+    def submit(
+        self, spec: JobSpec, paper: Mapping[str, Any], by: str, key: str = ""
+    ) -> Future[str]:
         """Hand a job in; its id and time of submission are set here.
 
-        The result is the id, there once the job is on disk.
+        The result is the id, there once the job is on disk. Of several submissions by the same
+        user with the same `key` the first counts, and all get its id.
         """
+        if key:
+            paper = {**paper, KEY: key}
         return self.post(JobSubmitted(at_s=0.0, job=spec), by=by, paper=paper)
 
     def post(self, event: Event, *, by: str, paper: Mapping[str, Any] | None = None) -> Future[str]:
@@ -143,17 +157,14 @@ class Keeper:
             Bug: the journal does not lead to a sound state.
             StoreFailure: it cannot be read.
         """
-        for entry in self._journal.entries():
-            self._seq = entry.seq
-            self._submitted += isinstance(entry.event, JobSubmitted)
-            commands = self.core.handle(entry.event)
-            self.orders.note(entry.event, entry.paper, commands)
-            self._look_on([(entry, commands)])
+        tail = self._journal.entries(self.standing.seq)
+        for told in self.standing.replay(self.core, tail):
+            self._look_on([told])
         self._executor = executor
         executor.adopt(self._runs())
         for question in list(self.orders.questions.values()):
             self._compute(question)
-        return self._seq
+        return self.standing.seq
 
     def _runs(self) -> list[RunOrder]:
         """The runs that the core counts on; lost nodes may have left others among the orders."""
@@ -204,9 +215,8 @@ class Keeper:
         """Wait so long for something to happen, then deal with all that did."""
         turn = self._turn = self._collected(patience_s)
         now_s = self._clock.now_s()
-        wakes = self.orders.due(now_s)
-        if turn.wishes or self._facts or wakes:
-            self._write([*self._facts, *wakes], turn.wishes, now_s)
+        if turn.wishes or self._facts or self._in_doubt or self.orders.due(now_s):
+            self._write(turn.wishes, now_s)
         for question in turn.questions:
             _answer(question, self.core)
 
@@ -230,11 +240,14 @@ class Keeper:
         except queue.Empty:
             return
 
-    def _write(self, facts: Sequence[Event], wishes: Sequence[_Wish], now_s: float) -> None:
+    def _write(self, wishes: Sequence[_Wish], now_s: float) -> None:
         """Journal first; only what is kept happens."""
-        entries = self._entries(facts, wishes, now_s)
         try:
-            self._journal.append(entries)
+            self._settle()
+            wishes = self._new(wishes)
+            facts = [*self._facts, *self.orders.due(now_s)]
+            entries = self._entries(facts, wishes, now_s)
+            self._append(entries)
         except StoreFailure as failure:
             self.store_problem = str(failure)
             for wish in wishes:
@@ -242,38 +255,69 @@ class Keeper:
             return
         self.store_problem = ""
         self._facts.clear()
-        self._seq = entries[-1].seq
-        self._submitted += sum(isinstance(entry.event, JobSubmitted) for entry in entries)
         self._happen(entries)
         for wish, entry in zip(wishes, entries[len(facts) :], strict=True):
             wish.done.set_result(_about(entry.event))
 
+    def _append(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        try:
+            self._journal.append(entries)
+        except StoreDoubt:
+            self._doubted = len(self._facts)
+            self._in_doubt = True
+            raise
+
+    def _settle(self) -> None:
+        """What the journal kept although it could not say so has happened."""
+        if not self._in_doubt:
+            return
+        kept = self._journal.settle()
+        if kept:
+            del self._facts[: self._doubted]
+            self._happen(kept)
+        self._doubted, self._in_doubt = 0, False
+
+    def _new(self, wishes: Sequence[_Wish]) -> list[_Wish]:
+        """Wishes that were not fulfilled before; the others get their answer again."""
+        found: list[_Wish] = []
+        asked: set[tuple[str, str] | None] = set()
+        for wish in wishes:
+            request = request_of(wish.by, wish.paper)
+            known = None if request is None else self.standing.requests.get(request)
+            if known is not None:
+                wish.done.set_result(known)
+            elif request is not None and request in asked:
+                self._inbox.put(wish)  # its twin is about to be fulfilled
+            else:
+                found.append(wish)
+                asked.add(request)
+        return found
+
     def _entries(
         self, facts: Sequence[Event], wishes: Sequence[_Wish], now_s: float
     ) -> list[Entry]:
+        seq, number = self.standing.seq, self.standing.submitted
         entries = [
-            Entry(seq=self._seq + i, event=replace(event, at_s=now_s), by="system")
+            Entry(seq=seq + i, event=replace(event, at_s=now_s), by="system")
             for i, event in enumerate(facts, start=1)
         ]
-        number = self._submitted
         for i, wish in enumerate(wishes, start=len(facts) + 1):
             event = replace(wish.event, at_s=now_s)
             if isinstance(event, JobSubmitted):
                 number += 1
                 job = replace(event.job, id=f"j-{number}", submit_s=now_s)
                 event = replace(event, job=job)
-            entries.append(Entry(seq=self._seq + i, event=event, by=wish.by, paper=wish.paper))
+            entries.append(Entry(seq=seq + i, event=event, by=wish.by, paper=wish.paper))
         return entries
 
     def _happen(self, entries: Sequence[Entry]) -> None:
         told: list[tuple[Entry, Sequence[Command]]] = []
-        for entry in entries:
-            commands = self.core.handle(entry.event)
-            self.orders.note(entry.event, entry.paper, commands)
+        for entry, commands in self.standing.replay(self.core, entries):
             told.append((entry, commands))
             for command in commands:
                 self._carry_out(command)
-        self._journal.note({entry.seq: commands for entry, commands in told})
         self._look_on(told)
 
     def _look_on(self, told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
