@@ -20,5 +20,5 @@ fi
 # Dependency groups (PEP 735) need pip 25.1.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-  ${group:+--group "$group"} --editable ".[$extras]"
+  ${group:+--group "$group"} --editable ".[$extras]" --editable ./sdk
 touch ".venv/$stamp"

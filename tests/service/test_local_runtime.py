@@ -6,92 +6,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from local_site import MOST_S, Site, until
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.estimate.power_curve import prior_curve
-from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import SetCap
 from wattherd.model.event import JobCancelled, JobHeld
-from wattherd.model.job import JobSpec, TaskRole
-from wattherd.policy.schedule.drf import Drf
 from wattherd.runtime.local import cgroups, processes, run_dir
-from wattherd.runtime.local.devices import Machine, slots
-from wattherd.runtime.local.executor import LocalExecutor, end_stray
-from wattherd.service.live.keeper import Keeper
-from wattherd.testing.live import MemoryJournal, SetClock
-
-MOST_S = 30.0
-
-
-def until(true: Callable[[], object]) -> None:
-    end_s = time.monotonic() + MOST_S
-    while not true():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.02)
-
-
-class Site:
-    """One server's life on a folder that may have seen others."""
-
-    def __init__(self, root: Path, journal: MemoryJournal) -> None:
-        self.root, self.journal = root, journal
-        self.machine = slots("here", 2)
-        core = Core(_config(self.machine))
-        self.keeper = Keeper(core, journal, _Since())
-        self.executor = LocalExecutor(root, self.machine, self.keeper.tell)
-        self.keeper.recover(self.executor)
-        self.keeper.begin()
-
-    def submit(
-        self, run: str | list[str], *, slots: int = 1, paper: Any = None, **more: Any
-    ) -> str:
-        role = TaskRole(command=_command(run), memory_mib=more.pop("memory_mib", 0))
-        spec = JobSpec(id="new", submit_s=0.0, roles=(role,), **more)
-        return self.keeper.submit(spec, paper or {}, by="ann").result(MOST_S)
-
-    def state(self, job_id: str) -> str:
-        def look(core: Core) -> str:
-            job = core.jobs.get(job_id)
-            return str(job.state if job else core.finished[job_id])
-
-        return self.keeper.ask(look).result(MOST_S)
-
-    def wait(self, job_id: str, state: str) -> None:
-        until(lambda: self.state(job_id) == state)
-
-    def log(self, job_id: str, attempt: int = 1) -> str:
-        return (self.root / job_id / f"run-{attempt}" / "logs" / "0.log").read_text()
-
-    def die(self) -> None:
-        """As by kill -9: nobody is told anything."""
-        self.keeper._over.set()
-        self.executor._over.set()
-        self.keeper._inbox.put(None)
-        self.keeper._thread.join()
-
-
-class _Since(SetClock):
-    def now_s(self) -> float:
-        return time.monotonic()
-
-
-def _command(run: str | list[str]) -> tuple[str, ...]:
-    return ("/bin/sh", "-c", run) if isinstance(run, str) else tuple(run)
-
-
-def _config(machine: Machine) -> CoreConfig:
-    return CoreConfig(
-        cluster=ClusterSpec((machine.node,)),
-        planner=Drf(),
-        round_s=0.0,
-        gpus={machine.gpu.name: machine.gpu},
-        curve_of=lambda spec, model: prior_curve(machine.gpu),
-    )
+from wattherd.runtime.local.executor import end_stray
+from wattherd.testing.live import MemoryJournal
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ def serve(config: Path | None, **changes: object) -> None:
     try:
         import uvicorn
 
+        from wattherd.runtime.local.orders import StatusServer
         from wattherd.service.live.api import app_of
         from wattherd.service.live.site import open_site
     except ImportError as missing:
@@ -33,8 +34,8 @@ def serve(config: Path | None, **changes: object) -> None:
 
     found = read_config(config, changes)
     listener = _listen(found.host, found.port)
-    site = open_site(found)
     host, port = listener.getsockname()[:2]
+    site = open_site(found, StatusServer(url=f"http://{host}:{port}"))
     click.echo(f"wattherd serves http://{host}:{port} (state in {found.state})", err=True)
     try:
         server = uvicorn.Server(uvicorn.Config(app_of(site), log_level="warning"))

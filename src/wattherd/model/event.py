@@ -64,11 +64,12 @@ class JobStarted(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed(RunEvent):
-    """It reported `progress` in units of its own (steps, epochs), and optionally its loss."""
+    """It reported `progress` of `total`, in units of its own (steps, epochs), and its loss."""
 
     progress: float
     rate_per_s: float | None = None
     loss: float | None = None
+    total: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

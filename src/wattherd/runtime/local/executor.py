@@ -22,7 +22,7 @@ from wattherd.model.event import Event, JobExited
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, run_dir
 from wattherd.runtime.local.devices import Machine
-from wattherd.runtime.local.orders import Folders, order_of, secrets_of
+from wattherd.runtime.local.orders import Folders, StatusServer, order_of, secrets_of
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
 
 POLL_S = 0.1
@@ -36,13 +36,20 @@ class LocalExecutor:
     Runs live in `root`/JOB/run-ATTEMPT.
     """
 
-    def __init__(self, root: Path, machine: Machine, tell: Callable[[Event], None]) -> None:
-        """Nothing runs before `adopt`.
+    def __init__(
+        self,
+        root: Path,
+        machine: Machine,
+        tell: Callable[[Event], None],
+        status: StatusServer | None = None,
+    ) -> None:
+        """Nothing runs before `adopt`; jobs are told of `status`, where they may report.
 
         Raises:
             UserError: the folder cannot be made.
         """
-        self._root, self._machine, self._tell = root, machine, tell
+        self._root = root.absolute()  # jobs are told of files below it, and run elsewhere
+        self._machine, self._tell, self._status = machine, tell, status
         self._runs: dict[Key, Watched] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -120,9 +127,12 @@ class LocalExecutor:
     def _prepare(self, run: RunOrder, folders: Folders) -> None:
         for folder in (folders.run, folders.work, folders.checkpoint):
             folder.mkdir(parents=True, exist_ok=True)
-        order = order_of(run, self._machine, folders)
+        order = order_of(run, self._machine, folders, self._status)
+        own = [folders.run, folders.work, folders.checkpoint]
+        if self._status is not None:
+            own.append(run_dir.write_token(folders.run))
         if order["user"] is not None:
-            for path in (folders.run, folders.work, folders.checkpoint):
+            for path in own:
                 os.chown(path, *order["user"])
         duty = self._machine.duty(run.cap_w)
         run_dir.write(folders.run / run_dir.CONTROL, {"duty": duty, "cap_w": run.cap_w})

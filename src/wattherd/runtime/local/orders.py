@@ -18,8 +18,26 @@ from wattherd.runtime.local.devices import Machine
 
 LOG_BYTES = 50 << 20
 MOST_PROCESSES = 4096
+TRAINER = "KUBEFLOW_TRAINER_SERVER_"
+"""Under such names Kubeflow's trainers (Transformers among them) expect where to report to."""
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Of the service's own environment; nothing else of it reaches a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusServer:
+    """Where jobs may report over HTTP: the service's address, and the file of its certificate."""
+
+    url: str
+    ca_file: str = ""
+
+    def environment(self, job_id: str, run: Path) -> dict[str, str]:
+        """What a trainer of Kubeflow needs, the file with the run's token among it."""
+        known = {
+            f"{TRAINER}URL": f"{self.url}/api/v1/jobs/{job_id}/trainer-status",
+            f"{TRAINER}TOKEN": str(run / run_dir.TOKEN),
+        }
+        return {**known, f"{TRAINER}CA_CERT": self.ca_file} if self.ca_file else known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +58,19 @@ class Folders:
         return self.job / "checkpoint"
 
 
-def order_of(run: RunOrder, machine: Machine, folders: Folders) -> dict[str, Any]:
+def order_of(
+    run: RunOrder, machine: Machine, folders: Folders, status: StatusServer | None = None
+) -> dict[str, Any]:
     """The document `order.json`."""
     paper = run.paper
     tasks = list(_tasks(run, machine, folders))
     return {
         "group": f"{run.spec.id}-{run.start.attempt}",
         "tasks": tasks,
-        "env": _environment(run, folders),
+        "env": {
+            **_environment(run, folders),
+            **(status.environment(run.spec.id, folders.run) if status else {}),
+        },
         "secrets": sorted(paper.get("secrets", {})),
         "limits": _limits(run, machine),
         "rlimits": {},

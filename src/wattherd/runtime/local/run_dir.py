@@ -7,6 +7,8 @@
     control.json    what is wanted of it now: stop, notice, duty, cap_w; replaced as a whole
     heeded.json     what of it the supervisor has seen to: the duty in force
     progress.jsonl  what the job reports of itself, a line each
+    checkpointed    made by the job before it ends early with its state saved, as it was asked to
+    trainer-token   what the job shows the service when it reports over HTTP; its secret
     usage.json      processor time and memory so far, renewed every second
     exit.json       how it ended, written last
     logs/RANK.log   what each task printed; RANK.log.1 is older
@@ -17,6 +19,7 @@ imported here: a supervisor must start quickly and stay small.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -25,6 +28,7 @@ from typing import Any
 
 ORDER, BEGUN, STARTED, CONTROL = "order.json", "begun", "started.json", "control.json"
 HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "exit.json"
+CHECKPOINTED, TOKEN = "checkpointed", "trainer-token"
 LOGS = "logs"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -47,6 +51,19 @@ def read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def write_token(folder: Path) -> Path:
+    """Make a run a token that only its owner can read, unless it has one; its file."""
+    path = folder / TOKEN
+    fresh = folder / f".{TOKEN}.{os.getpid()}"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        stream.write(os.urandom(32).hex())
+    with contextlib.suppress(FileExistsError):
+        os.link(fresh, path)
+    fresh.unlink()
+    return path
 
 
 def claim(run_dir: Path) -> bool:

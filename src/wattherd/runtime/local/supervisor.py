@@ -4,7 +4,8 @@
 
 It is a process of its own, so that runs outlive the service, and its word is the files of the run
 directory (`run_dir`). A run is a gang: it succeeds when all tasks of the first role have, whereupon
-the others are ended; as soon as any task fails, the rest is killed.
+the others are ended; as soon as any task fails, the rest is killed. In a stop, tasks that have
+checkpointed wait for those that are still at it.
 
 A stop has three phases within its grace: the job is told by `control.json` and may write its
 checkpoint at a step of its own choosing; a job that does not read it, or is not ready in time, gets
@@ -137,16 +138,23 @@ class Supervisor:
 
     def _verdict(self) -> int | None:
         """The exit code of the run, once it is certain."""
-        codes = [task.poll() for task in self._tasks]
-        failed = next((code for code in codes if code not in (None, 0)), None)
+        codes = [_exit_code(task.poll()) for task in self._tasks]
+        bad = [code for code in codes if code not in (None, 0)]
+        failed = next((code for code in bad if code != REQUEUE), None)
         if failed is not None:
-            return 128 - failed if failed < 0 else failed
+            return failed
+        if bad:
+            return REQUEUE if self._stop is None or None not in codes else None
         leaders = [
             code
             for code, task in zip(codes, self._order["tasks"], strict=True)
             if task["role"] == self._order["tasks"][0]["role"]
         ]
-        return 0 if all(code == 0 for code in leaders) else None
+        if any(code is None for code in leaders):
+            return None
+        # torchrun takes any code but 0 for a failure, so under it jobs say by a file that they
+        # have not finished but checkpointed.
+        return REQUEUE if (self._folder / run_dir.CHECKPOINTED).exists() else 0
 
     def _reap(self) -> None:
         """Orphans that fell to us and have ended."""
@@ -184,6 +192,11 @@ class Supervisor:
         cpu_s, memory = self._group.usage()
         used = {"cpu_s": cpu_s, "memory_bytes": memory, "at": time.time()}
         run_dir.write(self._folder / run_dir.USAGE, used)
+
+
+def _exit_code(code: int | None) -> int | None:
+    """As a shell counts it: 128 and the signal's number."""
+    return code if code is None or code >= 0 else 128 - code
 
 
 class _Stop:

@@ -146,7 +146,7 @@ def _report(line: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
         report = {"progress": float(found["step"])}
-        for name, key in (("rate_per_s", "rate_per_s"), ("loss", "loss")):
+        for name, key in (("rate_per_s", "rate_per_s"), ("loss", "loss"), ("total", "total")):
             if found.get(key) is not None:
                 report[name] = float(found[key])
     except (ValueError, TypeError, KeyError):

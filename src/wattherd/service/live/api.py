@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattherd import __version__
 from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld, JobReleased
-from wattherd.service.live import documents
+from wattherd.service.live import documents, trainer_status
 from wattherd.service.live.documents import Look
 from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.explanation import explanation
@@ -64,6 +64,7 @@ def app_of(site: Site) -> FastAPI:
     app.add_exception_handler(UserError, _refused)
     app.add_exception_handler(ClusterError, _unavailable)
     _submission_routes(app)
+    trainer_status.routes(app)  # before the actions of jobs, whose address would hold it, too
     _job_routes(app)
     _site_routes(app)
     return app

@@ -81,6 +81,8 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
         "cap_w": record.cap_w if record and record.active else None,
         "energy_j": look.book.energy_j.get(job_id, 0.0),
         "progress": past.progress,
+        "total": past.total,
+        "remaining_s": _remaining_s(past, record),
         "rate_per_s": record.rate_per_s if record else None,
         "loss": past.loss,
         "submitted": look.time(past.spec.submit_s),
@@ -96,6 +98,13 @@ def _state(past: Past, record: JobRecord | None) -> str:
     if record is None:
         return past.state
     return SHOWN_STATES.get(record.state, str(record.state))
+
+
+def _remaining_s(past: Past, record: JobRecord | None) -> float | None:
+    """At the speed of late; None unless it runs and says how much there is to do."""
+    if record is None or not record.active or not record.rate_per_s or past.total is None:
+        return None
+    return max(0.0, past.total - past.progress) / record.rate_per_s
 
 
 def _where(look: Look, record: JobRecord | None) -> list[dict[str, Any]]:

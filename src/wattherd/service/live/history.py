@@ -26,6 +26,7 @@ class Past:
     attempts: int = 0
     progress: float = 0.0
     loss: float | None = None
+    total: float | None = None
     exit_code: int | None = None
     why: str = ""
 
@@ -51,6 +52,7 @@ class History:
                 past = self.jobs[event.job_id]
                 past.progress = event.progress
                 past.loss = event.loss if event.loss is not None else past.loss
+                past.total = event.total if event.total is not None else past.total
             case JobExited() if event.job_id in self.jobs:
                 past = self.jobs[event.job_id]
                 past.exit_code, past.why = event.exit_code, event.cause

@@ -19,6 +19,7 @@ from wattherd.model.job import JobSpec
 from wattherd.policy.queue.tree import QueueTree
 from wattherd.runtime.local.devices import Machine, slots
 from wattherd.runtime.local.executor import LocalExecutor
+from wattherd.runtime.local.orders import StatusServer
 from wattherd.service.given import Cells, Given, Scheduler
 from wattherd.service.live.clock import JournalClock
 from wattherd.service.live.config import ServeConfig
@@ -66,8 +67,8 @@ class Site:
         self.journal.close()
 
 
-def open_site(config: ServeConfig) -> Site:
-    """Recover what was, and begin.
+def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
+    """Recover what was, and begin; jobs are told of `status`, where they may report.
 
     Raises:
         UserError: something in the configuration, or the state folder cannot be used.
@@ -98,7 +99,7 @@ def open_site(config: ServeConfig) -> Site:
         pool=ThreadPoolExecutor(1),
         on_turn=on_turn,
     )
-    executor = LocalExecutor(config.state / "jobs", machine, keeper.tell)
+    executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status)
     meter = DrawMeter(keeper, machine, clock, executor.usage)
     keeper.recover(executor)
     keeper.begin()

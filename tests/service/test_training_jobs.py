@@ -1,0 +1,156 @@
+"""Real training under a real supervisor: paused, killed and slowed, it ends as if undisturbed."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_site import Site, until
+
+from wattherd.runtime.local import processes, run_dir
+from wattherd.runtime.local.executor import end_stray
+from wattherd.testing.live import MemoryJournal
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples" / "train"
+ENVIRONMENT = {"PYTHONPATH": str(REPOSITORY / "sdk" / "src"), "OPENBLAS_NUM_THREADS": "1"}
+STEP = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
+PAUSES = 3
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "site", MemoryJournal())
+    yield site
+    site.keeper.end()
+    for folder in site.root.glob("*/run-*"):
+        end_stray(folder)
+
+
+def train(site: Site, example: str, *options: str, restarts: int = 0) -> str:
+    argv = [sys.executable, str(EXAMPLES / f"{example}.py"), *options]
+    return site.submit(argv, paper={"envs": ENVIRONMENT}, grace_s=20.0, restarts=restarts)
+
+
+def undisturbed(folder: Path, example: str, *options: str) -> str:
+    """What it prints without wattherd."""
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{example}.py"), *options],
+        cwd=folder,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def final_loss(text: str) -> float:
+    return float(text.rpartition("final loss ")[2])
+
+
+def under_way(site: Site, job: str, attempt: int, steps: int = 100) -> None:
+    until(lambda: len(STEP.findall(site.log(job, attempt))) > steps)
+
+
+@pytest.mark.parametrize(
+    ("example", "steps"), [("mlp", 4000), ("cnn", 2500), ("attention", 2500)], ids=lambda v: str(v)
+)
+def test_paused_again_and_again_it_is_the_same_training(
+    site: Site, tmp_path: Path, example: str, steps: int
+) -> None:
+    options = ("--steps", str(steps), "--every", "1000000")
+    job = train(site, example, *options)
+    for attempt in range(1, PAUSES + 1):
+        under_way(site, job, attempt)
+        site.hold(job)
+        site.release(job)
+    site.wait(job, "Succeeded")
+    told = "".join(site.log(job, attempt) for attempt in range(1, PAUSES + 2))
+    whole = undisturbed(tmp_path, example, *options)
+    assert [int(step) for step, _ in STEP.findall(told)] == list(range(1, steps + 1))
+    assert STEP.findall(told) == STEP.findall(whole)
+    assert abs(final_loss(told) - final_loss(whole)) <= 1e-6
+
+
+def test_killed_it_goes_on_from_its_last_checkpoint(site: Site, tmp_path: Path) -> None:
+    options = ("--steps", "3000", "--every", "200")
+    job = train(site, "mlp", *options, restarts=1)
+    under_way(site, job, 1, 700)
+    began = run_dir.read(site.root / job / "run-1" / run_dir.BEGUN)
+    assert began is not None
+    processes.signal_all(processes.descendants(began["pid"]), 9)
+    site.wait(job, "Succeeded")
+    first, second = (STEP.findall(site.log(job, attempt)) for attempt in (1, 2))
+    assert int(second[0][0]) % 200 == 1
+    assert int(second[0][0]) <= int(first[-1][0]) + 1
+    whole = undisturbed(tmp_path, "mlp", *options)
+    assert first[: int(second[0][0]) - 1] + second == STEP.findall(whole)
+
+
+def test_smaller_micro_batches_change_rounding_only(site: Site, tmp_path: Path) -> None:
+    options = ("--steps", "3000", "--every", "1000000")
+    job = train(site, "mlp", *options)
+    control = site.root / job / "run-1" / run_dir.CONTROL
+    for part, micro_batch in enumerate((16, 5, 64, 23), start=1):
+        under_way(site, job, 1, 500 * part)
+        run_dir.write(control, {**(run_dir.read(control) or {}), "micro_batch": micro_batch})
+    site.wait(job, "Succeeded")
+    told, whole = site.log(job), undisturbed(tmp_path, "mlp", *options)
+    assert [step for step, _ in STEP.findall(told)] == [step for step, _ in STEP.findall(whole)]
+    assert told != whole
+    assert math.isclose(final_loss(told), final_loss(whole), rel_tol=0.05)
+
+
+def test_what_it_reports_reaches_the_core(site: Site) -> None:
+    job = train(site, "mlp", "--steps", "100000", "--every", "1000000")
+    look = site.keeper.ask
+    until(lambda: (look(lambda core: core.jobs[job].rate_per_s).result() or 0) > 10)
+    assert 0 < look(lambda core: core.jobs[job].progress).result() < 100000
+    assert look(lambda core: core.jobs[job].loss).result() is not None
+    site.hold(job)
+
+
+GANG = """
+import time, wattherd_train
+with wattherd_train.current() as job:
+    found = job.checkpoints.load()
+    print("from", found.step if found else 0, flush=True)
+    for step in range((found.step if found else 0) + 1, 1_000_000):
+        time.sleep(0.005)
+        job.step(step)
+        if job.should_stop():
+            if job.world.leads:
+                time.sleep(1.0)
+                job.checkpoints.save(step, "state")
+            print("stop", step, flush=True)
+            job.exit_checkpointed()
+"""
+
+
+def test_ranks_stop_together_and_wait_for_the_one_that_saves(site: Site) -> None:
+    paper = {"envs": ENVIRONMENT, "launch": "task"}
+    job = site.submit([sys.executable, "-c", GANG], tasks=2, paper=paper, grace_s=20.0)
+    until(lambda: all("from" in site.log(job, rank=rank) for rank in (0, 1)))
+    site.hold(job)
+    stops = [int(site.log(job, rank=rank).split()[-1]) for rank in (0, 1)]
+    assert stops[0] == stops[1]
+    site.release(job)
+    until(lambda: f"from {stops[0]}\n" in site.log(job, attempt=2))
+    site.hold(job)
+
+
+def test_under_torchrun_a_checkpoint_is_no_success(site: Site) -> None:
+    """There the code must be 0, and a file says what it means."""
+    paper = {"envs": {**ENVIRONMENT, "TORCHELASTIC_RUN_ID": "x"}}
+    job = site.submit([sys.executable, "-c", GANG], paper=paper, grace_s=20.0)
+    until(lambda: "from" in site.log(job))
+    site.hold(job)
+    end = run_dir.read(site.root / job / "run-1" / run_dir.EXIT)
+    assert end is not None
+    assert (end["exit_code"], end["stopped"]) == (143, True)
