@@ -11,33 +11,19 @@ from pathlib import Path
 
 import pytest
 
-sa = pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
+pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
 pytest.importorskip("psycopg", reason="needs the extra `postgres`")
 
-from postgres_server import Postgres, Wire  # noqa: E402
+import sqlalchemy as sa
+from postgres_server import Postgres, Wire
 
-from wattherd.errors import UserError  # noqa: E402
-from wattherd.model.event import BudgetChanged, JobSubmitted  # noqa: E402
-from wattherd.model.job import JobSpec, TaskRole  # noqa: E402
-from wattherd.store.database import Database, in_folder  # noqa: E402
-from wattherd.store.entry import Entry, StoreDoubt, StoreFailure  # noqa: E402
-from wattherd.store.journal import Journal  # noqa: E402
-from wattherd.store.tables import SCHEMA  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    yield server
-    server.close()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return in_folder(tmp_path)
-    server: Postgres = request.getfixturevalue("postgres")
-    return server.database()
+from wattherd.errors import UserError
+from wattherd.model.event import BudgetChanged, JobSubmitted
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.store.database import Database, in_folder
+from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
+from wattherd.store.journal import Journal
+from wattherd.store.tables import SCHEMA
 
 
 def entries(first: int, last: int) -> list[Entry]:

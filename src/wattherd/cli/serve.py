@@ -37,6 +37,8 @@ def serve(config: Path | None, **changes: object) -> None:
     host, port = listener.getsockname()[:2]
     site = open_site(found, StatusServer(url=f"http://{host}:{port}"))
     click.echo(f"wattherd serves http://{host}:{port} (state in {found.state})", err=True)
+    for note in site.notes:
+        click.echo(f"note: {note}", err=True)
     try:
         server = uvicorn.Server(uvicorn.Config(app_of(site), log_level="warning"))
         server.run(sockets=[listener])

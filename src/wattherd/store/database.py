@@ -36,7 +36,7 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 class Database:
     """The database of one store, its tables up to date.
 
-    `sole` takes the right to write, which one process at a time can have.
+    `sole` takes the right to add entries, which one process at a time can have.
     """
 
     def __init__(self, url: str, *, sole: bool = True) -> None:
@@ -129,7 +129,7 @@ class Database:
         if self._writer is None:
             connection = self._engine.connect().execution_options(wattherd_writes=True)
             try:
-                if not self.is_sqlite:
+                if self.sole and not self.is_sqlite:
                     lock.take_advisory(connection)
             except BaseException:
                 connection.close()

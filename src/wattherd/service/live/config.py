@@ -22,6 +22,7 @@ class ServeConfig(BaseModel):
     store: str | None = Field(default=None, description="database URL, instead of one in `state`")
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535, description="0 takes any that is free")
+    snapshot_every: int = Field(default=10_000, ge=1, description="entries between snapshots")
     policy: str = "fifo-backfill"
     power: str = "water-filling"
     budget: str | None = Field(default=None, description="40kW; None is without limit")

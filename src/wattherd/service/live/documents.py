@@ -79,7 +79,7 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
         "gpus": record.gpus if record and record.active else past.spec.gpus,
         "watts": last.get(job_id) if record and record.active else None,
         "cap_w": record.cap_w if record and record.active else None,
-        "energy_j": look.book.energy_j.get(job_id, 0.0),
+        "energy_j": look.book.energy_j.get(job_id, past.energy_j),
         "progress": past.progress,
         "total": past.total,
         "remaining_s": _remaining_s(past, record),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from wattherd.engine.core import Core
 from wattherd.errors import ClusterError
@@ -14,6 +16,8 @@ from wattherd.service.live.contract import Clock
 from wattherd.service.live.keeper import Keeper
 
 PERIOD_S = 1.0
+LONGEST_S = 10.0
+"""Between two samples that are taken for neighbours."""
 KEPT = 7200
 """Samples that are kept: two hours."""
 
@@ -47,15 +51,21 @@ class DrawBook:
     over_s: float = 0.0
     over_j: float = 0.0
 
-    def add(self, sample: Sample) -> None:
-        """Keep a sample; what was drawn since the last one is booked."""
+    def add(self, sample: Sample) -> float:
+        """Keep a sample; what was drawn since the last one is booked. The seconds since then.
+
+        What was drawn while nobody looked is not guessed: a gap counts as one period.
+        """
         past_s = sample.at_s - self.samples[-1].at_s if self.samples else 0.0
+        if past_s > LONGEST_S:
+            past_s = PERIOD_S
         for job_id, watts in sample.by_job.items():
             self.energy_j[job_id] = self.energy_j.get(job_id, 0.0) + watts * past_s
         if sample.budget_w is not None and sample.draw_w > sample.budget_w:
             self.over_s += past_s
             self.over_j += (sample.draw_w - sample.budget_w) * past_s
         self.samples.append(sample)
+        return past_s
 
 
 class DrawMeter:
@@ -71,9 +81,16 @@ class DrawMeter:
         machine: Machine,
         clock: Clock,
         usage: Callable[[], Mapping[tuple[str, int], tuple[float, int]]],
+        *,
+        book: DrawBook | None = None,
+        keep: Callable[[Sample, float], None] = lambda *_: None,
     ) -> None:
-        """`usage` gives vCPUs and bytes of every run."""
-        self.book = DrawBook()
+        """`usage` gives vCPUs and bytes of every run.
+
+        `keep` gets every sample and the seconds it stands for; `book` goes on from an earlier one.
+        """
+        self.book = book or DrawBook()
+        self._keep = keep
         self._keeper, self._machine, self._clock, self._usage = keeper, machine, clock, usage
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="draw", daemon=True)
@@ -94,7 +111,8 @@ class DrawMeter:
                 running, budget_w = self._keeper.ask(_running).result(PERIOD_S)
             except (TimeoutError, ClusterError):
                 continue
-            self.book.add(self.sample(running, budget_w))
+            sample = self.sample(running, budget_w)
+            self._keep(sample, self.book.add(sample))
 
     def sample(self, running: list[_Running], budget_w: float | None) -> Sample:
         """What is drawn now."""
@@ -120,3 +138,21 @@ class DrawMeter:
 def _running(core: Core) -> tuple[list[_Running], float | None]:
     found = [_Running(job.id, job.attempt, job.gpus) for job in core.jobs.values() if job.active]
     return found, core.watts.budget_w
+
+
+def sample_row(sample: Sample, span_s: float) -> dict[str, Any]:
+    """A sample as a row of the store; it stands for `span_s` seconds."""
+    return {
+        "at_s": sample.at_s,
+        "span_s": span_s,
+        "draw_w": sample.draw_w,
+        "budget_w": sample.budget_w,
+        "by_job": json.dumps(sample.by_job),
+        "stated": sample.stated,
+    }
+
+
+def sample_of(row: Mapping[str, Any]) -> Sample:
+    """The sample that `sample_row` made a row of."""
+    same = {name: row[name] for name in ("at_s", "draw_w", "budget_w", "stated")}
+    return Sample(by_job=json.loads(row["by_job"]), **same)

@@ -1,25 +1,36 @@
-"""What became of every job, live or over: a projection of the journal, kept as it grows."""
+"""What became of every job: live ones in memory, those that are over in the store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from wattherd.engine.lifecycle import State
+from pydantic import TypeAdapter
+
+from wattherd.engine.lifecycle import FINAL, State
 from wattherd.model.command import Command, FinishJob, RejectJob, StartJob
 from wattherd.model.event import Event, JobExited, JobProgressed, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.store.entry import Entry
 
+_FINAL = {str(state) for state in FINAL}
+_SPEC = TypeAdapter(JobSpec)
+
 
 @dataclass(slots=True)
 class Past:
-    """One job as its user may look it up; times in seconds since the journal began."""
+    """One job as its user may look it up; times in seconds since the journal began.
+
+    `number` counts submissions from 1. `energy_j` is set once the job is over.
+    """
 
     spec: JobSpec
     paper: Mapping[str, Any]
     by: str
+    number: int = 0
     state: str = str(State.QUEUED)
     first_start_s: float | None = None
     finish_s: float | None = None
@@ -29,25 +40,82 @@ class Past:
     total: float | None = None
     exit_code: int | None = None
     why: str = ""
+    energy_j: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether it has reached a final state."""
+        return self.state in _FINAL
 
 
-@dataclass(slots=True)
-class History:
-    """Every job by its id, in order of submission."""
+class Archive(Protocol):
+    """Where jobs are that are over."""
+
+    def job(self, job_id: str) -> Mapping[str, Any] | None:
+        """The row of one."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class History(Mapping[str, Past]):
+    """Every job by its id; iteration is over those in memory, in order of submission.
+
+    `forgettable` names jobs that are safe in the archive; the next entry drops them from memory.
+    """
 
     jobs: dict[str, Past] = field(default_factory=dict)
+    archive: Archive | None = None
+    forgettable: deque[str] = field(default_factory=deque)
+    submitted: int = 0
 
-    def note(self, entry: Entry, commands: Sequence[Command]) -> None:
-        """Follow one entry and the core's answer."""
-        self._hear(entry.event, entry)
+    def __getitem__(self, job_id: str) -> Past:
+        """One job, from the archive if it has to be.
+
+        Raises:
+            KeyError: there is none.
+            StoreFailure: the archive cannot be read.
+        """
+        known = self.jobs.get(job_id)
+        if known is None and self.archive is not None:
+            row = self.archive.job(job_id)
+            known = None if row is None else past_of(row)
+        if known is None:
+            raise KeyError(job_id)
+        return known
+
+    def __iter__(self) -> Iterator[str]:
+        """Ids of those in memory."""
+        return iter(list(self.jobs))
+
+    def __len__(self) -> int:
+        """How many are in memory."""
+        return len(self.jobs)
+
+    def note(self, entry: Entry, commands: Sequence[Command]) -> list[Past]:
+        """Follow one entry and the core's answer; what has changed, as it is now."""
+        while self.forgettable:
+            self.jobs.pop(self.forgettable.popleft(), None)
+        touched = self._hear(entry.event, entry)
         for command in commands:
-            self._obey(command, entry.event.at_s)
+            touched |= self._obey(command, entry.event.at_s)
+        return [replace(self.jobs[job_id]) for job_id in sorted(touched)]
 
-    def _hear(self, event: Event, entry: Entry) -> None:
+    def overtaken(self, said: Sequence[Command], at_s: float) -> list[Past]:
+        """Follow what another core says to the jobs it takes over: it may not want all of them."""
+        touched: set[str] = set()
+        for command in said:
+            touched |= self._obey(command, at_s)
+        return [replace(self.jobs[job_id]) for job_id in sorted(touched)]
+
+    def _hear(self, event: Event, entry: Entry) -> set[str]:
         match event:
             case JobSubmitted():
-                past = Past(spec=event.job, paper=entry.paper or {}, by=entry.by)
+                self.submitted += 1
+                past = Past(
+                    spec=event.job, paper=entry.paper or {}, by=entry.by, number=self.submitted
+                )
                 self.jobs.setdefault(event.job.id, past)
+                return {event.job.id}
             case JobProgressed() if event.job_id in self.jobs:
                 past = self.jobs[event.job_id]
                 past.progress = event.progress
@@ -56,8 +124,11 @@ class History:
             case JobExited() if event.job_id in self.jobs:
                 past = self.jobs[event.job_id]
                 past.exit_code, past.why = event.exit_code, event.cause
+            case _:
+                return set()
+        return {event.job_id}
 
-    def _obey(self, command: Command, at_s: float) -> None:
+    def _obey(self, command: Command, at_s: float) -> set[str]:
         match command:
             case StartJob():
                 past = self.jobs[command.job_id]
@@ -69,3 +140,46 @@ class History:
             case FinishJob():
                 past = self.jobs[command.job_id]
                 past.state, past.finish_s = command.state, at_s
+            case _:
+                return set()
+        return {command.job_id}
+
+
+def row_of(past: Past) -> dict[str, Any]:
+    """A job as a row of the archive."""
+    spec = past.spec
+    return {
+        "number": past.number,
+        "id": spec.id,
+        "name": str(past.paper.get("name") or ""),
+        "owner": spec.user,
+        "tenant": spec.tenant,
+        "queue": spec.queue,
+        "state": past.state,
+        "submit_s": spec.submit_s,
+        "first_start_s": past.first_start_s,
+        "finish_s": past.finish_s,
+        "attempts": past.attempts,
+        "progress": past.progress,
+        "loss": past.loss,
+        "exit_code": past.exit_code,
+        "why": past.why,
+        "energy_j": past.energy_j,
+        "by_whom": past.by,
+        "spec": _SPEC.dump_json(spec).decode(),
+        "paper": json.dumps(dict(past.paper), sort_keys=True),
+    }
+
+
+def past_of(row: Mapping[str, Any]) -> Past:
+    """The job that `row_of` made a row of."""
+    same = ("number", "state", "first_start_s", "finish_s", "attempts", "progress", "loss")
+    return Past(
+        spec=_SPEC.validate_json(row["spec"]),
+        paper=json.loads(row["paper"]),
+        by=row["by_whom"],
+        exit_code=row["exit_code"],
+        why=row["why"],
+        energy_j=row["energy_j"],
+        **{name: row[name] for name in same},
+    )

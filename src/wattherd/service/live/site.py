@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core import Core
 from wattherd.errors import UserError
-from wattherd.estimate.power_curve import PowerCurve, prior_curve
-from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import Command
 from wattherd.model.event import BudgetChanged
-from wattherd.model.job import JobSpec
-from wattherd.policy.queue.tree import QueueTree
 from wattherd.runtime.local.devices import Machine, slots
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
-from wattherd.service.given import Cells, Given, Scheduler
+from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.clock import JournalClock
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.documents import Look
-from wattherd.service.live.draw import DrawMeter
+from wattherd.service.live.draw import DrawMeter, Sample, sample_row
 from wattherd.service.live.history import History
 from wattherd.service.live.keeper import Keeper
-from wattherd.service.presets import preset
-from wattherd.service.schedule import power_policy
-from wattherd.service.setting import queue_of
-from wattherd.service.workloads import Jobs
+from wattherd.service.live.recovery import recover
+from wattherd.service.live.scribe import Scribe
+from wattherd.service.live.snapshot_process import SnapshotProcess
+from wattherd.store.database import in_folder
 from wattherd.store.entry import Entry
-from wattherd.store.journal import Journal, in_folder
+from wattherd.store.store import Store
 from wattherd.units import watts
 
 Answer = TypeVar("Answer")
@@ -45,15 +41,19 @@ class Site:
     config: ServeConfig
     keeper: Keeper
     executor: LocalExecutor
-    journal: Journal
+    store: Store
     history: History
     meter: DrawMeter
     machine: Machine
     clock: JournalClock
+    scribe: Scribe
+    snapshots: SnapshotProcess
+    notes: tuple[str, ...]
+    """What was noticed when the store was opened."""
 
     def look(self, of: Callable[[Look], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
-        history, book = self.history.jobs, self.meter.book
+        history, book = self.history, self.meter.book
 
         def ask(core: Core) -> Answer:
             return of(Look(core, history, book, self.machine, self.clock.epoch))
@@ -64,7 +64,9 @@ class Site:
         """Leave everything as it is; runs go on."""
         self.meter.end()
         self.keeper.end()
-        self.journal.close()
+        self.scribe.end()
+        self.snapshots.end()
+        self.store.close()
 
 
 def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
@@ -81,30 +83,57 @@ def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
             f"cannot be made: {error.strerror}", where=str(config.state), hint=hint
         ) from None
     machine = slots(socket.gethostname(), config.slots)
-    journal = Journal(config.store or in_folder(config.state))
-    epoch = float(journal.fact("epoch", repr(time.time())))
-    scheduler = _scheduler(config, machine)
-    history = History()
+    store = Store.open(_url(config))
+    try:
+        return _begin(config, machine, store, status)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _url(config: ServeConfig) -> str:
+    return config.store or in_folder(config.state)
+
+
+def _begin(
+    config: ServeConfig, machine: Machine, store: Store, status: StatusServer | None
+) -> Site:
+    snapshots = SnapshotProcess(_url(config), config.snapshot_every)
+    epoch = float(store.journal.fact("epoch", repr(time.time())))
+    recovered = recover(store, Blueprint.of(config, machine))
+    replay, scribe = recovered.replay, recovered.scribe
+    history = replay.history
 
     def on_turn(told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
-        for entry, commands in told:
-            history.note(entry, commands)
+        touched = [past for turn in told for past in history.note(*turn)]
+        scribe.told(told, touched)
+        snapshots.grown(len(told))
 
-    clock = JournalClock(epoch, journal.last_s())
+    clock = JournalClock(epoch, store.journal.last_s())
     keeper = Keeper(
-        Core(_core_config(config, machine, scheduler)),
-        journal,
+        replay.state.core,
+        store.journal,
         clock,
-        computers=scheduler.computers,
+        computers=replay.scheduler.computers,
         pool=ThreadPoolExecutor(1),
         on_turn=on_turn,
+        standing=replay.state.standing,
     )
     executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status)
-    meter = DrawMeter(keeper, machine, clock, executor.usage)
+
+    def keep(sample: Sample, span_s: float) -> None:
+        scribe.sampled(sample.at_s, sample_row(sample, span_s))
+
+    meter = DrawMeter(keeper, machine, clock, executor.usage, book=recovered.book, keep=keep)
     keeper.recover(executor)
+    snapshots.grown(recovered.entries)
     keeper.begin()
+    scribe.begin()
     meter.begin()
-    site = Site(config, keeper, executor, journal, history, meter, machine, clock)
+    site = Site(
+        config, keeper, executor, store, history, meter, machine, clock, scribe, snapshots,
+        recovered.notes,
+    )  # fmt: skip
     _set_budget(site)
     return site
 
@@ -116,37 +145,3 @@ def _set_budget(site: Site) -> None:
     known = site.look(lambda look: look.core.watts.budget_w)
     if budget_w is not None and budget_w != known:
         site.keeper.post(BudgetChanged(at_s=0.0, budget_w=budget_w), by="configuration").result()
-
-
-def _scheduler(config: ServeConfig, machine: Machine) -> Scheduler:
-    cells = Cells(
-        within={gpus: tuple(fanout) for gpus, fanout in config.cells.within.items()},
-        per_rack=config.cells.per_rack,
-        shares=config.cells.shares,
-    )
-    given = Given(
-        jobs=Jobs(specs=()),
-        cluster=ClusterSpec((machine.node,)),
-        queues=QueueTree(queue_of(config.queues)) if config.queues else None,
-        cells=cells,
-    )
-    return preset("none").scheduler(config.policy, given)
-
-
-def _core_config(config: ServeConfig, machine: Machine, scheduler: Scheduler) -> CoreConfig:
-    gpus: Mapping[str, Any] = {machine.gpu.name: machine.gpu}
-    curve = prior_curve(machine.gpu)
-
-    def curve_of(spec: JobSpec, model: str) -> PowerCurve:
-        del spec, model
-        return curve
-
-    return CoreConfig(
-        cluster=ClusterSpec((machine.node,)),
-        planner=scheduler.planner,
-        quota=scheduler.quota,
-        round_s=0.0,
-        power=power_policy(config.power),
-        curve_of=curve_of,
-        gpus=gpus,
-    )

@@ -1,0 +1,119 @@
+"""What a core is built from, as plain data: kept in the store, so that decisions can be repeated.
+
+The journal says what happened; which orders followed depends on policy, queues and devices too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from wattherd.catalog.gpus import GpuModel
+from wattherd.engine.core import CoreConfig
+from wattherd.estimate.power_curve import PowerCurve, prior_curve
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.job import JobSpec
+from wattherd.policy.queue.tree import QueueTree
+from wattherd.runtime.local.devices import Machine
+from wattherd.service.given import Cells, Given, Scheduler
+from wattherd.service.live.config import ServeConfig
+from wattherd.service.presets import preset
+from wattherd.service.schedule import power_policy
+from wattherd.service.setting import queue_of
+from wattherd.service.workloads import Jobs
+from wattherd.workload.scenario import CellsSpec, QueueSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """One machine and how its jobs are scheduled."""
+
+    policy: str
+    power: str
+    queues: QueueSpec | None
+    cells: CellsSpec
+    node: NodeSpec
+    gpu: GpuModel
+
+    @classmethod
+    def of(cls, config: ServeConfig, machine: Machine) -> Blueprint:
+        """What a service is told to manage."""
+        return cls(
+            policy=config.policy,
+            power=config.power,
+            queues=config.queues,
+            cells=config.cells,
+            node=machine.node,
+            gpu=machine.gpu,
+        )
+
+    @classmethod
+    def read(cls, text: str) -> Blueprint:
+        """What `text` wrote.
+
+        Raises:
+            pydantic.ValidationError: it is something else.
+        """
+        found: Blueprint = _ADAPTER.validate_json(text)
+        return found
+
+    def text(self) -> str:
+        """JSON; equal blueprints have equal texts."""
+        document: Mapping[str, Any] = {
+            "policy": self.policy,
+            "power": self.power,
+            "queues": None if self.queues is None else self.queues.model_dump(mode="json"),
+            "cells": self.cells.model_dump(mode="json"),
+            "node": asdict(self.node),
+            "gpu": asdict(self.gpu),
+        }
+        return json.dumps(document, sort_keys=True)
+
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def scheduler(self) -> Scheduler:
+        """Planner, quota, and who answers the planner's questions.
+
+        Raises:
+            UserError: no such policy, or one that lacks something.
+        """
+        cells = Cells(
+            within={gpus: tuple(fanout) for gpus, fanout in self.cells.within.items()},
+            per_rack=self.cells.per_rack,
+            shares=self.cells.shares,
+        )
+        given = Given(
+            jobs=Jobs(specs=()),
+            cluster=ClusterSpec((self.node,)),
+            queues=QueueTree(queue_of(self.queues)) if self.queues else None,
+            cells=cells,
+        )
+        return preset("none").scheduler(self.policy, given)
+
+    def core_config(self, scheduler: Scheduler) -> CoreConfig:
+        """The configuration of a core; every slot draws as its GPU model says."""
+        curve = prior_curve(self.gpu)
+
+        def curve_of(spec: JobSpec, model: str) -> PowerCurve:
+            del spec, model
+            return curve
+
+        return CoreConfig(
+            cluster=ClusterSpec((self.node,)),
+            planner=scheduler.planner,
+            quota=scheduler.quota,
+            round_s=0.0,
+            power=power_policy(self.power),
+            curve_of=curve_of,
+            gpus={self.gpu.name: self.gpu},
+        )
+
+
+_ADAPTER: TypeAdapter[Blueprint] = TypeAdapter(Blueprint)

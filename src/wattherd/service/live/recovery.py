@@ -1,0 +1,74 @@
+"""From what the store knows to a core that stands where the last service stood."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from wattherd.service.live.blueprint import Blueprint
+from wattherd.service.live.draw import DrawBook, sample_of
+from wattherd.service.live.replay import Replay, resumed, settings_of
+from wattherd.service.live.scribe import OVER, Scribe
+from wattherd.store.projection import FINE_S
+from wattherd.store.store import Store
+
+SAME_MEMORY = 0.05
+"""Part by which the memory of a node may differ: kernels keep more or less for themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a service begins with; `entries` of its journal were lived through, after `notes`."""
+
+    replay: Replay
+    book: DrawBook
+    scribe: Scribe
+    entries: int
+    notes: tuple[str, ...]
+
+
+def recover(store: Store, wanted: Blueprint) -> Recovered:
+    """Live the journal through, from the last snapshot on, and take on what is wanted now.
+
+    Raises:
+        UserError: the store is damaged, or `wanted` is not possible.
+        StoreFailure: the store cannot be read or written.
+    """
+    settings = settings_of(store.snapshots)
+    if not settings:
+        settings = [(0, wanted)]
+        store.snapshots.set_setting(0, wanted.text())
+    replay, notes = resumed(store.journal, store.snapshots, settings, store.projection)
+    book = _book(store)
+    scribe = Scribe(store.projection, replay.history.forgettable, book)
+    entries = 0
+    for lived in replay.live(store.journal.entries(replay.state.standing.seq)):
+        scribe.told([(lived.entry, lived.commands)], lived.touched)
+        entries += 1
+    replay.arrive(store.journal.last_seq)
+    if not _same(replay.blueprint, wanted):
+        scribe.corrected(replay.take_on(wanted))
+        store.snapshots.set_setting(store.journal.last_seq, wanted.text())
+        notes.append("policy, queues or devices have changed: what ran begins again")
+    return Recovered(replay, book, scribe, entries, tuple(notes))
+
+
+def _same(known: Blueprint, wanted: Blueprint) -> bool:
+    """Whether decisions can go on as they were made."""
+    if abs(known.node.memory_mib - wanted.node.memory_mib) > SAME_MEMORY * known.node.memory_mib:
+        return False
+    node = replace(wanted.node, memory_mib=known.node.memory_mib)
+    gpu = replace(wanted.gpu, memory_mib=known.gpu.memory_mib)
+    return replace(wanted, node=node, gpu=gpu).text() == known.text()
+
+
+def _book(store: Store) -> DrawBook:
+    """The last hour's samples, joules, and what was drawn above the budget."""
+    last = store.projection.samples(0.0, limit=1, newest=True)
+    since_s = last[0]["at_s"] - FINE_S if last else 0.0
+    book = DrawBook(energy_j=store.projection.energy_j(live=True))
+    book.samples.extend(sample_of(row) for row in store.projection.samples(since_s))
+    over = store.journal.known_fact(OVER)
+    if over is not None:
+        book.over_s, book.over_j = json.loads(over)
+    return book

@@ -1,0 +1,156 @@
+"""A journal lived through once more: with the policy, queues and devices of the time.
+
+A service goes on from the end of it, a snapshot is made of it, and `store verify` compares what is
+answered with what was answered then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from wattherd import __version__
+from wattherd.engine.core import Core
+from wattherd.errors import UserError
+from wattherd.model.command import Command
+from wattherd.service.given import Scheduler
+from wattherd.service.live.blueprint import Blueprint
+from wattherd.service.live.frozen import Frozen, Unfit, thaw
+from wattherd.service.live.history import Archive, History, Past
+from wattherd.service.live.standing import Standing
+from wattherd.service.live.succession import succeed
+from wattherd.store.entry import Entry
+from wattherd.store.journal import Journal
+from wattherd.store.snapshots import Snapshot, Snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """An entry, the answer to it, and the jobs it changed, as they are after it."""
+
+    entry: Entry
+    commands: Sequence[Command]
+    touched: Sequence[Past]
+
+
+class Replay:
+    """Stands at an entry of a journal, and goes on from there."""
+
+    def __init__(
+        self,
+        settings: Sequence[tuple[int, Blueprint]],
+        snapshot: Snapshot | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        """Begin at the start, or at a snapshot.
+
+        Raises:
+            Unfit: the snapshot is of no use here.
+            UserError: a setting is of no use here.
+        """
+        seq = 0 if snapshot is None else snapshot.seq
+        passed = [blueprint for after, blueprint in settings if after <= seq]
+        self.blueprint = passed[-1] if passed else settings[0][1]
+        self.scheduler: Scheduler = self.blueprint.scheduler()
+        self._ahead = [one for one in settings if one[0] > seq]
+        config = self.blueprint.core_config(self.scheduler)
+        if snapshot is None:
+            self.state = Frozen(Core(config), Standing(), {}, 0)
+        else:
+            self.state = _usable(snapshot, self.blueprint, thaw(snapshot.body, config))
+        self.history = History(
+            jobs=self.state.live, archive=archive, submitted=self.state.submitted
+        )
+
+    def live(self, entries: Iterable[Entry]) -> Iterator[Lived]:
+        """Hand the entries that follow to the core, one by one."""
+        for entry in entries:
+            self.arrive(entry.seq - 1)
+            standing, core = self.state.standing, self.state.core
+            ((_, commands),) = standing.replay(core, [entry])
+            yield Lived(entry, commands, self.history.note(entry, commands))
+
+    def arrive(self, seq: int) -> None:
+        """Take on the settings that hold after entry `seq`."""
+        while self._ahead and self._ahead[0][0] <= seq:
+            self.take_on(self._ahead.pop(0)[1])
+
+    def take_on(self, blueprint: Blueprint) -> list[Past]:
+        """From here on decisions are made as `blueprint` says; jobs that this ended.
+
+        Raises:
+            UserError: no such policy, or one that lacks something.
+        """
+        self.blueprint, self.scheduler = blueprint, blueprint.scheduler()
+        core = Core(blueprint.core_config(self.scheduler))
+        self.state, said = succeed(self.state, core)
+        return self.history.overtaken(said, core.now_s)
+
+    def frozen(self) -> Frozen:
+        """The state, without what is over."""
+        return Frozen.of(self.state.core, self.state.standing, self.history)
+
+
+def _usable(snapshot: Snapshot, blueprint: Blueprint, state: Frozen) -> Frozen:
+    if state.standing.seq != snapshot.seq:
+        raise Unfit(f"is of entry {state.standing.seq}, not {snapshot.seq}")
+    if snapshot.setting != blueprint.digest():
+        raise Unfit("decisions were made differently then")
+    return state
+
+
+def settings_of(snapshots: Snapshots) -> list[tuple[int, Blueprint]]:
+    """How decisions were made, from when on; empty for a store that nothing was decided on.
+
+    Raises:
+        UserError: a setting was written by another version and cannot be read.
+        StoreFailure: they cannot be read.
+    """
+    try:
+        return [(after, Blueprint.read(text)) for after, text in snapshots.settings()]
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"how decisions were made cannot be read: {why}") from None
+
+
+def resumed(
+    journal: Journal,
+    snapshots: Snapshots,
+    settings: Sequence[tuple[int, Blueprint]],
+    archive: Archive | None = None,
+) -> tuple[Replay, list[str]]:
+    """A replay from as late as possible, and notes about snapshots that were of no use.
+
+    Raises:
+        UserError: the journal has lost its beginning, and no snapshot can stand for it.
+        StoreFailure: the store cannot be read.
+    """
+    notes: list[str] = []
+    for snapshot in snapshots.newest():
+        try:
+            _check(snapshot, journal)
+            return Replay(settings, snapshot, archive), notes
+        except Unfit as unfit:
+            notes.append(f"snapshot of entry {snapshot.seq} is not used: {unfit}")
+    base = journal.base()
+    if base.seq > 1:
+        raise UserError(
+            f"begins with entry {base.seq}, and no snapshot of that time can be used",
+            where=journal.url,
+            hint="; ".join(notes) or "import an export of the store",
+        )
+    return Replay(settings, None, archive), notes
+
+
+def _check(snapshot: Snapshot, journal: Journal) -> None:
+    """Whether a snapshot belongs to the journal and to this program.
+
+    Raises:
+        Unfit: it does not.
+    """
+    if snapshot.version != __version__:
+        raise Unfit(f"it was made by version {snapshot.version}")
+    if not snapshot.sound:
+        raise Unfit("its bytes are not as they were written")
+    if journal.digest(snapshot.seq) != snapshot.digest:
+        raise Unfit("the journal has another entry there")

@@ -1,0 +1,69 @@
+"""A core takes over from one with other devices, another policy or other queues.
+
+Jobs keep their ids, their turn, what they have received and what they went through. None of them
+holds anything at first: what ran is begun again from its last checkpoint, as another attempt.
+"""
+
+from __future__ import annotations
+
+from wattherd.engine.core import Core
+from wattherd.engine.ledger import JobRecord
+from wattherd.engine.lifecycle import State
+from wattherd.model.command import Command
+from wattherd.model.event import BudgetChanged, Event, JobHeld, JobSubmitted, NodeLost, QueueStopped
+from wattherd.service.live.frozen import Frozen
+from wattherd.service.live.orders import Orders
+from wattherd.service.live.standing import Standing
+
+
+def succeed(old: Frozen, core: Core) -> tuple[Frozen, list[Command]]:
+    """The state of `core`, new until now, with the jobs of `old`; and what it says to that."""
+    before = old.core
+    core.finished.update(before.finished)
+    said: list[Command] = []
+    orders = Orders()
+    papers = old.standing.orders.papers
+    for event in _facts(before, core):
+        paper = papers.get(event.job.id) if isinstance(event, JobSubmitted) else None
+        commands = core.handle(event)
+        orders.note(event, paper, commands)
+        said.extend(commands)
+    for record in before.jobs.values():
+        if record.id in core.jobs:
+            _hand_down(record, core.jobs[record.id], before.now_s)
+    standing = Standing(
+        seq=old.standing.seq,
+        submitted=old.standing.submitted,
+        orders=orders,
+        requests=old.standing.requests,
+    )
+    return Frozen(core, standing, old.live, old.submitted), said
+
+
+def _facts(before: Core, core: Core) -> list[Event]:
+    """What the new core has to hear, all of it at the time at which the old one stood."""
+    now_s = before.now_s
+    names = {node.name for node in core.config.cluster.nodes}
+    lost = [before.config.cluster.nodes[number].name for number in sorted(before.lost)]
+    facts: list[Event] = [NodeLost(at_s=now_s, node=name) for name in lost if name in names]
+    facts += [QueueStopped(at_s=now_s, queue=queue) for queue in sorted(before.stopped)]
+    if before.watts.budget_w is not None:
+        facts.append(BudgetChanged(at_s=now_s, budget_w=before.watts.budget_w))
+    records = sorted(before.jobs.values(), key=lambda record: record.number)
+    facts += [JobSubmitted(at_s=now_s, job=record.spec) for record in records]
+    held = [record.id for record in records if _is_held(record)]
+    return facts + [JobHeld(at_s=now_s, job_id=job_id) for job_id in held]
+
+
+def _is_held(record: JobRecord) -> bool:
+    stays = record.state is State.STOPPING and record.after_stop == "hold"
+    return stays or record.state is State.HELD
+
+
+def _hand_down(old: JobRecord, new: JobRecord, now_s: float) -> None:
+    """What a job has behind it; its next attempt has a number that none had before."""
+    new.attempt, new.failures, new.preemptions = old.attempt, old.failures, old.preemptions
+    new.attained_gpu_s, new.attained_s = old.service_gpu_s(now_s), old.service_s(now_s)
+    new.first_start_s, new.progress = old.first_start_s, old.progress
+    new.rate_per_s, new.loss, new.report = old.rate_per_s, old.loss, old.report
+    new.story.extendleft(reversed(old.story))

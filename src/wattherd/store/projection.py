@@ -1,0 +1,237 @@
+"""What is looked up without replay: jobs, who did what, watts over time.
+
+A projection is written behind the journal, in one transaction with the number of the last entry it
+has seen (`projected`), so that after a crash it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+import sqlalchemy as sa
+
+from wattherd.store.database import Database
+from wattherd.store.journal import put_fact
+from wattherd.store.tables import ANSWERS, AUDIT, FACTS, JOBS, SAMPLES
+
+PROJECTED = "projected"
+FINE_S, COARSE_S = 3600.0, 60.0
+"""Samples are kept as they were taken for an hour, then as means of a minute."""
+KEPT_S = 30 * 86_400.0
+Row: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows to write at once, up to entry `seq`; those of a job replace what it had."""
+
+    seq: int = 0
+    answers: list[Row] = field(default_factory=list)
+    jobs: dict[str, Row] = field(default_factory=dict)
+    audit: list[Row] = field(default_factory=list)
+    samples: list[Row] = field(default_factory=list)
+    energy_j: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs are asked for; the newest first, below number `before` if there is one.
+
+    `text` is looked for in id and name.
+    """
+
+    states: tuple[str, ...] = ()
+    owner: str | None = None
+    tenant: str | None = None
+    queue: str | None = None
+    text: str = ""
+    before: int | None = None
+    limit: int = 100
+
+
+class Projection:
+    """The tables that follow the journal."""
+
+    def __init__(self, database: Database) -> None:
+        """Use the tables of a store that is open."""
+        self._database = database
+
+    # Writing ------------------------------------------------------------------------------------
+
+    def projected(self) -> int:
+        """The last entry that these tables know of.
+
+        Raises:
+            StoreFailure: it cannot be read.
+        """
+        query = sa.select(FACTS.c.value).where(FACTS.c.name == PROJECTED)
+        with self._database.reading() as connection:
+            return int(connection.scalar(query) or 0)
+
+    def write(self, batch: Batch) -> None:
+        """Keep all of a batch or nothing; what is there already is replaced.
+
+        Raises:
+            StoreFailure: nothing was kept.
+        """
+        with self._database.writing() as connection:
+            _replace(connection, ANSWERS.c.seq, batch.answers)
+            _replace(connection, JOBS.c.id, list(batch.jobs.values()))
+            _replace(connection, AUDIT.c.seq, batch.audit)
+            _replace(connection, SAMPLES.c.at_s, batch.samples)
+            _book(connection, batch.energy_j)
+            for name, value in batch.facts.items():
+                put_fact(connection, name, value)
+            if batch.seq:
+                put_fact(connection, PROJECTED, str(batch.seq))
+
+    def forget(self, after: int) -> None:
+        """Drop what was made of entries with numbers above `after`, so that it can be made again.
+
+        Raises:
+            StoreFailure: nothing was dropped.
+        """
+        with self._database.writing() as connection:
+            connection.execute(AUDIT.delete().where(AUDIT.c.seq > after))
+            connection.execute(ANSWERS.delete().where(ANSWERS.c.seq > after))
+            put_fact(connection, PROJECTED, str(after))
+
+    def thin(self, now_s: float) -> None:
+        """Make means of a minute of old samples, and drop the oldest.
+
+        Raises:
+            StoreFailure: nothing was changed.
+        """
+        edge_s = (now_s - FINE_S) // COARSE_S * COARSE_S
+        old = sa.and_(SAMPLES.c.at_s < edge_s, SAMPLES.c.span_s < COARSE_S / 2)
+        with self._database.writing() as connection:
+            fine = connection.execute(sa.select(SAMPLES).where(old).order_by(SAMPLES.c.at_s))
+            means = _by_minute(cast("Sequence[Row]", fine.mappings().all()))
+            connection.execute(SAMPLES.delete().where(old))
+            _replace(connection, SAMPLES.c.at_s, means)
+            connection.execute(SAMPLES.delete().where(SAMPLES.c.at_s < now_s - KEPT_S))
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Row | None:
+        """One job.
+
+        Raises:
+            StoreFailure: it cannot be read.
+        """
+        query = sa.select(JOBS).where(JOBS.c.id == job_id)
+        found = self._rows(query)
+        return found[0] if found else None
+
+    def jobs(self, asked: JobFilter) -> Sequence[Row]:
+        """Jobs that pass a filter.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = sa.select(JOBS).order_by(JOBS.c.number.desc()).limit(asked.limit)
+        if asked.states:
+            query = query.where(JOBS.c.state.in_(asked.states))
+        for column, value in (
+            (JOBS.c.owner, asked.owner),
+            (JOBS.c.tenant, asked.tenant),
+            (JOBS.c.queue, asked.queue),
+        ):
+            if value is not None:
+                query = query.where(column == value)
+        if asked.text:
+            contains = (column.icontains(asked.text, autoescape=True) for column in _TEXTS)
+            query = query.where(sa.or_(*contains))
+        if asked.before is not None:
+            query = query.where(JOBS.c.number < asked.before)
+        return self._rows(query)
+
+    def audit(
+        self, *, by: str | None = None, about: str | None = None, before: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[Row]:  # fmt: skip
+        """Who did what, the latest first.
+
+        Raises:
+            StoreFailure: it cannot be read.
+        """
+        query = sa.select(AUDIT).order_by(AUDIT.c.seq.desc()).limit(limit)
+        if by is not None:
+            query = query.where(AUDIT.c.by_whom == by)
+        if about is not None:
+            query = query.where(AUDIT.c.about == about)
+        if before is not None:
+            query = query.where(AUDIT.c.seq < before)
+        return self._rows(query)
+
+    def samples(
+        self, after_s: float, limit: int = 100_000, *, newest: bool = False
+    ) -> Sequence[Row]:
+        """Watts taken after `after_s`, oldest first, or `newest` first.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        order = SAMPLES.c.at_s.desc() if newest else SAMPLES.c.at_s
+        query = sa.select(SAMPLES).where(SAMPLES.c.at_s > after_s).order_by(order)
+        return self._rows(query.limit(limit))
+
+    def energy_j(self, *, live: bool = False) -> dict[str, float]:
+        """Joules of every job, or of those that are not over.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = sa.select(JOBS.c.id, JOBS.c.energy_j).where(JOBS.c.energy_j > 0)
+        rows = self._rows(query.where(JOBS.c.finish_s.is_(None)) if live else query)
+        return {row["id"]: row["energy_j"] for row in rows}
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[Row]:
+        with self._database.reading() as connection:
+            return cast("Sequence[Row]", connection.execute(query).mappings().all())
+
+
+_TEXTS = (JOBS.c.id, JOBS.c.name)
+
+
+def _replace(connection: sa.Connection, key: sa.Column[Any], rows: Sequence[Row]) -> None:
+    if not rows:
+        return
+    gone = key.table.delete().where(key == sa.bindparam("gone"))
+    connection.execute(gone, [{"gone": row[key.name]} for row in rows])
+    connection.execute(key.table.insert(), list(rows))
+
+
+def _book(connection: sa.Connection, energy_j: Mapping[str, float]) -> None:
+    """Joules of jobs, where they have a row; they only grow."""
+    if energy_j:
+        booked_j = sa.bindparam("booked_j", type_=sa.Float)
+        known = sa.and_(JOBS.c.id == sa.bindparam("job"), JOBS.c.energy_j < booked_j)
+        rows = [{"job": job, "booked_j": joules} for job, joules in energy_j.items()]
+        connection.execute(JOBS.update().where(known).values(energy_j=booked_j), rows)
+
+
+def _by_minute(samples: Sequence[Row]) -> list[Row]:
+    minutes: dict[float, list[Row]] = {}
+    for sample in samples:
+        minutes.setdefault(sample["at_s"] // COARSE_S, []).append(sample)
+    return [_mean(group) for group in minutes.values()]
+
+
+def _mean(group: Sequence[Row]) -> Row:
+    """The samples of a minute as one, each weighted by the time it stands for."""
+    span_s = sum(one["span_s"] for one in group) or 1.0
+    by_job: dict[str, float] = {}
+    for one in group:
+        for job, watts in json.loads(one["by_job"]).items():
+            by_job[job] = by_job.get(job, 0.0) + watts * one["span_s"] / span_s
+    return {
+        **group[-1],
+        "span_s": max(span_s, COARSE_S / 2),
+        "draw_w": sum(one["draw_w"] * one["span_s"] for one in group) / span_s,
+        "by_job": json.dumps(by_job),
+    }

@@ -1,0 +1,105 @@
+"""States at entries of the journal, and how decisions were made from when on."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from wattherd.store.database import Database
+from wattherd.store.tables import SETTINGS, SNAPSHOTS
+
+KEPT = 2
+"""The last one may turn out to be unusable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A state after entry `seq`, whose digest was `digest`, by this `version` of the program.
+
+    `setting` is the digest of how decisions were made.
+    """
+
+    seq: int
+    digest: str
+    version: str
+    setting: str
+    body: bytes
+    made_at: float = 0.0
+    sound: bool = True
+    """Whether the bytes are those that were written."""
+
+
+class Snapshots:
+    """The tables of snapshots and settings."""
+
+    def __init__(self, database: Database) -> None:
+        """Use the tables of a store that is open."""
+        self._database = database
+
+    def put(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot; all but the last few are dropped.
+
+        Raises:
+            StoreFailure: it was not kept.
+        """
+        row = {
+            "seq": snapshot.seq,
+            "digest": snapshot.digest,
+            "version": snapshot.version,
+            "setting": snapshot.setting,
+            "made_at": time.time(),
+            "sha256": hashlib.sha256(snapshot.body).hexdigest(),
+            "body": snapshot.body,
+        }
+        with self._database.writing() as connection:
+            connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.seq == snapshot.seq))
+            connection.execute(SNAPSHOTS.insert().values(**row))
+            newest = sa.select(SNAPSHOTS.c.seq).order_by(SNAPSHOTS.c.seq.desc()).limit(KEPT)
+            kept = connection.scalars(newest).all()
+            connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.seq < min(kept)))
+
+    def newest(self) -> list[Snapshot]:
+        """All that are kept, the newest first.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = sa.select(SNAPSHOTS).order_by(SNAPSHOTS.c.seq.desc())
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return [
+            Snapshot(
+                seq=row.seq,
+                digest=row.digest,
+                version=row.version,
+                setting=row.setting,
+                body=bytes(row.body),
+                made_at=row.made_at,
+                sound=hashlib.sha256(row.body).hexdigest() == row.sha256,
+            )
+            for row in rows
+        ]
+
+    def settings(self) -> Sequence[tuple[int, str]]:
+        """How decisions were made: the entry after which each began, and the document.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = sa.select(SETTINGS.c.seq, SETTINGS.c.document).order_by(SETTINGS.c.seq)
+        with self._database.reading() as connection:
+            return [(row.seq, row.document) for row in connection.execute(query)]
+
+    def set_setting(self, after: int, document: str) -> None:
+        """From the entry after `after` on, decisions are made like this.
+
+        Raises:
+            StoreFailure: it was not kept.
+        """
+        with self._database.writing() as connection:
+            connection.execute(SETTINGS.delete().where(SETTINGS.c.seq >= after))
+            connection.execute(SETTINGS.insert().values(seq=after, document=document))
