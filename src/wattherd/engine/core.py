@@ -284,15 +284,19 @@ class Core(Conduct):
         batch.replan = True
 
     def _woke(self, event: Woke, batch: Batch) -> None:
-        kind, _, job_id = event.key.partition(":")
-        job = self.jobs.get(job_id.rpartition("#")[0])
         if event.key == ROUND:
             self._round_set = False
             self._plan(batch)
         elif event.key == WAKE:
             batch.due = batch.woke = True
             self._instant_s = -1.0
-        elif job is not None and event.key == self._key(kind, job):
+        else:
+            self._woke_for_job(event.key, batch)
+
+    def _woke_for_job(self, key: str, batch: Batch) -> None:
+        kind, _, job_id = key.partition(":")
+        job = self.jobs.get(job_id.rpartition("#")[0])
+        if job is not None and key == self._key(kind, job):
             if kind == "backoff" and job.state is State.BACKING_OFF:
                 self._move(job, Trigger.BACKOFF_OVER)
                 batch.replan = True

@@ -72,7 +72,7 @@ class JobRecord:
     @property
     def gpus(self) -> int:
         """GPUs it holds now."""
-        return sum(len(allocation.gpus) for allocation in self.allocations)
+        return sum([len(allocation.gpus) for allocation in self.allocations])
 
     def service_gpu_s(self, now_s: float) -> float:
         """GPU time received up to now (2D attained service, Tiresias, NSDI'19)."""

@@ -192,10 +192,13 @@ class Watts:
 
     def note(self, job: JobRecord) -> None:
         """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
-        run_mw, idle_mw = self._held.pop(job.id, (0, 0))
-        self._run_mw -= run_mw
-        self._covered_mw -= idle_mw
+        before = self._held.pop(job.id, None)
+        if before is not None:
+            self._run_mw -= before[0]
+            self._covered_mw -= before[1]
         self._sharing.drop(job.id)
+        if not job.allocations:
+            return
         curve = self.curve(job.spec, job.allocations)
         if curve is None:
             return

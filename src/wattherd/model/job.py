@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -50,6 +51,15 @@ class TaskRole:
     def gpu_counts(self) -> range:
         """GPUs that each of them may be given."""
         return _between(self.min_gpu_count, self.gpu_count, self.max_gpu_count)
+
+
+@cache
+def workers(count: int) -> tuple[TaskRole, ...]:
+    """Roles of a job of `count` tasks with a GPU each.
+
+    Equal jobs share them, so that a scheduler who compares their shapes has nothing to compare.
+    """
+    return (TaskRole(count=count),)
 
 
 def _between(least: int | None, asked: int, most: int | None) -> range:
@@ -167,4 +177,4 @@ class JobSpec:
     @property
     def gpus(self) -> int:
         """GPUs at the width it was submitted with."""
-        return sum(role.count * role.gpu_count for role in self.roles)
+        return sum([role.count * role.gpu_count for role in self.roles])

@@ -112,16 +112,18 @@ class CountTrial:
         """Whether nothing is left to give."""
         return self._free == 0
 
-    def take_all(self, gpus: int) -> bool:
-        """Take what several gangs ask for together, if it is there."""
-        return self.take(gpus)
-
     def take(self, gpus: int) -> bool:
         """Take that many, if they are there."""
         if gpus > self._free:
             return False
         self._free -= gpus
         return True
+
+    def take_each(self, gangs: Sequence[int]) -> list[bool]:
+        """Take what each asks for, if it is there."""
+        if self.take(sum(gangs)):
+            return [True] * len(gangs)
+        return [self.take(gpus) for gpus in gangs]
 
     def layout(self) -> list[list[tuple[int, int]]] | None:
         """No node is chosen."""
@@ -150,11 +152,6 @@ class YarnTrial:
         """Whether nothing is left to give."""
         return self._left == 0
 
-    def take_all(self, gpus: int) -> bool:
-        """Gangs have to be placed one by one."""
-        del gpus
-        return False
-
     def take(self, gpus: int) -> bool:
         """Place a gang, if it fits: one that a node can hold on the first node with room."""
         if gpus > self._left:
@@ -171,6 +168,10 @@ class YarnTrial:
         self._left -= gpus
         self._layout.append([(node, gpus)])
         return True
+
+    def take_each(self, gangs: Sequence[int]) -> list[bool]:
+        """Place gangs one after the other, those that fit."""
+        return list(map(self.take, gangs))
 
     def _take_several(self, gpus: int) -> bool:
         """Place a gang that is larger than any node."""

@@ -17,7 +17,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import Command, StartJob, WakeNode
 from wattherd.model.event import Event, JobProgressed, JobStarted, JobSubmitted, Woke
 
-UNMOVED = (JobProgressed, JobStarted, JobSubmitted, Woke)
+UNMOVED = frozenset({JobProgressed, JobStarted, JobSubmitted, Woke})
 """Events that change nothing of what devices draw, unless orders follow from them."""
 
 
@@ -57,7 +57,7 @@ class EnergyMeter:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Count the restarts just ordered; what is drawn is looked at once time passes."""
-        if commands or not isinstance(event, UNMOVED):
+        if commands or type(event) not in UNMOVED:
             self._stale = True
         for command in commands:
             if isinstance(command, StartJob) and command.attempt > 1:
