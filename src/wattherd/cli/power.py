@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from wattherd.cli import power_allocate, power_bench, power_fit, power_rl, power_signal
+from wattherd.cli import power_allocate, power_bench, power_fit, power_hold, power_rl, power_signal
 
 
 @click.group()
@@ -17,6 +17,7 @@ for _command in (
     *power_fit.COMMANDS,
     *power_rl.COMMANDS,
     power_bench.bench,
+    power_hold.hold,
     power_signal.signal,
 ):
     power.add_command(_command)

@@ -59,6 +59,8 @@ class SafetyLoop:
         self.config = config or SafetyConfig()
         self.caps = CapBook(fleet, self.config)
         self.safe_mode = False
+        self.seen: Seen | None = None
+        """What the last cycle believed of its readings."""
         self.found_w: Floats = np.full(fleet.size, np.nan) if found_w is None else found_w.copy()
         self._meters = Meters(fleet, self.config)
         self._allowance = Allowance(fleet, self.config)
@@ -100,7 +102,7 @@ class SafetyLoop:
         )
 
     def _look(self, readings: Readings) -> Seen:
-        seen = self._meters.judge(readings)
+        self.seen = seen = self._meters.judge(readings)
         # The nearest meter only: one farther up would tell too late, and not of whom.
         metered = np.append(np.isfinite(seen.feed_w), np.False_)[self.fleet.feed]
         watched = np.isfinite(seen.draw_w) | metered

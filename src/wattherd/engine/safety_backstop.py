@@ -75,7 +75,8 @@ class Backstop:
         wait_s = self._config.retry_s * 2.0 ** (self._tries - 1)
         with np.errstate(invalid="ignore"):
             # Off for another reason: a tripped breaker, or a predecessor stopped it.
-            waited = np.isnan(self._off_at_s) | (now_s - self._off_at_s >= wait_s)
+            found = np.isnan(self._off_at_s) & self._config.wake_found
+            waited = found | (now_s - self._off_at_s >= wait_s)
         rows = np.flatnonzero(caps.off & waited)
         return int(rows[0]) if len(rows) and not caps.waking.any() else None
 

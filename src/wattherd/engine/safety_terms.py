@@ -207,6 +207,8 @@ class SafetyConfig:
     outlet_s: float = 10.0
     """How long an outlet may take before it is ordered off again."""
     retry_s: float = 60.0
+    wake_found: bool = True
+    """Whether devices that were found off are switched on, too: not where somebody meant it."""
 
 
 @dataclass(slots=True)

@@ -31,8 +31,8 @@ IDLE_W = 60.0
 class Board:
     """One node and its board; `cap_w` is None where no limit is set.
 
-    `deaf` boards answer success and change nothing, `shy` ones want the version of what is changed,
-    `mute` ones do not answer at all; orders act after `delay_s`.
+    `deaf` boards answer success and keep their limit, `stuck` ones their power; `shy` ones want the
+    version of what is changed, `mute` ones do not answer at all; limits act after `delay_s`.
     """
 
     demand_w: float = 600.0
@@ -41,6 +41,7 @@ class Board:
     cap_w: float | None = None
     on: bool = True
     deaf: bool = False
+    stuck: bool = False
     shy: bool = False
     mute: bool = False
     delay_s: float = 0.0
@@ -217,7 +218,7 @@ def _reset(board: Board, body: Any) -> Reply:
     kind = body.get("ResetType")
     if kind not in ("On", "ForceOff", "GracefulShutdown"):
         return Reply(400, {"error": {"message": f"no reset {kind}"}})
-    if not board.deaf:
+    if not board.stuck:
         board.switch(on=kind == "On")
     return Reply(204, None)
 
