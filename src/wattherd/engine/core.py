@@ -8,16 +8,17 @@ same commands; the core reads no clock and draws no chance.
 
 from __future__ import annotations
 
+import math
+
+from wattherd.engine.budgets import Fall
 from wattherd.engine.conduct import ROUND, Batch, Conduct, CoreConfig
 from wattherd.engine.draft import WAKE
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
 from wattherd.errors import Bug
-from wattherd.model.command import (
-    Command,
-    RejectJob,
-)
+from wattherd.model.command import Command, RejectJob, WakeAt
 from wattherd.model.event import (
+    BudgetAnnounced,
     BudgetChanged,
     CapApplied,
     Computed,
@@ -49,6 +50,10 @@ EXIT_REQUEUE = 143
 """Exit code of a job that checkpointed on request and wants to be queued again."""
 
 
+LOOKOUTS = BUDGET, RAMP, HOLD = "budget", "ramp", "hold"
+"""Keys of wake-ups: for budgets to come, a ramp's credit, caps that were changed lately."""
+
+
 class Core(Conduct):
     """One pool of nodes and the jobs on it."""
 
@@ -59,6 +64,8 @@ class Core(Conduct):
             Bug: an invariant of the core is broken; carries the job's story.
         """
         if event.at_s > self.now_s:
+            if self._ramp.limits:
+                self._ramp.settle(event.at_s, self.watts.drawn_mw)
             self.now_s = event.at_s
         batch, round_s = Batch(), self.config.round_s
         self._note(event, batch)
@@ -69,6 +76,8 @@ class Core(Conduct):
         if batch.due or (batch.replan and round_s is None):
             self._plan(batch)
         self._hand_over(batch)
+        if self._careful or self.budgets.pending:
+            self._look_ahead(batch)
         return batch.commands
 
     def story(self, job_id: str) -> list[Entry]:
@@ -96,9 +105,12 @@ class Core(Conduct):
             case QueueStopped() | QueueStarted():
                 self._note_queue(event, batch)
             case BudgetChanged():
-                self._caps.set_budget(event.budget_w, self.jobs.values(), event.domain)
-                self._keep_budget(batch)
-                batch.replan = True
+                self.budgets.change(event.domain, event.budget_w, self.now_s)
+                self.watts.state(event.budget_w, event.domain)
+                self._hold_to(event.domain, batch)
+            case BudgetAnnounced():
+                self.budgets.announce(event.domain, event.begins_s, event.budget_w)
+                self._hold_to(event.domain, batch)
             case Computed():
                 batch.due = self.questions.note(event)
             case _:
@@ -290,6 +302,11 @@ class Core(Conduct):
         elif event.key == WAKE:
             batch.due = batch.woke = True
             self._instant_s = -1.0
+        elif event.key in LOOKOUTS:
+            self._asked_s.pop(event.key, None)
+            if event.key == BUDGET:
+                for domain in self.budgets.coming:
+                    self._hold_to(domain, batch)
         else:
             self._woke_for_job(event.key, batch)
 
@@ -304,3 +321,33 @@ class Core(Conduct):
                 self._forget_plan(job)
                 self._stop(job, StopReason.TIME_LIMIT, Trigger.TIME_OUT, batch)
                 batch.replan = True
+
+    # Budgets to come ----------------------------------------------------------------------------
+
+    def _hold_to(self, domain: str, batch: Batch) -> None:
+        """Hold a domain to its budget, or already to the one that comes."""
+        held_w = self.budgets.held_w(domain, self.now_s, self._notice_s)
+        self._caps.set_budget(held_w, self.jobs.values(), domain)
+        self.watts.expect(domain, self.budgets.soon(domain, self.now_s))
+        self._keep_budget(batch)
+        batch.replan = True
+
+    def _notice_s(self, fall: Fall) -> float:
+        """The longest grace of planned jobs, where a fall may leave some without their floors."""
+        planned = [job for job in self.jobs.values() if job.wanted]
+        grace_s = max((job.spec.grace_s for job in planned), default=0.0)
+        return grace_s if grace_s and self.watts.too_many(fall) else 0.0
+
+    def _look_ahead(self, batch: Batch) -> None:
+        """Ask to be woken for falls to come, for a ramp's credit, for caps that were held."""
+        drawn_w = self.watts.drawn_mw / 1000
+        for key, at_s in (
+            (BUDGET, self.budgets.next_s(self.now_s, drawn_w, self._notice_s)),
+            (RAMP, self._ramp.next_s),
+            (HOLD, self._caps.next_s),
+        ):
+            asked_s = self._asked_s.get(key, math.inf)
+            # One that is due this instant is still to come: it must not be put off.
+            if at_s is not None and asked_s > self.now_s < at_s != asked_s:
+                self._asked_s[key] = at_s
+                batch.commands.append(WakeAt(at_s=at_s, key=key))

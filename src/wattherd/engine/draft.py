@@ -134,7 +134,7 @@ class GuardedDraft:
             return self._watts.refused(record, allocations, self._now_s)
         need_mw = self._watts.needs_mw(record, allocations)
         if need_mw <= self._room_mw:
-            return None
+            return self._watts.doomed(record, need_mw, self._room_mw, self._now_s)
         return self._watts.refusal(need_mw, self._room_mw, self._now_s)
 
     def over_budget(self) -> bool:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.asking import Asking, whole_watts
+from wattherd.engine.budgets import Fall
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.ramp import Ramp
 from wattherd.engine.sharing import SharedDevices, shared_devices
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.model.allocation import Allocation
@@ -53,6 +55,11 @@ class Watts:
         """Without a budget nothing is refused and nothing is capped."""
         self.policy = policy
         self.budget_w: float | None = None
+        """What the guard holds the site to."""
+        self.stated_w: float | None = None
+        """The site's budget."""
+        self._soon: dict[str, Fall] = {}
+        """Budgets that are to come, within which new jobs must fit."""
         self._curve_of = curve_of
         self._models = [node.gpu_model for node in cluster.nodes]
         self._idle_mw = [
@@ -92,6 +99,30 @@ class Watts:
         self._plan_sharing = SharedDevices(self._idle_mw)
         for job in jobs:
             self.plan(job)
+
+    def state(self, budget_w: float | None, domain: str = "") -> None:
+        """What a domain is said to be allowed; the guard may already hold it to less."""
+        if not domain:
+            self.stated_w = budget_w
+
+    def expect(self, domain: str, fall: Fall | None) -> None:
+        """A budget that new jobs must fit into because it comes soon."""
+        self._soon.pop(domain, None)
+        if fall is not None:
+            self._soon[domain] = fall
+
+    def too_many(self, fall: Fall) -> bool:
+        """Whether a fall would leave less than the least needs of all planned jobs."""
+        needs_mw = self._base_mw + self._needs_mw + self._plan_sharing.above_idle_mw
+        return not fall.domain and needs_mw > _mw(fall.budget_w)
+
+    def doomed(self, job: JobRecord, need_mw: int, room_mw: int, now_s: float) -> Reason | None:
+        """Why a job must not be started now that a fall would soon leave without its floor."""
+        fall = self._soon.get("")
+        if fall is None or not new_to_plan(job) or self.budget_w is None:
+            return None
+        room_mw -= max(_mw(self.budget_w) - _mw(fall.budget_w), 0)
+        return too_late(need_mw, room_mw, fall, now_s) if need_mw > room_mw else None
 
     def plan(self, job: JobRecord) -> None:
         """Book anew what the plan gives a job; nothing needs to be booked without a budget."""
@@ -243,6 +274,12 @@ class Watts:
         curve = None if self.budget_w is None else self.curve(job.spec, allocations)
         if self.budget_w is None or curve is None:
             return True
+        return self._site_mw(job, allocations, curve) <= _mw(self.budget_w)
+
+    def _site_mw(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], curve: PowerCurve
+    ) -> int:
+        """What everything may draw if `job` has its planned cap there."""
         cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
         run_mw, idle_mw = self._held.get(job.id, (0, 0))
         others_mw = self._base_mw - self._covered_mw + idle_mw + self._run_mw - run_mw
@@ -250,7 +287,21 @@ class Watts:
         shared_mw = sharing.above_idle_mw - sharing.held_rise_mw(job.id)
         shared_mw += sharing.rise_mw(job.id, devices, _mw(cap_w))
         alone_mw = self._above_idle_mw(allocations, cap_w)
-        return others_mw + shared_mw + alone_mw <= _mw(self.budget_w)
+        return others_mw + shared_mw + alone_mw
+
+    @property
+    def drawn_mw(self) -> int:
+        """What everything may draw now."""
+        return self._base_mw - self._covered_mw + self._run_mw + self._sharing.above_idle_mw
+
+    def exceeded(self) -> bool:
+        """Whether more may be drawn now than a budget allows."""
+        return self.budget_w is not None and self.drawn_mw > _mw(self.budget_w)
+
+    def climbs(self, job: JobRecord, allocations: tuple[Allocation, ...], ramp: Ramp) -> bool:
+        """Whether the site's ramp lets `job` have its planned cap there now."""
+        curve = self.curve(job.spec, allocations) if ramp.limits else None
+        return curve is None or ramp.lets(self._site_mw(job, allocations, curve))
 
     def share(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
         """Set every planned job's cap, none without a budget; returns jobs whose cap changed."""
@@ -308,6 +359,24 @@ class Watts:
         idle_mw = booked.idle_mw + sum(self._idle_mw[node] for node, _ in owned)
         ask = replace(booked.ask, devices=booked.ask.devices + len(owned))
         return _Planned(ask, booked.needs_mw, idle_mw)
+
+
+def new_to_plan(job: JobRecord) -> bool:
+    """Whether a job neither runs nor was planned before."""
+    return not job.allocations and not job.wanted
+
+
+def too_late(need_mw: float, room_mw: float, fall: Fall, now_s: float, at: str = "") -> Reason:
+    """Why a job must not be started before a fall; milliwatts beside the rest of the plan."""
+    name = f"the budget of {at}" if at else "the budget"
+    return Reason(
+        code=ReasonCode.WAITING_FOR_BUDGET_RISE,
+        since_s=now_s,
+        asked=need_mw / 1000,
+        available=max(room_mw, 0) / 1000,
+        unit=f"W above idle at {at}" if at else "W above idle",
+        unblocks=f"{name} falls to {fall.budget_w:g} W in {fall.begins_s - now_s:g} s",
+    )
 
 
 def _is_whole(allocation: Allocation) -> bool:
