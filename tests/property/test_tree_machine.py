@@ -14,6 +14,7 @@ from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.model.power_tree import PowerDomain, PowerTree
 from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.queue.tree import equal_queues
@@ -35,7 +36,8 @@ class Plain:
         return [ask.curve.max_w for ask in asks]
 
 
-POWER = st.sampled_from([WaterFilling(), Uniform(), Proportional(), ByPriority(), Pause(), Plain()])
+SHARING = [WaterFilling(), Nash(), MaxMin(), Tiers(), Uniform(), Proportional(), ByPriority()]
+POWER = st.sampled_from([*SHARING, Pause(), Plain()])
 
 
 RULES = st.sampled_from(
