@@ -19,11 +19,14 @@ FIT = (
     " --format zeus --train {zeus}/summary_train.csv"
 )
 COMMANDS = (
-    "learn {zeus}/summary_power_v100.csv --format zeus --seed 1..20",
-    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..20",
-    "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..20 --pause",
-    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..20 --pause --shares 0.3,0.4,0.5",
-    "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..20 --shares 0.5,0.6,0.75,0.9",
+    "learn {zeus}/summary_power_v100.csv --format zeus --seed 1..6 --shares 0.6,0.7,0.8,0.9",
+    "learn {zeus}/summary_power_v100.csv --format zeus --seed 1..6 --shares 0.3,0.4,0.5 --pause",
+    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..6 --shares 0.6,0.7,0.8,0.9",
+    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..6 --shares 0.3,0.4,0.5 --pause",
+    "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..6 --shares 0.5,0.6,0.7 --pause",
+    "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..6 --shares 0.8,0.9",
+    "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..6 --shares 0.3,0.4,0.5 --pause",
+    "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..6 --shares 0.5,0.6,0.75,0.9",
     FIT,
     "fit {hkbu}/v100-dvfs-real-trimmed.csv {hkbu}/rtx8000-dvfs-real-trimmed.csv --format hkbu",
 )

@@ -20,6 +20,12 @@ from wattherd.errors import UserError
 @click.option("--shares", default="0.6,0.7,0.8", show_default=True, help="Budgets, of all draw.")
 @click.option("--samples", default=20, show_default=True, help="Noisy samples of each job.")
 @click.option("--noise", default=0.05, show_default=True, help="Their relative error.")
+@click.option(
+    "--meter-noise",
+    default=0.002,
+    show_default=True,
+    help="Relative error of the meter above all jobs; 0: there is none.",
+)
 @click.option("--seed", default="1..4", show_default=True, help="42, 42..51 or 1,5,9.")
 @click.option("--pause", is_flag=True, help="Jobs may be paused.")
 @click.option("--paused-w", default="0W", show_default=True, help="What a paused job draws.")
@@ -32,6 +38,7 @@ def learn(
     shares: str,
     samples: int,
     noise: float,
+    meter_noise: float,
     seed: str,
     pause: bool,
     paused_w: str,
@@ -40,7 +47,7 @@ def learn(
 ) -> int:
     """Allocate by curves learned from noisy samples, judged by the measured ones.
 
-    Budgets are shares of the summed draw at each job's highest-draw point.
+    Budgets are shares of the summed draw at each job's highest-draw point, and hold while learning.
     """
     from wattherd.service.power_fit_curves import Lesson, lesson
     from wattherd.units import watts
@@ -50,6 +57,7 @@ def learn(
         shares=numbers(shares, "--shares"),
         samples=samples,
         noise_sd=noise,
+        meter_sd=meter_noise or None,
         seeds=tuple(parse_seeds(seed)),
         paused_w=watts(paused_w, field="--paused-w") if pause else None,
     )
@@ -84,17 +92,27 @@ def _show_lesson(document: dict[str, Any]) -> None:
             f"{100 * one['median_of_optimum']:.1f}",
             f"{100 * one['worst_of_optimum']:.1f}",
             f"{100 * one['median_drawn_of_budget']:.1f}",
-            f"{100 * one['most_drawn_of_budget']:.1f}",
-            str(one["restarts"]),
+            f"{100 * one['most_drawn_of_budget']:.2f}",
+            f"{100 * one['most_drawn_while_learning']:.2f}",
+            f"{100 * one['median_progress_while_learning']:.1f}",
         ]
         for one in document["budgets"]
     ]
-    head = ["BUDGET", "OPTIMUM", "REACHED %", "WORST %", "DRAWN %", "MOST %", "RESTARTS"]
+    head = [
+        "BUDGET",
+        "OPTIMUM",
+        "REACHED %",
+        "WORST %",
+        "DRAWN %",
+        "MOST %",
+        "MOST EVER %",
+        "PROGRESS MEANWHILE %",
+    ]
     print_table(head, rows, right_from=0)
     worst = 100 * document["worst_of_optimum"]
     click.echo(
         f"{document['jobs']} jobs, {document['samples']} samples each; worst {worst:.2f} %"
-        " of the optimum for the watts drawn"
+        " of the known-curve optimum; drawn in % of the budget, in the end and ever while learning"
     )
 
 
