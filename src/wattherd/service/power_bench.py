@@ -158,7 +158,7 @@ def statement(scenario: Scenario) -> dict[str, Any]:
                     "heat_at_start": float(scenario.room.heat.max())},
         "fault_window_s": list(scenario.fault_window_s),
         "fault_share": scenario.fault_share,
-        "backstop": "node off at its outlet within 5 s, on again in 20 s",
+        "backstop": "a job stops within 4 s; a node is off at its outlet within 5 s, on in 20 s",
     }  # fmt: skip
 
 
