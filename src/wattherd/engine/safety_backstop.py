@@ -52,7 +52,7 @@ class Backstop:
         chosen = np.zeros(fleet.size, dtype=np.bool_)
         for number in np.flatnonzero(over_w > 0):
             among = caps.fixed & ~self._gone(caps, now_s) & fleet.below(int(number)) & ~chosen
-            hears = among & ~caps.silent & ~self.jobs.stopped
+            hears = among & ~caps.silent & ~self.jobs.stopped & self._config.stops_jobs
             if hears.any() and not hot[number]:
                 self.jobs.stop(self._largest(caps.counted_w, hears, float(over_w[number])), now_s)
             elif hot[number] or not (among & self.jobs.ending(now_s)).any():

@@ -206,6 +206,8 @@ class SafetyConfig:
     start_heat: float = 0.6
     """Assumed thermal state of breakers whose past is not known."""
     backstop_s: float = 5.0
+    stops_jobs: bool = False
+    """Whether whoever carries orders out stops jobs; if not, outlets are all there is."""
     stop_s: float = 10.0
     """How long a job may take to stop before its devices' outlets are switched off instead."""
     outlet_s: float = 10.0
