@@ -28,8 +28,8 @@ def write_site(path: Path, room: Room, limit: str, *, lease: str = "2s", **more:
     for name, options in more.pop("each", {}).items():
         devices[name] |= options
     feeds = {"row": {"meter": room.meter_uri}}
-    site = {"limit": limit, "period": PERIOD_S, "lease": lease, "feeds": feeds, "devices": devices}
-    path.write_text(json.dumps({**site, **more}))  # JSON is YAML
+    site = {"limit": limit, "period": PERIOD_S, "lease": lease, "lead": "0s", "feeds": feeds}
+    path.write_text(json.dumps({**site, "devices": devices, **more}))  # JSON is YAML
     return path
 
 
@@ -75,6 +75,7 @@ def holding(site: Path, *arguments: str) -> Iterator[Loop]:
         loop.reader.join()
         for pipe in (loop.process.stdout, loop.process.stderr):
             assert pipe is not None
+            print(pipe.read())  # shown where the test fails
             pipe.close()
 
 

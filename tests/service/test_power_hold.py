@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +170,45 @@ def test_a_site_is_held_by_one_loop(room: Room, tmp_path: Path) -> None:
             for pipe in (second.process.stdout, second.process.stderr):
                 assert pipe is not None
                 pipe.close()
+
+
+def test_a_limit_from_outside_counts_early_and_ends(room: Room, tmp_path: Path) -> None:
+    now_s = time.time()
+    limits = tmp_path / "limits.csv"
+    limits.write_text(f"at,until,limit\n{now_s + 6:.1f},{now_s + 9:.1f},1500W\n")
+    site = write_site(tmp_path / "site.yaml", room, "2400W", lead="3s",
+                      signals=[f"schedule:{limits}"])  # fmt: skip
+    with holding(site) as loop:
+        assert loop.said("cycle")[0]["limit_w"][-1] == 2400.0
+        eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1500.0)
+        eventually(lambda: room.draw_w() <= 1500.0)
+        assert time.time() < now_s + 6  # before it begins
+        eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 2400.0)
+        assert time.time() >= now_s + 9
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_slow_meters_are_believed_if_the_site_says_so(room: Room, tmp_path: Path) -> None:
+    """Boards that renew their reading every 1.5 s, asked four times a second."""
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(1.5):
+            for board in room.boards:
+                board.reads_w = round(board.draw_w())
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        site = write_site(tmp_path / "site.yaml", room, "1800W", safety={"refresh_s": 2.0})
+        with holding(site) as loop:
+            time.sleep(6.0)
+            assert not any(line["safe_mode"] for line in loop.said("cycle"))
+            assert loop.end() == 0
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_a_dry_run_decides_and_sets_nothing(room: Room, tmp_path: Path) -> None:

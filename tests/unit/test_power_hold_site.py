@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from wattherd.engine.safety import SafetyLoop
+from wattherd.engine.safety_meters import Meters, Seen
 from wattherd.engine.safety_terms import Breaker, Fleet, Readings, SafetyConfig
 from wattherd.errors import UserError
 from wattherd.service.hold import to_stream
@@ -46,9 +47,15 @@ def test_a_site_is_read(zone: Path, tmp_path: Path) -> None:
     assert (site.period_s, site.config.lease_s, site.since_s) == (1.0, 15.0, None)
     assert site.journal == tmp_path / "site.journal.json"
     assert site.limit_w(0.0).tolist() == [12e3, UNLIMITED_W, 20e3]
-    assert site.limit_w(3599.0)[-1] == 20e3
+    assert site.limit_w(3589.0)[-1] == 20e3
+    assert site.limit_w(3590.0)[-1] == 15e3  # a fall counts ten seconds early, to be met in time
     assert site.limit_w(3600.0)[-1] == 15e3
     assert site.limit_w(-5.0)[-1] == 20e3  # before the first step, that one
+
+
+def test_a_rise_counts_when_it_comes(zone: Path, tmp_path: Path) -> None:
+    site = site_of(tmp_path, {**document(zone), "limit": "0:15kW,1h:20kW", "lead": "5m"})
+    assert [site.limit_w(at_s)[-1] for at_s in (3599.0, 3600.0)] == [15e3, 20e3]
 
 
 def test_steps_may_begin_at_a_stated_time(zone: Path, tmp_path: Path) -> None:
@@ -140,12 +147,40 @@ def test_a_reader_that_has_gone_does_not_end_the_loop() -> None:
 
 @pytest.mark.parametrize(("wakes", "expected"), [(True, [True, False]), (False, [False, False])])
 def test_a_device_that_was_found_off_stays_so_if_told(wakes: bool, expected: list[bool]) -> None:
-    fleet = Fleet(feed=np.array([0, 0]), floor_w=np.array([200.0, 200.0]),
-                  max_w=np.array([700.0, 700.0]),
-                  breaker=Breaker(rated_w=np.array([1e12, 1e12])))  # fmt: skip
-    loop = SafetyLoop(fleet, SafetyConfig(wake_found=wakes))
+    loop = SafetyLoop(two_devices(), SafetyConfig(wake_found=wakes))
     readings = Readings(now_s=1.0, draw_w=np.array([0.0, 600.0]), draw_at_s=np.array([1.0, 1.0]),
                         cap_w=np.array([700.0, 700.0]), feed_w=np.array([600.0]),
                         feed_at_s=np.array([1.0]), off=np.array([True, False]))  # fmt: skip
     orders = loop.cycle(readings, np.array([5000.0, 5000.0]))
     assert orders.switch_on.tolist() == expected
+
+
+# --- meters that renew seldom -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("refresh_s", "believed"), [(0.0, False), (4.0, True)])
+def test_looks_between_two_renewals_do_not_count(refresh_s: float, believed: bool) -> None:
+    """One device and its feed, looked at each second, renewed every fourth."""
+    meters = Meters(two_devices(), SafetyConfig(refresh_s=refresh_s))
+    last = [seen(meters, at_s, 500.0 + at_s // 4) for at_s in range(60)][-1]
+    assert np.isfinite(last.draw_w).all() == believed
+
+
+def test_a_frozen_meter_is_found_though_it_may_renew_seldom() -> None:
+    meters = Meters(two_devices(), SafetyConfig(refresh_s=4.0))
+    trusted = [np.isfinite(seen(meters, at_s, 500.0).draw_w).all() for at_s in range(40)]
+    assert trusted.index(False) == 4 * 5
+
+
+def seen(meters: Meters, at_s: float, watts: float) -> Seen:
+    """What a look at `at_s` is believed to show."""
+    return meters.judge(
+        Readings(now_s=at_s, draw_w=np.full(2, watts), draw_at_s=np.full(2, at_s),
+                 cap_w=np.full(2, 700.0), feed_w=np.array([2 * watts]),
+                 feed_at_s=np.array([at_s]), off=np.zeros(2, dtype=np.bool_))
+    )  # fmt: skip
+
+
+def two_devices() -> Fleet:
+    return Fleet(feed=np.array([0, 0]), floor_w=np.full(2, 200.0), max_w=np.full(2, 700.0),
+                 breaker=Breaker(rated_w=np.full(2, 1e12)))  # fmt: skip

@@ -183,6 +183,9 @@ class SafetyConfig:
     silent_s: float = 3.0
     max_age_s: float = 5.0
     frozen_after: int = 5
+    refresh_s: float = 0.0
+    """How seldom meters renew what they say (controller boards: seconds); looks in between count
+    neither for nor against them."""
     plausible: float = 1.3
     """Readings above this multiple of the highest draw are noise; bursts reach 1.2 of it (B300)."""
     margin: float = 0.003

@@ -27,6 +27,8 @@ from wattherd.knobs.switch import Position
 from wattherd.service.hold_devices import Devices, fleet_of, unranged
 from wattherd.service.hold_site import UNLIMITED_W, Device, Site
 from wattherd.service.hold_watchdog import Guard
+from wattherd.service.power_signal import Listener, listening
+from wattherd.signals import contract as signals
 
 SCHEMA = "wattherd.hold/1"
 SUCCEED_S = 30.0
@@ -45,6 +47,7 @@ class Hold:
     duration_s: float = math.inf
     dry_run: bool = False
     _told_w: Floats | None = field(default=None)
+    _contacts: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> bool:
         """Hold the site; whether every device was put back in the end.
@@ -99,13 +102,21 @@ class Hold:
         return Devices(self.site, journal, self._tell, fleet)
 
     def _cycles(self, devices: Devices, guard: Guard | None) -> None:
+        site = signals.Site(
+            base_w=max(level_w for _, level_w in self.site.limit),
+            least_w=float(devices.fleet.floor_w.sum()),
+        )
+        with listening(self.site.signals, site) as listener:
+            self._listening_cycles(devices, guard, listener)
+
+    def _listening_cycles(self, devices: Devices, guard: Guard | None, listener: Listener) -> None:
         loop = SafetyLoop(devices.fleet, self.site.config)
         began_s = due_s = time.monotonic()
         since_s = self.site.since_s if self.site.since_s is not None else time.time()
         while not self.ended.is_set() and time.monotonic() - began_s < self.duration_s:
             asked_s = time.monotonic()
             readings = devices.readings()
-            limit_w = self.site.limit_w(readings.now_s - since_s)
+            limit_w = self._limit_w(readings.now_s, since_s, listener)
             orders = loop.cycle(readings, limit_w)
             if guard is not None:
                 devices.send(orders, readings)
@@ -115,6 +126,18 @@ class Hold:
             due_s = max(due_s + self.site.period_s, time.monotonic())
             left_s = min(due_s, began_s + self.duration_s) - time.monotonic()
             self.ended.wait(max(left_s, 0.0))
+
+    def _limit_w(self, now_s: float, since_s: float, listener: Listener) -> Floats:
+        """The limits of the file, for the site also those from outside; falls count early."""
+        limit_w = self.site.limit_w(now_s - since_s)
+        found = listener.limits()
+        until_s = found.now_s + self.site.lead_s
+        limit_w[-1] = min(limit_w[-1], found.timeline.lowest_w(found.now_s, until_s))
+        contacts = {one.source: str(one.contact) for one in found.told}
+        if contacts != self._contacts:
+            self._contacts = contacts
+            self._say("signals", contacts=contacts, notes=[one.note for one in found.told])
+        return limit_w
 
     def _put_back(self, devices: Devices) -> bool:
         failed = devices.restore()

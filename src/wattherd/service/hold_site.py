@@ -2,6 +2,7 @@
 
 ```yaml
 limit: 0:20kW,2h:15kW        # of the site; one level, or steps from `since`, or else the start
+signals: ["schedule:limits.csv"]
 period: 1s
 lease: 15s                   # without news of the loop for this long, devices go to their floor
 feeds:
@@ -13,7 +14,6 @@ devices:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -69,6 +69,8 @@ class SiteSpec(_Strict):
     since: datetime | None = Field(default=None, description="when the steps of limits begin")
     period: str | float = "1s"
     lease: str | float = "15s"
+    signals: list[str] = Field(default=[], description="limits from outside, as of `power signal`")
+    lead: str | float = Field(default="10s", description="how early announced cuts are met")
     journal: str | None = Field(default=None, description="default: NAME.journal.json beside it")
     feeds: dict[str, FeedSpec] = Field(min_length=1)
     devices: dict[str, DeviceSpec] = Field(min_length=1)
@@ -111,11 +113,17 @@ class Site:
     feeds: tuple[Feed, ...]
     devices: tuple[Device, ...]
     config: SafetyConfig
+    signals: tuple[str, ...] = ()
+    lead_s: float = 0.0
 
     def limit_w(self, passed_s: float) -> Floats:
-        """Limits (F + 1,) of the feeds and, last, the site, `passed_s` after the steps began."""
+        """Limits (F + 1,) of the feeds and, last, the site, `passed_s` after the steps began.
+
+        Steps are known beforehand: one that falls counts `lead_s` early, so that it is met in time.
+        """
         steps = [*(feed.limit for feed in self.feeds), self.limit]
-        return np.array([_level(one, passed_s) for one in steps])
+        ahead_s = passed_s + self.lead_s
+        return np.array([min(_level(one, passed_s), _level(one, ahead_s)) for one in steps])
 
 
 def read_site(path: Path) -> Site:
@@ -151,6 +159,8 @@ def _site(path: Path, spec: SiteSpec) -> Site:
         feeds=tuple(_feed(name, one) for name, one in spec.feeds.items()),
         devices=tuple(_device(name, one, names) for name, one in spec.devices.items()),
         config=_config(spec),
+        signals=tuple(spec.signals),
+        lead_s=_seconds(spec.lead, "lead", least_s=0.0),
     )
 
 
@@ -208,14 +218,8 @@ def _watts(value: str | float | None, field: str, default_w: float = 0.0) -> flo
     return default_w if value is None else watts(str(value), field=field)
 
 
-def _seconds(value: str | float, field: str) -> float:
+def _seconds(value: str | float, field: str, least_s: float = 1e-3) -> float:
     value_s = seconds(str(value), field=field)
-    if value_s <= 0:
+    if value_s < least_s:
         raise UserError("must be above zero", field=field)
     return value_s
-
-
-def named(site: Site, values: Floats) -> Mapping[str, float]:
-    """Values (N,) by the names of devices, for people; in watts to one decimal."""
-    pairs = zip(site.devices, values, strict=True)
-    return {device.name: round(float(value), 1) for device, value in pairs}
