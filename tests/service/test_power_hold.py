@@ -130,6 +130,32 @@ def test_meters_that_freeze_are_counted_at_their_worst(room: Room, tmp_path: Pat
     assert room.caps_w() == FOUND
 
 
+def test_meters_that_say_half_buy_nobody_watts(room: Room, tmp_path: Path) -> None:
+    for board in room.boards[:2]:
+        board.reads_share = 0.5
+    site = write_site(tmp_path / "site.yaml", room, "1800W")
+    with holding(site) as loop:
+        eventually(lambda: room.draw_w() <= 1800.0)
+        assert max(watched(room, 6.0)) <= 1800.0
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_what_cannot_be_put_back_is_told_and_kept(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
+    with holding(site) as loop:
+        eventually(lambda: None not in room.caps_w())
+        room.boards[0].mute = True
+        assert loop.end() == 1
+        assert loop.said("restored")[-1]["failed"] == ["node-0"]
+    assert room.caps_w()[1:] == FOUND[1:]
+    assert len(journal(site)) == 1
+    room.boards[0].mute = False
+    with holding(site, "--restore") as after:
+        assert after.process.wait(timeout=60) == 0
+    assert room.caps_w() == FOUND
+
+
 def test_a_board_that_falls_silent_is_counted_at_its_most(room: Room, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W")
     with holding(site) as loop:

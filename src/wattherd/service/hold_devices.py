@@ -32,7 +32,8 @@ GATHER = 0.5
 """Share of the period after which the loop decides with what it has."""
 START_S = 10.0
 """How long devices may take to tell their limits at the start."""
-RESTORE_S = 30.0
+RESTORE_LEASES = 2.0
+"""For so many leases it is tried to put everything back."""
 UNREAD = Watts(math.nan, math.nan, "", Quality.STALE)
 
 Tell = Callable[[Device, Outcome | Position], None]
@@ -105,7 +106,7 @@ class Devices:
         for number in sorted(self._stopped):
             self._order_outlet(number, on=True)
         failed = {device.name: device for device in self.site.devices}
-        until_s = time.monotonic() + RESTORE_S
+        until_s = time.monotonic() + RESTORE_LEASES * self.site.config.lease_s
         while failed and time.monotonic() < until_s:
             lines = [self._put_back(device, failed) for device in list(failed.values())]
             wait_for(lines, min(until_s, time.monotonic() + 5.0))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
-from wattherd.knobs.journal import owned
+from wattherd.knobs.journal import Journal, owned
 from wattherd.knobs.knob import Knob
 from wattherd.knobs.registry import open_knob
 from wattherd.service.hold_lines import Line, wait_for
@@ -120,9 +120,16 @@ class Watch:
                 if not mine:
                     self._note("successor")
                     return
+                self._keep_notes()
                 if self._lower():
                     return
             time.sleep(AGAIN_S)
+
+    def _keep_notes(self) -> None:
+        """Devices that the dead loop never heard of are noted before they are lowered."""
+        journal = Journal(self.journal)
+        for knob, _ in self._knobs:
+            knob.journal = journal
 
     def _lower(self) -> bool:
         """One attempt; whether all are known to be at their floor or below."""

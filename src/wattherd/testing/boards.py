@@ -48,6 +48,8 @@ class Board:
     tau_s: float = 0.3
     reads_w: float | None = None
     """What its meter says in place of the truth: frozen."""
+    reads_share: float = 1.0
+    """The share of the truth that its meter says: lying."""
     changes: int = 0
     _draw_w: float = IDLE_W
     _at_s: float = field(default_factory=time.monotonic)
@@ -181,7 +183,7 @@ class Room:
         return {"@odata.etag": _version(board), "PowerControl": [control]}
 
     def _reading_w(self, board: Board) -> float:
-        noise = 1.0 + self._random.gauss(0.0, NOISE)
+        noise = board.reads_share * (1.0 + self._random.gauss(0.0, NOISE))
         return board.draw_w() * noise if board.reads_w is None else board.reads_w
 
     def _prometheus(self) -> Mapping[str, Any]:
