@@ -30,6 +30,7 @@ from wattherd.wire.trouble import DeviceError
 
 GATHER = 0.5
 """Share of the period after which the loop decides with what it has."""
+FIRST_S = 3.0
 START_S = 10.0
 """How long devices may take to tell their limits at the start."""
 RESTORE_LEASES = 2.0
@@ -53,6 +54,7 @@ class Devices:
     _sent_w: list[float] = field(default_factory=list)
     _sent_at_s: list[float] = field(default_factory=list)
     _stopped: set[int] = field(default_factory=set)
+    _asked: bool = False
 
     def __post_init__(self) -> None:
         """A line to every instrument; orders of knobs are noted in the journal first."""
@@ -70,12 +72,17 @@ class Devices:
             device.knob.journal = self.journal
 
     def readings(self) -> Readings:
-        """What all instruments answer within half a period; later answers count the next time."""
+        """What all instruments answer within half a period; later answers count the next time.
+
+        The first time they get longer: connections are made, and nobody is cut for want of news.
+        """
         asked_s = time.monotonic()
+        patience_s = GATHER * self.site.period_s if self._asked else FIRST_S
+        self._asked = True
         lines: list[Line[Any]] = [*self._meters, *self._knobs, *filter(None, self._outlets)]
         for line in lines:
             line.poll()
-        wait_for(lines, asked_s + GATHER * self.site.period_s)
+        wait_for(lines, asked_s + patience_s)
         return self._collected(time.monotonic())
 
     def send(self, orders: Orders, readings: Readings) -> None:
