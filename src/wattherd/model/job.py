@@ -177,4 +177,7 @@ class JobSpec:
     @property
     def gpus(self) -> int:
         """GPUs at the width it was submitted with."""
-        return sum([role.count * role.gpu_count for role in self.roles])
+        gpus = 0
+        for role in self.roles:
+            gpus += role.count * role.gpu_count
+        return gpus

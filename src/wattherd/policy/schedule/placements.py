@@ -153,29 +153,31 @@ class YarnTrial:
         return self._left == 0
 
     def take(self, gpus: int) -> bool:
-        """Place a gang, if it fits: one that a node can hold on the first node with room."""
-        if gpus > self._left:
-            return False
-        if gpus > self._largest:
-            return self._take_several(gpus)
-        free, node = self._free, self._first[gpus]
-        while free[node] < gpus:
-            node += 1
-        self._first[gpus] = node
-        if node == self._count:
-            return False
-        free[node] -= gpus
-        self._left -= gpus
-        self._layout.append([(node, gpus)])
-        return True
+        """Place a gang, if it fits."""
+        return self.take_each((gpus,))[0]
 
     def take_each(self, gangs: Sequence[int]) -> list[bool]:
-        """Place gangs one after the other, those that fit."""
-        return list(map(self.take, gangs))
+        """Place gangs one after the other; what a node can hold on the first node with room."""
+        free, first, fits = self._free, self._first, []
+        for gpus in gangs:
+            if gpus > self._largest or gpus > self._left:
+                fits.append(self._take_several(gpus))
+                continue
+            node = first[gpus]
+            while free[node] < gpus:
+                node += 1
+            first[gpus] = node
+            found = node < self._count
+            if found:
+                free[node] -= gpus
+                self._left -= gpus
+                self._layout.append([(node, gpus)])
+            fits.append(found)
+        return fits
 
     def _take_several(self, gpus: int) -> bool:
-        """Place a gang that is larger than any node."""
-        parts = self._several(gpus)
+        """Place a gang that is larger than any node, or than all that is left."""
+        parts = self._several(gpus) if gpus <= self._left else None
         if parts is None:
             return False
         for node, taken in parts:

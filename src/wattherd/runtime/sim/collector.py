@@ -80,18 +80,23 @@ class Collector:
                 self._command(command, event)
                 touched[getattr(command, "job_id", "")] = None
         touched[getattr(event, "job_id", "")] = None
-        for one in self._with_partners(touched):
+        if self._partners or self._core.watts.shares:
+            touched = self._with_partners(touched)
+        for one in touched:
             self._book(one)
 
     def _with_partners(self, touched: dict[str, None]) -> dict[str, None]:
         """Jobs, and those who share a device with them or did so until now."""
-        watts = self._core.watts
-        if not (self._partners or watts.shares):
-            return touched
-        found = touched.copy()
+        partners_of, found = self._core.watts.partners, touched.copy()
         for one in touched:
             found.update(dict.fromkeys(self._partners.get(one, ())))
-            found.update(dict.fromkeys(watts.partners(one)))
+            found.update(dict.fromkeys(partners_of(one)))
+        for one in found:
+            partners = partners_of(one)
+            if partners:
+                self._partners[one] = partners
+            else:
+                self._partners.pop(one, None)
         return found
 
     def _command(self, command: Command, event: Event) -> None:
@@ -122,7 +127,6 @@ class Collector:
         if outcome is None:
             return
         before = self._held.pop(job_id, None)
-        self._partners.pop(job_id, None)
         if before is not None:
             seconds = now_s - before.since_s
             outcome.energy_j += before.draw_w * seconds
@@ -132,8 +136,6 @@ class Collector:
         if job is not None and job.allocations:
             watts = self._core.watts
             self._held[job_id] = _Held(now_s, watts.held_w(job_id), job.gpus)
-            if watts.shares:
-                self._partners[job_id] = watts.partners(job_id)
 
 
 def _outcome(spec: JobSpec) -> Outcome:

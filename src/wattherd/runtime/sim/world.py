@@ -165,7 +165,7 @@ class World:
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to the core and carry its orders out, and theirs, until quiet."""
-        pending = deque([event])
+        pending, handle = deque([event]), self.core.handle
         self._last_orders = 0
         for _ in range(1_000_000):
             if not pending:
@@ -175,7 +175,7 @@ class World:
                 self._pass_time(event.at_s)
             if isinstance(event, NodeLost):
                 self._lose(event)
-            commands = self.core.handle(event)
+            commands = handle(event)
             for after in self._after:
                 after(event, commands)
             for command in commands:
