@@ -21,6 +21,7 @@ from wattherd.engine.budgets import Budgets
 from wattherd.engine.caps import Caps
 from wattherd.engine.draft import WAKE, GuardedDraft
 from wattherd.engine.feasibility import Feasibility
+from wattherd.engine.joules import Joules
 from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.questions import Questions
@@ -28,7 +29,8 @@ from wattherd.engine.ramp import Ramp
 from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
 from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import CurveOf, Watts, prior
+from wattherd.engine.watts import Watts, prior
+from wattherd.estimate.power_curve import CurveOf
 from wattherd.model.allocation import Allocation
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -162,6 +164,7 @@ class Conduct:
         self.budgets = Budgets(rules, ("", *root))
         for domain in config.tree.domains if config.tree else ():
             self.budgets.stated_w[domain.name] = domain.budget_w
+        self._joules = Joules(self.watts)
         self._asked_s: dict[str, float] = {}
         """For when wake-ups have been asked for, by key."""
         self.questions = Questions()

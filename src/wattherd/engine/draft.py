@@ -79,6 +79,8 @@ class GuardedDraft:
         """Tasks of a role that each usable node could still take."""
         needs = job.spec.roles[role]
         room = self._usable(self._planned.room(needs, job.spec.gpu_models))
+        if job.spec.energy_budget_j is not None:
+            room[self._watts.prices.too_dear(job.spec)] = 0
         if not needs.gpu_count or needs.gpu_milli != WHOLE_GPU_MILLI:
             return room
         least = job.spec.counts(role).start * needs.gpu_count
@@ -156,6 +158,8 @@ class GuardedDraft:
             booked.append(allocation)
         refusal = refusal or self._allowed(record, tuple(booked))
         refusal = refusal or self._powered(record, tuple(booked))
+        if refusal is None and spec.energy_budget_j is not None:
+            refusal = self._watts.prices.refuse(record, booked, self._now_s)
         if refusal:
             for allocation in booked:
                 self._planned.release(allocation)

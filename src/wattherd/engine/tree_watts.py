@@ -19,8 +19,8 @@ from wattherd.engine.ledger import JobRecord
 from wattherd.engine.loads import Loads, Spread
 from wattherd.engine.rooms import DevicesAt, Rooms
 from wattherd.engine.sharing import SharedDevices, shared_devices
-from wattherd.engine.watts import CurveOf, Watts, new_to_plan, prior_of, too_late
-from wattherd.estimate.power_curve import PowerCurve
+from wattherd.engine.watts import Watts, new_to_plan, prior_of, too_late
+from wattherd.estimate.power_curve import CurveOf, PowerCurve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.power_tree import PowerTree

@@ -8,7 +8,7 @@ not depend on order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -19,17 +19,15 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.asking import Asking, whole_watts
 from wattherd.engine.budgets import Fall
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.prices import Prices
 from wattherd.engine.ramp import Ramp
 from wattherd.engine.sharing import SharedDevices, shared_devices
-from wattherd.estimate.power_curve import PowerCurve, prior_curve
+from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.power.contract import Ask, PowerPolicy, SharesByClass
-
-CurveOf = Callable[[JobSpec, str], PowerCurve]
-"""The power curve of a job on a GPU model."""
 
 
 def prior(spec: JobSpec, gpu_model: str) -> PowerCurve:
@@ -79,6 +77,7 @@ class Watts:
         self._asking = Asking()
         self._sharing = SharedDevices(self._idle_mw)
         self._plan_sharing = SharedDevices(self._idle_mw)
+        self.prices = Prices(self._models, curve_of)
         self._due = False
         """Whether the plan or the budget changed since the watts were shared out."""
 
@@ -156,8 +155,18 @@ class Watts:
         """The job's curve where it is placed, None if it holds no GPU."""
         for allocation in allocations:
             if allocation.gpus:
-                return self._curve_of(spec, self._models[allocation.node])
+                curve = self._curve_of(spec, self._models[allocation.node])
+                return self.prices.within(spec.id, curve)
         return None
+
+    def speed(self, job: JobRecord) -> float:
+        """Speed of a running job at its cap, relative to full draw; its slowest device counts."""
+        curves = [
+            self._curve_of(job.spec, self._models[one.node]) for one in job.allocations if one.gpus
+        ]
+        if job.cap_w is None or not curves:
+            return 1.0
+        return min(one.rate(job.cap_w) / one.rates[-1] for one in curves)
 
     def _above_idle_mw(self, allocations: Iterable[Allocation], per_device_w: float) -> int:
         """Draw above idle if every unshared device of `allocations` draws `per_device_w`."""
