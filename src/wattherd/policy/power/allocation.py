@@ -75,7 +75,9 @@ def best_rows(menu: Menu, limits: Limits) -> Ints:
     rows = allocator.rows(limits.room_w)
     if menu.jobs > MOST_REFINED_JOBS:
         return rows
-    return refined(menu, limits, allocator.prices(limits.room_w), rows)
+    best = refined(menu, limits, allocator.prices(limits.room_w), rows)
+    # A search that ran out of states may leave watts over.
+    return stepped(menu, limits, best)
 
 
 def allocate(jobs: Sequence[Sequence[Choice]], limits: Limits) -> list[int]:
