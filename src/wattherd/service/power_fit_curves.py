@@ -1,7 +1,7 @@
 """`power learn`: how much of the known-curve optimum curves learned online reach (JSON document).
 
-Every job starts from the power law and hands in noisy samples, one per round at most; the budget
-holds in every round and afterwards. The final caps are judged by the measured curves, which the
+Every job starts from the power law and hands in noisy samples, one per round while it runs and no
+more than `samples`; the budget is to hold in every round and afterwards. The final caps are judged by the measured curves, which the
 learner never sees, against the optimum within the budget.
 """
 
@@ -45,6 +45,11 @@ class Lesson:
     meter_sd: float | None = None
     idle_w: float = 30.0
     paused_w: float | None = None
+
+    @property
+    def rounds(self) -> int:
+        """A paused job hands in nothing, so that there are half as many rounds again."""
+        return self.samples if self.paused_w is None else math.ceil(1.5 * self.samples)
 
     def __post_init__(self) -> None:
         """Refuse what teaches nothing."""
@@ -105,14 +110,16 @@ def _run(curves: Sequence[JobCurve], terms: Lesson, share: float, seed: int) -> 
     learner = _started(curves, terms, budget_w)
     chance = np.random.default_rng(seed)
     most_w, progress = 0.0, list[float]()
-    for _ in range(terms.samples):
+    left = [terms.samples] * len(curves)
+    for _ in range(terms.rounds):
         plan = learner.planned()
         most_w = max(most_w, _drawn(curves, plan.caps_w, terms))
         progress.append(_objective(curves, plan.caps_w))
         samples = [
-            _sample(_measured(curve, cap), chance, terms.noise_sd) if cap else None
-            for curve, cap in zip(curves, plan.caps_w, strict=True)
+            _sample(_measured(curve, cap), chance, terms.noise_sd) if cap and more else None
+            for curve, cap, more in zip(curves, plan.caps_w, left, strict=True)
         ]
+        left = [more - (one is not None) for more, one in zip(left, samples, strict=True)]
         learner = learner.told(plan, samples, _metered(curves, plan.caps_w, terms, chance))
     caps = learner.planned().caps_w
     drawn_w, reached = _drawn(curves, caps, terms), _objective(curves, caps)
@@ -144,7 +151,7 @@ def _started(curves: Sequence[JobCurve], terms: Lesson, budget_w: float) -> Lear
         weights=tuple(curve.weight for curve in curves),
         budget_w=budget_w,
         paused_w=terms.paused_w,
-        manners=Manners(rounds=terms.samples),
+        manners=Manners(rounds=terms.rounds),
         meter_sd=terms.meter_sd,
     )
 
