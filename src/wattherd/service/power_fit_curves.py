@@ -1,8 +1,8 @@
 """`power learn`: how much of the known-curve optimum curves learned online reach (JSON document).
 
 Every job starts from the power law and hands in noisy samples, one per round while it runs and no
-more than `samples`; the budget is to hold in every round and afterwards. The final caps are judged by the measured curves, which the
-learner never sees, against the optimum within the budget.
+more than `samples`; the budget is to hold in every round and afterwards. The final caps are judged
+by the measured curves, which the learner never sees, against the optimum within the budget.
 """
 
 from __future__ import annotations
