@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -95,6 +96,30 @@ def watched(room: Room, seconds: float) -> list[float]:
         seen_w.append(room.draw_w())
         time.sleep(0.02)
     return seen_w
+
+
+def end_watchdogs(site: Path) -> None:
+    """Those of killed loops would try to reach their boards for ever."""
+    for orphan in watchdogs(site):
+        os.kill(orphan, signal.SIGKILL)
+
+
+def watchdogs(site: Path) -> list[int]:
+    """All that guard a site, their loops dead or not."""
+    journal = str(site.with_name("site.journal.json"))
+    return [
+        int(folder.name)
+        for folder in Path("/proc").iterdir()
+        if folder.name.isdecimal() and journal in _command(folder)
+        if "hold_watchdog" in _command(folder)
+    ]
+
+
+def _command(folder: Path) -> str:
+    try:
+        return (folder / "cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def watchdog_of(loop: Loop) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hold_site import Loop, eventually, holding, watchdog_of, watched, write_site
+from hold_site import Loop, end_watchdogs, eventually, holding, watchdog_of, watched, write_site
 
 from wattherd.testing.boards import Board, Room, a_room
 
@@ -19,10 +19,13 @@ FLOORS = [200.0] * 4
 
 
 @pytest.fixture
-def room() -> Iterator[Room]:
+def room(tmp_path: Path) -> Iterator[Room]:
     """Four nodes that want 600 W each; the second had a limit before."""
     with a_room(Board(), Board(cap_w=580.0), Board(), Board()) as room:
-        yield room
+        try:
+            yield room
+        finally:
+            end_watchdogs(tmp_path / "site.yaml")
 
 
 FOUND = [None, 580.0, None, None]
@@ -201,16 +204,16 @@ def test_a_site_is_held_by_one_loop(room: Room, tmp_path: Path) -> None:
 def test_a_limit_from_outside_counts_early_and_ends(room: Room, tmp_path: Path) -> None:
     now_s = time.time()
     limits = tmp_path / "limits.csv"
-    limits.write_text(f"at,until,limit\n{now_s + 6:.1f},{now_s + 9:.1f},1500W\n")
-    site = write_site(tmp_path / "site.yaml", room, "2400W", lead="3s",
+    limits.write_text(f"at,until,limit\n{now_s + 16:.1f},{now_s + 18:.1f},1500W\n")
+    site = write_site(tmp_path / "site.yaml", room, "2400W", lead="6s",
                       signals=[f"schedule:{limits}"])  # fmt: skip
     with holding(site) as loop:
         assert loop.said("cycle")[0]["limit_w"][-1] == 2400.0
         eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1500.0)
         eventually(lambda: room.draw_w() <= 1500.0)
-        assert time.time() < now_s + 6  # before it begins
+        assert time.time() < now_s + 16  # before it begins
         eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 2400.0)
-        assert time.time() >= now_s + 9
+        assert time.time() >= now_s + 18
         assert loop.end() == 0
     assert room.caps_w() == FOUND
 

@@ -86,6 +86,7 @@ def test_a_range_that_nobody_tells_is_asked_for(zone: Path, tmp_path: Path) -> N
         ({"limit": "lots"}, "is no power"),
         ({"limit": "1h:5kW,0:6kW"}, "do not ascend"),
         ({"period": "0s"}, "period: must be above zero"),
+        ({"period": "1s", "lease": "1.5s"}, "lease: is shorter than two periods"),
         ({"feeds": {}}, "feeds"),
         ({"devices": {}}, "devices"),
         ({"safety": {"magic": 1}}, "safety.magic: no such constant"),

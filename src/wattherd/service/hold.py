@@ -74,7 +74,7 @@ class Hold:
             if not mine:
                 raise UserError("is held by another process", where=str(self.site.path))
             journal = Journal(self.site.journal)
-            return self._put_back(self._devices(journal, unranged(self.site)))
+            return self._put_back(self._devices(journal, unranged(self.site)), _alone)
 
     def _held(self, journal: Journal) -> bool:
         fleet = fleet_of(self.site)
@@ -94,7 +94,7 @@ class Hold:
         try:
             self._cycles(devices, guard)
         finally:
-            restored = self._put_back(devices)
+            restored = self._put_back(devices, guard.beat)
             guard.leave()
         return restored
 
@@ -139,8 +139,8 @@ class Hold:
             self._say("signals", contacts=contacts, notes=[one.note for one in found.told])
         return limit_w
 
-    def _put_back(self, devices: Devices) -> bool:
-        failed = devices.restore()
+    def _put_back(self, devices: Devices, alive: Callable[[], None]) -> bool:
+        failed = devices.restore(alive)
         self._say("restored", failed=failed)
         return not failed
 
@@ -198,6 +198,10 @@ def to_stream(write: Callable[[str], object]) -> Emit:
                 return
 
     return emit
+
+
+def _alone() -> None:
+    """No watchdog is there to be told."""
 
 
 def _unread(loop: SafetyLoop) -> Bools:

@@ -24,7 +24,7 @@ from wattherd.knobs.switch import Position
 from wattherd.meters.contract import Quality
 from wattherd.meters.contract import Reading as Watts
 from wattherd.meters.meter import Meter
-from wattherd.service.hold_lines import Line, wait_for
+from wattherd.service.hold_lines import Line, ask_all, wait_for
 from wattherd.service.hold_site import UNLIMITED_W, Device, Site
 from wattherd.wire.trouble import DeviceError
 
@@ -33,6 +33,8 @@ GATHER = 0.5
 FIRST_S = 3.0
 START_S = 10.0
 """How long devices may take to tell their limits at the start."""
+BEAT = 0.25
+"""Of a lease: the longest time without news for the watchdog."""
 RESTORE_LEASES = 2.0
 """For so many leases it is tried to put everything back."""
 UNREAD = Watts(math.nan, math.nan, "", Quality.STALE)
@@ -77,7 +79,8 @@ class Devices:
         The first time they get longer: connections are made, and nobody is cut for want of news.
         """
         asked_s = time.monotonic()
-        patience_s = GATHER * self.site.period_s if self._asked else FIRST_S
+        first_s = max(self.site.config.lease_s * BEAT, GATHER * self.site.period_s)
+        patience_s = GATHER * self.site.period_s if self._asked else min(FIRST_S, first_s)
         self._asked = True
         lines: list[Line[Any]] = [*self._meters, *self._knobs, *filter(None, self._outlets)]
         for line in lines:
@@ -97,26 +100,26 @@ class Devices:
 
     def note_found(self) -> None:
         """Write down what all devices are like, at once, before any order."""
-        lines = [Line(_state_of(device)) for device in self.site.devices]
-        for line in lines:
-            line.poll()
-        wait_for(lines, time.monotonic() + START_S)
-        pairs = zip(self.site.devices, lines, strict=True)
+        states = ask_all((_state_of(device) for device in self.site.devices), START_S)
         self.journal.note_all(
-            (device.knob.source, line.answer.value)
-            for device, line in pairs
-            if line.answer is not None and line.answer.value is not None
+            (device.knob.source, state)
+            for device, state in zip(self.site.devices, states, strict=True)
+            if state is not None
         )
 
-    def restore(self) -> list[str]:
-        """Put everything back as it was found; names of the devices where that failed."""
+    def restore(self, alive: Callable[[], None]) -> list[str]:
+        """Put everything back as it was found; names of the devices where that failed.
+
+        `alive` is called all the while: a watchdog that heard nothing would lower what was raised.
+        """
         for number in sorted(self._stopped):
             self._order_outlet(number, on=True)
         failed = {device.name: device for device in self.site.devices}
         until_s = time.monotonic() + RESTORE_LEASES * self.site.config.lease_s
         while failed and time.monotonic() < until_s:
+            alive()
             lines = [self._put_back(device, failed) for device in list(failed.values())]
-            wait_for(lines, min(until_s, time.monotonic() + 5.0))
+            wait_for(lines, time.monotonic() + self.site.config.lease_s * BEAT)
         return sorted(failed)
 
     def restore_strangers(self) -> Iterator[Outcome]:
@@ -201,11 +204,8 @@ def fleet_of(site: Site) -> Fleet:
     Raises:
         UserError: a knob that does not tell its range, though the site leaves it to it.
     """
-    asking = [Line(_limits_of(device)) for device in site.devices]
-    for line in asking:
-        line.poll()
-    wait_for(asking, time.monotonic() + START_S)
-    ranges = [_range(one, line) for one, line in zip(site.devices, asking, strict=True)]
+    told = ask_all((_limits_of(device) for device in site.devices), START_S)
+    ranges = [_range(one, limits) for one, limits in zip(site.devices, told, strict=True)]
     return _fleet(site, ranges)
 
 
@@ -223,8 +223,7 @@ def _fleet(site: Site, ranges: Sequence[tuple[float, float]]) -> Fleet:
     )
 
 
-def _range(device: Device, line: Line[Limits | DeviceError]) -> tuple[float, float]:
-    told = None if line.answer is None else line.answer.value
+def _range(device: Device, told: Limits | DeviceError | None) -> tuple[float, float]:
     limits = told if isinstance(told, Limits) else None
     lowest_w = None if limits is None else limits.lowest
     highest_w = None if limits is None else limits.highest

@@ -25,7 +25,7 @@ class Answer(Generic[T]):
 
 @dataclass(slots=True)
 class Line(Generic[T]):
-    """Asks one instrument, in a thread that ends with the process."""
+    """Asks one instrument, in a thread that ends when it is closed, or with the process."""
 
     ask: Callable[[], T]
     answer: Answer[T] | None = None
@@ -33,6 +33,7 @@ class Line(Generic[T]):
     _wanted: bool = False
     _order: Callable[[], None] | None = None
     _busy: bool = False
+    _closed: bool = False
     _thread: threading.Thread | None = None
 
     def poll(self) -> None:
@@ -61,6 +62,12 @@ class Line(Generic[T]):
             return None
         return self.answer.value
 
+    def close(self) -> None:
+        """Let the thread end, once it has done what it is at."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
@@ -69,7 +76,9 @@ class Line(Generic[T]):
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._wanted)
+                self._wake.wait_for(lambda: self._wanted or self._closed)
+                if self._closed:
+                    return
                 order, self._order = self._order, None
                 self._wanted, self._busy = False, True
             if order is not None:
@@ -78,6 +87,17 @@ class Line(Generic[T]):
             with self._wake:
                 self._busy = False
                 self._wake.notify_all()
+
+
+def ask_all(asks: Iterable[Callable[[], T]], patience_s: float) -> list[T | None]:
+    """What each one answers, all asked at once; None where that takes too long."""
+    lines = [Line(ask) for ask in asks]
+    for line in lines:
+        line.poll()
+    wait_for(lines, time.monotonic() + patience_s)
+    for line in lines:
+        line.close()
+    return [None if line.answer is None else line.answer.value for line in lines]
 
 
 def wait_for(lines: Iterable[Line[Any]], until_s: float) -> None:

@@ -149,6 +149,8 @@ def read_site(path: Path) -> Site:
 def _site(path: Path, spec: SiteSpec) -> Site:
     named = path.parent / (spec.journal or f"{path.stem}.journal.json")
     names = list(spec.feeds)
+    if _seconds(spec.lease, "lease") < 2 * _seconds(spec.period, "period"):
+        raise UserError("is shorter than two periods", field="lease")
     return Site(
         path=path.resolve(),
         journal=named.resolve(),

@@ -24,12 +24,14 @@ from wattherd.errors import UserError
 from wattherd.knobs.journal import Journal, owned
 from wattherd.knobs.knob import Knob
 from wattherd.knobs.registry import open_knob
-from wattherd.service.hold_lines import Line, wait_for
+from wattherd.service.hold_lines import ask_all
 
 BEAT, LEAVE = b".", b"x"
 ROUND_S = 10.0
 """How long one attempt to lower all may take."""
 AGAIN_S = 1.0
+LONGEST_S = 30.0
+"""Between two attempts on devices that do not answer: the pause doubles up to that."""
 
 
 @dataclass(slots=True)
@@ -115,6 +117,7 @@ class Watch:
         return b""
 
     def _lower_for_good(self) -> None:
+        pause_s = AGAIN_S
         while True:
             with owned(self.journal) as mine:
                 if not mine:
@@ -123,7 +126,8 @@ class Watch:
                 self._keep_notes()
                 if self._lower():
                     return
-            time.sleep(AGAIN_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_S)
 
     def _keep_notes(self) -> None:
         """Devices that the dead loop never heard of are noted before they are lowered."""
@@ -133,11 +137,7 @@ class Watch:
 
     def _lower(self) -> bool:
         """One attempt; whether all are known to be at their floor or below."""
-        lines = [Line(_lowering(knob, floor_w)) for knob, floor_w in self._knobs]
-        for line in lines:
-            line.poll()
-        wait_for(lines, time.monotonic() + ROUND_S)
-        low = [line.answer is not None and line.answer.value for line in lines]
+        low = ask_all((_lowering(knob, floor_w) for knob, floor_w in self._knobs), ROUND_S)
         pairs = zip(self._knobs, low, strict=True)
         self._note("lowered", high=[knob.source for (knob, _), is_low in pairs if not is_low])
         return all(low)
