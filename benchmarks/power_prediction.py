@@ -1,7 +1,7 @@
 """The tables of docs/concepts/power-prediction.md: `python benchmarks/power_prediction.py`.
 
 Reads the measurements under WATTHERD_DATA (power/zeus_nsdi23, power/hkbu_gpu_dvfs,
-power/emerald_phoenix_2025); two minutes on two cores.
+power/dlbench_dvfs_caffe, power/emerald_phoenix_2025); some ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,13 +19,23 @@ FIT = (
     " --format zeus --train {zeus}/summary_train.csv"
 )
 COMMANDS = (
-    "learn {zeus}/summary_power_v100.csv --format zeus --seed 1..20",
-    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..20",
-    "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..20 --pause",
-    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..20 --pause --shares 0.3,0.4,0.5",
-    "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..20 --shares 0.5,0.6,0.75,0.9",
+    "learn {zeus}/summary_power_v100.csv --format zeus --seed 1..6 --shares 0.6,0.7,0.8,0.9",
+    "learn {zeus}/summary_power_v100.csv --format zeus --seed 1..6 --shares 0.3,0.4,0.5 --pause",
+    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..6 --shares 0.6,0.7,0.8,0.9",
+    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..6 --shares 0.3,0.4,0.5 --pause",
+    "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..6 --shares 0.5,0.6,0.7 --pause",
+    "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..6 --shares 0.8,0.9",
+    "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..6 --shares 0.3,0.4,0.5 --pause",
+    "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..6 --shares 0.5,0.6,0.75,0.9",
     FIT,
+    "surface {zeus}/summary_power_v100.csv --train {zeus}/summary_train.csv",
+    "surface {zeus}/summary_power_a40.csv --train {zeus}/summary_train.csv",
     "fit {hkbu}/v100-dvfs-real-trimmed.csv {hkbu}/rtx8000-dvfs-real-trimmed.csv --format hkbu",
+    (
+        "fit TITANX={dlbench}/titanX-caffe-googlenet.csv TITANX={dlbench}/titanX-caffe-resnet.csv"
+        " TITANX={dlbench}/titanX-vgg-logs-v2.csv GTX1080TI={dlbench}/gtx1080Ti-googlenet.csv"
+        " GTX980={dlbench}/gtx980-resnet.csv --format dlbench"
+    ),
 )
 
 
@@ -37,6 +47,7 @@ def run() -> None:
         folders = {
             "zeus": DATA / "zeus_nsdi23",
             "hkbu": DATA / "hkbu_gpu_dvfs",
+            "dlbench": DATA / "dlbench_dvfs_caffe",
             "emerald": DATA / "emerald_phoenix_2025",
         }
         print(f"\n$ wattherd power {command}", flush=True)

@@ -26,12 +26,12 @@ def watts(text: str, *, field: str = "") -> float:
 
 
 def hertz(text: str, *, field: str = "") -> float:
-    """`1410MHz`, `1.4GHz`, `1.41e9` in hertz.
+    """`1410MHz`, `1.4GHz` in hertz.
 
     Raises:
-        UserError: anything else.
+        UserError: anything else; a bare number, too, as most people mean megahertz by it.
     """
-    match = re.fullmatch(rf"{_NUMBER}\s*([kMG]?)(?:Hz)?", text.strip())
+    match = re.fullmatch(rf"{_NUMBER}\s*([kMG]?)Hz", text.strip())
     if match is None:
         raise UserError(f"{text!r} is no frequency", field=field, hint="write 1410MHz or 1.4GHz")
     return float(match[1]) * _SCALE[match[2]]

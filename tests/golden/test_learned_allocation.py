@@ -19,10 +19,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("gpu", ["v100", "a40"])
-def test_learned_curves_reach_97_percent_of_the_known_optimum(gpu: str) -> None:
+@pytest.mark.parametrize(("gpu", "least"), [("v100", 0.98), ("a40", 0.955)])
+def test_learned_curves_reach_the_known_optimum_within_the_budget(gpu: str, least: float) -> None:
+    """At 60 % of its draw the A40 is held by noise: docs/concepts/power-prediction.md."""
     curves = read_curves(ZEUS / f"summary_power_{gpu}.csv", "zeus")
-    document = lesson(curves, Lesson(samples=20, noise_sd=0.05, seeds=(1, 2)))
-    assert document["worst_of_optimum"] >= 0.97
-    # What they truly draw is not known to the learner either; the controller above trims it.
-    assert max(run["drawn_of_budget"] for run in document["runs"]) <= 1.015
+    terms = Lesson(samples=20, noise_sd=0.05, meter_sd=0.002, seeds=(1, 2))
+    document = lesson(curves, terms)
+    assert document["worst_of_optimum"] >= least
+    assert min(one["median_of_optimum"] for one in document["budgets"]) >= 0.97
+    assert max(run["drawn_of_budget"] for run in document["runs"]) <= 1.001
+    assert max(run["drawn_while_learning"] for run in document["runs"]) <= 1.02

@@ -62,5 +62,14 @@ def test_errors_are_those_of_the_docs(document: dict[str, Any]) -> None:
 
 
 def test_intervals_for_new_jobs_hold(document: dict[str, Any]) -> None:
-    (job,) = [one for one in document["intervals"] if one["split"] == "job"]
-    assert 0.88 <= job["covered"] <= 0.97
+    held = {(one["split"], one["learner"]): one["covered"] for one in document["intervals"]}
+    assert 0.88 <= held["job", "boosting"] <= 0.97
+    assert 0.88 <= held["model", "saturation"] <= 0.97
+
+
+def test_the_work_of_a_step_carries_to_networks_never_seen(document: dict[str, Any]) -> None:
+    ours = errors(document, "model", "features", "saturation")
+    for kind in ("mean", "tdp x utilisation"):
+        theirs = errors(document, "model", "none", kind)
+        assert all(ours[gpu] < theirs[gpu] / 3 for gpu in ours)
+    assert max(ours.values()) < 27

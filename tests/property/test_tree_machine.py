@@ -10,9 +10,11 @@ from test_core_machine import CLUSTER, FLAT, SHARED, WIDE, CoreMachine, machine
 from tree_shell import TreeShell
 
 from wattherd.engine.core import CoreConfig
-from wattherd.model.event import BudgetChanged
+from wattherd.model.cap_rules import OFF, CapRules
+from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.model.power_tree import PowerDomain, PowerTree
 from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.queue.tree import equal_queues
@@ -34,7 +36,18 @@ class Plain:
         return [ask.curve.max_w for ask in asks]
 
 
-POWER = st.sampled_from([WaterFilling(), Uniform(), Proportional(), ByPriority(), Pause(), Plain()])
+SHARING = [WaterFilling(), Nash(), MaxMin(), Tiers(), Uniform(), Proportional(), ByPriority()]
+POWER = st.sampled_from([*SHARING, Pause(), Plain()])
+
+
+RULES = st.sampled_from(
+    [
+        OFF,
+        CapRules(change_w=4.0, hold_s=30.0),
+        CapRules(ramp_up_w_s=5.0, ramp_down_w_s=5.0),
+        CapRules(ahead_s=10.0, refuse_s=100.0),
+    ]
+)
 
 
 @st.composite
@@ -66,9 +79,15 @@ class TreeMachine(CoreMachine):
         sleep=st.sampled_from([None, AfterIdle(after_s=20.0)]),
         tree=trees(),
         power=POWER,
+        rules=RULES,
     )
     def begin(  # type: ignore[override]
-        self, round_s: float | None, sleep: SleepPolicy | None, tree: PowerTree, power: PowerPolicy
+        self,
+        round_s: float | None,
+        sleep: SleepPolicy | None,
+        tree: PowerTree,
+        power: PowerPolicy,
+        rules: CapRules,
     ) -> None:
         config = CoreConfig(
             cluster=self.cluster,
@@ -78,12 +97,24 @@ class TreeMachine(CoreMachine):
             sleep=sleep,
             power=power,
             tree=tree,
+            rules=rules,
         )
         self.shell = TreeShell(config, tree)
 
     @rule(name=st.sampled_from([*DOMAINS, "unheard-of"]), budget_w=BUDGETS_W)
     def change_budget_of(self, name: str, budget_w: float | None) -> None:
         event = BudgetChanged(at_s=self.shell.now_s, budget_w=budget_w, domain=name)
+        self.shell.deliver(event)
+
+    @rule(
+        name=st.sampled_from(["", *DOMAINS]),
+        in_s=st.sampled_from([0.0, 5.0, 50.0]),
+        budget_w=st.sampled_from([None, 60.0, 211.3, 340.0]),
+    )
+    def announce(self, name: str, in_s: float, budget_w: float | None) -> None:
+        """A change that may never come, or come as another one."""
+        now_s = self.shell.now_s
+        event = BudgetAnnounced(at_s=now_s, begins_s=now_s + in_s, budget_w=budget_w, domain=name)
         self.shell.deliver(event)
 
 

@@ -10,7 +10,7 @@ from core_shell import Run, Shell
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core import CoreConfig
 from wattherd.model.command import Command, SetCap, StartJob
-from wattherd.model.event import BudgetChanged, Event
+from wattherd.model.event import BudgetChanged, CapApplied, Event
 from wattherd.model.power_tree import PowerTree
 
 SLACK = 1e-6
@@ -22,11 +22,11 @@ class TreeShell(Shell):
     def __init__(self, config: CoreConfig, tree: PowerTree) -> None:
         super().__init__(config)
         self.tree = tree
-        self.caps_w: dict[tuple[str, int], float] = {}
-        """The highest cap that may be in force."""
+        self.applied_w: dict[tuple[str, int], float] = {}
+        self.sent: dict[tuple[str, int], list[SetCap]] = {}
+        """Orders for caps that are on their way, oldest first."""
         self.budgets_w = {one.name: one.budget_w for one in tree.domains}
         self.site_w: float | None = None
-        self.settled = True
         self._feeder = {node: one.name for one in tree.domains for node in one.nodes}
         self.carried_w = self.carry()
 
@@ -68,7 +68,7 @@ class TreeShell(Shell):
             drawn_w = node.idle_w
             for gpu in range(node.gpu_count):
                 caps = [
-                    self.caps_w[key]
+                    self.cap_w(key)
                     for key, run in self.runs.items()
                     if not idle and any(p.node == at and gpu in p.gpus for p in run.parts)
                 ]
@@ -79,23 +79,37 @@ class TreeShell(Shell):
         return found
 
     def _obey(self, command: Command) -> None:
+        super()._obey(command)
         match command:
             case StartJob():
-                cap_w = GPUS["T4"].max_w if command.cap_w is None else command.cap_w
-                self.caps_w[command.job_id, command.attempt] = cap_w
+                key = command.job_id, command.attempt
+                self.applied_w[key], self.sent[key] = as_watts(command.cap_w), []
             case SetCap():
                 key = command.job_id, command.attempt
-                wanted_w = GPUS["T4"].max_w if command.cap_w is None else command.cap_w
-                self.caps_w[key] = max(self.caps_w[key], wanted_w)
-        super()._obey(command)
+                self.sent[key].append(command)
+                self.runs[key].cap_order = self.sent[key][0]
 
     def capped(self, run: Run) -> None:
-        assert run.cap_order is not None
-        cap_w = run.cap_order.cap_w
-        self.caps_w[run.job_id, run.attempt] = GPUS["T4"].max_w if cap_w is None else cap_w
-        super().capped(run)
+        """The oldest order has arrived; others may follow it."""
+        key = run.job_id, run.attempt
+        order = self.sent[key].pop(0)
+        self.applied_w[key] = as_watts(order.cap_w)
+        run.cap_order = self.sent[key][0] if self.sent[key] else None
+        self.deliver(
+            CapApplied(at_s=self.now_s, job_id=run.job_id, attempt=run.attempt, cap_w=order.cap_w)
+        )
+
+    def cap_w(self, key: tuple[str, int]) -> float:
+        """The highest cap that a run may be at, before all orders on their way have arrived."""
+        return max(self.applied_w[key], *(as_watts(one.cap_w) for one in self.sent[key]), 0.0)
 
     def finish(self) -> None:
+        """Nothing that was announced is still to come, and no budget is left."""
+        self.now_s += 1000.0
         for name in self.budgets_w:
             self.deliver(BudgetChanged(at_s=self.now_s, budget_w=None, domain=name))
         super().finish()
+
+
+def as_watts(cap_w: float | None) -> float:
+    return GPUS["T4"].max_w if cap_w is None else cap_w

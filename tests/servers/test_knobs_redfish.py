@@ -167,7 +167,7 @@ def test_a_node_is_switched_off_and_on(room: Room) -> None:
 
 
 def test_a_node_that_does_not_follow_is_told(room: Room) -> None:
-    room.boards[0].deaf = True
+    room.boards[0].stuck = True
     position = open_switch(room.uri(0, "Systems") + "?settle=0.2s").turn(on=False)
     assert (position.result, position.on) == (Result.UNCHANGED, True)
     room.boards[0].mute = True

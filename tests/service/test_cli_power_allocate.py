@@ -128,6 +128,7 @@ def test_compare_has_a_row_per_policy_and_budget(curves: Path) -> None:
         (["allocate", "--budget", "1kW", "--policy", "rl:none.json"], "is no policy"),
         (["allocate"], "no budget"),
         (["allocate", "--budget", "300W"], "300 W are less than the"),
+        (["allocate", "--budget", "300W", "--pause", "--policy", "nash"], "nash pauses nobody"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(words: list[str], said: str, curves: Path) -> None:

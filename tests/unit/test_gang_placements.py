@@ -79,5 +79,5 @@ def test_counting_asks_for_the_sum_only() -> None:
     trial = CountTrial([4, 4])
     assert trial.take(5)
     assert not trial.take(4)
-    assert trial.take_all(3)
+    assert trial.take_each([4, 2, 2, 1]) == [False, True, False, True]
     assert trial.full

@@ -232,7 +232,9 @@ def test_a_knob_that_does_not_answer_is_an_answer_of_no(tmp_path: Path) -> None:
     assert code == 1
 
 
-@pytest.mark.parametrize(("uri", "value"), [("rapl:///z", "fast"), ("cpufreq:///c", "300W")])
+@pytest.mark.parametrize(
+    ("uri", "value"), [("rapl:///z", "fast"), ("cpufreq:///c", "300W"), ("cpufreq:///c", "1410")]
+)
 def test_a_value_of_another_kind_is_refused(uri: str, value: str) -> None:
     with pytest.raises(UserError, match="is no"):
         run("set", uri, value)

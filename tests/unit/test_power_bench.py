@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import os
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -245,6 +247,25 @@ def test_the_command_prints_the_document_and_nothing_else_on_stdout() -> None:
     assert [run["controller"] for run in document["runs"]] == ["wattherd", "uniform", "open-loop"]
     assert all(set(run) >= FIELDS for run in document["runs"])
     assert set(document["runs"][0]["worst_overshoot_pct"]) == {"1", "10", "60"}
+
+
+def test_a_page_plots_and_tables_are_written(tmp_path: Path) -> None:
+    asked = ["bench", "--scenario", "step-25,nominal", "--fault", "none,cap-reset", "--quick"]
+    done = CliRunner().invoke(power, [*asked, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "report.html").read_text()
+    plots = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert plots == ["nominal-none.svg", "step-25-none.svg"]
+    for path in (tmp_path / "plots").iterdir():
+        assert ET.parse(path).getroot().tag.endswith("svg")
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert len(rows) == len(document["runs"]) == 12
+    worst = [str(run["worst_overshoot_pct"]["10"]) for run in document["runs"]]
+    assert [row["worst_10"] for row in rows] == worst
+    assert page.count("<figure") == 2
+    assert "cap-reset" in page
 
 
 def test_measured_loads_are_replayed_or_skipped_with_the_reason(

@@ -46,7 +46,7 @@ def test_zeus_rows_know_cap_tdp_and_learning_rate(tmp_path: Path) -> None:
 def test_native_rows_take_what_is_there(tmp_path: Path) -> None:
     text = "gpu,model,tdp_w,power_w,cap_w,utilisation,flops\nH100,gpt,700,500,600,0.9,\n"
     (row,) = read_power_rows([str(write(tmp_path / "a.csv", text))])
-    assert row.values == {"cap_share": 600 / 700, "utilisation": 0.9}
+    assert row.values == {"cap_share": 600 / 700, "utilisation": 0.9, "gpu:H100": 1.0}
     assert row.utilisation == 0.9
 
 

@@ -14,7 +14,7 @@ import pytest
 from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerRow, conformal, read_model, scaling
 from wattherd.estimate.signatures import Found, Signature, SignatureBook, read_book
-from wattherd.service.power_fit import Wanted, book_of, fitted, load, predict, save
+from wattherd.service.power_fit import Wanted, fit_all, fitted, load, predict, save
 from wattherd.service.power_fit_judge import baseline, covered, mape, out_of_fold, select
 from wattherd.service.power_fit_learners import LEARNERS, fit, target
 
@@ -144,10 +144,12 @@ def test_lookup_finds_the_same_job_or_the_nearest_batch_size() -> None:
 
 def test_versions_follow_each_other_and_the_newest_predicts(tmp_path: Path) -> None:
     rows = some_rows()
-    first = save(fitted(rows, NAMES, "linear"), book_of(rows), tmp_path)
-    second = save(fitted(rows, NAMES, "boosting"), book_of(rows), tmp_path)
+    first = save(fit_all(rows, NAMES, "linear"), tmp_path)
+    second = save(fit_all(rows, NAMES, "boosting", now_s=7.0), tmp_path)
     assert (first["version"], second["version"]) == (1, 2)
     assert second["parent"] == first["id"] != second["id"]
+    assert first["data_id"] == second["data_id"]
+    assert second["fitted_at_s"] == 7.0
     assert load(tmp_path)[0]["version"] == 2
     batch = {"batch_size": rows[1].values["batch_size"]}
     job = Wanted(gpu=rows[1].gpu, model=rows[1].model, tdp_w=250, cap_w=250, values=batch)

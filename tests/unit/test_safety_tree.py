@@ -40,9 +40,10 @@ class Room:
         self.fleet, self.at_s = fleet, 0.0
         self.cap_w = np.full(fleet.size, 400.0)
         self.deaf = np.zeros(fleet.size, dtype=bool)
+        self.idle = np.zeros(fleet.size, dtype=bool)
 
     def run(self, limit_w: np.ndarray, cycles: int, loop: SafetyLoop | None = None) -> SafetyLoop:
-        loop = loop or SafetyLoop(self.fleet, SafetyConfig(start_heat=0.0))
+        loop = loop or SafetyLoop(self.fleet, SafetyConfig(start_heat=0.0, stops_jobs=True))
         for _ in range(cycles):
             orders = loop.cycle(self.read(), limit_w)
             self.cap_w = np.where(self.deaf, self.cap_w, orders.cap_w)
@@ -51,7 +52,7 @@ class Room:
 
     def read(self) -> Readings:
         self.at_s += 1.0
-        draw_w = self.cap_w * (1 - 1e-6 * self.at_s)
+        draw_w = np.where(self.idle, 40.0, self.cap_w) * (1 - 1e-6 * self.at_s)
         feed_w = np.where(self.fleet.read, self.fleet.levels(draw_w)[:-1], np.nan)
         return Readings(
             now_s=self.at_s, draw_w=draw_w, draw_at_s=np.full(self.fleet.size, self.at_s),
@@ -103,15 +104,49 @@ def test_racks_without_meters_are_governed_by_their_devices_meters() -> None:
     assert not loop.safe_mode
 
 
-def test_outlets_are_switched_only_below_the_level_that_is_exceeded() -> None:
+RACK_0 = [True, True] + [False] * 6
+TIGHT = limits(300, 800, 800, 800, 1600, 1600, 3200)
+
+
+def test_jobs_are_stopped_only_below_the_level_that_is_exceeded_and_outlets_after_them() -> None:
     room = Room(a_tree())
     room.deaf[:4] = True
-    limit_w = limits(300, 800, 800, 800, 1600, 1600, 3200)
-    loop, stopped = None, np.zeros(8, dtype=bool)
-    for _ in range(12):
-        loop = room.run(limit_w, 1, loop)
-        stopped |= room.orders.switch_off
-    assert stopped.tolist() == [True, True] + [False] * 6
+    loop, jobs, outlets = None, [], []
+    for _ in range(40):
+        loop = room.run(TIGHT, 1, loop)
+        jobs.append(room.orders.stop_job)
+        outlets.append(room.orders.switch_off)
+    assert np.any(jobs, axis=0).tolist() == RACK_0
+    assert np.any(outlets, axis=0).tolist() == RACK_0  # their jobs went on all the same
+    first_stop = int(np.argmax(np.any(jobs, axis=1)))
+    assert int(np.argmax(np.any(outlets, axis=1))) - first_stop >= 10
+
+
+def test_where_stopping_jobs_helps_no_outlet_is_switched_and_they_run_again_once_they_fit() -> None:
+    room = Room(a_tree())
+    room.deaf[:2] = True
+    loop, outlets = None, np.zeros(8, dtype=bool)
+    for _ in range(60):
+        loop = room.run(TIGHT, 1, loop)
+        room.idle = room.orders.stop_job
+        outlets |= room.orders.switch_off
+    assert not outlets.any()
+    assert room.idle.tolist() == RACK_0
+    for _ in range(150):
+        loop = room.run(TIGHT * limits(3, 1, 1, 1, 1, 1, 1), 1, loop)
+        room.idle = room.orders.stop_job
+    assert not room.idle.any()
+
+
+def test_a_warm_breaker_leaves_no_time_for_jobs_to_end() -> None:
+    room = Room(a_tree())
+    room.deaf[:2] = True
+    loop = SafetyLoop(room.fleet, SafetyConfig(start_heat=0.9, stops_jobs=True))
+    outlets = np.zeros(8, dtype=bool)
+    for _ in range(14):
+        room.run(TIGHT, 1, loop)
+        outlets |= room.orders.switch_off
+    assert outlets.tolist() == RACK_0
 
 
 @settings(max_examples=150, deadline=None)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wattherd.meters.watch import Outcome
 
 SCHEMA = "wattherd.reading/1"
+COUNTERS = "wattherd.counters/1"
 PROBE_ROUNDS = 3
 
 
@@ -68,6 +69,36 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
     else:
         _show(document)
     return int(bool(uris) and any(found["trouble"] for found in document["meters"]))
+
+
+@meter.command("counters")
+@click.option("--pid", default=0, help="Whose; this command's own if left out.")
+@click.option("--window", default="1s", show_default=True, help="For how long to count.")
+@output_option
+def counters(*, pid: int, window: str, output: str) -> None:
+    """Count what a process makes the CPU do: instructions, cache hits, time, bytes of memory.
+
+    The names are those of features that `power fit` takes. What the kernel or the processor does
+    not tell is left out.
+    """
+    from wattherd.errors import UserError
+    from wattherd.meters.perf import PerfCounters
+    from wattherd.units import seconds
+
+    window_s = seconds(window, field="--window")
+    if window_s <= 0:
+        raise UserError("must be above zero", field="--window", hint="write 1s")
+    device = PerfCounters(pid)
+    try:
+        counts = device.counts(window_s)
+    finally:
+        device.close()
+    if output == "json":
+        told = {"schema": COUNTERS, "pid": pid, "seconds": counts.seconds}
+        click.echo(json.dumps({**told, "features": counts.features()}))
+        return
+    for name, value in counts.features().items():
+        click.echo(f"{name:22} {value:,.4g}")
 
 
 def _tell(outcome: Outcome, output: str) -> None:

@@ -8,9 +8,11 @@ from wattherd.cli import (
     power_allocate,
     power_bench,
     power_fit,
+    power_hold,
     power_live,
     power_rl,
     power_signal,
+    power_surface,
 )
 from wattherd.cli.jobs import server_option
 from wattherd.cli.live_tables import LIVE_OUTPUT
@@ -31,7 +33,9 @@ for _command in (
     *power_allocate.COMMANDS,
     *power_fit.COMMANDS,
     *power_rl.COMMANDS,
+    power_surface.surface,
     power_bench.bench,
+    power_hold.hold,
     power_signal.signal,
 ):
     power.add_command(_command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wattherd.cli import power_surface
 from wattherd.cli.options import output_option, parse_policies
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _OPTIONS = (
         show_default=True,
         help="What counts against budgets.",
     ),
+    *power_surface.OPTIONS,
     click.option("--pause", is_flag=True, help="Jobs may be paused."),
     click.option("--paused-w", default="0W", show_default=True, help="What a paused job draws."),
 )
@@ -92,10 +94,10 @@ def compare(*, policies: str, parts: str, output: str, **given: Any) -> None:
     _show_comparison(document)
 
 
-def _jobs(*, curves: Path, kind: str, joules: Path | None, **_: object) -> tuple[JobCurve, ...]:
-    from wattherd.workload.curves import read_curves, with_joules
+def _jobs(*, curves: Path, kind: str, joules: Path | None, **given: Any) -> tuple[JobCurve, ...]:
+    from wattherd.workload.curves import with_joules
 
-    jobs = read_curves(curves, kind)
+    jobs = power_surface.curves(curves, kind, **given)
     return with_joules(jobs, joules) if joules else jobs
 
 
@@ -131,7 +133,7 @@ def _show(document: dict[str, Any]) -> None:
 
     rows = [
         [
-            job["job"],
+            power_surface.name(job),
             "paused" if job["paused"] else f"{job['cap_w']:g}",
             f"{job['power_w']:,.1f}",
             f"{100 * job['relative_rate']:.1f}",

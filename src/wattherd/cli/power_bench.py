@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ def _names(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
 )
 @click.option("--pairs", is_flag=True, help="Also every two faults at once.")
 @click.option("--quick", is_flag=True, help="Short scenarios: 240 s instead of 600 s.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write a page, plots, tables.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
 @output_option
 def bench(
@@ -39,6 +41,7 @@ def bench(
     command: str | None,
     pairs: bool,
     quick: bool,
+    out: Path | None,
     seed: int,
     output: str,
 ) -> None:
@@ -59,11 +62,19 @@ def bench(
         seed=seed,
         quick=quick,
     )
-    document = power_bench.bench(choice, lambda line: click.echo(line, err=True))
+    document, histories = power_bench.bench_and_histories(
+        choice, lambda line: click.echo(line, err=True)
+    )
+    if out is not None:
+        from wattherd.report.power_bench_page import write_bench
+
+        click.echo(str(write_bench(document, histories, out)), err=True)
     if output == "json":
         click.echo(json.dumps(document))
         return
     _show(document)
+    for one in document["skipped"]:
+        click.echo(f"skipped {one['scenario']}: {one['reason']}")
 
 
 HEAD = ["SCENARIO", "FAULT", "CONTROLLER", "OVER s", "WORST 1 s %", "TRIPS", "SETTLED s",

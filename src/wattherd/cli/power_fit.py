@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import click
 
 from wattherd.cli.options import output_option, parse_seeds
 from wattherd.errors import UserError
+
+POWER_FORMATS = "native|zeus|hkbu|dlbench"
 
 
 @click.command("learn")
@@ -20,6 +23,12 @@ from wattherd.errors import UserError
 @click.option("--shares", default="0.6,0.7,0.8", show_default=True, help="Budgets, of all draw.")
 @click.option("--samples", default=20, show_default=True, help="Noisy samples of each job.")
 @click.option("--noise", default=0.05, show_default=True, help="Their relative error.")
+@click.option(
+    "--meter-noise",
+    default=0.002,
+    show_default=True,
+    help="Relative error of the meter above all jobs; 0: there is none.",
+)
 @click.option("--seed", default="1..4", show_default=True, help="42, 42..51 or 1,5,9.")
 @click.option("--pause", is_flag=True, help="Jobs may be paused.")
 @click.option("--paused-w", default="0W", show_default=True, help="What a paused job draws.")
@@ -32,6 +41,7 @@ def learn(
     shares: str,
     samples: int,
     noise: float,
+    meter_noise: float,
     seed: str,
     pause: bool,
     paused_w: str,
@@ -40,7 +50,7 @@ def learn(
 ) -> int:
     """Allocate by curves learned from noisy samples, judged by the measured ones.
 
-    Budgets are shares of the summed draw at each job's highest-draw point.
+    Budgets are shares of the summed draw at each job's highest-draw point, and hold while learning.
     """
     from wattherd.service.power_fit_curves import Lesson, lesson
     from wattherd.units import watts
@@ -50,6 +60,7 @@ def learn(
         shares=numbers(shares, "--shares"),
         samples=samples,
         noise_sd=noise,
+        meter_sd=meter_noise or None,
         seeds=tuple(parse_seeds(seed)),
         paused_w=watts(paused_w, field="--paused-w") if pause else None,
     )
@@ -84,28 +95,39 @@ def _show_lesson(document: dict[str, Any]) -> None:
             f"{100 * one['median_of_optimum']:.1f}",
             f"{100 * one['worst_of_optimum']:.1f}",
             f"{100 * one['median_drawn_of_budget']:.1f}",
-            f"{100 * one['most_drawn_of_budget']:.1f}",
-            str(one["restarts"]),
+            f"{100 * one['most_drawn_of_budget']:.2f}",
+            f"{100 * one['most_drawn_while_learning']:.2f}",
+            f"{100 * one['median_progress_while_learning']:.1f}",
         ]
         for one in document["budgets"]
     ]
-    head = ["BUDGET", "OPTIMUM", "REACHED %", "WORST %", "DRAWN %", "MOST %", "RESTARTS"]
+    head = [
+        "BUDGET",
+        "OPTIMUM",
+        "REACHED %",
+        "WORST %",
+        "DRAWN %",
+        "MOST %",
+        "MOST EVER %",
+        "PROGRESS MEANWHILE %",
+    ]
     print_table(head, rows, right_from=0)
     worst = 100 * document["worst_of_optimum"]
     click.echo(
         f"{document['jobs']} jobs, {document['samples']} samples each; worst {worst:.2f} %"
-        " of the optimum for the watts drawn"
+        " of the known-curve optimum; drawn in % of the budget, in the end and ever while learning"
     )
 
 
 @click.command("fit")
 @click.argument("files", nargs=-1, required=True, metavar="[GPU=]FILE...")
-@click.option("--format", "kind", default="native", show_default=True, metavar="native|zeus|hkbu")
+@click.option("--format", "kind", default="native", show_default=True, metavar=POWER_FORMATS)
 @click.option(
     "--train", type=click.Path(path_type=Path), help="Zeus' training summary: learning rates."
 )
 @click.option("--learner", default="boosting", show_default=True, metavar="linear|boosting|network")
 @click.option("--models", type=click.Path(path_type=Path), help="Folder for the next version.")
+@click.option("--out", type=click.Path(path_type=Path), help="File for this model alone.")
 @click.option("--seed", default=0, show_default=True, help="Of folds and learners.")
 @output_option
 def fit(
@@ -115,6 +137,7 @@ def fit(
     train: Path | None,
     learner: str,
     models: Path | None,
+    out: Path | None,
     seed: int,
     output: str,
 ) -> None:
@@ -123,14 +146,18 @@ def fit(
     Errors are mean absolute percentages on held-out jobs, models and GPU types. The model uses the
     features that selection keeps.
     """
-    from wattherd.service.power_fit import book_of, fitted, report, save
+    from wattherd.service.power_fit import fit_all, report, save, write
     from wattherd.workload.power_rows import read_power_rows
 
     rows = read_power_rows(files, kind, train)
     document = report(rows, learner=learner, seed=seed)
-    if models is not None:
-        model = fitted(rows, document["selection"]["kept"], learner, seed)
-        document["model"] = save(model, book_of(rows), models)
+    if models is not None or out is not None:
+        kept = document["selection"]["kept"]
+        stored = fit_all(rows, kept, learner, seed, now_s=time.time())
+        if models is not None:
+            document["model"] = save(stored, models)
+        if out is not None:
+            document["model"] = write(stored, out)
     if output == "json":
         click.echo(json.dumps(document))
         return
@@ -163,7 +190,53 @@ def _show_fit(document: dict[str, Any]) -> None:
         held = _percent(None if one["covered"] is None else 100 * one["covered"])
         wide = _percent(one["half_width_pct"])
         asked = 100 * one["asked"]
-        click.echo(f"new {one['split']}: {asked:.0f} % intervals, +{wide} %, hold {held} %")
+        who = f"new {one['split']}, {one['learner']}"
+        click.echo(f"{who}: {asked:.0f} % intervals, +{wide} %, hold {held} %")
+    if "model" in document:
+        made = document["model"]
+        click.echo(f"version {made['version']} ({made['id']}): {made['path']}")
+
+
+@click.command("refit")
+@click.argument("files", nargs=-1, required=True, metavar="[GPU=]FILE...")
+@click.option("--models", required=True, type=click.Path(path_type=Path), help="Folder.")
+@click.option("--format", "kind", default="native", show_default=True, metavar=POWER_FORMATS)
+@click.option("--train", type=click.Path(path_type=Path), help="Zeus' training summary.")
+@click.option("--every", default="7d", show_default=True, help="Greatest age of a model.")
+@click.option("--growth", default=0.2, show_default=True, help="Share of new rows that suffices.")
+@click.option("--dry-run", is_flag=True, help="Only say whether it is time.")
+@output_option
+def refit(
+    *,
+    files: tuple[str, ...],
+    models: Path,
+    kind: str,
+    train: Path | None,
+    every: str,
+    growth: float,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Fit the next version if the newest no longer holds, is old, or much was measured since.
+
+    FILES are all measurements there are; run it from a timer. It does nothing without new rows.
+    """
+    from wattherd.estimate.refit import RefitTerms
+    from wattherd.service.power_refit import refit
+    from wattherd.units import seconds
+    from wattherd.workload.power_rows import read_power_rows
+
+    terms = RefitTerms(every_s=seconds(every, field="--every"), growth=growth)
+    rows = read_power_rows(files, kind, train)
+    document = refit(models, rows, terms, time.time(), dry=dry_run)
+    if output == "json":
+        click.echo(json.dumps(document))
+        return
+    wrong = _percent(document["new_mape_pct"])
+    click.echo(
+        f"version {document['version']}: {document['new_rows']} new rows, off by {wrong} %;"
+        f" reason to refit: {document['reason'] or 'none'}"
+    )
     if "model" in document:
         made = document["model"]
         click.echo(f"version {made['version']} ({made['id']}): {made['path']}")
@@ -224,4 +297,4 @@ def _given(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-COMMANDS = (learn, fit, predict)
+COMMANDS = (learn, fit, refit, predict)

@@ -36,6 +36,10 @@ class Book:
         self.memory_free: Ints = np.array([node.memory_mib for node in nodes], dtype=np.int64)
         self.whole: Ints = self.gpu_count.copy()
         """Wholly free GPUs of each node."""
+        self.whole_gpus = int(self.whole.sum())
+        """The same of all nodes together."""
+        self.used_cpu_milli = 0
+        """CPU given away, in milli-vCPU."""
         self._free = [(1 << node.gpu_count) - 1 for node in nodes]
         """The same as bits, GPU 0 lowest."""
         self._parts: list[dict[int, int]] = [{} for _ in nodes]
@@ -45,7 +49,7 @@ class Book:
     def used_gpu_milli(self) -> int:
         """GPU given away, in milli-GPU."""
         shared = sum(sum(parts.values()) for parts in self._parts)
-        free = int(self.whole.sum()) * WHOLE_GPU_MILLI + shared
+        free = self.whole_gpus * WHOLE_GPU_MILLI + shared
         return int(self.gpu_count.sum()) * WHOLE_GPU_MILLI - free
 
     def gpu_free(self, node: int) -> list[int]:
@@ -134,11 +138,13 @@ class Book:
         request, node = allocation.request, allocation.node
         if request.cpu_milli:
             self.cpu_free[node] -= request.cpu_milli
+            self.used_cpu_milli += request.cpu_milli
         if request.memory_mib:
             self.memory_free[node] -= request.memory_mib
         if request.gpu_milli == WHOLE_GPU_MILLI:
             self._free[node] &= ~_bits(allocation.gpus)
             self.whole[node] -= request.gpu_count
+            self.whole_gpus -= request.gpu_count
         elif request.gpu_count:
             self._share(allocation, -request.gpu_milli)
 
@@ -151,6 +157,7 @@ class Book:
         request, node = allocation.request, allocation.node
         if request.cpu_milli:
             self.cpu_free[node] += request.cpu_milli
+            self.used_cpu_milli -= request.cpu_milli
         if request.memory_mib:
             self.memory_free[node] += request.memory_mib
         if request.gpu_milli == WHOLE_GPU_MILLI:
@@ -160,6 +167,7 @@ class Book:
                 raise Bug(f"cannot release {allocation}: {self.describe(node)}")
             self._free[node] |= bits
             self.whole[node] += request.gpu_count
+            self.whole_gpus += request.gpu_count
         elif request.gpu_count:
             self._share(allocation, request.gpu_milli)
 
@@ -174,11 +182,13 @@ class Book:
             if milli == WHOLE_GPU_MILLI:
                 self._free[node] |= 1 << gpu
                 self.whole[node] += 1
+                self.whole_gpus += 1
                 continue
             parts[gpu] = milli
             if whole:
                 self._free[node] &= ~(1 << gpu)
                 self.whole[node] -= 1
+                self.whole_gpus -= 1
 
     def describe(self, node: int) -> str:
         """One node in words, for messages."""

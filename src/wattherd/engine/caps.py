@@ -8,18 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from wattherd.engine.cap_orders import CapOrders, as_number
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
+from wattherd.engine.ramp import Ramp
 from wattherd.engine.watts import Watts
+from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import SetCap
 
 
 class Caps:
     """The caps of running jobs under a budget; without one there is nothing to do."""
 
-    def __init__(self, watts: Watts) -> None:
+    def __init__(self, watts: Watts, rules: CapRules, ramp: Ramp) -> None:
         """Nothing is capped."""
-        self._watts = watts
+        self._watts, self._rules, self._ramp = watts, rules, ramp
+        self._orders = CapOrders()
+        self._deferred: dict[str, None] = {}
+        """Jobs whose lower caps wait until somebody needs the watts."""
+        self.next_s: float | None = None
+        """When a cap that was changed lately may be raised."""
         self._active = watts.limited
         """Whether a budget holds, or caps of an earlier one may still be in force."""
         self._to_lower: dict[str, None] = {}
@@ -35,8 +43,8 @@ class Caps:
         self._active = True
 
     def applied(self, job: JobRecord, cap_w: float | None, jobs: Mapping[str, JobRecord]) -> None:
-        """A cap was read back on a job's devices."""
-        job.cap_w = cap_w
+        """A cap was read back on a job's devices; a later order may already have raised it."""
+        job.cap_w = self._orders.read_back(job, cap_w)
         self._active = True
         self._watts.note(job)
         self._sort_in([job], jobs)
@@ -53,48 +61,89 @@ class Caps:
             known = [jobs[one] for one in self._held_back if one in jobs] + later
             self._held_back = {one.id: None for one in sorted(known, key=_number)}
 
-    def share_out(self, live: Mapping[str, JobRecord]) -> list[SetCap]:
+    def share_out(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
         """Share the watts out anew; without a budget once more, to lift the caps.
 
         Orders lower caps at once, and again in every plan until they are read back.
         """
         if not self._active:
             return []
+        self._orders.forget(live)
         self._sort_in(self._watts.share(live.values()), live)
         if not self._watts.limited:
             self._active = any(job.cap_w is not None for job in live.values())
-        return self._lower(live)
+        return self._lower(live, now_s)
 
-    def _lower(self, live: Mapping[str, JobRecord]) -> list[SetCap]:
-        """Order the lower caps that were not read back yet, in order of submission."""
+    def _lower(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
+        """Order the lower caps that were not read back yet, in order of submission.
+
+        Others count on a lower cap once it is under way: more than that is a raise, for later.
+        """
         known = [live[one] for one in self._to_lower if one in live]
         due = sorted((job for job in known if _to_lower(job)), key=_number)
         self._to_lower = {job.id: None for job in due}
-        return [_order(job, job.wanted_cap_w) for job in due if _runs(job)]
+        self._deferred = {}
+        if self._rules.steady and not self._watts.exceeded():
+            self._deferred = {job.id: None for job in due if not self._worthwhile(job, now_s)}
+        return [
+            self._lower_one(job, now_s)
+            for job in due
+            if _runs(job) and job.id not in self._deferred
+        ]
 
-    def raise_due(self, jobs: Mapping[str, JobRecord], *, replanned: bool) -> list[SetCap]:
+    def _lower_one(self, job: JobRecord, now_s: float) -> SetCap:
+        promised_w = self._orders.promised_w(job)
+        return self._orders.give(job, min(as_number(job.wanted_cap_w), promised_w), now_s)
+
+    def _worthwhile(self, job: JobRecord, now_s: float) -> bool:
+        """Whether a change of a job's cap is large enough, and not too soon after the last one."""
+        if not self._rules.steady:
+            return True
+        change_w = abs(as_number(job.wanted_cap_w) - as_number(job.cap_w))
+        if change_w < self._rules.change_w and not self._to_top(job):
+            return False
+        at_s = self._orders.changed_s(job.id) + self._rules.hold_s
+        if now_s < at_s:
+            self.next_s = at_s if self.next_s is None else min(self.next_s, at_s)
+        return now_s >= at_s
+
+    def _to_top(self, job: JobRecord) -> bool:
+        """Whether the planned cap is the highest that the job can use."""
+        curve = self._watts.curve(job.spec, job.allocations)
+        return curve is None or as_number(job.wanted_cap_w) >= int(curve.max_w)
+
+    def press(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
+        """Somebody needs watts: order what was deferred."""
+        found = [live[one] for one in self._deferred if one in live]
+        self._deferred = {}
+        due = [job for job in found if _runs(job) and _to_lower(job)]
+        return [self._lower_one(job, now_s) for job in due]
+
+    def raise_due(
+        self, jobs: Mapping[str, JobRecord], *, replanned: bool, now_s: float
+    ) -> list[SetCap]:
         """Order higher caps as far as what others gave up has been read back."""
         orders: list[SetCap] = []
+        self.next_s = None
         if not self._held_back or (not self._watts.limited and not replanned):
             return orders
         for job_id in list(self._held_back):
             job = jobs.get(job_id)
             if job is None or not _held_back(job):
                 del self._held_back[job_id]
-            elif _runs(job) and self._watts.fits(job, job.allocations):
-                # In force from the order on: the device may draw more before it is read back.
-                job.cap_w = job.wanted_cap_w
-                self._watts.note(job)
-                orders.append(_order(job, job.cap_w))
+            elif _runs(job) and self._worthwhile(job, now_s):
+                if not self._watts.fits(job, job.allocations):
+                    orders += self.press(jobs, now_s)
+                elif self._watts.climbs(job, job.allocations, self._ramp):
+                    # In force from the order on: the device may draw more before it is read back.
+                    job.cap_w = job.wanted_cap_w
+                    self._watts.note(job)
+                    orders.append(self._orders.give(job, job.cap_w, now_s))
         return orders
 
 
 def _number(job: JobRecord) -> int:
     return job.number
-
-
-def _order(job: JobRecord, cap_w: float | None) -> SetCap:
-    return SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w)
 
 
 def _runs(job: JobRecord) -> bool:

@@ -18,17 +18,22 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.book import Book
+from wattherd.engine.budgets import Budgets
 from wattherd.engine.caps import Caps
 from wattherd.engine.draft import WAKE, GuardedDraft
 from wattherd.engine.feasibility import Feasibility
+from wattherd.engine.joules import Joules
 from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.questions import Questions
+from wattherd.engine.ramp import Ramp
 from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
 from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import CurveOf, Watts, prior
+from wattherd.engine.watts import Watts, prior
+from wattherd.estimate.power_curve import CurveOf
 from wattherd.model.allocation import Allocation
+from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import (
     Command,
@@ -70,6 +75,7 @@ class CoreConfig:
     gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
     sleep: SleepPolicy | None = None
     tree: PowerTree | None = None
+    rules: CapRules = OFF
 
 
 @dataclass(slots=True)
@@ -157,7 +163,17 @@ class Conduct:
         self._feasibility = Feasibility(config.cluster)
         self._touched: dict[str, None] = {}
         """Jobs that changed since the last plan was carried out."""
-        self._caps = Caps(self.watts)
+        rules = config.rules
+        self._ramp = Ramp(rules.ramp_up_w_s, rules.ramp_window_s, self.watts.drawn_mw)
+        self._caps = Caps(self.watts, rules, self._ramp)
+        self._careful = rules.looks_ahead or rules.steady or self._ramp.limits
+        root = () if config.tree is None else (config.tree.root.name,)
+        self.budgets = Budgets(rules, ("", *root))
+        for domain in config.tree.domains if config.tree else ():
+            self.budgets.stated_w[domain.name] = domain.budget_w
+        self._joules = Joules(self.watts)
+        self._asked_s: dict[str, float] = {}
+        """For when wake-ups have been asked for, by key."""
         self.questions = Questions()
         self.rest = Rest(config.cluster, config.sleep)
         self._memory: dict[str, Any] = {}
@@ -341,7 +357,7 @@ class Conduct:
         changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
         for job in sorted(changed, key=_number):
             self._carry_out(job, draft, batch)
-        batch.commands.extend(self._caps.share_out(self.jobs))
+        batch.commands.extend(self._caps.share_out(self.jobs, self.now_s))
 
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""
@@ -357,12 +373,16 @@ class Conduct:
 
     def _hand_over(self, batch: Batch) -> None:
         """Start every planned job whose devices are really free now."""
-        batch.commands.extend(self._caps.raise_due(self.jobs, replanned=batch.replan))
+        now_s = self.now_s
+        raised = self._caps.raise_due(self.jobs, replanned=batch.replan, now_s=now_s)
+        batch.commands.extend(raised)
         for job_id in list(self._starting) if self._starting else ():
             job = self.jobs[job_id]
             if job.state is State.QUEUED and self._take(job):
                 del self._starting[job_id]
                 self._start(job, batch)
+        if self._starting and self.config.rules.steady:
+            batch.commands.extend(self._caps.press(self.jobs, now_s))
         if self.config.sleep is not None:
             starting = [self.jobs[job_id] for job_id in self._starting]
             books = (self.planned, self.held)
@@ -370,6 +390,7 @@ class Conduct:
 
     def _take(self, job: JobRecord) -> bool:
         possible = self.rest.ready(job) and self.watts.fits(job, job.wanted)
+        possible = possible and self.watts.climbs(job, job.wanted, self._ramp)
         return possible and self.held.place_all(job.wanted)
 
     def _start(self, job: JobRecord, batch: Batch) -> None:

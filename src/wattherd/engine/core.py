@@ -8,16 +8,18 @@ same commands; the core reads no clock and draws no chance.
 
 from __future__ import annotations
 
+import math
+
+from wattherd.engine.budgets import Fall
 from wattherd.engine.conduct import ROUND, Batch, Conduct, CoreConfig
 from wattherd.engine.draft import WAKE
+from wattherd.engine.joules import SAME_S, Account, moved
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
 from wattherd.errors import Bug
-from wattherd.model.command import (
-    Command,
-    RejectJob,
-)
+from wattherd.model.command import Command, RejectJob, WakeAt
 from wattherd.model.event import (
+    BudgetAnnounced,
     BudgetChanged,
     CapApplied,
     Computed,
@@ -49,6 +51,15 @@ EXIT_REQUEUE = 143
 """Exit code of a job that checkpointed on request and wants to be queued again."""
 
 
+LOOKOUTS = BUDGET, RAMP, HOLD = "budget", "ramp", "hold"
+"""Keys of wake-ups: for budgets to come, a ramp's credit, caps that were changed lately."""
+
+
+JOULES = "joules"
+ENDLESS_W = 1e12
+"""A site budget that limits nothing, for caps that only joules ask for."""
+
+
 class Core(Conduct):
     """One pool of nodes and the jobs on it."""
 
@@ -59,9 +70,13 @@ class Core(Conduct):
             Bug: an invariant of the core is broken; carries the job's story.
         """
         if event.at_s > self.now_s:
+            if self._careful:
+                self._settle(event.at_s)
             self.now_s = event.at_s
         batch, round_s = Batch(), self.config.round_s
         self._note(event, batch)
+        if self._joules.any:
+            self._watch_joules(batch)
         if round_s:
             self._ask_for_round(event, batch)
         elif batch.replan and round_s is not None:
@@ -69,6 +84,8 @@ class Core(Conduct):
         if batch.due or (batch.replan and round_s is None):
             self._plan(batch)
         self._hand_over(batch)
+        if self._careful or self.budgets.pending:
+            self._look_ahead(batch)
         return batch.commands
 
     def story(self, job_id: str) -> list[Entry]:
@@ -96,9 +113,12 @@ class Core(Conduct):
             case QueueStopped() | QueueStarted():
                 self._note_queue(event, batch)
             case BudgetChanged():
-                self._caps.set_budget(event.budget_w, self.jobs.values(), event.domain)
-                self._keep_budget(batch)
-                batch.replan = True
+                self.budgets.change(event.domain, event.budget_w, self.now_s)
+                self.watts.state(event.budget_w, event.domain)
+                self._hold_to(event.domain, batch)
+            case BudgetAnnounced():
+                self.budgets.announce(event.domain, event.begins_s, event.budget_w)
+                self._hold_to(event.domain, batch)
             case Computed():
                 batch.due = self.questions.note(event)
             case _:
@@ -119,6 +139,8 @@ class Core(Conduct):
         job.story.append(Entry(self.now_s, "submitted", event.cause))
         self._submitted += 1
         self.jobs[spec.id] = job
+        if spec.energy_budget_j is not None:
+            self._open_account(job, batch)
         self._changed(job)
         job.waits_for = {one for one in spec.after if self.finished.get(one) is not State.SUCCEEDED}
         for parent in sorted(job.waits_for):
@@ -130,10 +152,10 @@ class Core(Conduct):
     def _never(self, spec: JobSpec) -> Reason | None:
         """Why the job can never run, or None."""
         cluster, quota = self.config.cluster, self.config.quota
-        refusal = None
+        refusal = self._joules.refuses(spec, self.now_s)
         if quota is not None:
             total = sum(node.gpu_count for node in cluster.nodes)
-            refusal = quota.never(spec, spec.least_gpus, total, self.now_s)
+            refusal = refusal or quota.never(spec, spec.least_gpus, total, self.now_s)
         return refusal or self._feasibility.never_fits(spec, self.now_s) or self._circle(spec)
 
     def _circle(self, spec: JobSpec) -> Reason | None:
@@ -284,15 +306,24 @@ class Core(Conduct):
         batch.replan = True
 
     def _woke(self, event: Woke, batch: Batch) -> None:
-        kind, _, job_id = event.key.partition(":")
-        job = self.jobs.get(job_id.rpartition("#")[0])
         if event.key == ROUND:
             self._round_set = False
             self._plan(batch)
         elif event.key == WAKE:
             batch.due = batch.woke = True
             self._instant_s = -1.0
-        elif job is not None and event.key == self._key(kind, job):
+        elif event.key in LOOKOUTS:
+            self._asked_s.pop(event.key, None)
+            if event.key == BUDGET:
+                for domain in self.budgets.coming:
+                    self._hold_to(domain, batch)
+        else:
+            self._woke_for_job(event.key, batch)
+
+    def _woke_for_job(self, key: str, batch: Batch) -> None:
+        kind, _, job_id = key.partition(":")
+        job = self.jobs.get(job_id.rpartition("#")[0])
+        if job is not None and key == self._key(kind, job):
             if kind == "backoff" and job.state is State.BACKING_OFF:
                 self._move(job, Trigger.BACKOFF_OVER)
                 batch.replan = True
@@ -300,3 +331,74 @@ class Core(Conduct):
                 self._forget_plan(job)
                 self._stop(job, StopReason.TIME_LIMIT, Trigger.TIME_OUT, batch)
                 batch.replan = True
+
+    # Joules -------------------------------------------------------------------------------------
+
+    def _settle(self, at_s: float) -> None:
+        """Time is about to pass at the present draw."""
+        if self._ramp.limits:
+            self._ramp.settle(at_s, self.watts.drawn_mw)
+        if self._joules.any:
+            self._joules.settle(at_s - self.now_s, self.jobs)
+
+    def _open_account(self, job: JobRecord, batch: Batch) -> None:
+        """Energy budgets are kept by caps, so that there must be some, whatever the site's."""
+        self._careful = True
+        self._joules.open(job)
+        if not self.watts.limited:
+            self._hold_to("", batch)
+
+    def _watch_joules(self, batch: Batch) -> None:
+        """End what cannot be done within its joules; ask to be woken before they are spent."""
+        for job, account in self._joules.jobs(self.jobs):
+            if job.state in (State.STARTING, State.RUNNING):
+                self._watch_run(job, account, batch)
+            elif job.state is State.QUEUED and not job.wanted:
+                reason = self._joules.short(job, account, self.now_s)
+                if reason is not None:
+                    job.reason = reason
+                    self._end(job, Trigger.FAIL, reason.text(), batch)
+                    batch.replan = True
+
+    def _watch_run(self, job: JobRecord, account: Account, batch: Batch) -> None:
+        end_s = self._joules.end_s(job, account, self.now_s)
+        if end_s is None:
+            return
+        if end_s <= self.now_s + SAME_S:
+            self._forget_plan(job)
+            self._stop(job, StopReason.ENERGY_BUDGET, Trigger.FAIL, batch)
+            batch.replan = True
+        elif moved(account, end_s):
+            batch.commands.append(WakeAt(at_s=end_s, key=self._key(JOULES, job)))
+
+    # Budgets to come ----------------------------------------------------------------------------
+
+    def _hold_to(self, domain: str, batch: Batch) -> None:
+        """Hold a domain to its budget, or already to the one that comes."""
+        held_w = self.budgets.held_w(domain, self.now_s, self._notice_s)
+        if held_w is None and self._joules.any and not domain:
+            held_w = ENDLESS_W
+        self._caps.set_budget(held_w, self.jobs.values(), domain)
+        self.watts.expect(domain, self.budgets.soon(domain, self.now_s))
+        self._keep_budget(batch)
+        batch.replan = True
+
+    def _notice_s(self, fall: Fall) -> float:
+        """The longest grace of planned jobs, where a fall may leave some without their floors."""
+        planned = [job for job in self.jobs.values() if job.wanted]
+        grace_s = max((job.spec.grace_s for job in planned), default=0.0)
+        return grace_s if grace_s and self.watts.too_many(fall) else 0.0
+
+    def _look_ahead(self, batch: Batch) -> None:
+        """Ask to be woken for falls to come, for a ramp's credit, for caps that were held."""
+        drawn_w = self.watts.drawn_mw / 1000
+        for key, at_s in (
+            (BUDGET, self.budgets.next_s(self.now_s, drawn_w, self._notice_s)),
+            (RAMP, self._ramp.next_s),
+            (HOLD, self._caps.next_s),
+        ):
+            asked_s = self._asked_s.get(key, math.inf)
+            # One that is due this instant is still to come: it must not be put off.
+            if at_s is not None and asked_s > self.now_s < at_s != asked_s:
+                self._asked_s[key] = at_s
+                batch.commands.append(WakeAt(at_s=at_s, key=key))

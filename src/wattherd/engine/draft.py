@@ -78,6 +78,8 @@ class GuardedDraft:
         """Tasks of a role that each usable node could still take."""
         needs = job.spec.roles[role]
         room = self._usable(self._planned.room(needs, job.spec.gpu_models))
+        if job.spec.energy_budget_j is not None:
+            room[self._watts.prices.too_dear(job.spec)] = 0
         if not needs.gpu_count or needs.gpu_milli != WHOLE_GPU_MILLI:
             return room
         least = job.spec.counts(role).start * needs.gpu_count
@@ -133,7 +135,7 @@ class GuardedDraft:
             return self._watts.refused(record, allocations, self._now_s)
         need_mw = self._watts.needs_mw(record, allocations)
         if need_mw <= self._room_mw:
-            return None
+            return self._watts.doomed(record, need_mw, self._room_mw, self._now_s)
         return self._watts.refusal(need_mw, self._room_mw, self._now_s)
 
     def over_budget(self) -> bool:
@@ -155,6 +157,8 @@ class GuardedDraft:
             booked.append(allocation)
         refusal = refusal or self._allowed(record, tuple(booked))
         refusal = refusal or self._powered(record, tuple(booked))
+        if refusal is None and spec.energy_budget_j is not None:
+            refusal = self._watts.prices.refuse(record, booked, self._now_s)
         if refusal:
             for allocation in booked:
                 self._planned.release(allocation)

@@ -44,11 +44,13 @@ def _check_book(book: Book, allocations: list[Allocation], name: str) -> None:
         for gpu in allocation.gpus:
             gpus[allocation.node][gpu] -= allocation.request.gpu_milli
     have_gpus = [book.gpu_free(node) for node in range(len(nodes))]
+    sums = (int(book.whole.sum()), sum(node.cpu_milli for node in nodes) - int(cpu.sum()))
     for what, adds_up, negative in (
         ("CPU", (cpu == book.cpu_free).all(), (cpu < 0).any()),
         ("memory", (memory == book.memory_free).all(), (memory < 0).any()),
         ("GPU", gpus == have_gpus, any(min(free, default=0) < 0 for free in gpus)),
         ("whole GPU", book.whole.tolist() == [free.count(1000) for free in gpus], False),
+        ("sum", sums == (book.whole_gpus, book.used_cpu_milli), False),
     ):
         if not adds_up:
             raise Bug(f"{name} {what} does not add up")

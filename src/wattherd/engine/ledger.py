@@ -72,7 +72,10 @@ class JobRecord:
     @property
     def gpus(self) -> int:
         """GPUs it holds now."""
-        return sum(len(allocation.gpus) for allocation in self.allocations)
+        gpus = 0
+        for allocation in self.allocations:
+            gpus += len(allocation.gpus)
+        return gpus
 
     def service_gpu_s(self, now_s: float) -> float:
         """GPU time received up to now (2D attained service, Tiresias, NSDI'19)."""

@@ -9,7 +9,8 @@ order caps so that those worst cases fit. The rules:
   limited per second.
 * Every order is a lease: devices that hear nothing fall to their floor by themselves.
 * What feeds draw beyond the sum of what was counted, for whatever reason, is taken off the budget.
-* Where no cap can help, outlets of devices that do not follow are switched off (the backstop).
+* Where no cap can help, jobs on devices that do not follow are stopped, and where that does not
+  help either, their outlets switched off (the backstop).
 
 Bands and the fifth of missing readings are Dynamo's (ISCA'16), restoring what was found is GEOPM's
 access service. The loop is pure: no clock, no device, no chance.
@@ -59,6 +60,8 @@ class SafetyLoop:
         self.config = config or SafetyConfig()
         self.caps = CapBook(fleet, self.config)
         self.safe_mode = False
+        self.seen: Seen | None = None
+        """What the last cycle believed of its readings."""
         self.found_w: Floats = np.full(fleet.size, np.nan) if found_w is None else found_w.copy()
         self._meters = Meters(fleet, self.config)
         self._allowance = Allowance(fleet, self.config)
@@ -78,7 +81,7 @@ class SafetyLoop:
         target_w = self._target(budget_w - self._reserve(due), wanted_w, aim_w)
         lowered_w = self._lowered(target_w, budget_w)
         cap_w = self._raised(lowered_w, target_w, budget_w, seen)
-        off = self._backstop.to_stop(self.caps, budget_w, limit_w, seen, readings.now_s)
+        off = self._stopped(budget_w, limit_w, seen, readings.now_s)
         on = self._backstop.to_wake(self.caps, budget_w, due)
         self._at_s = readings.now_s
         return Orders(
@@ -86,7 +89,16 @@ class SafetyLoop:
             lease_s=self.config.lease_s,
             switch_off=off,
             switch_on=on,
+            stop_job=self._backstop.jobs.stopped.copy(),
         )
+
+    def _stopped(self, budget_w: Floats, limit_w: Floats, seen: Seen, now_s: float) -> Bools:
+        """The backstop's turn: outlets (N,) to switch off; jobs to stop are kept there."""
+        jobs, hot = self._backstop.jobs, self._allowance.heat > self.config.hot
+        off = self._backstop.to_stop(self.caps, budget_w, limit_w, seen, hot=hot, now_s=now_s)
+        jobs.resume(self.caps, budget_w, now_s)
+        self.caps.jobless = jobs.stopped & ~jobs.ending(now_s)
+        return off
 
     def leave(self, readings: Readings) -> Orders:
         """Put the caps back that were found, for good, and switch everything on again."""
@@ -100,7 +112,7 @@ class SafetyLoop:
         )
 
     def _look(self, readings: Readings) -> Seen:
-        seen = self._meters.judge(readings)
+        self.seen = seen = self._meters.judge(readings)
         # The nearest meter only: one farther up would tell too late, and not of whom.
         metered = np.append(np.isfinite(seen.feed_w), np.False_)[self.fleet.feed]
         watched = np.isfinite(seen.draw_w) | metered

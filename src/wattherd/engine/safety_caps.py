@@ -24,6 +24,8 @@ SAME_W = 0.5
 """Read-backs this close are the ordered cap (drivers round to whole watts)."""
 REMEMBERED = 8
 """Orders of a device that may still be under way together."""
+AT_REST = 1.1
+"""A device without a job counts at this multiple of its draw."""
 OVER_CAP = 1.05
 """Draw above this multiple of a cap for a while shows that the cap is not in force."""
 
@@ -44,6 +46,9 @@ class CapBook:
         self.defiant: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self.off: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self.waking: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self.jobless: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        """Devices whose jobs have been stopped; the backstop says which."""
+        self._draw_w: Floats = np.full(fleet.size, np.nan)
         self._unanswered = no_streak(fleet.size)
         self._pending = no_streak(fleet.size)
         self._above = no_streak(fleet.size)
@@ -73,6 +78,7 @@ class CapBook:
 
     def compare(self, draw_w: Floats, now_s: float) -> None:
         """Find devices that draw more than the cap they claim to hold, and those that mend."""
+        self._draw_w = draw_w
         claimed_w = np.fmin(self.held_w, self._read_w)
         with np.errstate(invalid="ignore"):
             above = draw_w > claimed_w * OVER_CAP
@@ -83,7 +89,13 @@ class CapBook:
 
     @property
     def counted_w(self) -> Floats:
-        """What each device may draw at worst."""
+        """What each device may draw at worst; without a job no more than it was seen to."""
+        seen_w = np.where(self.jobless, AT_REST * self._draw_w, np.nan)
+        return np.asarray(np.fmin(self.running_w, seen_w))
+
+    @property
+    def running_w(self) -> Floats:
+        """The same if no job had been stopped."""
         unknown = self.silent | self.defiant | self.waking
         counted = np.where(unknown, np.maximum(self._fleet.max_w, self.held_w), self.held_w)
         return np.asarray(np.where(self.off, 0.0, counted))

@@ -37,6 +37,7 @@ class Meters:
         meters = fleet.size + fleet.feeds
         self._last = np.full((3, meters), np.nan)
         self._same = np.zeros(meters, dtype=np.int64)
+        self._looked_s = -np.inf
         most_w = fleet.levels(fleet.max_w)[:-1]
         self._most_w = config.plausible * np.concatenate((fleet.max_w, most_w))
 
@@ -51,10 +52,14 @@ class Meters:
             value = np.where(value <= self._most_w, value, np.nan)
         # Real meters flicker; the same digits over and over come from a buffer, spikes or not.
         again = (value == self._last).any(axis=0)
-        self._same = np.where(again, self._same + 1, np.maximum(self._same - 1, 0))
-        self._same = np.minimum(self._same, 2 * self._config.frozen_after)
+        if readings.now_s - self._looked_s >= self._config.refresh_s:
+            self._looked_s = readings.now_s
+            self._same = np.where(again, self._same + 1, np.maximum(self._same - 1, 0))
+            self._same = np.minimum(self._same, 2 * self._config.frozen_after)
+            self._last = np.vstack((self._last[1:], value))
+        else:
+            self._last[-1] = value
         trusted = fresh & (self._same < self._config.frozen_after)
-        self._last = np.vstack((self._last[1:], value))
         size = self._fleet.size
         seen_w = np.where(trusted, self._median(), np.nan)
         draw_w, feed_w = seen_w[:size], seen_w[size:]

@@ -144,15 +144,17 @@ class Readings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """Caps (N,) to be in force, each for `lease_s` unless renewed; the backstop's outlets.
+    """Caps (N,) to be in force, each for `lease_s` unless renewed; the backstop's outlets and jobs.
 
-    Every cycle orders every device: an unchanged cap renews its lease, and undoes a reboot.
+    Every cycle orders every device: an unchanged cap renews its lease, and undoes a reboot. The
+    jobs of `stop_job` (N,) stay stopped as long as it is said; None stops nobody's.
     """
 
     cap_w: Floats
     lease_s: float
     switch_off: Bools
     switch_on: Bools
+    stop_job: Bools | None = None
 
 
 class Controller(Protocol):
@@ -181,6 +183,9 @@ class SafetyConfig:
     silent_s: float = 3.0
     max_age_s: float = 5.0
     frozen_after: int = 5
+    refresh_s: float = 0.0
+    """How seldom meters renew what they say (controller boards: seconds); looks in between count
+    neither for nor against them."""
     plausible: float = 1.3
     """Readings above this multiple of the highest draw are noise; bursts reach 1.2 of it (B300)."""
     margin: float = 0.003
@@ -204,9 +209,15 @@ class SafetyConfig:
     start_heat: float = 0.6
     """Assumed thermal state of breakers whose past is not known."""
     backstop_s: float = 5.0
+    stops_jobs: bool = False
+    """Whether whoever carries orders out stops jobs; if not, outlets are all there is."""
+    stop_s: float = 10.0
+    """How long a job may take to stop before its devices' outlets are switched off instead."""
     outlet_s: float = 10.0
     """How long an outlet may take before it is ordered off again."""
     retry_s: float = 60.0
+    wake_found: bool = True
+    """Whether devices that were found off are switched on, too: not where somebody meant it."""
 
 
 @dataclass(slots=True)

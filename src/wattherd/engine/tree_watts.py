@@ -14,22 +14,20 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.asking import whole_watts
+from wattherd.engine.budgets import Fall
 from wattherd.engine.feeds import NW, PPM, Feeds
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.loads import Loads, Spread
+from wattherd.engine.rooms import DevicesAt, Rooms
 from wattherd.engine.sharing import SharedDevices, shared_devices
-from wattherd.engine.watts import CurveOf, Watts
-from wattherd.estimate.power_curve import prior_curve
+from wattherd.engine.watts import Watts, new_to_plan, too_late
+from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.power_tree import PowerTree
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.policy.power.allocation import Limits
 from wattherd.policy.power.contract import Ask, PowerPolicy
 from wattherd.policy.power.in_tree import SharesInTree, within
-
-DevicesAt = Mapping[int, int]
-"""Devices that one cap holds for, by node."""
 
 
 class TreeWatts(Watts):
@@ -48,10 +46,9 @@ class TreeWatts(Watts):
         self.feeds = Feeds(tree, cluster)
         self._own_w = [domain.budget_w for domain in tree.domains]
         self._site_w: float | None = None
+        self._said_w = {domain.name: domain.budget_w for domain in tree.domains}
         self.limits_nw: list[int | None] = []
         """What the guard holds each domain to."""
-        self.stated_nw: list[int | None] = []
-        """The budget of each domain."""
         self._idle = Loads(self.feeds)
         self._node_names = [node.name for node in cluster.nodes]
         for at, node in enumerate(cluster.nodes):
@@ -61,6 +58,7 @@ class TreeWatts(Watts):
         """From idle to the least that a GPU of each node runs with, of a job like any."""
         self._plan_loads, self._held_loads = Loads(self.feeds), Loads(self.feeds)
         self._set_limits()
+        self.state(tree.root.budget_w, tree.root.name)
 
     def _least_step_mw(self, node: int) -> int:
         model = self._models[node]
@@ -91,8 +89,21 @@ class TreeWatts(Watts):
         known = [one for one in (self._site_w, limits_w[self.feeds.root]) if one is not None]
         self.budget_w = limits_w[self.feeds.root] = min(known, default=None)
         self.limits_nw = [None if one is None else round(one * 1000) * PPM for one in limits_w]
-        self.stated_nw = list(self.limits_nw)
         self._due = True
+
+    def state(self, budget_w: float | None, domain: str = "") -> None:
+        """What a domain is said to be allowed."""
+        self._said_w[domain] = budget_w
+        root = self.feeds.names[self.feeds.root]
+        known = [one for one in map(self._said_w.get, ("", root)) if one is not None]
+        self.stated_w = min(known, default=None)
+
+    @property
+    def stated_nw(self) -> list[int | None]:
+        """The budget of each domain."""
+        stated_w = [self._said_w[name] for name in self.feeds.names]
+        stated_w[self.feeds.root] = self.stated_w
+        return [None if one is None else round(one * 1000) * PPM for one in stated_w]
 
     # The plan -----------------------------------------------------------------------------------
 
@@ -172,11 +183,31 @@ class TreeWatts(Watts):
         loads, sharing = self._plan_loads, self._plan_sharing
         carried = self._with(loads, sharing, job, allocations, least_mw)
         over = [one for one in carried if self._over(one, carried[one])]
-        if not over:
+        if over:
+            domain = self._deepest(over)
+            asked = self._asked(job, allocations, least_mw, domain)
+            return self._too_much(domain, asked, carried[domain] - asked, now_s)
+        return self._doomed_at(carried, job, now_s) if self._soon else None
+
+    def _deepest(self, domains: Iterable[int]) -> int:
+        tree, names = self.feeds.tree, self.feeds.names
+        return max(domains, key=lambda one: (tree.depth(names[one]), -one))
+
+    def _doomed_at(self, carried: Spread, job: JobRecord, now_s: float) -> Reason | None:
+        """The domain whose budget will soon fall below what it would carry."""
+        falls = {self.feeds.number.get(name, self.feeds.root): one for name, one in self._later()}
+        over = [one for one in carried if one in falls and carried[one] > _fall_nw(falls[one])]
+        if not over or not new_to_plan(job):
             return None
-        domain = max(over, key=lambda one: (self.feeds.tree.depth(self.feeds.names[one]), -one))
-        asked = self._asked(job, allocations, least_mw, domain)
-        return self._too_much(domain, asked, carried[domain] - asked, now_s)
+        domain = self._deepest(over)
+        room_nw = _fall_nw(falls[domain]) - self._idle.nw[domain]
+        need_nw = carried[domain] - self._idle.nw[domain]
+        name = self.feeds.names[domain]
+        return too_late(need_nw / PPM, room_nw / PPM, falls[domain], now_s, name)
+
+    def _later(self) -> list[tuple[str, Fall]]:
+        """Falls to come; of two for the site the lower one last."""
+        return sorted(self._soon.items(), key=lambda one: -one[1].budget_w)
 
     def _asked(
         self, job: JobRecord, allocations: tuple[Allocation, ...], mw: int, domain: int
@@ -202,6 +233,11 @@ class TreeWatts(Watts):
             unit=f"W at {name}",
             unblocks=f"the budget of {name} is {limit_nw / NW:g} W",
         )
+
+    def too_many(self, fall: Fall) -> bool:
+        """Whether a fall would leave less than the least needs of a domain's planned jobs."""
+        domain = self.feeds.number.get(fall.domain, self.feeds.root)
+        return self._idle.nw[domain] + self._plan_loads.nw[domain] > _fall_nw(fall)
 
     def overloaded(self, job: JobRecord | None = None) -> bool:
         """Whether the plan's least needs are too much for a domain (one that feeds `job`)."""
@@ -235,6 +271,24 @@ class TreeWatts(Watts):
         carried = self._with(self._held_loads, self._sharing, job, allocations, mw)
         return not any(self._over(domain, nw) for domain, nw in carried.items())
 
+    def _site_mw(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], curve: PowerCurve
+    ) -> int:
+        cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
+        mw = round(cap_w * 1000)
+        carried = self._with(self._held_loads, self._sharing, job, allocations, mw)
+        return carried[self.feeds.root] // PPM if carried else self.drawn_mw
+
+    @property
+    def drawn_mw(self) -> int:
+        """What the site may take now, losses included."""
+        root = self.feeds.root
+        return (self._idle.nw[root] + self._held_loads.nw[root]) // PPM
+
+    def exceeded(self) -> bool:
+        """Whether any domain may carry more now than its budget."""
+        return any(self._over(domain, nw) for domain, nw in enumerate(self.carried_nw()))
+
     def carried_nw(self, off: Iterable[int] = ()) -> list[int]:
         """What every domain carries now at most; nodes that are `off` draw nothing."""
         carried = [a + b for a, b in zip(self._idle.nw, self._held_loads.nw, strict=True)]
@@ -260,8 +314,8 @@ class TreeWatts(Watts):
         if not asks:
             return []
         devices = [self._devices_at(job) for job in jobs]
-        rooms_nw = self._rooms_nw(devices)
-        limits = self._limits(asks, devices, rooms_nw)
+        rooms = Rooms(self.feeds, self._rooms_nw(devices))
+        limits = rooms.limits(asks, devices)
         policy = self.policy
         if isinstance(policy, SharesInTree):
             caps = policy.share_in(asks, limits)
@@ -271,8 +325,7 @@ class TreeWatts(Watts):
             whole_watts(cap_w, ask.curve.floor_w)
             for cap_w, ask in zip(within(asks, caps, limits), asks, strict=True)
         ]
-        self._trim(asks, devices, rooms_nw, whole)
-        return whole
+        return rooms.trimmed(asks, devices, whole)
 
     def _devices_at(self, job: JobRecord) -> DevicesAt:
         """The devices that a job's cap stands for: its own, and shared ones where it is dearest."""
@@ -296,58 +349,6 @@ class TreeWatts(Watts):
             if limit_nw is not None
         }
 
-    def _limits(
-        self, asks: Sequence[Ask], devices: Sequence[DevicesAt], rooms_nw: Mapping[int, int]
-    ) -> Limits:
-        """The same as arrays: domains above each job, and what a watt of the job is there."""
-        number = {domain: at for at, domain in enumerate(rooms_nw)}
-        rows = [self._row(ask, at, number) for ask, at in zip(asks, devices, strict=True)]
-        depth = max(1, *(len(row) for row in rows))
-        path = np.full((len(rows), depth), -1, dtype=np.int64)
-        scale = np.ones((len(rows), depth))
-        for job, row in enumerate(rows):
-            for level, (domain, watts) in enumerate(row):
-                path[job, level], scale[job, level] = domain, watts
-        room_w = np.array([nw / NW for nw in rooms_nw.values()])
-        return Limits(room_w, path, scale, tuple(self.feeds.names[one] for one in rooms_nw))
 
-    def _row(
-        self, ask: Ask, devices: DevicesAt, number: Mapping[int, int]
-    ) -> list[tuple[int, float]]:
-        weight: Spread = {}
-        for node, count in devices.items():
-            for domain, ppm in self.feeds.paths[node]:
-                if domain in number:
-                    weight[domain] = weight.get(domain, 0) + count * ppm
-        return [(number[one], nw / (PPM * ask.devices)) for one, nw in weight.items()]
-
-    def _trim(
-        self,
-        asks: Sequence[Ask],
-        devices: Sequence[DevicesAt],
-        rooms_nw: Mapping[int, int],
-        caps_w: list[float],
-    ) -> None:
-        """Take single watts away where roundings add up to more than a domain has."""
-        used = [0] * len(self.feeds.names)
-        for at, cap_w in zip(devices, caps_w, strict=True):
-            self._carry(used, at, round(cap_w * 1000))
-        for domain, room_nw in rooms_nw.items():
-            below = [i for i, at in enumerate(devices) if self._feeds_any(domain, at)]
-            while used[domain] > room_nw:
-                lowered = False
-                for i in reversed(below):
-                    lower_w = max(caps_w[i] - 1.0, asks[i].curve.floor_w)
-                    if used[domain] > room_nw and lower_w < caps_w[i]:
-                        self._carry(used, devices[i], round((lower_w - caps_w[i]) * 1000))
-                        caps_w[i], lowered = lower_w, True
-                if not lowered:
-                    break
-
-    def _carry(self, used: list[int], devices: DevicesAt, mw: int) -> None:
-        for node, count in devices.items():
-            for domain, ppm in self.feeds.paths[node]:
-                used[domain] += count * mw * ppm
-
-    def _feeds_any(self, domain: int, devices: DevicesAt) -> bool:
-        return any(one == domain for node in devices for one, _ in self.feeds.paths[node])
+def _fall_nw(fall: Fall) -> int:
+    return round(fall.budget_w * 1000) * PPM

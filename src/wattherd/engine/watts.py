@@ -8,7 +8,7 @@ not depend on order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,27 +17,27 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.asking import Asking, whole_watts
+from wattherd.engine.budgets import Fall
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.prices import Prices
+from wattherd.engine.ramp import Ramp
 from wattherd.engine.sharing import SharedDevices, shared_devices
-from wattherd.estimate.power_curve import PowerCurve, prior_curve
+from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.power.contract import Ask, PowerPolicy, SharesByClass
 
-CurveOf = Callable[[JobSpec, str], PowerCurve]
-"""The power curve of a job on a GPU model."""
-
 
 def prior(spec: JobSpec, gpu_model: str) -> PowerCurve:
     """What is assumed of a job that was never measured."""
     del spec
-    return _prior_of(gpu_model)
+    return prior_of(gpu_model)
 
 
 @cache
-def _prior_of(gpu_model: str) -> PowerCurve:
+def prior_of(gpu_model: str) -> PowerCurve:
     """The curve assumed for any job on a GPU model."""
     return prior_curve(GPUS[gpu_model])
 
@@ -60,6 +60,11 @@ class Watts:
         self.policy = policy
         self.gpus = gpus
         self.budget_w: float | None = None
+        """What the guard holds the site to."""
+        self.stated_w: float | None = None
+        """The site's budget."""
+        self._soon: dict[str, Fall] = {}
+        """Budgets that are to come, within which new jobs must fit."""
         self._curve_of = curve_of
         self._models = [node.gpu_model for node in cluster.nodes]
         self._idle_mw = [
@@ -79,6 +84,7 @@ class Watts:
         self._asking = Asking()
         self._sharing = SharedDevices(self._idle_mw)
         self._plan_sharing = SharedDevices(self._idle_mw)
+        self.prices = Prices(self._models, curve_of)
         self._due = False
         """Whether the plan or the budget changed since the watts were shared out."""
 
@@ -99,6 +105,30 @@ class Watts:
         self._plan_sharing = SharedDevices(self._idle_mw)
         for job in jobs:
             self.plan(job)
+
+    def state(self, budget_w: float | None, domain: str = "") -> None:
+        """What a domain is said to be allowed; the guard may already hold it to less."""
+        if not domain:
+            self.stated_w = budget_w
+
+    def expect(self, domain: str, fall: Fall | None) -> None:
+        """A budget that new jobs must fit into because it comes soon."""
+        self._soon.pop(domain, None)
+        if fall is not None:
+            self._soon[domain] = fall
+
+    def too_many(self, fall: Fall) -> bool:
+        """Whether a fall would leave less than the least needs of all planned jobs."""
+        needs_mw = self._base_mw + self._needs_mw + self._plan_sharing.above_idle_mw
+        return not fall.domain and needs_mw > _mw(fall.budget_w)
+
+    def doomed(self, job: JobRecord, need_mw: int, room_mw: int, now_s: float) -> Reason | None:
+        """Why a job must not be started now that a fall would soon leave without its floor."""
+        fall = self._soon.get("")
+        if fall is None or not new_to_plan(job) or self.budget_w is None:
+            return None
+        room_mw -= max(_mw(self.budget_w) - _mw(fall.budget_w), 0)
+        return too_late(need_mw, room_mw, fall, now_s) if need_mw > room_mw else None
 
     def plan(self, job: JobRecord) -> None:
         """Book anew what the plan gives a job; nothing needs to be booked without a budget."""
@@ -132,8 +162,18 @@ class Watts:
         """The job's curve where it is placed, None if it holds no GPU."""
         for allocation in allocations:
             if allocation.gpus:
-                return self._curve_of(spec, self._models[allocation.node])
+                curve = self._curve_of(spec, self._models[allocation.node])
+                return self.prices.within(spec.id, curve)
         return None
+
+    def speed(self, job: JobRecord) -> float:
+        """Speed of a running job at its cap, relative to full draw; its slowest device counts."""
+        curves = [
+            self._curve_of(job.spec, self._models[one.node]) for one in job.allocations if one.gpus
+        ]
+        if job.cap_w is None or not curves:
+            return 1.0
+        return min(one.rate(job.cap_w) / one.rates[-1] for one in curves)
 
     def _above_idle_mw(self, allocations: Iterable[Allocation], per_device_w: float) -> int:
         """Draw above idle if every unshared device of `allocations` draws `per_device_w`."""
@@ -199,10 +239,13 @@ class Watts:
 
     def note(self, job: JobRecord) -> None:
         """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
-        run_mw, idle_mw = self._held.pop(job.id, (0, 0))
-        self._run_mw -= run_mw
-        self._covered_mw -= idle_mw
+        before = self._held.pop(job.id, None)
+        if before is not None:
+            self._run_mw -= before[0]
+            self._covered_mw -= before[1]
         self._sharing.drop(job.id)
+        if not job.allocations:
+            return
         curve = self.curve(job.spec, job.allocations)
         if curve is None:
             return
@@ -247,6 +290,12 @@ class Watts:
         curve = None if self.budget_w is None else self.curve(job.spec, allocations)
         if self.budget_w is None or curve is None:
             return True
+        return self._site_mw(job, allocations, curve) <= _mw(self.budget_w)
+
+    def _site_mw(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], curve: PowerCurve
+    ) -> int:
+        """What everything may draw if `job` has its planned cap there."""
         cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
         run_mw, idle_mw = self._held.get(job.id, (0, 0))
         others_mw = self._base_mw - self._covered_mw + idle_mw + self._run_mw - run_mw
@@ -254,7 +303,21 @@ class Watts:
         shared_mw = sharing.above_idle_mw - sharing.held_rise_mw(job.id)
         shared_mw += sharing.rise_mw(job.id, devices, _mw(cap_w))
         alone_mw = self._above_idle_mw(allocations, cap_w)
-        return others_mw + shared_mw + alone_mw <= _mw(self.budget_w)
+        return others_mw + shared_mw + alone_mw
+
+    @property
+    def drawn_mw(self) -> int:
+        """What everything may draw now."""
+        return self._base_mw - self._covered_mw + self._run_mw + self._sharing.above_idle_mw
+
+    def exceeded(self) -> bool:
+        """Whether more may be drawn now than a budget allows."""
+        return self.budget_w is not None and self.drawn_mw > _mw(self.budget_w)
+
+    def climbs(self, job: JobRecord, allocations: tuple[Allocation, ...], ramp: Ramp) -> bool:
+        """Whether the site's ramp lets `job` have its planned cap there now."""
+        curve = self.curve(job.spec, allocations) if ramp.limits else None
+        return curve is None or ramp.lets(self._site_mw(job, allocations, curve))
 
     def share(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
         """Set every planned job's cap, none without a budget; returns jobs whose cap changed."""
@@ -312,6 +375,24 @@ class Watts:
         idle_mw = booked.idle_mw + sum(self._idle_mw[node] for node, _ in owned)
         ask = replace(booked.ask, devices=booked.ask.devices + len(owned))
         return _Planned(ask, booked.needs_mw, idle_mw)
+
+
+def new_to_plan(job: JobRecord) -> bool:
+    """Whether a job neither runs nor was planned before."""
+    return not job.allocations and not job.wanted
+
+
+def too_late(need_mw: float, room_mw: float, fall: Fall, now_s: float, at: str = "") -> Reason:
+    """Why a job must not be started before a fall; milliwatts beside the rest of the plan."""
+    name = f"the budget of {at}" if at else "the budget"
+    return Reason(
+        code=ReasonCode.WAITING_FOR_BUDGET_RISE,
+        since_s=now_s,
+        asked=need_mw / 1000,
+        available=max(room_mw, 0) / 1000,
+        unit=f"W above idle at {at}" if at else "W above idle",
+        unblocks=f"{name} falls to {fall.budget_w:g} W in {fall.begins_s - now_s:g} s",
+    )
 
 
 def _is_whole(allocation: Allocation) -> bool:

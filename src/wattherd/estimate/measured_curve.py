@@ -20,13 +20,41 @@ class Count(StrEnum):
     CAP = "cap"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a job runs beside its cap: samples per step of one pass, passes per update, and layout.
+
+    `batch_size` is over all data-parallel devices; `layout` names how the model is split
+    (for example "tp2-pp4"; empty: not at all).
+
+    Raises:
+        UserError: no sample, or no pass.
+    """
+
+    batch_size: int
+    accumulation: int = 1
+    layout: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what trains nothing."""
+        if self.batch_size < 1 or self.accumulation < 1:
+            hint = "whole numbers from 1"
+            raise UserError("no sample or no pass", field="batch_size", hint=hint)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per update of the weights, which is what convergence depends on."""
+        return self.batch_size * self.accumulation
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Under this cap the job drew `power_w` and worked at `rate`."""
+    """Under this cap (and in this setting) the job drew `power_w` and worked at `rate`."""
 
     cap_w: float
     power_w: float
     rate: float
+    setting: Setting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,12 @@ rate = ((watts - idle) / (max - idle)) ** exponent: for LLM training on A100 the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wattherd.catalog.gpus import GpuModel
 from wattherd.errors import UserError
+from wattherd.model.job import JobSpec
 
 PRIOR_EXPONENT = 0.37
 PRIOR_POINTS = 17
@@ -66,6 +67,10 @@ class PowerCurve:
             for i in range(len(self.watts) - 1)
             if (width := self.watts[i + 1] - self.watts[i]) > 0
         ]
+
+
+CurveOf = Callable[[JobSpec, str], PowerCurve]
+"""The power curve of a job on a GPU model."""
 
 
 def concave_hull(points: Sequence[tuple[float, float]]) -> PowerCurve:

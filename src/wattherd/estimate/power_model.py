@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.errors import UserError
+from wattherd.estimate.saturation import Saturation, derived
 
 Floats = NDArray[np.float64]
 
 SCHEMA = "wattherd.power-model/1"
 LOGGED = frozenset(
     {"batch_size", "learning_rate", "params", "flops", "cap_share", "gpu_flops", "core_hz",
-     "memory_hz", "measured_share", "cut_share"}
+     "memory_hz", "measured_share", "cut_share", "work_s"}
 )  # fmt: skip
 """Features that act by ratio: their logarithm is used."""
 
@@ -222,7 +223,7 @@ class PowerModel:
 
     def predict(self, gpu: str, model: str, tdp_w: float, values: Mapping[str, float]) -> Predicted:
         """Watts of a job; the interval is wider for models and GPU types never seen."""
-        power_w = tdp_w * math.exp(float(self.log_share([values])[0]))
+        power_w = tdp_w * math.exp(float(self.log_share([derived(gpu, values)])[0]))
         kind = "gpu" if gpu not in self.gpus else "model" if model not in self.models else "job"
         factor = math.exp(self.half_width.get(kind, math.inf))
         return Predicted(power_w, power_w / factor, power_w * factor)
@@ -272,5 +273,8 @@ def _regressor(plain: Mapping[str, Any]) -> Regressor:
             float(plain["least"]),
             float(plain["most"]),
         )
+    if plain["kind"] == "saturation":
+        keys = ("shared", "floors", "mosts")
+        return Saturation(*(tuple(float(one) for one in plain[key]) for key in keys))
     trees = tuple(Tree(*(tuple(column) for column in one)) for one in plain["trees"])
     return Trees(float(plain["start"]), float(plain["rate"]), trees)

@@ -57,6 +57,10 @@ class SignatureBook:
         nearest = min(alike, key=lambda s: (_octaves(s, wanted), s))
         return Found(_between(self._curves[nearest], cap_w), _octaves(nearest, wanted))
 
+    def measured(self, signature: Signature, cap_w: float) -> bool:
+        """Whether exactly this was measured."""
+        return any(cap == cap_w for cap, _ in self._curves.get(signature, ()))
+
     def without(self, signature: Signature) -> SignatureBook:
         """The book as if this job had never been measured."""
         return SignatureBook(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -43,7 +44,7 @@ class _Content(BaseModel):
 
 @dataclass(slots=True)
 class Journal:
-    """What knobs were like, by their address.
+    """What knobs were like, by their address; may be written to by several threads.
 
     Raises:
         UserError: the file is there but is no journal.
@@ -51,6 +52,7 @@ class Journal:
 
     path: Path
     _found: dict[str, Entry] = field(default_factory=dict)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         """Read what a predecessor left."""
@@ -74,11 +76,13 @@ class Journal:
         """Keep several at the price of one write."""
         now_s = time.time()
         fresh = {knob: Entry(state=dict(state), at_s=now_s) for knob, state in states}
-        self._write({**fresh, **self._found})
+        with self._writing:
+            self._write({**fresh, **self._found})
 
     def forget(self, knob: str) -> None:
         """It has been put back."""
-        self._write({name: entry for name, entry in self._found.items() if name != knob})
+        with self._writing:
+            self._write({name: entry for name, entry in self._found.items() if name != knob})
 
     def _write(self, found: Mapping[str, Entry]) -> None:
         entries = {knob: entry.model_dump() for knob, entry in sorted(found.items())}

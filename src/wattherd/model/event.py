@@ -154,6 +154,18 @@ class BudgetChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetAnnounced(Event):
+    """A domain (the site) may draw `budget_w` from `begins_s` on; `BudgetChanged` will follow.
+
+    None takes back what was announced for that time.
+    """
+
+    begins_s: float
+    budget_w: float | None
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Computed(Event):
     """The answer to `Compute(kind, key)`: plain data, or None where no answer was found."""
 

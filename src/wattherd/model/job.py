@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -52,6 +53,15 @@ class TaskRole:
         return _between(self.min_gpu_count, self.gpu_count, self.max_gpu_count)
 
 
+@cache
+def workers(count: int) -> tuple[TaskRole, ...]:
+    """Roles of a job of `count` tasks with a GPU each.
+
+    Equal jobs share them, so that a scheduler who compares their shapes has nothing to compare.
+    """
+    return (TaskRole(count=count),)
+
+
 def _between(least: int | None, asked: int, most: int | None) -> range:
     return range(asked if least is None else least, (asked if most is None else most) + 1)
 
@@ -65,7 +75,7 @@ class JobSpec:
     it runs at full width where that is known. `profile` names how fast it is, where that depends on
     more than time, `power_profile` what it draws (empty: as any job), and `steps` how much there is
     to train, in the unit of its progress. A job of `weight` 2 is owed twice what one of weight 1
-    is, where shares are fair.
+    is, where shares are fair. Its devices draw no more than `energy_budget_j` joules in all.
 
     Raises:
         UserError: a width, count, time or resource that makes no sense, naming the field.
@@ -95,6 +105,7 @@ class JobSpec:
     steps: int | None = None
     weight: float = 1.0
     batch_size: int | None = None
+    energy_budget_j: float | None = None
     labels: tuple[tuple[str, str], ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -116,6 +127,9 @@ class JobSpec:
             raise self._bad("steps", f"{self.steps} steps are nothing to train", "at least one")
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise self._bad("weight", f"{self.weight} is no weight", "a number above zero")
+        joules = self.energy_budget_j
+        if joules is not None and not (math.isfinite(joules) and joules > 0):
+            raise self._bad("energy_budget_j", f"{joules} is no budget", "joules above zero")
         if self.restarts < 0:
             raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
         if self.id in self.after:
@@ -167,4 +181,7 @@ class JobSpec:
     @property
     def gpus(self) -> int:
         """GPUs at the width it was submitted with."""
-        return sum(role.count * role.gpu_count for role in self.roles)
+        gpus = 0
+        for role in self.roles:
+            gpus += role.count * role.gpu_count
+        return gpus

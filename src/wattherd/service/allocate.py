@@ -169,4 +169,8 @@ def _job(curve: JobCurve, taken: Choice) -> dict[str, Any]:
     if curve.work is not None:
         row["energy_j"] = curve.energy_j(point) if point else None
         row["energy_budget_j"] = curve.energy_budget_j
+    if point is not None and point.setting is not None:
+        row["batch_size"] = point.setting.batch_size
+        row["accumulation"] = point.setting.accumulation
+        row["layout"] = point.setting.layout or None
     return row

@@ -15,7 +15,7 @@ from wattherd.policy.power.limits import Limits
 from wattherd.policy.power.market import running
 from wattherd.policy.power.menu import Floats, Menu
 from wattherd.policy.power.proposal import guarded
-from wattherd.policy.power.rules import Chosen, Question
+from wattherd.policy.power.rules import Chosen, Question, must_run
 from wattherd.service.power_rl import load
 
 UNKNOWN_S = 1800.0
@@ -42,6 +42,7 @@ class LearnedRule:
         """
         menu, rows = running(question.menu, question.weight)
         limits = question.limits
+        must_run(limits, menu, "a learned policy")
         room_w = limits.left_w(menu.watts[menu.least])
         known = _known(question, menu)
         outermost_w = float((room_w / np.maximum(limits.factor, 1.0)).max(initial=0.0))

@@ -14,12 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wattherd.engine.safety_terms import Controller, Floats
 from wattherd.errors import UserError
+from wattherd.report.power_bench_page import History
 from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
 from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault, no_fault
 from wattherd.service.power_bench_controllers import MAKERS, Clairvoyant, Maker
@@ -83,8 +84,15 @@ def pairs() -> tuple[str, ...]:
 
 def bench(choice: Choice, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Run everything chosen; the document is `wattherd.bench/1`."""
+    return bench_and_histories(choice, note)[0]
+
+
+def bench_and_histories(
+    choice: Choice, note: Callable[[str], None] = lambda _: None
+) -> tuple[dict[str, Any], list[History]]:
+    """The same with the site's draw second by second, of every scenario under the first fault."""
     runs: list[dict[str, Any]] = []
-    stated = []
+    stated, histories = [], []
     skipped = [one for one in map(_missing, choice.scenarios) if one is not None]
     absent = {one["scenario"] for one in skipped}
     for one in skipped:
@@ -93,8 +101,9 @@ def bench(choice: Choice, note: Callable[[str], None] = lambda _: None) -> dict[
     for name, found in _in_parallel(choice):
         note(name)
         stated.append(statement(build(name, seed=choice.seed, quick=choice.quick)))
-        runs.extend(found)
-    return {
+        runs.extend(found.runs)
+        histories.append(found.history)
+    document = {
         "schema": "wattherd.bench/1",
         "seed": choice.seed,
         "scenarios": stated,
@@ -102,6 +111,7 @@ def bench(choice: Choice, note: Callable[[str], None] = lambda _: None) -> dict[
         "summary": [_total(name, runs) for name in choice.controllers],
         "runs": runs,
     }
+    return document, histories
 
 
 def _missing(name: str) -> dict[str, str] | None:
@@ -148,11 +158,18 @@ def statement(scenario: Scenario) -> dict[str, Any]:
                     "heat_at_start": float(scenario.room.heat.max())},
         "fault_window_s": list(scenario.fault_window_s),
         "fault_share": scenario.fault_share,
-        "backstop": "node off at its outlet within 5 s, on again in 20 s",
+        "backstop": "a job stops within 4 s; a node is off at its outlet within 5 s, on in 20 s",
     }  # fmt: skip
 
 
-def _in_parallel(choice: Choice) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+class _Found(NamedTuple):
+    """Of one scenario: its runs, and the site's draw under the first fault."""
+
+    runs: list[dict[str, Any]]
+    history: History
+
+
+def _in_parallel(choice: Choice) -> Iterator[tuple[str, _Found]]:
     """Runs by scenario, each scenario in a process of its own where there is more than one."""
     if not choice.scenarios:
         return
@@ -165,18 +182,20 @@ def _in_parallel(choice: Choice) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield from zip(choice.scenarios, found, strict=True)
 
 
-def _runs_of(name: str, choice: Choice) -> list[dict[str, Any]]:
+def _runs_of(name: str, choice: Choice) -> _Found:
     """All runs of one scenario; the calm run of each controller is the yardstick of recovery."""
     scenario = build(name, seed=choice.seed, quick=choice.quick)
     best = progress(scenario, oracle_draw(scenario))
     calm = {name: run_log(scenario, _fault(scenario, NONE), choice.maker(name))
             for name in choice.controllers}  # fmt: skip
-    runs = []
+    runs: list[dict[str, Any]] = []
+    drawn_kw: dict[str, list[float]] = {}
     for text in choice.faults:
         fault = _fault(scenario, text)
         spared = run_log(scenario, fault, partial(_clairvoyant, fault))
         for name in choice.controllers:
             log = calm[name] if text == NONE else run_log(scenario, fault, choice.maker(name))
+            drawn_kw.setdefault(name, (log.level_w[:, -1] / 1e3).tolist())
             recovery_s = (
                 recovered_s(scenario, log, calm[name], fault.end_s) if fault.kinds else None
             )
@@ -192,7 +211,8 @@ def _runs_of(name: str, choice: Choice) -> list[dict[str, Any]]:
                     "recovered_s": recovery_s,
                 }
             )
-    return runs
+    limit_kw = (scenario.limit_w[:, -1] / 1e3).tolist()
+    return _Found(runs, History(scenario.name, choice.faults[0], limit_kw, drawn_kw))
 
 
 def _clairvoyant(fault: Fault, scenario: Scenario, _journal: Floats | None) -> Controller:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -106,7 +106,8 @@ class Clairvoyant:
 def _wattherd(scenario: Scenario, journal: Floats | None) -> Controller:
     """Ours; a successor does not know how warm the breakers are and takes the default."""
     heat = float(scenario.room.heat.max())
-    config = SafetyConfig(start_heat=heat) if journal is None else SafetyConfig()
+    config = SafetyConfig(stops_jobs=True)
+    config = replace(config, start_heat=heat) if journal is None else config
     return SafetyLoop(scenario.room.fleet, config, journal, _aims(scenario))
 
 

@@ -103,12 +103,13 @@ class External:
             cap_w = np.asarray(answer["cap_w"], dtype=np.float64)
             lease_s = answer.get("lease_s")
             lease_s = float("inf") if lease_s is None else float(lease_s)
-            off, on = (self._rows(answer.get(key, ())) for key in ("switch_off", "switch_on"))
+            keys = ("switch_off", "switch_on", "stop_job")
+            off, on, stop = (self._rows(answer.get(key, ())) for key in keys)
         except (KeyError, TypeError, ValueError, IndexError) as problem:
             raise UserError(f"answer without usable orders: {problem!r}", field=FIELD) from None
         if cap_w.shape != (self._fleet.size,) or not np.isfinite(cap_w).all():
             raise UserError(f"cap_w needs {self._fleet.size} finite numbers", field=FIELD)
-        return Orders(cap_w=cap_w, lease_s=lease_s, switch_off=off, switch_on=on)
+        return Orders(cap_w=cap_w, lease_s=lease_s, switch_off=off, switch_on=on, stop_job=stop)
 
     def _rows(self, numbers: Any) -> Bools:
         rows = np.zeros(self._fleet.size, dtype=np.bool_)

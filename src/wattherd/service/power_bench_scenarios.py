@@ -38,9 +38,9 @@ FAULT_WINDOW = (0.40, 0.70)
 class Scenario:
     """A second per row: `limit_w` (T, F + 1), `demand_w` (T, N); limits are known `ahead_s` before.
 
-    `event_s` is when the limit falls for good, None where it does not. `job` (N,) says which job a
-    node works for; a job's rate is ((draw - idle) / (demand - idle)) to its exponent, `top_w` (J,)
-    what each of its nodes draws uncapped, dips and flicker aside.
+    `event_s` is when the limit falls for good, None where it does not. A job's rate is
+    ((draw - idle) / (demand - idle)) to its exponent, `top_w` (J,) what each of its nodes draws
+    uncapped, dips and flicker aside.
     """
 
     name: str
@@ -48,13 +48,17 @@ class Scenario:
     room: Room
     limit_w: Floats
     demand_w: Floats
-    job: Ints
     exponent: Floats
     top_w: Floats
     ahead_s: int
     event_s: int | None
     response_s: float = RESPONSE_S
     fault_share: float = FAULT_SHARE
+
+    @property
+    def job(self) -> Ints:
+        """Which job each node (N,) works for."""
+        return self.room.job
 
     @property
     def seconds(self) -> int:
@@ -149,7 +153,6 @@ def build(name: str, *, seed: int, quick: bool) -> Scenario:
         room=room,
         limit_w=np.outer(plan.limit(part), room.fleet.breaker.rated_w),
         demand_w=demand_w,
-        job=np.repeat(np.arange(jobs), JOB_NODES),
         exponent=rng.permutation(np.resize(EXPONENTS, jobs)),
         top_w=top_w,
         ahead_s=plan.ahead_s,
@@ -181,6 +184,7 @@ def _room(rng: np.random.Generator, heat: float) -> Room:
         lag_s=rng.uniform(0.3, 1.2, NODES),
         delay_s=DELAY_S,
         heat=np.full(fleet.feeds + 1, heat),
+        job=np.repeat(np.arange(NODES // JOB_NODES), JOB_NODES),
     )
 
 

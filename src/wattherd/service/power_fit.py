@@ -28,7 +28,9 @@ from wattherd.service.power_fit_judge import (
     select,
 )
 from wattherd.service.power_fit_learners import LEARNERS, fit
+from wattherd.service.power_fit_saturation import SATURATION
 from wattherd.spelling import hint_for
+from wattherd.workload.power_rows import GPU_FLOPS
 
 SCHEMA = "wattherd.power-fit/1"
 PREDICTION = "wattherd.power-predict/1"
@@ -37,7 +39,10 @@ STATIC = (
     "cap_share", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "core_hz",
     "memory_hz",
 )  # fmt: skip
-COUNTED = ("utilisation", "memory_activity", "occupancy", "fp32_activity")
+COUNTED = (
+    "utilisation", "memory_activity", "occupancy", "fp32_activity", "cpu_busy",
+    "cpu_instructions_hz", "cpu_cache_hits", "cpu_memory_bytes_hz",
+)  # fmt: skip
 COVERAGE = 0.9
 
 
@@ -74,9 +79,18 @@ def report(rows: Sequence[PowerRow], *, learner: str = "boosting", seed: int = 0
             "learner": learner, "kept": list(kept), "dropped": [asdict(one) for one in gone],
         },
         "errors": [one for split in splits for one in _errors(views, split, seed)],
-        "intervals": [covered(rows, kept, learner, split, COVERAGE) for split in splits],
+        "intervals": [
+            covered(rows, kept, one, split, COVERAGE)
+            for one in (learner, *_strange(rows))
+            for split in splits
+        ],
         "lookup": lookup_errors(rows),
     }  # fmt: skip
+
+
+def _strange(rows: Sequence[PowerRow]) -> tuple[str, ...]:
+    """The learner for networks never seen, where their work per step is known."""
+    return (SATURATION,) if any("work_s" in row.values for row in rows) else ()
 
 
 def _present(rows: Sequence[PowerRow], names: Sequence[str]) -> tuple[str, ...]:
@@ -130,11 +144,17 @@ def _errors(views: Sequence[_View], split: str, seed: int) -> list[dict[str, Any
         if MEASURED in view.features:
             head = {"split": split, "features": view.name, "learner": "cut at the cap"}
             found.extend({**head, **one} for one in by_gpu(view.rows, as_measured(view.rows)))
-        for learner in LEARNERS:
+        for learner in _learners(view):
             errors = out_of_fold(view.rows, view.features, learner, split, seed)
             head = {"split": split, "features": view.name, "learner": learner}
             found.extend({**head, **one} for one in by_gpu(view.rows, errors))
     return found
+
+
+def _learners(view: _View) -> tuple[str, ...]:
+    """The saturating model knows its features, of which the work of a step is one."""
+    told = view.name == "features" and any("work_s" in row.values for row in view.rows)
+    return (*LEARNERS, SATURATION) if told else tuple(LEARNERS)
 
 
 def book_of(rows: Sequence[PowerRow]) -> SignatureBook:
@@ -199,7 +219,61 @@ def fitted(
     )  # fmt: skip
 
 
-def save(model: PowerModel, book: SignatureBook, folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedModel:
+    """What is stored: a model, one for networks never seen, signatures, and of which data."""
+
+    model: PowerModel
+    book: SignatureBook
+    stranger: PowerModel | None = None
+    rows: int = 0
+    data_id: str = ""
+    fitted_at_s: float | None = None
+
+    def seen(self, row: PowerRow) -> bool:
+        """Whether a job was measured under this cap when the model was fitted."""
+        batch = row.values.get("batch_size")
+        if batch is None:
+            return row.model in self.model.models and row.gpu in self.model.gpus
+        return self.book.measured(Signature(row.gpu, _kind(row), batch), _cap_w(row))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "model": self.model.plain(),
+            "stranger": self.stranger.plain() if self.stranger else None,
+            "signatures": self.book.plain(),
+            "rows": self.rows,
+            "data_id": self.data_id,
+        }
+
+
+def fit_all(
+    rows: Sequence[PowerRow],
+    names: Sequence[str],
+    learner: str,
+    seed: int = 0,
+    now_s: float | None = None,
+) -> FittedModel:
+    """All that is stored of `rows`; `now_s` is the Unix time of the fit."""
+    strange = _strange(rows)
+    return FittedModel(
+        model=fitted(rows, names, learner, seed),
+        stranger=fitted(rows, (), strange[0], seed) if strange else None,
+        book=book_of(rows), rows=len(rows), data_id=data_id(rows), fitted_at_s=now_s,
+    )  # fmt: skip
+
+
+def data_id(rows: Sequence[PowerRow]) -> str:
+    """A hash of the measurements, in whatever order."""
+    lines = sorted(
+        json.dumps([row.gpu, row.job, row.tdp_w, row.power_w, sorted(row.values.items())])
+        for row in rows
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+def save(stored: FittedModel, folder: Path) -> dict[str, Any]:
     """Write the next version, `power-vNNNN.json`; what it is called, its number and its id.
 
     Raises:
@@ -207,17 +281,30 @@ def save(model: PowerModel, book: SignatureBook, folder: Path) -> dict[str, Any]
     """
     before = _versions(folder)
     parent = _stored(before[-1])["id"] if before else None
-    body = {"model": model.plain(), "signatures": book.plain()}
-    identity = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
     number = int(before[-1].stem.removeprefix("power-v")) + 1 if before else 1
-    path = folder / f"power-v{number:04d}.json"
-    head = {"schema": STORED, "version": number, "id": identity, "parent": parent}
+    return write(stored, folder / f"power-v{number:04d}.json", number, parent)
+
+
+def write(
+    stored: FittedModel, path: Path, number: int = 1, parent: str | None = None
+) -> dict[str, Any]:
+    """Write one file.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    body = stored.plain()
+    identity = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
+    head = {
+        "schema": STORED, "version": number, "id": identity, "parent": parent,
+        "data_id": stored.data_id, "fitted_at_s": stored.fitted_at_s,
+    }  # fmt: skip
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**head, **body}), encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**body, **head}), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror}", where=str(path)) from None
-    return {"path": str(path), "version": number, "id": identity, "parent": parent}
+    return {"path": str(path), **{key: head[key] for key in head if key != "schema"}}
 
 
 def _versions(folder: Path) -> list[Path]:
@@ -235,8 +322,8 @@ def _stored(path: Path) -> dict[str, Any]:
     return plain
 
 
-def load(source: Path) -> tuple[dict[str, Any], PowerModel, SignatureBook]:
-    """Version and id, model and signatures of a file, or of the newest version in a folder.
+def load(source: Path) -> tuple[dict[str, Any], FittedModel]:
+    """Version and id, and what a file or the newest version in a folder holds.
 
     Raises:
         UserError: there is none, or it is damaged.
@@ -249,7 +336,13 @@ def load(source: Path) -> tuple[dict[str, Any], PowerModel, SignatureBook]:
         source = found[-1]
     plain = _stored(source)
     head = {key: plain.get(key) for key in ("version", "id")}
-    return head, read_model(plain["model"]), read_book(plain["signatures"])
+    stranger = plain.get("stranger")
+    return head, FittedModel(
+        model=read_model(plain["model"]),
+        stranger=read_model(stranger) if stranger else None,
+        book=read_book(plain["signatures"]), rows=int(plain.get("rows", 0)),
+        data_id=plain.get("data_id", ""), fitted_at_s=plain.get("fitted_at_s"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +363,13 @@ def predict(source: Path, job: Wanted) -> dict[str, Any]:
     Raises:
         UserError: no model, or a feature that makes no sense.
     """
-    head, model, book = load(source)
+    head, stored = load(source)
+    model, book = stored.model, stored.book
+    if stored.stranger is not None and job.model not in model.models:
+        model = stored.stranger
     values = {"cap_share": job.cap_w / job.tdp_w, **job.values}
+    if job.gpu in GPU_FLOPS:
+        values.setdefault("gpu_flops", GPU_FLOPS[job.gpu])
     unknown = sorted(set(values) - {*STATIC, *COUNTED})
     if unknown:
         hint = hint_for(unknown[0], [*STATIC, *COUNTED])

@@ -1,10 +1,8 @@
 """`power learn`: how much of the known-curve optimum curves learned online reach (JSON document).
 
-Every job starts from the power law and hands in noisy samples. It first samples where it knows
-least, then every second time at the cap that the allocation with the learned curves gives it, so
-that what is used is also what is checked. In the end the caps chosen are judged by the measured
-curves, which the learner never sees: against the optimum within the budget, or within the watts
-truly drawn where these are more.
+Every job starts from the power law and hands in noisy samples, one per round while it runs and no
+more than `samples`; the budget is to hold in every round and afterwards. The final caps are judged
+by the measured curves, which the learner never sees, against the optimum within the budget.
 """
 
 from __future__ import annotations
@@ -18,20 +16,23 @@ from typing import Any
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.learned_curve import CurvePrior, LearnedCurve, Sample
+from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms
+from wattherd.estimate.learned_curve import Sample
 from wattherd.estimate.measured_curve import Count, JobCurve, Point
 from wattherd.policy.power.allocation import allocate, one_budget
+from wattherd.policy.power.learning import Caps, LearningAllocator, Manners
 
 SCHEMA = "wattherd.learn/1"
-LOOK_AROUND = 6
-"""Samples of a job before any goes to the allocated cap."""
+LEAST_NOISE = 0.002
+"""Relative error assumed of samples that have none, so that something can be weighed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
     """Budgets as shares of the summed draw at each job's highest-draw point, and the noise.
 
-    `paused_w` lets jobs pause at that draw.
+    `paused_w` lets jobs pause at that draw; `meter_sd` is the relative error of a meter that reads
+    all jobs together once per round (None: no meter).
 
     Raises:
         UserError: no budget, share, sample or noise that makes sense.
@@ -41,8 +42,14 @@ class Lesson:
     samples: int = 20
     noise_sd: float = 0.05
     seeds: tuple[int, ...] = (1,)
+    meter_sd: float | None = None
     idle_w: float = 30.0
     paused_w: float | None = None
+
+    @property
+    def rounds(self) -> int:
+        """A paused job hands in nothing, so that there are half as many rounds again."""
+        return self.samples if self.paused_w is None else math.ceil(1.5 * self.samples)
 
     def __post_init__(self) -> None:
         """Refuse what teaches nothing."""
@@ -50,6 +57,10 @@ class Lesson:
             raise UserError("shares lie above 0, up to 1", field="--shares", hint="0.6,0.7,0.8")
         if self.samples < 1:
             raise UserError("at least one sample", field="--samples")
+        if self.meter_sd is not None and not 0 < self.meter_sd < 1:
+            raise UserError(
+                "noise of a meter lies above 0, below 1", field="--meter-noise", hint="0.002"
+            )
         if not 0 <= self.noise_sd < 1:
             raise UserError("noise lies from 0 to below 1", field="--noise", hint="0.05")
 
@@ -86,6 +97,9 @@ def _summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "worst_of_optimum": min(reached),
         "median_drawn_of_budget": median(drawn),
         "most_drawn_of_budget": max(drawn),
+        "most_drawn_while_learning": max(run["drawn_while_learning"] for run in runs),
+        "runs_over_budget": sum(one > 1 for one in drawn),
+        "median_progress_while_learning": median(run["progress_while_learning"] for run in runs),
         "restarts": sum(run["restarts"] for run in runs),
     }
 
@@ -93,13 +107,23 @@ def _summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _run(curves: Sequence[JobCurve], terms: Lesson, share: float, seed: int) -> dict[str, Any]:
     budget_w = share * sum(max(point.power_w for point in curve.points) for curve in curves)
     optimum = _optimum(curves, terms, budget_w)
-    learned = _taught(curves, terms, budget_w, seed)
-    caps = _allocated(learned, curves, terms, budget_w)
-    drawn_w = math.fsum(
-        _measured(curve, cap).power_w if cap else terms.paused_w or 0.0
-        for curve, cap in zip(curves, caps, strict=True)
-    )
-    reached = _objective(curves, caps)
+    learner = _started(curves, terms, budget_w)
+    chance = np.random.default_rng(seed)
+    most_w, progress = 0.0, list[float]()
+    left = [terms.samples] * len(curves)
+    for _ in range(terms.rounds):
+        plan = learner.planned()
+        most_w = max(most_w, _drawn(curves, plan.caps_w, terms))
+        progress.append(_objective(curves, plan.caps_w))
+        samples = [
+            _sample(_measured(curve, cap), chance, terms.noise_sd) if cap and more else None
+            for curve, cap, more in zip(curves, plan.caps_w, left, strict=True)
+        ]
+        left = [more - (one is not None) for more, one in zip(left, samples, strict=True)]
+        learner = learner.told(plan, samples, _metered(curves, plan.caps_w, terms, chance))
+    caps = learner.planned().caps_w
+    drawn_w, reached = _drawn(curves, caps, terms), _objective(curves, caps)
+    # Watts taken beyond the budget earn nothing: they are held against a larger optimum.
     fair = optimum if drawn_w <= budget_w else _optimum(curves, terms, drawn_w)
     return {
         "budget_share": share,
@@ -109,61 +133,49 @@ def _run(curves: Sequence[JobCurve], terms: Lesson, share: float, seed: int) -> 
         "learned": reached,
         "of_optimum": reached / fair,
         "drawn_of_budget": drawn_w / budget_w,
-        "restarts": sum(one.restarts for one in learned),
+        "drawn_while_learning": most_w / budget_w,
+        "progress_while_learning": math.fsum(progress) / len(progress) / optimum,
+        "restarts": int(learner.curves.alarms.restarts.sum()),
     }
 
 
-def _taught(
-    curves: Sequence[JobCurve], terms: Lesson, budget_w: float, seed: int
-) -> list[LearnedCurve]:
-    """Every job's curve after its samples."""
-    chance = np.random.default_rng(seed)
-    learned = [LearnedCurve.start(prior_of(curve, terms)) for curve in curves]
-    for number in range(terms.samples):
-        if number >= LOOK_AROUND and number % 2:
-            given = _allocated(learned, curves, terms, budget_w)
-            # A job that would pause is worth another look all the same.
-            caps = [cap or one.least_known() for cap, one in zip(given, learned, strict=True)]
-        else:
-            caps = [one.least_known() for one in learned]
-        for at, (curve, cap) in enumerate(zip(curves, caps, strict=True)):
-            sample = _sample(_measured(curve, cap), chance, terms.noise_sd)
-            learned[at] = learned[at].learned(sample)
-    return learned
+def _started(curves: Sequence[JobCurve], terms: Lesson, budget_w: float) -> LearningAllocator:
+    """Of every job, only its caps and devices are known."""
+    fleet = FleetCurves.start(
+        [[point.cap_w for point in curve.points] for curve in curves],
+        [curve.devices for curve in curves],
+        FleetTerms(idle_w=terms.idle_w, noise_sd=max(terms.noise_sd, LEAST_NOISE)),
+    )
+    return LearningAllocator(
+        curves=fleet,
+        weights=tuple(curve.weight for curve in curves),
+        budget_w=budget_w,
+        paused_w=terms.paused_w,
+        manners=Manners(rounds=terms.rounds),
+        meter_sd=terms.meter_sd,
+    )
 
 
-def prior_of(curve: JobCurve, terms: Lesson) -> CurvePrior:
-    """The power law over a job's caps: nothing else of the job is known."""
-    caps = tuple(sorted(point.cap_w for point in curve.points))
-    return CurvePrior(
-        caps_w=caps,
-        idle_w=min(terms.idle_w, caps[0] / 2),
-        max_w=caps[-1],
-        devices=curve.devices,
-        noise_sd=max(terms.noise_sd, 0.01),
+def _metered(
+    curves: Sequence[JobCurve], caps: Caps, terms: Lesson, chance: np.random.Generator
+) -> float | None:
+    """What the meter above all jobs reads; None without one."""
+    if terms.meter_sd is None:
+        return None
+    return _drawn(curves, caps, terms) * float(np.exp(chance.normal(0.0, terms.meter_sd)))
+
+
+def _drawn(curves: Sequence[JobCurve], caps: Caps, terms: Lesson) -> float:
+    """Watts truly drawn."""
+    return math.fsum(
+        _measured(curve, cap).power_w if cap else terms.paused_w or 0.0
+        for curve, cap in zip(curves, caps, strict=True)
     )
 
 
 def _sample(true: Point, chance: np.random.Generator, noise_sd: float) -> Sample:
     watts, rate = np.exp(chance.normal(0.0, noise_sd, 2))
     return Sample(true.cap_w, true.power_w * float(watts), true.rate * float(rate))
-
-
-def _allocated(
-    learned: Sequence[LearnedCurve], curves: Sequence[JobCurve], terms: Lesson, budget_w: float
-) -> list[float | None]:
-    """A cap for every job by the learned curves (None: paused).
-
-    At least the least draw is asked for, because early guesses may put it above the budget.
-    """
-    guessed = [
-        one.job_curve(curve.job, curve.weight) for one, curve in zip(learned, curves, strict=True)
-    ]
-    choices = [curve.choices(Count.DRAW, paused_w=terms.paused_w) for curve in guessed]
-    least_w = math.fsum(one[0].watts for one in choices)
-    chosen = allocate(choices, one_budget(len(choices), max(budget_w, least_w)))
-    points = [one[at].point for one, at in zip(choices, chosen, strict=True)]
-    return [point.cap_w if point else None for point in points]
 
 
 def _measured(curve: JobCurve, cap_w: float) -> Point:

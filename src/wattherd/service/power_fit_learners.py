@@ -19,6 +19,7 @@ from wattherd.estimate.power_model import (
     Trees,
     scaling,
 )
+from wattherd.service.power_fit_saturation import SATURATION, fit_saturation
 
 BOOSTING_ROUNDS = 100
 _BEYOND = 0.25
@@ -33,7 +34,7 @@ def target(rows: Sequence[PowerRow]) -> Floats:
 def fit(
     learner: str, rows: Sequence[PowerRow], names: Sequence[str], seed: int = 0
 ) -> tuple[Scaling, Regressor]:
-    """The regressor of `names` fitted to `rows`.
+    """The regressor of `names` fitted to `rows`; `saturation` has its own features.
 
     Raises:
         UserError: no such learner, or scikit-learn is not installed.
@@ -41,6 +42,8 @@ def fit(
     values = [row.values for row in rows]
     scale = scaling(values, names)
     try:
+        if learner == SATURATION:
+            return fit_saturation(rows, target(rows))
         regressor = LEARNERS[learner](scale.matrix(values), target(rows), seed)
     except ImportError:
         hint = "pip install 'wattherd[learn]'"

@@ -9,10 +9,14 @@ from pathlib import Path
 
 from wattherd.engine.feeds import Feeds
 from wattherd.errors import UserError
+from wattherd.model.cap_rules import CapRules
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.event import BudgetChanged, Event
+from wattherd.model.event import BudgetAnnounced, BudgetChanged, Event
 from wattherd.model.power_tree import PowerTree
 from wattherd.spelling import hint_for
+from wattherd.units import seconds, watts
+from wattherd.workload.budget_text import Steps
+from wattherd.workload.scenario import CapsSpec
 from wattherd.workload.tree_file import read_tree
 from wattherd.workload.tree_spec import DomainSpec, tree_of
 
@@ -68,8 +72,48 @@ def _check_known(found: Sequence[str], said: str, names: Sequence[str], domain: 
         raise UserError(f"no node is called {said!r}", where=domain, field="nodes", hint=hint)
 
 
-def budget_events(tree: PowerTree | None) -> Iterator[Event]:
-    """The changes of the tree's budgets."""
+def budget_events(site: Steps, tree: PowerTree | None, rules: CapRules) -> Iterator[Event]:
+    """Budgets of the site and of the tree as they change, announced where that matters."""
+    for at_s, budget_w in site:
+        yield BudgetChanged(at_s=at_s, budget_w=budget_w)
     for domain in tree.domains if tree else ():
         for step in domain.steps:
             yield BudgetChanged(at_s=step.at_s, budget_w=step.budget_w, domain=domain.name)
+    if not rules.looks_ahead:
+        return
+    for at_s, budget_w in site:
+        if at_s > 0:
+            yield BudgetAnnounced(at_s=0.0, begins_s=at_s, budget_w=budget_w)
+    for domain in tree.domains if tree else ():
+        for step in domain.steps:
+            if step.announced:
+                yield BudgetAnnounced(
+                    at_s=0.0, begins_s=step.at_s, budget_w=step.budget_w, domain=domain.name
+                )
+
+
+def cap_rules(spec: CapsSpec) -> CapRules:
+    """The rules of a scenario, in seconds and watts.
+
+    Raises:
+        UserError: a time or power of another form or out of range.
+    """
+    delay_s = seconds(str(spec.delay), field="caps.delay")
+    try:
+        return CapRules(
+            ahead_s=delay_s if spec.ahead is None else seconds(str(spec.ahead), field="ahead"),
+            refuse_s=seconds(str(spec.refuse), field="refuse"),
+            ramp_up_w_s=_rate(spec.ramp_up, "ramp_up"),
+            ramp_down_w_s=_rate(spec.ramp_down, "ramp_down"),
+            ramp_window_s=seconds(str(spec.ramp_window), field="ramp_window"),
+            change_w=watts(str(spec.change), field="change"),
+            hold_s=seconds(str(spec.hold), field="hold"),
+        )
+    except UserError as error:
+        name = error.field.removesuffix("_w_s").removesuffix("_s")
+        raise UserError(error.problem, field=f"caps.{name}", hint=error.hint) from None
+
+
+def _rate(text: str | float | None, field: str) -> float | None:
+    """Watts a second; `2kW` and `2kW/s` are the same."""
+    return None if text is None else watts(str(text).removesuffix("/s"), field=field)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.work import by_application
-from wattherd.model.event import BudgetChanged, Event, JobSubmitted
+from wattherd.model.cap_rules import OFF, CapRules
+from wattherd.model.event import Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.contract import PowerPolicy
@@ -24,6 +25,7 @@ from wattherd.runtime.sim.collector import Collector, Outcome
 from wattherd.runtime.sim.levels import Levels
 from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.runtime.sim.meter import EnergyMeter
+from wattherd.runtime.sim.slow_caps import SlowCaps
 from wattherd.runtime.sim.speed import by_curve
 from wattherd.runtime.sim.stretches import Stretches
 from wattherd.runtime.sim.usage import UsageMeter
@@ -60,7 +62,8 @@ def power_policy(name: str) -> PowerPolicy:
 class Setting:
     """What all policies of one comparison share.
 
-    `tree` holds budgets below the site's. `faults` are events beside submissions and budgets: lost
+    `tree` holds budgets below the site's, `rules` how caps follow budgets; a cap is in force
+    `cap_delay_s` after its order. `faults` are events beside submissions and budgets: lost
     nodes, stopped queues. Nodes sleep where there is a `sleep` policy; `switch` says what that
     takes. Nothing is simulated beyond `until_s`. `record` keeps every event and command, `history`
     what was in use when.
@@ -71,6 +74,8 @@ class Setting:
     budget: Budget = ()
     power: str = "water-filling"
     tree: PowerTree | None = None
+    rules: CapRules = OFF
+    cap_delay_s: float = 0.0
     faults: tuple[Event, ...] = ()
     sleep: SleepPolicy | None = None
     switch: SwitchTimes = field(default_factory=SwitchTimes)
@@ -99,17 +104,20 @@ def simulate(setting: Setting, policy: str) -> Result:
     core = Core(core_config(setting, scheduler))
     speed_at = by_curve(given.cluster, given.curve_of)
     plant = preset.plant(given.jobs, given.cluster, speed_at, preset.restart_s)
-    meter = EnergyMeter(core, restart_s=preset.restart_s, boot_j=setting.switch.wake_j)
+    slow_s = setting.cap_delay_s
+    meter = EnergyMeter(
+        core, restart_s=preset.restart_s, reaction_s=slow_s, boot_j=setting.switch.wake_j
+    )
     collector, usage = Collector(core), UsageMeter(core, given.jobs.specs)
     levels, stretches = Levels(core, meter), Stretches(core)
     watchers: list[Watcher] = [meter, collector, usage]
-    branches = None if core.tree is None else BranchMeter(core, core.tree)
+    branches = None if core.tree is None else BranchMeter(core, core.tree, reaction_s=slow_s)
     watchers += [branches] if branches else []
     if setting.history:
         watchers += [levels, stretches]
     world = World(
         core,
-        plant,
+        SlowCaps(plant, slow_s) if slow_s else plant,
         _events(setting, scheduler),
         watchers=watchers,
         record=setting.record,
@@ -152,17 +160,16 @@ def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:
         curve_of=setting.given.curve_of,
         sleep=setting.sleep,
         tree=setting.tree,
+        rules=setting.rules,
     )
 
 
 def _events(setting: Setting, scheduler: Scheduler) -> list[Event]:
-    budget: Sequence[Event] = [
-        BudgetChanged(at_s=at_s, budget_w=watts) for at_s, watts in setting.budget
-    ]
+    budgets = budget_events(setting.budget, setting.tree, setting.rules)
     jobs = setting.given.jobs
     specs = [_as_taken(spec, scheduler, jobs.applications) for spec in jobs.specs]
     submitted = (JobSubmitted(at_s=spec.submit_s, job=spec) for spec in specs)
-    return [*budget, *budget_events(setting.tree), *setting.faults, *submitted]
+    return [*budgets, *setting.faults, *submitted]
 
 
 def _as_taken(

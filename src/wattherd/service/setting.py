@@ -15,7 +15,7 @@ from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle
 from wattherd.runtime.sim.machines import SwitchTimes
 from wattherd.service.given import Cells, Given
-from wattherd.service.power_tree import power_tree
+from wattherd.service.power_tree import cap_rules, power_tree
 from wattherd.service.presets import Preset, preset
 from wattherd.service.schedule import Budget, Setting, power_policy
 from wattherd.service.workloads import Jobs, read_workload
@@ -56,6 +56,8 @@ def setting_of(
         budget=parse_budget(budget),
         power=power,
         tree=power_tree(scenario.power_tree, cluster),
+        rules=cap_rules(scenario.caps),
+        cap_delay_s=_seconds(scenario.caps.delay, "caps.delay"),
         faults=_faults(scenario.faults, cluster),
         sleep=_after_idle(scenario.sleep),
         switch=_switch(scenario.sleep),

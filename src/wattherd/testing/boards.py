@@ -31,8 +31,8 @@ IDLE_W = 60.0
 class Board:
     """One node and its board; `cap_w` is None where no limit is set.
 
-    `deaf` boards answer success and change nothing, `shy` ones want the version of what is changed,
-    `mute` ones do not answer at all; orders act after `delay_s`.
+    `deaf` boards answer success and keep their limit, `stuck` ones their power; `shy` ones want the
+    version of what is changed, `mute` ones do not answer at all; limits act after `delay_s`.
     """
 
     demand_w: float = 600.0
@@ -41,12 +41,15 @@ class Board:
     cap_w: float | None = None
     on: bool = True
     deaf: bool = False
+    stuck: bool = False
     shy: bool = False
     mute: bool = False
     delay_s: float = 0.0
     tau_s: float = 0.3
     reads_w: float | None = None
     """What its meter says in place of the truth: frozen."""
+    reads_share: float = 1.0
+    """The share of the truth that its meter says: lying."""
     changes: int = 0
     _draw_w: float = IDLE_W
     _at_s: float = field(default_factory=time.monotonic)
@@ -180,7 +183,7 @@ class Room:
         return {"@odata.etag": _version(board), "PowerControl": [control]}
 
     def _reading_w(self, board: Board) -> float:
-        noise = 1.0 + self._random.gauss(0.0, NOISE)
+        noise = board.reads_share * (1.0 + self._random.gauss(0.0, NOISE))
         return board.draw_w() * noise if board.reads_w is None else board.reads_w
 
     def _prometheus(self) -> Mapping[str, Any]:
@@ -217,7 +220,7 @@ def _reset(board: Board, body: Any) -> Reply:
     kind = body.get("ResetType")
     if kind not in ("On", "ForceOff", "GracefulShutdown"):
         return Reply(400, {"error": {"message": f"no reset {kind}"}})
-    if not board.deaf:
+    if not board.stuck:
         board.switch(on=kind == "On")
     return Reply(204, None)
 

@@ -96,7 +96,8 @@ def _library() -> ModuleType:
             return import_module("amdsmi")
     except (ImportError, OSError, KeyError, AttributeError) as error:
         # Without the library the package fails in whichever way it first trips over that.
-        raise DeviceError(Trouble.UNREACHABLE, f"libamd_smi.so cannot be used: {error}") from None
+        problem = f"no libamd_smi.so that fits the package amdsmi ({type(error).__name__}: {error})"
+        raise DeviceError(Trouble.UNREACHABLE, problem) from None
 
 
 def _named(smi: Any, name: str) -> Any:

@@ -27,7 +27,7 @@ from typing import Any
 
 from wattherd.errors import UserError
 from wattherd.estimate.throughput_table import Key, ThroughputTable
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, workers
 from wattherd.workload.source import opened, shown
 
 _HEAD = ("job_type", "command", "working_dir", "num_steps_arg", "needs_data_dir", "total_steps")
@@ -161,7 +161,7 @@ def _job(row: _Row, table: ThroughputTable, job_id: str) -> JobSpec:
     return JobSpec(
         id=job_id,
         submit_s=submit_s,
-        roles=(TaskRole(count=scale),),
+        roles=workers(scale),
         profile=kind,
         steps=steps,
         weight=weight,

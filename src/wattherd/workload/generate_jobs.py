@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import Generator
 
 from wattherd.errors import UserError
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, workers
 from wattherd.workload.streams import stream
 
 SHARES = (0.0, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
@@ -124,7 +124,7 @@ def _job(number: int, submit_s: float, gpus: int, run_s: float, people: Generato
     return JobSpec(
         id=f"job-{number:05}",
         submit_s=submit_s,
-        roles=(TaskRole(count=gpus),),
+        roles=workers(gpus),
         duration_s=float(run_s),
         priority=PRIORITIES[queue],
         queue=QUEUES[queue],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, workers
 from wattherd.workload.job_table import Row, read_table
 from wattherd.workload.table import Layout
 
@@ -41,7 +41,7 @@ def _job(row: Row) -> JobSpec:
     return JobSpec(
         id=row.place.name("job_id", row.text("job_id")),
         submit_s=row.ms("submit_time"),
-        roles=(TaskRole(count=row.whole("num_gpu", least=1)),),
+        roles=workers(row.whole("num_gpu", least=1)),
         duration_s=iterations * row.ms("iteration_time"),
         steps=iterations,
         profile=row.text("model_name"),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, workers
 from wattherd.workload.job_table import Row, read_table
 from wattherd.workload.source import shown
 from wattherd.workload.table import Layout
@@ -36,7 +36,7 @@ def _job(row: Row) -> JobSpec:
     return JobSpec(
         id=str(row.number),
         submit_s=_since_epoch_s(row),
-        roles=(TaskRole(count=row.whole("num_gpus", least=1)),),
+        roles=workers(row.whole("num_gpus", least=1)),
         duration_s=row.seconds("duration"),
         queue=row.text("cluster") or "default",
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application, Placement, Validation
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, workers
 from wattherd.spelling import hint_for
 from wattherd.workload.numbers import column_values
 from wattherd.workload.table import Layout, rows
@@ -153,7 +153,7 @@ def _job(cells: tuple[str, ...], where: str, applications: Mapping[str, Applicat
     return JobSpec(
         id=name,
         submit_s=float(_whole(time, where, "time")),
-        roles=(TaskRole(count=count),),
+        roles=workers(count),
         min_width=1,
         max_width=max(most, count),
         profile=kind,

@@ -1,18 +1,22 @@
 """Measurements of watts with features: our own CSV form, Zeus' summaries, GPU counters of HKBU.
 
 Ours has a row per measurement: `gpu, model, tdp_w, power_w` and any of `job, cap_w, batch_size,
-learning_rate, params, flops, utilisation, memory_activity, occupancy, fp32_activity, core_hz,
-memory_hz` (docs/concepts/power-prediction.md).
+learning_rate, params, flops, gpu_flops, utilisation, memory_activity, occupancy, fp32_activity,
+core_hz, memory_hz, cpu_busy, cpu_instructions_hz, cpu_cache_hits, cpu_memory_bytes_hz`
+(docs/concepts/power-prediction.md).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerRow
+from wattherd.estimate.saturation import derived
 from wattherd.spelling import hint_for
 from wattherd.workload.cells import Place
 from wattherd.workload.curves import ZEUS
@@ -20,8 +24,9 @@ from wattherd.workload.numbers import finite
 from wattherd.workload.table import Layout, rows
 
 NUMBERS = (
-    "cap_w", "batch_size", "learning_rate", "params", "flops", "utilisation", "memory_activity",
-    "occupancy", "fp32_activity", "core_hz", "memory_hz",
+    "cap_w", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "utilisation",
+    "memory_activity", "occupancy", "fp32_activity", "core_hz", "memory_hz", "cpu_busy",
+    "cpu_instructions_hz", "cpu_cache_hits", "cpu_memory_bytes_hz",
 )  # fmt: skip
 NATIVE = Layout(
     kind="list of power measurements",
@@ -40,6 +45,10 @@ COUNTERS = Layout(
     ),
 )  # fmt: skip
 
+DLBENCH = Layout(kind="Caffe at several clocks", required=("coreF", "memF", "arg", "power/W"))
+_NETWORK = re.compile(
+    r"(?P<name>googlenet|resnet|vgg|ffn\w*)\S*?(?:-b(?P<batch>\d+))?[-.]", re.IGNORECASE
+)
 # Trainable parameters and multiply-adds of one sample forward, to the leading digit: ShuffleNet v2
 # and ResNet-50 by their papers (the former at 32 x 32), BERT base at 384 and 64 tokens, Deep Speech
 # 2 for about ten seconds of speech, NeuMF with MovieLens-1M's users and items.
@@ -53,7 +62,9 @@ STRUCTURES: Mapping[tuple[str, str], tuple[float, float]] = {
 }
 # Peak FP32 rates and TDP printed on the data sheets; V100 in its PCIe form (1380 MHz, as measured).
 GPU_FLOPS: Mapping[str, float] = {"P100": 9.3e12, "V100": 14e12, "A40": 37.4e12, "RTX8000": 16.3e12}
-TDP_W: Mapping[str, float] = {"V100": 250.0, "RTX8000": 260.0}
+TDP_W: Mapping[str, float] = {
+    "V100": 250.0, "RTX8000": 260.0, "GTX980": 165.0, "GTX1080TI": 250.0, "TITANX": 250.0,
+}  # fmt: skip
 
 
 def read_power_rows(
@@ -72,7 +83,8 @@ def read_power_rows(
     for source in sources:
         gpu, equals, name = source.partition("=")
         path = Path(name if equals else source)
-        found.extend(FORMATS[kind](path, gpu if equals else _gpu_of(path), train))
+        read = FORMATS[kind](path, gpu if equals else _gpu_of(path), train)
+        found.extend(replace(row, values=derived(row.gpu, row.values)) for row in read)
     if not found:
         raise UserError("no measurement", field="FILE", hint="name at least one file")
     return tuple(found)
@@ -81,7 +93,7 @@ def read_power_rows(
 def _gpu_of(path: Path) -> str:
     """GPU type by the words of a file name: summary_power_v100.csv, rtx8000-dvfs-real.csv."""
     words = path.stem.upper().replace("-", "_").split("_")
-    return next((word for word in words if word in GPU_FLOPS), words[-1])
+    return next((word for word in words if word in GPU_FLOPS or word in TDP_W), words[-1])
 
 
 def _native(path: Path, _gpu: str, _train: Path | None) -> Iterator[PowerRow]:
@@ -163,10 +175,34 @@ def _counters(path: Path, gpu: str, _train: Path | None) -> Iterator[PowerRow]:
         )  # fmt: skip
 
 
+def _dlbench(path: Path, gpu: str, _train: Path | None) -> Iterator[PowerRow]:
+    """Caffe networks at core x memory clocks; clocks told as offsets only are left out."""
+    if gpu not in TDP_W:
+        hint = hint_for(gpu, TDP_W) or "write GPU=FILE"
+        raise UserError(f"TDP of {gpu!r} is not known", where=str(path), field="FILE", hint=hint)
+    for line, cells in rows(path, DLBENCH):
+        core, memory, command, power = (cell.strip() for cell in cells)
+        core_mhz, memory_mhz = (
+            finite(core, path, line, "coreF"), finite(memory, path, line, "memF")
+        )  # fmt: skip
+        if core_mhz <= 0 or memory_mhz <= 0:
+            continue
+        found = _NETWORK.search(command)
+        name = (found["name"] if found else command).lower()
+        values = {"core_hz": core_mhz * 1e6, "memory_hz": memory_mhz * 1e6}
+        if found and found["batch"]:
+            values["batch_size"] = float(found["batch"])
+        yield PowerRow(
+            gpu=gpu, model=name, job=f"{name}/{values.get('batch_size', 0):g}",
+            tdp_w=TDP_W[gpu], power_w=_positive(path, line, "power/W", power), values=values,
+        )  # fmt: skip
+
+
 FORMATS: Mapping[str, Callable[[Path, str, Path | None], Iterator[PowerRow]]] = {
     "native": _native,
     "zeus": _zeus,
     "hkbu": _counters,
+    "dlbench": _dlbench,
 }
 
 

@@ -86,6 +86,31 @@ class SleepSpec(_Strict):
     boot_j: float = Field(default=0.0, ge=0, description="joules beyond the idle draw of booting")
 
 
+class CapsSpec(_Strict):
+    """How caps and budgets change: ahead of time, no steeper than allowed, not to and fro."""
+
+    delay: Time = Field(
+        default=0.0, description="simulated: from an order to the cap in force and read back"
+    )
+    ahead: Time | None = Field(
+        default=None, description="before a known fall caps are lowered so early; default: delay"
+    )
+    refuse: Time = Field(
+        default=0.0, description="so long before a known fall no job starts that it would stop"
+    )
+    ramp_up: str | float | None = Field(
+        default=None, description="the site's draw may rise so much a second: 2kW"
+    )
+    ramp_down: str | float | None = Field(
+        default=None, description="known falls of the site's budget come so slowly, a second"
+    )
+    ramp_window: Time = Field(default="10s", description="over which ramp_up is averaged")
+    change: str | float = Field(
+        default=0.0, description="watts per device below which caps are not changed for long"
+    )
+    hold: Time = Field(default=0.0, description="a cap is raised so long after its last change")
+
+
 def _tree_form(value: object) -> str:
     return "file" if isinstance(value, str) else "inline"
 
@@ -114,6 +139,7 @@ class Scenario(_Strict):
     power_tree: TreeSpec | None = Field(
         default=None, description="a tree file, or the tree itself: budgets of feeds, rows, racks"
     )
+    caps: CapsSpec = CapsSpec()
     seed: int = Field(default=1, ge=0)
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()
@@ -209,6 +235,7 @@ _GROUPS: Mapping[str, type[BaseModel]] = {
     "faults": Fault,
     "sleep": SleepSpec,
     "power_tree": DomainSpec,
+    "caps": CapsSpec,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, workers
 from wattherd.workload.job_table import Row, read_table
 from wattherd.workload.table import Layout
 
@@ -29,7 +29,7 @@ def _job(row: Row) -> JobSpec:
     return JobSpec(
         id=row.place.name("job_id", row.text("job_id")),
         submit_s=row.seconds("submit_time"),
-        roles=(TaskRole(count=row.whole("num_gpu", least=1)),),
+        roles=workers(row.whole("num_gpu", least=1)),
         duration_s=row.seconds("duration"),
         steps=row.whole("iterations", least=1, most=1 << 53) if steps else None,
         profile=row.text("model_name"),

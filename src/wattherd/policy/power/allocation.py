@@ -1,7 +1,7 @@
 """Measured points for jobs within the budgets of a power tree: one point per job.
 
 `allocate` rounds the water-filling optimum: whole pieces of the hulls first, then whatever single
-step still fits and adds most, and for fewer than some hundred jobs an exact search among what could
+step still fits and adds most, and for up to two thousand jobs an exact search among what could
 still be better (`knapsack`). `Allocator` keeps what does not depend on the budgets, for those who
 ask again and again.
 """
@@ -21,8 +21,8 @@ from wattherd.policy.power.rounding import stepped, whole
 
 __all__ = ["Allocator", "Limits", "allocate", "best_rows", "bound", "one_budget", "tree_limits"]
 
-MOST_REFINED_JOBS = 500
-"""Beyond that a single step is less than a thousandth of the sum, and nothing is left to gain."""
+MOST_REFINED_JOBS = 2_000
+"""Beyond that steps are so small, beside the sum, that hardly anything is left to gain."""
 
 
 class Allocator:
@@ -75,7 +75,9 @@ def best_rows(menu: Menu, limits: Limits) -> Ints:
     rows = allocator.rows(limits.room_w)
     if menu.jobs > MOST_REFINED_JOBS:
         return rows
-    return refined(menu, limits, allocator.prices(limits.room_w), rows)
+    best = refined(menu, limits, allocator.prices(limits.room_w), rows)
+    # A search that ran out of states may leave watts over.
+    return stepped(menu, limits, best)
 
 
 def allocate(jobs: Sequence[Sequence[Choice]], limits: Limits) -> list[int]:

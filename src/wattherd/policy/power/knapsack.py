@@ -3,28 +3,34 @@
 Prices per watt of each domain give a bound (Lagrange), and say by how much a choice, or a watt left
 over, falls short of it. What falls short by more than the best known solution does is dropped; what
 remains is searched by Pareto sets of (watts, worth), merged job by job and domain by domain (after
-Pisinger, 1995). The search is limited by counted states, not by time: where they run out only the
-most promising are kept, and the result is no longer proven to be the best.
+Pisinger, 1995). Of every set that waits to be merged the state nearest to the bound falls short by
+something, too: that much less is allowed to all others. After each rank of domains the sets stand
+for large jobs of many choices, and water-filling among these finds better solutions to compare
+with.
+
+The search is limited by counted pairs, not by time: where they run out only the most promising
+states are kept, and the result is no longer proven to be the best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from wattherd.policy.power.filling import filling_of
 from wattherd.policy.power.limits import SLACK_W, Limits
 from wattherd.policy.power.menu import Bools, Floats, Ints, Menu
+from wattherd.policy.power.rounding import stepped, whole
 
-MOST_STATES = 2_000_000
-"""States of one search, all its layers together."""
-_MOST_PAIRS = 1_000_000
+MOST_PAIRS = 40_000_000
+"""Pairs of states that one search looks at, all merges together: seconds."""
+_FEWEST_PAIRS = 20_000
 _EPSILON = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Set:
     """Pareto states of some jobs (S,), by watts; `short` is what each falls short of the bound.
 
@@ -46,44 +52,67 @@ class _Set:
         )
         return _Set(self.watts[keep], self.worth[keep], self.short[keep], rows, parts)
 
+    @property
+    def least_short(self) -> float:
+        """What its best state falls short of the bound."""
+        return float(self.short.min(initial=np.inf))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Search:
-    """What all merges know; watts are those at the outermost budget of each job."""
+    """The frontier: sets by the domain around them (-1: none), and how much short is allowed.
 
-    menu: Menu
+    `gap` is what the best known solution falls short of the bound, `floor` what all sets of the
+    frontier do at least. Watts are those at the outermost budget of each job.
+    """
+
+    limits: Limits
     budget_w: Floats
     price: Floats
     gap: float
-    most: int
+    most_pairs: int
+    floor: float = 0.0
+    sets: dict[int, list[_Set]] = field(default_factory=dict)
+    better: list[tuple[_Set, int]] | None = None
+    """States that together are worth more than what was known, one of each set they came from."""
 
-    def job_set(self, job: int, scale: float, price: float) -> _Set:
-        """The choices of one job that may stand in a better solution."""
-        rows = np.arange(self.menu.first[job], self.menu.first[job + 1])
-        watts, worth = self.menu.watts[rows], self.menu.value[rows]
-        reduced = worth - price * watts
-        short = reduced.max() - reduced
-        return _Set(watts * scale, worth, short, rows).only(short < self.gap)
+    def add(self, domain: int, states: _Set) -> None:
+        """One more set waits."""
+        self.sets.setdefault(domain, []).append(states)
+        self.floor += states.least_short
 
-    def merged(self, one: _Set, two: _Set) -> _Set:
-        """Every state of one with every state of the other, as far as hopeful and Pareto."""
+    def merged(self, sets: Sequence[_Set]) -> _Set:
+        """All of them in one, as far as hopeful and Pareto; they leave the frontier."""
+        found = self._hopeful(sets[0])
+        for other in sets[1:]:
+            found = self._pair(found, self._hopeful(other))
+        self.floor -= found.least_short
+        return found
+
+    def _hopeful(self, states: _Set) -> _Set:
+        """States that may be part of a better solution; one is always kept."""
+        keep = states.short < max(self.gap - self.floor, 0.0) + states.least_short + _EPSILON
+        return states if keep.all() else states.only(keep)
+
+    def _pair(self, one: _Set, two: _Set) -> _Set:
         one, two = self._thinned(one, two)
+        apart = one.least_short + two.least_short
+        allowed = self.gap - self.floor + apart
         short = one.short[:, None] + two.short[None, :]
-        at, to = np.nonzero(short < self.gap)
+        at, to = np.nonzero(short <= max(allowed, apart) + _EPSILON)
         watts, worth = one.watts[at] + two.watts[to], one.worth[at] + two.worth[to]
         both = _Set(watts, worth, short[at, to], None, ((one, at), (two, to)))
-        return self._capped(both.only(_pareto(watts, worth)))
+        both = both.only(_pareto(watts, worth))
+        self.floor += both.least_short - apart
+        return both
 
     def _thinned(self, one: _Set, two: _Set) -> tuple[_Set, _Set]:
         """So few states of both that all pairs can be looked at."""
         small, large = sorted((len(one.watts), len(two.watts)))
-        if small * large <= _MOST_PAIRS:
+        if small * large <= self.most_pairs:
             return one, two
-        most = max(_MOST_PAIRS // max(small, 1), int(_MOST_PAIRS**0.5))
+        most = max(self.most_pairs // small, int(self.most_pairs**0.5))
         return _best(one, most), _best(two, most)
-
-    def _capped(self, states: _Set) -> _Set:
-        return _best(states, self.most)
 
     def closed(self, states: _Set, domain: int, *, outermost: bool) -> _Set:
         """What fits into a domain; watts left over there cost their price.
@@ -94,8 +123,60 @@ class _Search:
         short = states.short + self.price[domain] * np.maximum(left_w, 0.0)
         watts = np.zeros(len(left_w)) if outermost else states.watts
         closed = _Set(watts, states.worth, short, states.rows, states.parts)
-        closed = closed.only(np.flatnonzero((left_w >= -SLACK_W) & (short < self.gap)))
+        closed = closed.only(np.flatnonzero(left_w >= -SLACK_W))
         return closed.only(_pareto(closed.watts, closed.worth)) if outermost else closed
+
+    def improve(self) -> None:
+        """Water-filling among the sets, as if each were a job: perhaps better than the known."""
+        waiting = [(domain, one) for domain, some in self.sets.items() for one in some]
+        found = _filled(self._limits_of([domain for domain, _ in waiting]), [s for _, s in waiting])
+        if found is None:
+            return
+        picked = list(zip((states for _, states in waiting), found, strict=True))
+        short = sum(float(states.short[at]) for states, at in picked)
+        # Watts left over in domains that are still open count when these are closed.
+        short += self._left_over(waiting, found)
+        if short < self.gap - _EPSILON:
+            self.gap, self.better = short, picked
+
+    def _limits_of(self, domains: Sequence[int]) -> Limits:
+        """The budgets above sets that lie in `domains`, in watts at the outermost."""
+        rows = {-1: np.full(self.limits.path.shape[1], -1)}
+        for path in np.unique(self.limits.path, axis=0):
+            for level in range(len(path)):
+                rest = np.full(len(path), -1)
+                rest[: len(path) - level] = path[level:]
+                rows[int(path[level])] = rest
+        path = np.array([rows[domain] for domain in domains])
+        return Limits(self.budget_w, path, np.ones(path.shape), self.limits.names)
+
+    def _left_over(self, waiting: Sequence[tuple[int, _Set]], found: Sequence[int]) -> float:
+        limits = self._limits_of([domain for domain, _ in waiting])
+        watts = np.array([one.watts[at] for (_, one), at in zip(waiting, found, strict=True)])
+        open_ = np.zeros(len(self.budget_w), dtype=np.bool_)
+        open_[np.unique(limits.path[limits.path >= 0])] = True
+        left_w = np.maximum(self.budget_w - limits.load_w(watts), 0.0)
+        return float((self.price * left_w)[open_].sum())
+
+
+def _filled(limits: Limits, sets: Sequence[_Set]) -> list[int] | None:
+    """A state of each set that fit together; None if not even the least do."""
+    sizes = np.array([len(one.watts) for one in sets])
+    if not sizes.all():
+        return None
+    first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    menu = Menu(
+        first,
+        np.repeat(np.arange(len(sets)), sizes),
+        np.concatenate([one.watts for one in sets]),
+        np.concatenate([one.worth for one in sets]),
+    )
+    if (limits.load_w(menu.watts[menu.least]) > limits.room_w).any():
+        return None
+    filling = filling_of(menu, limits)
+    given = filling.served(filling.room(limits.room_w))
+    found: list[int] = (stepped(menu, limits, whole(filling, given)) - menu.least).tolist()
+    return found
 
 
 def _best(states: _Set, most: int) -> _Set:
@@ -120,65 +201,64 @@ def refined(menu: Menu, limits: Limits, price: Floats, known: Ints) -> Ints:
     `price` (D,) is per watt of each domain; any prices are right, those of the linear optimum prune
     best.
     """
-    outermost = limits.price
-    each = np.append(price, 0.0)[limits.path]
-    job_price = (each * limits.scale).sum(axis=1)
+    job_price = (np.append(price, 0.0)[limits.path] * limits.scale).sum(axis=1)
     reduced = menu.value - job_price[menu.job] * menu.watts
-    top = np.maximum.reduceat(reduced, menu.least).sum()
+    top = np.maximum.reduceat(reduced, menu.least)
     least = float(menu.value[known].sum())
-    gap = float(price @ limits.room_w) + float(top) - least - _EPSILON
+    gap = float(price @ limits.room_w) + float(top.sum()) - least
     if gap <= _EPSILON:
         return known
     factor = limits.factor
-    most = max(MOST_STATES // menu.jobs, 1_000)
-    search = _Search(menu, limits.room_w * factor, price / factor, gap, most)
-    found = _searched(search, limits, outermost, job_price)
-    if not len(found.worth) or found.worth.max() <= least + _EPSILON:
-        return known
-    return _traced(found, int(np.argmax(found.worth)), menu)
-
-
-def _searched(search: _Search, limits: Limits, scale: Floats, price: Floats) -> _Set:
-    """States of all jobs: merged below each domain, from the innermost outwards."""
-    below: dict[int, list[_Set]] = {-1: []}
-    parent, order = _family(limits)
+    most = max(MOST_PAIRS // menu.jobs, _FEWEST_PAIRS)
+    search = _Search(limits, limits.room_w * factor, price / factor, gap, most)
+    short = top[menu.job] - reduced
     for job, domain in enumerate(limits.path[:, 0].tolist()):
-        mine = search.job_set(job, float(scale[job]), float(price[job]))
-        below.setdefault(domain, []).append(mine if domain >= 0 else _freed(mine))
-    for domain in order:
-        inside = _merged(search, below.get(domain, []))
-        if inside is not None:
-            outer = parent[domain]
-            below.setdefault(outer, []).append(search.closed(inside, domain, outermost=outer < 0))
-    found = _merged(search, below[-1])
-    return _Set(np.empty(0), np.empty(0), np.empty(0)) if found is None else found
+        search.add(domain, _job_set(menu, job, limits, short))
+    return _traced(_searched(search), menu, known)
 
 
-def _freed(states: _Set) -> _Set:
-    """A job without any budget above it."""
-    return _Set(np.zeros(len(states.watts)), states.worth, states.short, states.rows)
+def _job_set(menu: Menu, job: int, limits: Limits, short: Floats) -> _Set:
+    """The choices of one job; without any budget above it watts are of no interest."""
+    rows = np.arange(menu.first[job], menu.first[job + 1])
+    states = _Set(menu.watts[rows] * limits.price[job], menu.value[rows], short[rows], rows)
+    if limits.path[job, 0] >= 0:
+        return states
+    best = states.only(np.array([len(rows) - 1]))
+    return _Set(np.zeros(1), best.worth, best.short, best.rows)
 
 
-def _merged(search: _Search, sets: Sequence[_Set]) -> _Set | None:
-    return reduce(search.merged, sets) if sets else None
+def _searched(search: _Search) -> Iterable[tuple[_Set, int]]:
+    """States of sets that hold all jobs, worth more than what was known; none if there are none.
+
+    Domains are closed from the innermost outwards.
+    """
+    limits = search.limits
+    parent, ranks = _parents(limits), limits.ranks
+    for rank in range(int(ranks.max(initial=-1)) + 1):
+        for domain in np.flatnonzero(ranks == rank).tolist():
+            inside = search.sets.pop(domain, [])
+            if not inside:
+                continue
+            outer = parent.get(domain, -1)
+            closed = search.closed(search.merged(inside), domain, outermost=outer < 0)
+            if not len(closed.watts):
+                return search.better or ()
+            search.add(outer, closed)
+            if search.floor >= search.gap:
+                return search.better or ()
+        search.improve()
+    return search.better or ()
 
 
-def _family(limits: Limits) -> tuple[dict[int, int], list[int]]:
-    """The domain around each domain (-1: none), and all domains, inner ones first."""
-    parent: dict[int, int] = {}
-    rank: dict[int, int] = {}
-    for row in np.unique(limits.path, axis=0).tolist():
-        path = [domain for domain in row if domain >= 0]
-        for level, domain in enumerate(path):
-            parent[domain] = path[level + 1] if level + 1 < len(path) else -1
-            rank[domain] = max(rank.get(domain, 0), level)
-    return parent, sorted(rank, key=lambda domain: (rank[domain], domain))
+def _parents(limits: Limits) -> dict[int, int]:
+    """The domain around each domain that has one."""
+    pairs = zip(limits.path[:, :-1].ravel(), limits.path[:, 1:].ravel(), strict=True)
+    return {int(inner): int(outer) for inner, outer in pairs if inner >= 0 and outer >= 0}
 
 
-def _traced(states: _Set, at: int, menu: Menu) -> Ints:
-    """The rows that led to a state."""
-    row = menu.least.copy()
-    stack = [(states, at)]
+def _traced(picked: Iterable[tuple[_Set, int]], menu: Menu, known: Ints) -> Ints:
+    """The rows that led to some states."""
+    row, stack = known.copy(), list(picked)
     while stack:
         one, state = stack.pop()
         if one.parts is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import Choice, JobCurve
 from wattherd.policy.power.allocation import Limits, best_rows
 from wattherd.policy.power.limits import SLACK_W
@@ -151,9 +152,27 @@ def nash(question: Question) -> Chosen:
     """The greatest product of relative rates, weights as exponents (Nash welfare).
 
     A paused job would make the product zero, so that none is.
+
+    Raises:
+        UserError: the least caps of all jobs do not fit.
     """
     logs, rows = log_welfare_menu(question.menu, question.weight)
+    must_run(question.limits, logs, "nash")
     return question.chosen(rows[best_rows(logs, question.limits)])
+
+
+def must_run(limits: Limits, menu: Menu, policy: str) -> None:
+    """Refuse where not all jobs can run, for policies that pause nobody.
+
+    Raises:
+        UserError: the least choices do not fit.
+    """
+    try:
+        limits.left_w(menu.watts[menu.least])
+    except UserError as problem:
+        hint = f"{policy} pauses nobody: raise it, run fewer jobs, or take another policy"
+        short = problem.problem
+        raise UserError(short, where=problem.where, field=problem.field, hint=hint) from None
 
 
 RULES: Mapping[str, Callable[[Question], Chosen]] = {

@@ -59,7 +59,9 @@ class Ordered:
 
     def plan(self, view: View, draft: Draft) -> None:
         """Admit in order; start what is admitted, stop what has to give way."""
-        lineup: Lineup = view.memory.setdefault(MEMORY, Lineup(self.rules))
+        lineup = view.memory.get(MEMORY)
+        if lineup is None:
+            lineup = view.memory[MEMORY] = Lineup(self.rules)
         lineup.update(view)
         if self.anew is None:
             _Cycle(self, view, draft, lineup).run()

@@ -112,16 +112,18 @@ class CountTrial:
         """Whether nothing is left to give."""
         return self._free == 0
 
-    def take_all(self, gpus: int) -> bool:
-        """Take what several gangs ask for together, if it is there."""
-        return self.take(gpus)
-
     def take(self, gpus: int) -> bool:
         """Take that many, if they are there."""
         if gpus > self._free:
             return False
         self._free -= gpus
         return True
+
+    def take_each(self, gangs: Sequence[int]) -> list[bool]:
+        """Take what each asks for, if it is there."""
+        if self.take(sum(gangs)):
+            return [True] * len(gangs)
+        return [self.take(gpus) for gpus in gangs]
 
     def layout(self) -> list[list[tuple[int, int]]] | None:
         """No node is chosen."""
@@ -150,31 +152,32 @@ class YarnTrial:
         """Whether nothing is left to give."""
         return self._left == 0
 
-    def take_all(self, gpus: int) -> bool:
-        """Gangs have to be placed one by one."""
-        del gpus
-        return False
-
     def take(self, gpus: int) -> bool:
-        """Place a gang, if it fits: one that a node can hold on the first node with room."""
-        if gpus > self._left:
-            return False
-        if gpus > self._largest:
-            return self._take_several(gpus)
-        free, node = self._free, self._first[gpus]
-        while free[node] < gpus:
-            node += 1
-        self._first[gpus] = node
-        if node == self._count:
-            return False
-        free[node] -= gpus
-        self._left -= gpus
-        self._layout.append([(node, gpus)])
-        return True
+        """Place a gang, if it fits."""
+        return self.take_each((gpus,))[0]
+
+    def take_each(self, gangs: Sequence[int]) -> list[bool]:
+        """Place gangs one after the other; what a node can hold on the first node with room."""
+        free, first, fits = self._free, self._first, []
+        for gpus in gangs:
+            if gpus > self._largest or gpus > self._left:
+                fits.append(self._take_several(gpus))
+                continue
+            node = first[gpus]
+            while free[node] < gpus:
+                node += 1
+            first[gpus] = node
+            found = node < self._count
+            if found:
+                free[node] -= gpus
+                self._left -= gpus
+                self._layout.append([(node, gpus)])
+            fits.append(found)
+        return fits
 
     def _take_several(self, gpus: int) -> bool:
-        """Place a gang that is larger than any node."""
-        parts = self._several(gpus)
+        """Place a gang that is larger than any node, or than all that is left."""
+        parts = self._several(gpus) if gpus <= self._left else None
         if parts is None:
             return False
         for node, taken in parts:

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from operator import attrgetter
 from typing import Protocol
 
@@ -23,7 +22,7 @@ from wattherd.policy.schedule.orders import Standing
 from wattherd.policy.schedule.placements import Place
 from wattherd.policy.schedule.shares import shares_of
 
-_key, _gpus = attrgetter("key"), attrgetter("gpus")
+_key = attrgetter("key")
 
 Parts = list[tuple[int, int]]
 """Nodes and GPUs on them."""
@@ -37,12 +36,12 @@ class Trial(Protocol):
         """Whether nothing is left to give."""
         ...
 
-    def take_all(self, gpus: int) -> bool:
-        """Take what several gangs ask for together, where that is as good as one by one."""
-        ...
-
     def take(self, gpus: int) -> bool:
         """Place a gang of that many GPUs, if it fits."""
+        ...
+
+    def take_each(self, gangs: Sequence[int]) -> list[bool]:
+        """Place gangs one after the other; which of them fit."""
         ...
 
     def layout(self) -> list[Parts] | None:
@@ -103,21 +102,24 @@ class _Packed:
     changed: list[Standing] = field(default_factory=list)
     stopped: list[Standing] = field(default_factory=list)
 
+    def sort_in(self, running: list[Standing], fits: list[bool]) -> None:
+        """Note which of those who ran stay."""
+        if all(fits):
+            self.admitted += running
+            return
+        for standing, stays in zip(running, fits, strict=True):
+            (self.admitted if stays else self.stopped).append(standing)
+
 
 def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
     heads, packed, running = Heads(lineup.lines), _Packed(), lineup.in_order()
-    take, admitted, stopped = trial.take, packed.admitted, packed.stopped
-    sums = [0, *accumulate(map(_gpus, running))]
+    gangs = [standing.gpus for standing in running]
     at = 0
     while True:
-        before = at
-        key = heads.key
+        before, key = at, heads.key
         at = len(running) if key is None else bisect_left(running, key, lo=at, key=_key)
-        if at > before and trial.take_all(sums[at] - sums[before]):
-            admitted += running[before:at]
-        else:
-            for standing in running[before:at]:
-                (admitted if take(standing.gpus) else stopped).append(standing)
+        if at > before:
+            packed.sort_in(running[before:at], trial.take_each(gangs[before:at]))
         if key is None:
             return packed
         _admit_head(heads, trial, packed, strict=strict)

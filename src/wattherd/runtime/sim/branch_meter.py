@@ -1,8 +1,8 @@
 """What every domain of a power tree carries in a simulated run, integrated exactly between events.
 
 Counted as the guard counts, losses included, but for sleeping nodes, which draw nothing. The
-budget is the one in force at each moment; time above it within `reaction_s` of its last change is
-left out.
+budget is the one in force at each moment; time above it within `reaction_s` of a change that was
+not announced is left out.
 """
 
 from __future__ import annotations
@@ -70,15 +70,20 @@ class BranchMeter:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """What is carried may have changed; it is looked at once time passes."""
-        self._stale |= bool(commands) or not isinstance(event, UNMOVED)
+        self._stale |= bool(commands) or type(event) not in UNMOVED
 
     def _look(self) -> None:
         self._stale = False
         self._carried = np.array(self._tree.carried_nw(self._core.rest.asleep), dtype=np.int64)
         limits = [ENDLESS_NW if one is None else one for one in self._tree.stated_nw]
         fresh = np.array(limits, dtype=np.int64)
-        self._changed_s[fresh != self._limits] = self._at_s
         self._limits = fresh
+        surprised_s = self._core.budgets.surprised_s
+        site_s = surprised_s.get("", -np.inf)
+        names = self._tree.feeds.names
+        self._changed_s = np.array([surprised_s.get(name, -np.inf) for name in names])
+        root = self._tree.feeds.root
+        self._changed_s[root] = max(self._changed_s[root], site_s)
 
     def _integrate(self, now_s: float) -> None:
         seconds = now_s - self._at_s

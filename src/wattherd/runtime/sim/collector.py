@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wattherd.engine.core import Core
-from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob
+from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob, WakeAt
 from wattherd.model.event import Event, JobExited, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
@@ -72,25 +72,31 @@ class Collector:
         """Take note of one event and of what the core made of it."""
         if isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
             self.outcomes[event.job.id] = _outcome(event.job)
-        if not commands and isinstance(event, UNMOVED):
+        if not commands and type(event) in UNMOVED:
             return
         touched: dict[str, None] = {}
         for command in commands:
-            self._command(command, event)
-            touched[getattr(command, "job_id", "")] = None
+            if not isinstance(command, WakeAt):
+                self._command(command, event)
+                touched[getattr(command, "job_id", "")] = None
         touched[getattr(event, "job_id", "")] = None
-        for one in self._with_partners(touched):
+        if self._partners or self._core.watts.shares:
+            touched = self._with_partners(touched)
+        for one in touched:
             self._book(one)
 
     def _with_partners(self, touched: dict[str, None]) -> dict[str, None]:
         """Jobs, and those who share a device with them or did so until now."""
-        watts = self._core.watts
-        if not (self._partners or watts.shares):
-            return touched
-        found = touched.copy()
+        partners_of, found = self._core.watts.partners, touched.copy()
         for one in touched:
             found.update(dict.fromkeys(self._partners.get(one, ())))
-            found.update(dict.fromkeys(watts.partners(one)))
+            found.update(dict.fromkeys(partners_of(one)))
+        for one in found:
+            partners = partners_of(one)
+            if partners:
+                self._partners[one] = partners
+            else:
+                self._partners.pop(one, None)
         return found
 
     def _command(self, command: Command, event: Event) -> None:
@@ -121,17 +127,15 @@ class Collector:
         if outcome is None:
             return
         before = self._held.pop(job_id, None)
-        self._partners.pop(job_id, None)
         if before is not None:
-            outcome.energy_j += before.draw_w * (now_s - before.since_s)
-            outcome.gpu_s += before.gpus * (now_s - before.since_s)
-            outcome.held_s += now_s - before.since_s
+            seconds = now_s - before.since_s
+            outcome.energy_j += before.draw_w * seconds
+            outcome.gpu_s += before.gpus * seconds
+            outcome.held_s += seconds
         job = self._core.jobs.get(job_id)
         if job is not None and job.allocations:
             watts = self._core.watts
             self._held[job_id] = _Held(now_s, watts.held_w(job_id), job.gpus)
-            if watts.shares:
-                self._partners[job_id] = watts.partners(job_id)
 
 
 def _outcome(spec: JobSpec) -> Outcome:

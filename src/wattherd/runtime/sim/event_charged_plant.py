@@ -56,12 +56,14 @@ class EventChargedPlant:
         self._orders.append(order)
         self._specs.append(spec)
         self._at[spec.id] = at
-        self._table[:, at] = left_s, self._pause_s(spec), speed, now_s + left_s / speed
+        table = self._table
+        table[LEFT, at], table[PAUSE, at] = left_s, self._pause_s(spec)
+        table[SPEED, at], table[END, at] = speed, now_s + left_s / speed
         self._end_s = None
         return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def _speed(self, spec: JobSpec, order: StartJob, cap_w: float | None) -> float:
-        return min(self._speed_at(spec, one.node, cap_w) for one in order.allocations)
+        return min([self._speed_at(spec, one.node, cap_w) for one in order.allocations])
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """Take a job's devices; its progress stays. A run that is over stays so."""

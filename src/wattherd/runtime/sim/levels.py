@@ -55,14 +55,12 @@ class Levels:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """What is in use may have changed; it is looked at once time passes."""
-        self._stale |= bool(commands) or not isinstance(event, UNMOVED)
+        self._stale |= bool(commands) or type(event) not in UNMOVED
 
     def _look(self) -> None:
         held = self.core.held
-        gpus = int(held.gpu_count.sum()) - int(held.whole.sum())
-        cpus = sum(node.cpu_milli for node in self.core.config.cluster.nodes)
-        cpus -= int(held.cpu_free.sum())
-        self._now = np.array([gpus, cpus / 1000, self.meter.run_w, self.meter.draw_w])
+        gpus, cpu_milli = int(held.gpu_count.sum()) - held.whole_gpus, held.used_cpu_milli
+        self._now = np.array([gpus, cpu_milli / 1000, self.meter.run_w, self.meter.draw_w])
         self._stale = False
 
     def _add(self, now_s: float) -> None:

@@ -17,7 +17,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import Command, StartJob, WakeNode
 from wattherd.model.event import Event, JobProgressed, JobStarted, JobSubmitted, Woke
 
-UNMOVED = (JobProgressed, JobStarted, JobSubmitted, Woke)
+UNMOVED = frozenset({JobProgressed, JobStarted, JobSubmitted, Woke})
 """Events that change nothing of what devices draw, unless orders follow from them."""
 
 
@@ -25,9 +25,9 @@ UNMOVED = (JobProgressed, JobStarted, JobSubmitted, Woke)
 class EnergyMeter:
     """Watches a core from event to event; all energies in joules.
 
-    `reaction_s` is how long after a budget change a shell may take; draw above the budget within
-    it is not counted in `over_budget_s`. `boot_j` is what a wake-up costs beyond the idle draw of
-    the node while it boots.
+    `reaction_s` is how long after an unannounced budget change a shell may take; draw above the
+    budget within it is not counted in `over_budget_s`. `boot_j` is what a wake-up costs beyond the
+    idle draw of the node while it boots.
     """
 
     core: Core
@@ -46,7 +46,7 @@ class EnergyMeter:
     _free_w: float = 0.0
     _waking_w: float = 0.0
     _budget_w: float | None = None
-    _budget_since_s: float = 0.0
+    _surprised_s: float = -math.inf
 
     def until(self, now_s: float) -> None:
         """Integrate what is drawn up to then."""
@@ -57,7 +57,7 @@ class EnergyMeter:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Count the restarts just ordered; what is drawn is looked at once time passes."""
-        if commands or not isinstance(event, UNMOVED):
+        if commands or type(event) not in UNMOVED:
             self._stale = True
         for command in commands:
             if isinstance(command, StartJob) and command.attempt > 1:
@@ -72,8 +72,8 @@ class EnergyMeter:
         self._waking_w = _idle_w(cluster, rest.waking)
         self._run_w = watts.run_w
         self._free_w = watts.free_w - self._waking_w - _idle_w(cluster, rest.asleep)
-        if watts.budget_w != self._budget_w:
-            self._budget_w, self._budget_since_s = watts.budget_w, self._at_s
+        self._budget_w = watts.stated_w
+        self._surprised_s = self.core.budgets.surprised_s.get("", -math.inf)
 
     @property
     def run_w(self) -> float:
@@ -98,7 +98,7 @@ class EnergyMeter:
         if self._waking_w:
             self.wake_j.append(self._waking_w * seconds)
         above_w = self.draw_w - self._budget_w if self._budget_w is not None else 0.0
-        late_s = self._at_s + seconds - (self._budget_since_s + self.reaction_s)
+        late_s = self._at_s + seconds - (self._surprised_s + self.reaction_s)
         if above_w > 1e-6 and late_s > 0:
             self.over_budget_s += min(seconds, late_s)
             self.over_budget_j += above_w * min(seconds, late_s)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattherd.engine.safety_terms import Bools, Breaker, Fleet, Floats, Orders, Readings
+from wattherd.engine.safety_terms import Bools, Breaker, Fleet, Floats, Ints, Orders, Readings
 from wattherd.runtime.sim.power_plant_faults import Fault, no_fault
 
 STEP_S = 0.2
+JOB_STOP_S = 4.0
+"""What a job takes to save its state and end."""
 OUTLET_S = 5.0
 """What switching an outlet takes."""
 BOOT_S = 20.0
@@ -35,6 +37,8 @@ class Room:
     lag_s: Floats
     delay_s: float
     heat: Floats
+    job: Ints
+    """Whose node each device is: all of a job's stop together."""
 
 
 @dataclass(slots=True)
@@ -66,6 +70,8 @@ class PowerPlant:
         self._last_due_s: Floats = np.zeros(size)
         self._under_way: deque[_Order] = deque()
         self._outlets: deque[tuple[float, Bools, bool]] = deque()
+        self.jobless: Bools = np.zeros(size, dtype=np.bool_)
+        self._stops: deque[tuple[float, Bools]] = deque()
         self._open_until_s: Floats = np.zeros(room.fleet.feeds + 1)
         self._rebooted = False
         self._history: deque[tuple[float, Floats, Floats]] = deque(maxlen=1_000)
@@ -98,6 +104,8 @@ class PowerPlant:
         for which, on in ((orders.switch_off, False), (orders.switch_on, True)):
             if which.any():
                 self._outlets.append((self.now_s + OUTLET_S, which, on))
+        stops = orders.stop_job if orders.stop_job is not None else np.zeros_like(heard)
+        self._stops.append((self.now_s + JOB_STOP_S, stops & heard))
 
     def step(self, demand_w: Floats) -> None:
         """Move on by `STEP_S` at `demand_w` (N,)."""
@@ -107,6 +115,7 @@ class PowerPlant:
         self._arrivals()
         self._leases()
         self._switching()
+        self._stopping()
         self._respond(demand_w)
         self._breakers()
 
@@ -159,9 +168,16 @@ class PowerPlant:
             self.outlet_off = np.where(which, not on, self.outlet_off)
             self._boot(which, self.now_s + BOOT_S if on else np.inf)
 
+    def _stopping(self) -> None:
+        """Jobs end, and begin again where nobody wants them stopped."""
+        while self._stops and self._stops[0][0] <= self.now_s:
+            _, which = self._stops.popleft()
+            self.jobless = np.isin(self.room.job, self.room.job[which])
+
     def _respond(self, demand_w: Floats) -> None:
         """First-order lag towards min(demand, cap), with a little noise on what is drawn."""
         noise = 1.0 + DRAW_NOISE * self._rng.standard_normal(len(demand_w))
+        demand_w = np.where(self.jobless, self.room.idle_w, demand_w)
         aim_w = np.where(self.dark, 0.0, np.minimum(demand_w, self.cap_w) * noise)
         gain = 1.0 - np.exp(-STEP_S / self.room.lag_s)
         self.draw_w = np.maximum(self.draw_w + gain * (aim_w - self.draw_w), 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wattherd.engine.watts import CurveOf
+from wattherd.estimate.power_curve import CurveOf
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
 

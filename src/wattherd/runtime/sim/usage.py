@@ -18,7 +18,7 @@ from wattherd.model.command import Command, StartJob
 from wattherd.model.event import Event, JobExited, JobStopped, NodeLost
 from wattherd.model.job import JobSpec
 
-_GIVES_BACK = (JobExited, JobStopped, NodeLost)
+_GIVES_BACK = frozenset({JobExited, JobStopped, NodeLost})
 
 
 @dataclass(slots=True)
@@ -36,6 +36,8 @@ class UsageMeter:
     """Milli-vCPU of all nodes."""
     _gpus: int = field(init=False)
     _table: NDArray[np.float64] = field(init=False)
+    _rows: NDArray[np.int64] = field(init=False)
+    """Where the row of each node begins in the table."""
     _at_s: float | None = None
     _stale: bool = True
     _cpu_milli: int = 0
@@ -48,7 +50,8 @@ class UsageMeter:
         nodes = self.core.config.cluster.nodes
         self.cpu_capacity_milli = sum(node.cpu_milli for node in nodes)
         self._gpus = sum(node.gpu_count for node in nodes)
-        self._table = _fragments(self.specs, int(self.core.held.gpu_count.max(initial=0)))
+        table = _fragments(self.specs, int(self.core.held.gpu_count.max(initial=0)))
+        self._table, self._rows = table.ravel(), self.core.held.gpu_count * len(table)
 
     def until(self, now_s: float) -> None:
         """Integrate up to then; time begins with the first event."""
@@ -65,15 +68,16 @@ class UsageMeter:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Note whether something was taken or given back; it is looked at once time passes."""
-        if isinstance(event, _GIVES_BACK) or any(isinstance(one, StartJob) for one in commands):
-            self._stale = True
+        if not self._stale:
+            taken = any(isinstance(one, StartJob) for one in commands)
+            self._stale = taken or type(event) in _GIVES_BACK
 
     def _look(self) -> None:
         held, gpus, cpus = self.core.held, self._gpus, self.cpu_capacity_milli
         self._stale = False
-        self._free = int(held.whole.sum())
-        self._cpu_milli = cpus - int(held.cpu_free.sum())
-        self._fragment = float(self._table[held.gpu_count, held.whole].sum())
+        self._free = held.whole_gpus
+        self._cpu_milli = held.used_cpu_milli
+        self._fragment = float(self._table.take(self._rows + held.whole).sum())
         used = (gpus - self._free) / gpus if gpus else 0.0
         self._gap = abs(used - self._cpu_milli / cpus) if cpus else 0.0
 

@@ -123,13 +123,16 @@ class World:
         The last jobs may wait for watts or devices that nobody is going to bring; a planner that
         looks rarely may let some wake-ups pass before it acts.
         """
-        sources = (self._next_given, self._plant.next_s(), self._machines.next_s())
-        quiet = self._last_orders == 0 and all(source is None for source in sources)
-        if quiet and not any(job.active for job in self.core.jobs.values()):
-            self._idle_wakes += 1
-        else:
+        if self._last_orders or self._more_to_come():
             self._idle_wakes = 0
+        else:
+            self._idle_wakes += 1
         return self._idle_wakes >= IDLE_WAKES
+
+    def _more_to_come(self) -> bool:
+        sources = (self._next_given, self._plant.next_s(), self._machines.next_s())
+        coming = any(source is not None for source in sources)
+        return coming or any(job.active for job in self.core.jobs.values())
 
     def _happenings(self, until_s: float) -> Iterator[Event]:
         while True:
@@ -162,7 +165,7 @@ class World:
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to the core and carry its orders out, and theirs, until quiet."""
-        pending = deque([event])
+        pending, handle = deque([event]), self.core.handle
         self._last_orders = 0
         for _ in range(1_000_000):
             if not pending:
@@ -172,7 +175,7 @@ class World:
                 self._pass_time(event.at_s)
             if isinstance(event, NodeLost):
                 self._lose(event)
-            commands = self.core.handle(event)
+            commands = handle(event)
             for after in self._after:
                 after(event, commands)
             for command in commands:

@@ -1,0 +1,46 @@
+"""`wattherd power hold`: keep a site within its limits, on real meters and knobs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+
+@click.command("hold")
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--duration", metavar="10m", help="Stop after this time.")
+@click.option("--dry-run", is_flag=True, help="Read and decide, but set nothing.")
+@click.option("--restore", is_flag=True, help="Only put back what a killed loop left changed.")
+def hold(*, config: Path, duration: str | None, dry_run: bool, restore: bool) -> int:
+    """Keep a site within its limits until SIGTERM or SIGINT, then put every cap back.
+
+    CONFIG is a YAML file of feeds, devices, meters and knobs; decisions are JSON lines on stdout.
+    Should the loop die, a watchdog lowers every device to its floor; the next start puts back at
+    its end what the first one found. Exits with 1 if a device could not be put back.
+    """
+    import math
+
+    from wattherd.service.hold import Hold, to_stream
+    from wattherd.service.hold_site import read_site
+    from wattherd.units import seconds
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: ended.set())
+    life = Hold(
+        site=read_site(config),
+        emit=to_stream(_write),
+        ended=ended,
+        duration_s=seconds(duration, field="--duration") if duration else math.inf,
+        dry_run=dry_run,
+    )
+    return int(not (life.restore() if restore else life.run()))
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()

@@ -1,0 +1,106 @@
+"""Budgets as they are stated, and as the guard must already hold them: known falls come early.
+
+A rise is believed when it has come, a fall that was announced in time to be under it at its very
+second, whether or not anybody says then that it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from wattherd.model.cap_rules import CapRules
+
+STEP_S = 1.0
+"""Steps in which a ramp is walked down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """From `begins_s` on, a domain (empty: the site) may draw `budget_w`."""
+
+    begins_s: float
+    budget_w: float
+    domain: str = ""
+
+
+class Budgets:
+    """Stated and announced budgets by domain; the empty name is the site's."""
+
+    def __init__(self, rules: CapRules, site: Collection[str]) -> None:
+        """Nothing is limited; `site` are the names that ramps hold for."""
+        self._rules, self._site = rules, site
+        self.stated_w: dict[str, float | None] = {}
+        self.surprised_s: dict[str, float] = {}
+        """When a budget last changed without being announced."""
+        self._coming: dict[str, list[Fall]] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is announced."""
+        return bool(self._coming)
+
+    @property
+    def coming(self) -> list[str]:
+        """Domains of which something is announced."""
+        return list(self._coming)
+
+    def change(self, domain: str, budget_w: float | None, now_s: float) -> None:
+        """A budget is in force; what was announced up to now has come."""
+        due = [one for one in self._coming.get(domain, ()) if one.begins_s <= now_s]
+        if budget_w not in [one.budget_w for one in due]:
+            self.surprised_s[domain] = now_s
+        self.stated_w[domain] = budget_w
+        self._keep(domain, [one for one in self._coming.get(domain, ()) if one not in due])
+
+    def announce(self, domain: str, begins_s: float, budget_w: float | None) -> None:
+        """A budget is to change; a later word on the same time counts, None takes it back."""
+        others = [one for one in self._coming.get(domain, ()) if one.begins_s != begins_s]
+        fresh = [] if budget_w is None else [Fall(begins_s, budget_w, domain)]
+        self._keep(domain, sorted([*others, *fresh], key=lambda one: one.begins_s))
+
+    def _keep(self, domain: str, coming: list[Fall]) -> None:
+        self._coming.pop(domain, None)
+        if coming:
+            self._coming[domain] = coming
+
+    def held_w(self, domain: str, now_s: float, grace_s: Callable[[Fall], float]) -> float | None:
+        """What the guard must keep to now; `grace_s` is the notice that jobs need for a fall."""
+        known = [self.stated_w.get(domain)]
+        for fall in self._coming.get(domain, ()):
+            begins_s = fall.begins_s - self._rules.ahead_s - grace_s(fall)
+            if now_s >= begins_s:
+                known.append(fall.budget_w)
+            elif self._ramped(domain):
+                known.append(fall.budget_w + (self._rules.ramp_down_w_s or 0) * (begins_s - now_s))
+        return min((one for one in known if one is not None), default=None)
+
+    def _ramped(self, domain: str) -> bool:
+        return self._rules.ramp_down_w_s is not None and domain in self._site
+
+    def next_s(
+        self, now_s: float, drawn_w: float, grace_s: Callable[[Fall], float]
+    ) -> float | None:
+        """When to look again; ramps matter once they are below what is stated and drawn."""
+        times = []
+        for domain, falls in self._coming.items():
+            stated_w = self.stated_w.get(domain)
+            for fall in falls:
+                begins_s = fall.begins_s - self._rules.ahead_s - grace_s(fall)
+                if self._ramped(domain) and self._rules.ramp_down_w_s:
+                    top_w = drawn_w if stated_w is None else min(stated_w, drawn_w)
+                    walk_s = max(top_w - fall.budget_w, 0.0) / self._rules.ramp_down_w_s
+                    first_s = begins_s - walk_s
+                    times.append(max(first_s, min(now_s + STEP_S, begins_s)))
+                times += [begins_s, fall.begins_s - self._rules.refuse_s]
+        later = [one for one in times if one > now_s]
+        return min(later, default=None)
+
+    def soon(self, domain: str, now_s: float) -> Fall | None:
+        """The lowest budget that comes within `refuse_s`, if any."""
+        falls = [
+            one
+            for one in self._coming.get(domain, ())
+            if one.begins_s <= now_s + self._rules.refuse_s
+        ]
+        return min(falls, key=lambda one: one.budget_w, default=None)

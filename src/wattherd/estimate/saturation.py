@@ -1,0 +1,92 @@
+"""Watts of a job by how well one step fills the GPU, and by its cap: what carries to new networks.
+
+The work of one step, batch x multiply-adds of a sample / peak rate of the GPU, is a time: so long
+would an ideal GPU be busy. Where it is far below the cost of launching a step, the GPU idles
+between kernels and draws its floor; far above, it draws its most. In between, logistic in the log.
+A cap below that demand is what is drawn, with a soft corner. Floor and most belong to the GPU type,
+pulled towards those of all types; where the corner is and how steep belongs to all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SHARED = 5
+"""Parameters of all GPU types: log floor, log most, steepness, log seconds at half, corner."""
+START = (math.log(0.18), math.log(0.8), 1.5, -8.0, 8.0)
+DOUBT = (0.5, 0.3, 1.0, 2.0, 4.0)
+LEAST = (-4.0, -2.0, 0.2, -14.0, 2.0)
+MOST = (-0.5, 0.5, 5.0, -2.0, 30.0)
+OWN_DOUBT, OWN_MOST = 0.3, 2.0
+"""How far a GPU type's floor and most are off those of all types, in logs, and at most."""
+_LARGEST_EXPONENT = 60.0
+
+
+def names_of(gpus: Sequence[str]) -> tuple[str, ...]:
+    """Features in the order in which `Saturation` takes them."""
+    return ("cap_share", "work_s", *(f"gpu:{name}" for name in gpus))
+
+
+def derived(gpu: str, values: Mapping[str, float]) -> dict[str, float]:
+    """`values` with the GPU type, and with the work of a step where all it takes is known."""
+    made = {**values, f"gpu:{gpu}": 1.0}
+    known = [values.get(name) for name in ("batch_size", "flops", "gpu_flops")]
+    batch, flops, peak = (value if value and value > 0 else math.nan for value in known)
+    if not math.isnan(work := batch * flops / peak):
+        made["work_s"] = work
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """Fitted parameters: shared (5,), and logs of floor and most of every GPU type (G,) each."""
+
+    shared: tuple[float, ...]
+    floors: tuple[float, ...]
+    mosts: tuple[float, ...]
+
+    @classmethod
+    def of(cls, parameters: Floats) -> Saturation:
+        """From a flat vector (5 + 2 G,)."""
+        flat = parameters.tolist()
+        count = (len(flat) - SHARED) // 2
+        own = flat[SHARED:]
+        return cls(tuple(flat[:SHARED]), tuple(own[:count]), tuple(own[count:]))
+
+    def predict(self, features: Floats) -> Floats:
+        """Logs of watts per TDP (N,) at (N, 2 + G) logs of cap share and work, and GPU types."""
+        log_floor, log_most, steep, middle, corner = self.shared
+        kinds = features[:, 2:]
+        floor = np.exp(log_floor + kinds @ np.array(self.floors))
+        most = np.maximum(np.exp(log_most + kinds @ np.array(self.mosts)), floor)
+        reach = np.clip(steep * (features[:, 1] - middle), -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+        demand = np.log(floor + (most - floor) / (1.0 + np.exp(-reach)))
+        return np.asarray(-np.logaddexp(-corner * demand, -corner * features[:, 0]) / corner)
+
+    def plain(self) -> dict[str, Any]:
+        """Everything it needs, as JSON."""
+        return {
+            "kind": "saturation",
+            "shared": list(self.shared),
+            "floors": list(self.floors),
+            "mosts": list(self.mosts),
+        }
+
+
+def prior(gpus: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Start, doubt, least and most of a flat vector of parameters (5 + 2 G,)."""
+    own = np.ones(2 * gpus)
+    return (
+        np.concatenate([START, 0.0 * own]),
+        np.concatenate([DOUBT, OWN_DOUBT * own]),
+        np.concatenate([LEAST, -OWN_MOST * own]),
+        np.concatenate([MOST, OWN_MOST * own]),
+    )

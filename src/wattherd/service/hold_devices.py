@@ -1,0 +1,272 @@
+"""The site's instruments as the safety loop sees them: readings in, orders out, notes to a journal.
+
+What a device was like is noted before its first order; an order goes out when it changes or when
+the device holds something else, as after a restart.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from wattherd.engine.safety_caps import SAME_W
+from wattherd.engine.safety_terms import Breaker, Fleet, Orders, Readings
+from wattherd.errors import UserError
+from wattherd.knobs.contract import NO_LIMIT, Limits, Outcome, Reading, State
+from wattherd.knobs.journal import Journal
+from wattherd.knobs.registry import open_knob
+from wattherd.knobs.switch import Position
+from wattherd.meters.contract import Quality
+from wattherd.meters.contract import Reading as Watts
+from wattherd.meters.meter import Meter
+from wattherd.service.hold_lines import Line, ask_all, wait_for
+from wattherd.service.hold_site import UNLIMITED_W, Device, Site
+from wattherd.wire.trouble import DeviceError
+
+GATHER = 0.5
+"""Share of the period after which the loop decides with what it has."""
+FIRST_S = 3.0
+START_S = 10.0
+"""How long devices may take to tell their limits at the start."""
+BEAT = 0.25
+"""Of a lease: the longest time without news for the watchdog."""
+RESTORE_LEASES = 2.0
+"""For so many leases it is tried to put everything back."""
+UNREAD = Watts(math.nan, math.nan, "", Quality.STALE)
+
+Tell = Callable[[Device, Outcome | Position], None]
+
+
+@dataclass(slots=True)
+class Devices:
+    """All instruments of a site; `tell` hears what became of orders that did not take effect."""
+
+    site: Site
+    journal: Journal
+    tell: Tell
+    fleet: Fleet
+    _meters: Sequence[Line[Watts]] = ()
+    _knobs: Sequence[Line[Reading]] = ()
+    _outlets: Sequence[Line[Position] | None] = ()
+    _sent_w: list[float] = field(default_factory=list)
+    _sent_at_s: list[float] = field(default_factory=list)
+    _stopped: set[int] = field(default_factory=set)
+    _asked: bool = False
+
+    def __post_init__(self) -> None:
+        """A line to every instrument; orders of knobs are noted in the journal first."""
+        feeds = [feed.meter for feed in self.site.feeds]
+        meters = [*(device.meter for device in self.site.devices), *feeds]
+        self._meters = [Line(_reader(meter)) for meter in meters]
+        self._knobs = [Line(device.knob.read) for device in self.site.devices]
+        self._outlets = [
+            None if device.outlet is None else Line(device.outlet.read)
+            for device in self.site.devices
+        ]
+        self._sent_w = [math.nan] * len(self.site.devices)
+        self._sent_at_s = [-math.inf] * len(self.site.devices)
+        for device in self.site.devices:
+            device.knob.journal = self.journal
+
+    def readings(self) -> Readings:
+        """What all instruments answer within half a period; later answers count the next time.
+
+        The first time they get longer: connections are made, and nobody is cut for want of news.
+        """
+        asked_s = time.monotonic()
+        first_s = max(self.site.config.lease_s * BEAT, GATHER * self.site.period_s)
+        patience_s = GATHER * self.site.period_s if self._asked else min(FIRST_S, first_s)
+        self._asked = True
+        lines: list[Line[Any]] = [*self._meters, *self._knobs, *filter(None, self._outlets)]
+        for line in lines:
+            line.poll()
+        wait_for(lines, asked_s + patience_s)
+        return self._collected(time.monotonic())
+
+    def send(self, orders: Orders, readings: Readings) -> None:
+        """Carry out what is new, in each device's own time."""
+        for number, device in enumerate(self.site.devices):
+            cap_w = round(float(orders.cap_w[number]))  # boards take whole watts
+            if self._is_due(number, cap_w, float(readings.cap_w[number])):
+                self._sent_w[number], self._sent_at_s[number] = cap_w, time.monotonic()
+                self._knobs[number].order(self._setter(device, cap_w))
+            self._switch(number, off=bool(orders.switch_off[number]),
+                         on=bool(orders.switch_on[number]))  # fmt: skip
+
+    def note_found(self) -> None:
+        """Write down what all devices are like, at once, before any order."""
+        states = ask_all((_state_of(device) for device in self.site.devices), START_S)
+        self.journal.note_all(
+            (device.knob.source, state)
+            for device, state in zip(self.site.devices, states, strict=True)
+            if state is not None
+        )
+
+    def restore(self, alive: Callable[[], None]) -> list[str]:
+        """Put everything back as it was found; names of the devices where that failed.
+
+        `alive` is called all the while: a watchdog that heard nothing would lower what was raised.
+        """
+        for number in sorted(self._stopped):
+            self._order_outlet(number, on=True)
+        failed = {device.name: device for device in self.site.devices}
+        until_s = time.monotonic() + RESTORE_LEASES * self.site.config.lease_s
+        while failed and time.monotonic() < until_s:
+            alive()
+            lines = [self._put_back(device, failed) for device in list(failed.values())]
+            wait_for(lines, time.monotonic() + self.site.config.lease_s * BEAT)
+        return sorted(failed)
+
+    def restore_strangers(self) -> Iterator[Outcome]:
+        """Put back what a predecessor changed and this site no longer names."""
+        mine = {device.knob.source for device in self.site.devices}
+        for uri in self.journal.entries:
+            if uri not in mine:
+                with open_knob(uri, self.journal) as knob:
+                    yield knob.restore()
+
+    def _collected(self, now_s: float) -> Readings:
+        period_s, size = self.site.period_s, len(self.site.devices)
+        watts = [line.fresh(now_s, 60.0) or UNREAD for line in self._meters]
+        caps = [line.fresh(now_s, 1.5 * period_s) for line in self._knobs]
+        value_w = np.array([one.watts for one in watts])
+        at_s = np.array([one.at_s for one in watts])
+        return Readings(
+            now_s=time.time(),
+            draw_w=value_w[:size], draw_at_s=at_s[:size],
+            feed_w=value_w[size:], feed_at_s=at_s[size:],
+            cap_w=np.array([self._cap_w(n, cap) for n, cap in enumerate(caps)]),
+            off=np.array([self._is_off(line) for line in self._outlets], dtype=np.bool_),
+        )  # fmt: skip
+
+    def _cap_w(self, number: int, reading: Reading | None) -> float:
+        """The cap in force; without one, what the device may draw."""
+        if reading is None or reading.value is None:
+            return math.nan
+        most_w = float(self.fleet.max_w[number])
+        return most_w if reading.value == NO_LIMIT else reading.value
+
+    @staticmethod
+    def _is_off(line: Line[Position] | None) -> bool:
+        return line is not None and line.answer is not None and line.answer.value.on is False
+
+    def _is_due(self, number: int, cap_w: float, holds_w: float) -> bool:
+        """New, or not in force though the device has had its time."""
+        if self._sent_w[number] != cap_w:
+            return True
+        waited_s = time.monotonic() - self._sent_at_s[number]
+        return abs(holds_w - cap_w) > 2 * SAME_W and waited_s >= self.site.config.settle_s
+
+    def _setter(self, device: Device, cap_w: float) -> Callable[[], None]:
+        def order() -> None:
+            outcome = device.knob.set(cap_w)
+            if not outcome.in_force:
+                self.tell(device, outcome)
+
+        return order
+
+    def _switch(self, number: int, *, off: bool, on: bool) -> None:
+        if off and self._outlets[number] is not None:
+            self._stopped.add(number)
+            self._order_outlet(number, on=False)
+        elif on and number in self._stopped:
+            self._stopped.discard(number)
+            self._order_outlet(number, on=True)
+
+    def _order_outlet(self, number: int, *, on: bool) -> None:
+        device, line = self.site.devices[number], self._outlets[number]
+        outlet = device.outlet
+        if line is None or outlet is None:
+            return
+        line.order(lambda: self.tell(device, outlet.turn(on=on)))
+
+    def _put_back(self, device: Device, failed: dict[str, Device]) -> Line[Reading]:
+        def order() -> None:
+            outcome = device.knob.restore()
+            if outcome.in_force:
+                failed.pop(device.name, None)
+            else:
+                self.tell(device, outcome)
+
+        line = self._knobs[self.site.devices.index(device)]
+        line.order(order)
+        return line
+
+
+def fleet_of(site: Site) -> Fleet:
+    """The devices' ranges: what the site states, within what the knobs tell.
+
+    Raises:
+        UserError: a knob that does not tell its range, though the site leaves it to it.
+    """
+    told = ask_all((_limits_of(device) for device in site.devices), START_S)
+    ranges = [_range(one, limits) for one, limits in zip(site.devices, told, strict=True)]
+    return _fleet(site, ranges)
+
+
+def unranged(site: Site) -> Fleet:
+    """The devices where their ranges do not matter: to put them back, nothing is asked of them."""
+    return _fleet(site, [(0.0, UNLIMITED_W)] * len(site.devices))
+
+
+def _fleet(site: Site, ranges: Sequence[tuple[float, float]]) -> Fleet:
+    return Fleet(
+        feed=np.array([device.feed for device in site.devices]),
+        floor_w=np.array([floor_w for floor_w, _ in ranges]),
+        max_w=np.array([max_w for _, max_w in ranges]),
+        breaker=Breaker(rated_w=np.array([*(feed.rated_w for feed in site.feeds), site.rated_w])),
+    )
+
+
+def _range(device: Device, told: Limits | DeviceError | None) -> tuple[float, float]:
+    limits = told if isinstance(told, Limits) else None
+    lowest_w = None if limits is None else limits.lowest
+    highest_w = None if limits is None else limits.highest
+    floor_w = lowest_w if device.floor_w is None else device.floor_w
+    max_w = highest_w if device.max_w is None else device.max_w
+    if floor_w is None or max_w is None:
+        field = "floor" if floor_w is None else "max"
+        why = told.problem if isinstance(told, DeviceError) else "the knob does not tell it"
+        raise UserError(f"is not known: {why}", where=str(device.knob.source),
+                        field=f"devices.{device.name}.{field}", hint="state it")  # fmt: skip
+    # Orders outside the knob's own range would be clamped, and never be read back.
+    floor_w = floor_w if lowest_w is None else max(floor_w, lowest_w)
+    max_w = max_w if highest_w is None else min(max_w, highest_w)
+    return floor_w, max_w
+
+
+def _limits_of(device: Device) -> Callable[[], Limits | DeviceError]:
+    def ask() -> Limits | DeviceError:
+        try:
+            return device.knob.limits()
+        except DeviceError as error:
+            return error
+
+    return ask
+
+
+def _state_of(device: Device) -> Callable[[], State | None]:
+    def ask() -> State | None:
+        try:
+            return device.knob.driver.read().state
+        except DeviceError:
+            return None
+
+    return ask
+
+
+def _reader(meter: Meter | None) -> Callable[[], Watts]:
+    def read() -> Watts:
+        if meter is None:
+            return UNREAD
+        try:
+            return meter.read()
+        except DeviceError:
+            return UNREAD
+
+    return read

@@ -1,0 +1,227 @@
+"""The site that `wattherd power hold` holds: feeds, devices, limits, as one YAML file describes it.
+
+```yaml
+limit: 0:20kW,2h:15kW        # of the site; one level, or steps from `since`, or else the start
+signals: ["schedule:limits.csv"]
+period: 1s
+lease: 15s                   # without news of the loop for this long, devices go to their floor
+feeds:
+  row-a: {limit: 12kW, meter: "modbus://meter-a/1/70?unit=kW"}
+devices:
+  node-0: {feed: row-a, meter: "redfish+https://bmc-0", knob: "redfish+https://bmc-0", floor: 2kW}
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wattherd.engine.safety_terms import Floats, SafetyConfig
+from wattherd.errors import UserError
+from wattherd.knobs.contract import Unit
+from wattherd.knobs.knob import Knob
+from wattherd.knobs.registry import open_knob, open_switch
+from wattherd.knobs.switch import Switch
+from wattherd.meters.meter import Meter
+from wattherd.meters.registry import open_meter
+from wattherd.units import seconds, watts
+from wattherd.workload.budget_text import Steps, parse_steps
+from wattherd.workload.scenario import load
+
+UNLIMITED_W = 1e12
+"""Stands for a feed without limit, or without a breaker that is known: more than any site draws."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class FeedSpec(_Strict):
+    """A feed: its limit in steps, its breaker's rating, and its meter, as far as there are any."""
+
+    limit: str | float | None = None
+    rated: str | float | None = None
+    meter: str | None = None
+
+
+class DeviceSpec(_Strict):
+    """A device: what a knob limits. `floor` and `max` are the knob's own limits if not given."""
+
+    feed: str
+    meter: str
+    knob: str
+    floor: str | float | None = None
+    max: str | float | None = None
+    outlet: str | None = Field(default=None, description="switch of last resort")
+
+
+class SiteSpec(_Strict):
+    """The whole file."""
+
+    limit: str | float
+    rated: str | float | None = None
+    since: datetime | None = Field(default=None, description="when the steps of limits begin")
+    period: str | float = "1s"
+    lease: str | float = "15s"
+    signals: list[str] = Field(default=[], description="limits from outside, as of `power signal`")
+    lead: str | float = Field(default="10s", description="how early announced cuts are met")
+    journal: str | None = Field(default=None, description="default: NAME.journal.json beside it")
+    feeds: dict[str, FeedSpec] = Field(min_length=1)
+    devices: dict[str, DeviceSpec] = Field(min_length=1)
+    safety: dict[str, float] = Field(default={}, description="constants of the safety loop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """A feed; no meter, no reading."""
+
+    name: str
+    limit: Steps
+    rated_w: float
+    meter: Meter | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device on the feed of that number; None where the knob's own limits are to be asked."""
+
+    name: str
+    feed: int
+    meter: Meter
+    knob: Knob
+    floor_w: float | None
+    max_w: float | None
+    outlet: Switch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What is to be held, from where to where; times in seconds, `since_s` in Unix time."""
+
+    path: Path
+    journal: Path
+    limit: Steps
+    rated_w: float
+    since_s: float | None
+    period_s: float
+    feeds: tuple[Feed, ...]
+    devices: tuple[Device, ...]
+    config: SafetyConfig
+    signals: tuple[str, ...] = ()
+    lead_s: float = 0.0
+
+    def limit_w(self, passed_s: float) -> Floats:
+        """Limits (F + 1,) of the feeds and, last, the site, `passed_s` after the steps began.
+
+        Steps are known beforehand: one that falls counts `lead_s` early, so that it is met in time.
+        """
+        steps = [*(feed.limit for feed in self.feeds), self.limit]
+        ahead_s = passed_s + self.lead_s
+        return np.array([min(_level(one, passed_s), _level(one, ahead_s)) for one in steps])
+
+
+def read_site(path: Path) -> Site:
+    """The site of a file; nothing is connected to yet.
+
+    Raises:
+        UserError: unreadable, an unknown or wrong field, or an address that cannot be used.
+    """
+    document: dict[str, Any] = load(path)
+    try:
+        spec = SiteSpec.model_validate(document)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise UserError(str(first["msg"]).lower(), where=str(path), field=name) from None
+    try:
+        return _site(path, spec)
+    except UserError as error:
+        place = ": ".join(part for part in (str(path), error.where) if part)
+        raise UserError(error.problem, where=place, field=error.field, hint=error.hint) from None
+
+
+def _site(path: Path, spec: SiteSpec) -> Site:
+    named = path.parent / (spec.journal or f"{path.stem}.journal.json")
+    names = list(spec.feeds)
+    if _seconds(spec.lease, "lease") < 2 * _seconds(spec.period, "period"):
+        raise UserError("is shorter than two periods", field="lease")
+    return Site(
+        path=path.resolve(),
+        journal=named.resolve(),
+        limit=parse_steps(str(spec.limit), field="limit"),
+        rated_w=_watts(spec.rated, "rated", UNLIMITED_W),
+        since_s=spec.since.timestamp() if spec.since else None,
+        period_s=_seconds(spec.period, "period"),
+        feeds=tuple(_feed(name, one) for name, one in spec.feeds.items()),
+        devices=tuple(_device(name, one, names) for name, one in spec.devices.items()),
+        config=_config(spec),
+        signals=tuple(spec.signals),
+        lead_s=_seconds(spec.lead, "lead", least_s=0.0),
+    )
+
+
+def _feed(name: str, spec: FeedSpec) -> Feed:
+    field = f"feeds.{name}"
+    unlimited = ((0.0, UNLIMITED_W),)
+    return Feed(
+        name=name,
+        limit=unlimited if spec.limit is None else parse_steps(str(spec.limit), field=field),
+        rated_w=_watts(spec.rated, f"{field}.rated", UNLIMITED_W),
+        meter=None if spec.meter is None else open_meter(spec.meter),
+    )
+
+
+def _device(name: str, spec: DeviceSpec, feeds: list[str]) -> Device:
+    field = f"devices.{name}"
+    if spec.feed not in feeds:
+        raise UserError(f"no feed {spec.feed!r}", field=f"{field}.feed",
+                        hint=f"feeds: {', '.join(feeds)}")  # fmt: skip
+    knob = open_knob(spec.knob)
+    if knob.unit is not Unit.WATT:
+        raise UserError("limits no watts", where=spec.knob, field=f"{field}.knob")
+    # The loop reads back itself, every cycle: it must not wait for slow boards here.
+    knob.settle_s = 0.0
+    return Device(
+        name=name,
+        feed=feeds.index(spec.feed),
+        meter=open_meter(spec.meter),
+        knob=knob,
+        floor_w=None if spec.floor is None else _watts(spec.floor, f"{field}.floor"),
+        max_w=None if spec.max is None else _watts(spec.max, f"{field}.max"),
+        outlet=None if spec.outlet is None else open_switch(spec.outlet),
+    )
+
+
+def _config(spec: SiteSpec) -> SafetyConfig:
+    """The loop's constants: a device that was found off stays off, somebody meant it."""
+    known = {one.name: one.type for one in fields(SafetyConfig)}
+    given: dict[str, Any] = {"lease_s": _seconds(spec.lease, "lease"), "wake_found": False}
+    for name, value in spec.safety.items():
+        if name not in known or name in given:
+            raise UserError("no such constant", field=f"safety.{name}",
+                            hint=", ".join(sorted(set(known) - set(given))))  # fmt: skip
+        given[name] = int(value) if name == "frozen_after" else value
+    return SafetyConfig(**given)
+
+
+def _level(steps: Steps, passed_s: float) -> float:
+    """The last step that has begun; before the first, that one."""
+    begun = [watts for at_s, watts in steps if at_s <= passed_s]
+    return begun[-1] if begun else steps[0][1]
+
+
+def _watts(value: str | float | None, field: str, default_w: float = 0.0) -> float:
+    return default_w if value is None else watts(str(value), field=field)
+
+
+def _seconds(value: str | float, field: str, least_s: float = 1e-3) -> float:
+    value_s = seconds(str(value), field=field)
+    if value_s < least_s:
+        raise UserError("must be above zero", field=field)
+    return value_s

@@ -1,0 +1,187 @@
+"""The watchdog of `wattherd power hold`: lowers every device to its floor when the loop is dead.
+
+A raised cap is a lease. Knobs know no leases, so this process, a child in a session of its own,
+stands for them: its parent tells it each cycle that it lives. After a lease without news all
+devices go to their floor: while the pipe is open the parent hangs and may come back; once it is
+closed the parent is dead, and the watchdog ends when all are low or a successor owns the journal.
+What was found stays in the journal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattherd.errors import UserError
+from wattherd.knobs.journal import Journal, owned
+from wattherd.knobs.knob import Knob
+from wattherd.knobs.registry import open_knob
+from wattherd.service.hold_lines import ask_all
+
+BEAT, LEAVE = b".", b"x"
+ROUND_S = 10.0
+"""How long one attempt to lower all may take."""
+AGAIN_S = 1.0
+LONGEST_S = 30.0
+"""Between two attempts on devices that do not answer: the pause doubles up to that."""
+
+
+@dataclass(slots=True)
+class Guard:
+    """The parent's end; starts the child again if it dies, as nobody else would notice."""
+
+    floor_w: Mapping[str, float]
+    lease_s: float
+    journal: Path
+    starts: int = 0
+    _child: subprocess.Popen[bytes] | None = None
+
+    def beat(self) -> None:
+        """Tell that the loop lives."""
+        child = self._child
+        if child is None or child.poll() is not None or not _told(child, BEAT):
+            self._start()
+
+    def leave(self) -> None:
+        """Tell that the devices have been put back, and wait for the child's end."""
+        if self._child is not None and _told(self._child, LEAVE):
+            self._child.wait()
+        self._child = None
+
+    def _start(self) -> None:
+        self.starts += 1
+        command = [sys.executable, "-m", "wattherd.service.hold_watchdog", str(self.journal)]
+        child = subprocess.Popen(  # noqa: S603 - this very program
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        order = {"floor_w": dict(self.floor_w), "lease_s": self.lease_s}
+        _told(child, json.dumps(order).encode() + b"\n")
+        self._child = child
+
+
+def _told(child: subprocess.Popen[bytes], news: bytes) -> bool:
+    if child.stdin is None:
+        return False
+    try:
+        child.stdin.write(news)
+        child.stdin.flush()
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class Watch:
+    """The child: floors by the address of knobs, and when it last heard of its parent."""
+
+    floor_w: Mapping[str, float]
+    lease_s: float
+    journal: Path
+    inbox: int
+    _heard_s: float = field(default_factory=time.monotonic)
+    _knobs: Sequence[tuple[Knob, float]] = ()
+
+    def run(self) -> None:
+        """Wait, and lower when there is no news; ends with the parent's leave, or the work done."""
+        self._knobs = [(_opened(uri), floor_w) for uri, floor_w in self.floor_w.items()]
+        while (news := self._news()) != LEAVE:
+            if news is None:
+                self._note("parent", state="dead")
+                self._lower_for_good()
+                return
+            if news == b"":
+                self._note("parent", state="hangs")
+                self._lower()
+
+    def _news(self) -> bytes | None:
+        """A beat or the leave; nothing if a lease passed without; None if the parent is dead."""
+        while (left_s := self._heard_s + self.lease_s - time.monotonic()) > 0:
+            if not select.select([self.inbox], [], [], left_s)[0]:
+                break
+            said = os.read(self.inbox, 4096)
+            if not said:
+                time.sleep(max(self._heard_s + self.lease_s - time.monotonic(), 0.0))
+                return None
+            self._heard_s = time.monotonic()
+            return LEAVE if LEAVE in said else BEAT
+        self._heard_s = time.monotonic() - self.lease_s + AGAIN_S
+        return b""
+
+    def _lower_for_good(self) -> None:
+        pause_s = AGAIN_S
+        while True:
+            with owned(self.journal) as mine:
+                if not mine:
+                    self._note("successor")
+                    return
+                self._keep_notes()
+                if self._lower():
+                    return
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_S)
+
+    def _keep_notes(self) -> None:
+        """Devices that the dead loop never heard of are noted before they are lowered."""
+        journal = Journal(self.journal)
+        for knob, _ in self._knobs:
+            knob.journal = journal
+
+    def _lower(self) -> bool:
+        """One attempt; whether all are known to be at their floor or below."""
+        low = ask_all((_lowering(knob, floor_w) for knob, floor_w in self._knobs), ROUND_S)
+        pairs = zip(self._knobs, low, strict=True)
+        self._note("lowered", high=[knob.source for (knob, _), is_low in pairs if not is_low])
+        return all(low)
+
+    def _note(self, event: str, **more: Any) -> None:
+        line = json.dumps({"event": event, "at_s": time.time(), **more})
+        with self.journal.with_name(f"{self.journal.name}.watchdog").open("a") as file:
+            file.write(f"{line}\n")
+
+
+def _opened(uri: str) -> Knob:
+    knob = open_knob(uri)
+    knob.settle_s = max(knob.settle_s, AGAIN_S)
+    return knob
+
+
+def _lowering(knob: Knob, floor_w: float) -> Any:
+    def lower() -> bool:
+        held = knob.read().value
+        if held is not None and held <= floor_w + knob.driver.step:
+            return True
+        outcome = knob.set(floor_w)
+        low_w = floor_w + knob.driver.step
+        return outcome.read_back is not None and outcome.read_back <= low_w
+
+    return lower
+
+
+def main() -> None:
+    """The child's beginning: its parent's first line says what to guard."""
+    inbox = sys.stdin.fileno()
+    head = b""
+    while not head.endswith(b"\n"):  # byte by byte: what follows is news
+        said = os.read(inbox, 1)
+        if not said:
+            return
+        head += said
+    order = json.loads(head)
+    watch = Watch(order["floor_w"], order["lease_s"], Path(sys.argv[1]), inbox)
+    try:
+        watch.run()
+    except UserError as error:
+        sys.exit(error.line())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""The safety loop on boards that answer over HTTP: cuts, kills, liars, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hold_site import Loop, end_watchdogs, eventually, holding, watchdog_of, watched, write_site
+
+from wattherd.testing.boards import Board, Room, a_room
+
+FLOORS = [200.0] * 4
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Four nodes that want 600 W each; the second had a limit before."""
+    with a_room(Board(), Board(cap_w=580.0), Board(), Board()) as room:
+        try:
+            yield room
+        finally:
+            end_watchdogs(tmp_path / "site.yaml")
+
+
+FOUND = [None, 580.0, None, None]
+
+
+def journal(site: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(site.with_name("site.journal.json").read_text())["found"]
+    return found
+
+
+def test_a_quarter_less_is_met_and_every_cap_is_put_back(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "0:2400W,3s:1800W")
+    with holding(site) as loop:
+        eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1800.0)
+        took_s = eventually(lambda: room.draw_w() <= 1800.0)
+        assert took_s < 10.0
+        assert max(watched(room, 2.0)) <= 1800.0
+        assert room.draw_w() > 0.97 * 1800.0
+        assert set(journal(site)) == {room.uri(n) + "?timeout=1s" for n in range(4)}
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+    assert journal(site) == {}
+    assert loop.said("restored")[-1]["failed"] == []
+
+
+def test_a_killed_loop_leaves_floors_and_its_successor_restores(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W", lease="4s")
+    with holding(site) as loop:
+        eventually(lambda: min(cap_w or 0.0 for cap_w in room.caps_w()) > 420.0)
+        loop.end(signal.SIGKILL)
+    assert min(cap_w or 0.0 for cap_w in room.caps_w()) > 420.0  # the lease still runs
+    assert eventually(lambda: room.caps_w() == FLOORS, 15.0) > 0.5
+    assert len(journal(site)) == 4
+    with holding(site) as successor:
+        assert successor.said("start")[0]["from_predecessor"] == 4
+        eventually(lambda: min(cap_w or 0.0 for cap_w in room.caps_w()) > 300.0)
+        assert max(watched(room, 1.0)) <= 1800.0
+        assert successor.end(signal.SIGINT) == 0
+    assert room.caps_w() == FOUND
+
+
+def test_what_a_killed_loop_changed_can_be_put_back_without_holding(
+    room: Room, tmp_path: Path
+) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
+    with holding(site) as loop:
+        eventually(lambda: None not in room.caps_w())
+        loop.end(signal.SIGKILL)
+    eventually(lambda: room.caps_w() == FLOORS)
+    with holding(site, "--restore") as after:
+        assert after.process.wait(timeout=60) == 0
+    assert room.caps_w() == FOUND
+    assert journal(site) == {}
+
+
+def test_a_loop_that_hangs_loses_its_caps_and_gets_them_back(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
+    with holding(site) as loop:
+        eventually(lambda: None not in room.caps_w())
+        os.kill(loop.process.pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: room.caps_w() == FLOORS)
+        finally:
+            os.kill(loop.process.pid, signal.SIGCONT)
+        eventually(lambda: min(cap_w or 0.0 for cap_w in room.caps_w()) > 300.0)
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_a_watchdog_that_dies_is_replaced(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
+    with holding(site) as loop:
+        first = watchdog_of(loop)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: watchdog_of(loop) not in (None, first))
+        loop.end(signal.SIGKILL)
+    eventually(lambda: room.caps_w() == FLOORS)
+
+
+def test_a_board_that_ignores_its_cap_is_paid_for_by_the_others(room: Room, tmp_path: Path) -> None:
+    room.boards[0].deaf = True
+    site = write_site(tmp_path / "site.yaml", room, "1700W")
+    with holding(site) as loop:
+        eventually(lambda: room.draw_w() <= 1700.0)
+        eventually(lambda: "node-0" in loop.said("cycle")[-1]["late"])
+        assert max(watched(room, 2.0)) <= 1700.0
+        assert loop.said("outcome")[0]["result"] == "accepted-but-unchanged"
+        room.boards[0].deaf = False
+        eventually(lambda: (room.caps_w()[0] or 700.0) < 500.0)
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_meters_that_freeze_are_counted_at_their_worst(room: Room, tmp_path: Path) -> None:
+    """Node 0 claims to idle, always in the same digits: it may not lend its watts to others."""
+    room.boards[0].reads_w = 90.0
+    site = write_site(tmp_path / "site.yaml", room, "1800W")
+    with holding(site) as loop:
+        eventually(lambda: "node-0" in loop.said("cycle")[-1]["unread"])
+        eventually(lambda: room.draw_w() <= 1800.0)
+        assert max(watched(room, 3.0)) <= 1800.0
+        assert loop.said("cycle")[-1]["safe_mode"] is True  # one of four is more than a fifth
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_meters_that_say_half_buy_nobody_watts(room: Room, tmp_path: Path) -> None:
+    for board in room.boards[:2]:
+        board.reads_share = 0.5
+    site = write_site(tmp_path / "site.yaml", room, "1800W")
+    with holding(site) as loop:
+        eventually(lambda: room.draw_w() <= 1800.0)
+        assert max(watched(room, 6.0)) <= 1800.0
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_what_cannot_be_put_back_is_told_and_kept(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
+    with holding(site) as loop:
+        eventually(lambda: None not in room.caps_w())
+        room.boards[0].mute = True
+        assert loop.end() == 1
+        assert loop.said("restored")[-1]["failed"] == ["node-0"]
+    assert room.caps_w()[1:] == FOUND[1:]
+    assert len(journal(site)) == 1
+    room.boards[0].mute = False
+    with holding(site, "--restore") as after:
+        assert after.process.wait(timeout=60) == 0
+    assert room.caps_w() == FOUND
+
+
+def test_a_board_that_falls_silent_is_counted_at_its_most(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W")
+    with holding(site) as loop:
+        eventually(lambda: room.draw_w() <= 1800.0)
+        room.boards[3].mute = True
+        eventually(lambda: "node-3" in loop.said("cycle")[-1]["silent"])
+        eventually(lambda: loop.said("cycle")[-1]["counted_w"] <= 1800.0)
+        assert max(watched(room, 1.0)) <= 1800.0
+        room.boards[3].mute = False
+        eventually(lambda: "node-3" not in loop.said("cycle")[-1]["silent"])
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_the_last_resort_is_the_outlet_and_it_comes_back(room: Room, tmp_path: Path) -> None:
+    room.boards[0].deaf = True
+    outlet = {"node-0": {"outlet": room.uri(0, "Systems")}}
+    safety = {"backstop_s": 1.0, "settle_s": 1.0, "silent_s": 1.0}
+    site = write_site(tmp_path / "site.yaml", room, "1100W", each=outlet, safety=safety)
+    with holding(site) as loop:
+        eventually(lambda: any("node-0" in line["switch_off"] for line in loop.said("cycle")))
+        eventually(lambda: not room.boards[0].on)
+        eventually(lambda: room.draw_w() <= 1100.0)
+        assert loop.end() == 0
+    assert room.boards[0].on
+
+
+def test_a_site_is_held_by_one_loop(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W")
+    with holding(site):
+        second = Loop(site, "--restore")
+        try:
+            assert second.process.poll() is None
+        finally:
+            second.process.kill()
+            second.process.wait()
+            second.reader.join()
+            for pipe in (second.process.stdout, second.process.stderr):
+                assert pipe is not None
+                pipe.close()
+
+
+def test_a_limit_from_outside_counts_early_and_ends(room: Room, tmp_path: Path) -> None:
+    now_s = time.time()
+    limits = tmp_path / "limits.csv"
+    limits.write_text(f"at,until,limit\n{now_s + 16:.1f},{now_s + 18:.1f},1500W\n")
+    site = write_site(tmp_path / "site.yaml", room, "2400W", lead="6s",
+                      signals=[f"schedule:{limits}"])  # fmt: skip
+    with holding(site) as loop:
+        assert loop.said("cycle")[0]["limit_w"][-1] == 2400.0
+        eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1500.0)
+        eventually(lambda: room.draw_w() <= 1500.0)
+        assert time.time() < now_s + 16  # before it begins
+        eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 2400.0)
+        assert time.time() >= now_s + 18
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_slow_meters_are_believed_if_the_site_says_so(room: Room, tmp_path: Path) -> None:
+    """Boards that renew their reading every 1.5 s, asked four times a second."""
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(1.5):
+            for board in room.boards:
+                board.reads_w = round(board.draw_w())
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        site = write_site(tmp_path / "site.yaml", room, "1800W", safety={"refresh_s": 2.0})
+        with holding(site) as loop:
+            time.sleep(6.0)
+            assert not any(line["safe_mode"] for line in loop.said("cycle")[8:])
+            assert loop.end() == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_dry_run_decides_and_sets_nothing(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1800W")
+    with holding(site, "--dry-run", "--duration", "1s") as loop:
+        assert loop.process.wait(timeout=60) == 0
+    assert loop.said("cycle")[0]["orders"] == {f"node-{n}": 449 for n in range(4)}
+    assert room.caps_w() == FOUND
+    assert not site.with_name("site.journal.json").exists()
