@@ -30,6 +30,37 @@ def stop_at(run: RunDir, step: int):
     return look
 
 
+# --- DataLoader ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_reads_ahead_loses_nothing(workers: int) -> None:
+    """Stopped within an epoch, with batches in flight; then on two ranks."""
+    from wattherd_train import ResumableSampler
+
+    rows = list(range(50))
+    sampler = ResumableSampler(50, 8, seed=3)
+    loader = torch.utils.data.DataLoader(rows, batch_sampler=sampler, num_workers=workers)
+    seen: list[int] = []
+    for batch in loader:
+        seen += batch.tolist()
+        sampler.commit()
+        if len(seen) == 24:
+            break
+    for part in zip(*(ranked(rows, sampler.state_dict(), r, workers) for r in (0, 1)), strict=True):
+        seen += [index for batch in part for index in batch.tolist()]
+    assert sorted(seen[:50]) == rows
+    assert seen == [index for step in list(ResumableSampler(50, 8, seed=3)) for index in step]
+
+
+def ranked(rows: list[int], state: dict, rank: int, workers: int):
+    from wattherd_train import ResumableSampler
+
+    sampler = ResumableSampler(50, 8, seed=3, rank=rank, size=2)
+    sampler.load_state_dict(state)
+    return torch.utils.data.DataLoader(rows, batch_sampler=sampler, num_workers=workers)
+
+
 # --- Lightning -----------------------------------------------------------------------------------
 
 

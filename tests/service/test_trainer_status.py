@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import socket
 import sys
@@ -26,7 +27,7 @@ from wattherd.runtime.local.orders import StatusServer
 from wattherd.service.live.api import app_of
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.site import open_site
-from wattherd.service.live.trainer_status import TrainerStatus, progress_of
+from wattherd.service.live.trainer_status import Run, TrainerStatus, progress_of
 from wattherd.workload.job_file import JobFile
 
 MOST_S = 30.0
@@ -166,8 +167,20 @@ def metrics(**named: str) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in named.items()]
 
 
+RUN = Run(job_id="j-1", attempt=3)
+
+
+def test_units_stay_steps_once_they_are_known() -> None:
+    """The first and last reports of Transformers have no `current_step`."""
+    first = progress_of(status(progressPercentage=0, metrics=metrics(total_steps="24")), RUN)
+    last = progress_of(status(progressPercentage=100), Run(job_id="j-1", attempt=3, total=24))
+    assert first is not None
+    assert last is not None
+    assert [(one.progress, one.total) for one in (first, last)] == [(0, 24), (24, 24)]
+
+
 def test_per_cent_where_steps_are_not_told() -> None:
-    told = progress_of(status(progressPercentage=40, estimatedRemainingSeconds=120), "j-1", 3)
+    told = progress_of(status(progressPercentage=40, estimatedRemainingSeconds=120), RUN)
     assert told is not None
     assert (told.progress, told.total, told.rate_per_s, told.loss) == (40, 100, 0.5, None)
     assert (told.job_id, told.attempt) == ("j-1", 3)
@@ -175,13 +188,13 @@ def test_per_cent_where_steps_are_not_told() -> None:
 
 @pytest.mark.parametrize("named", [{"current_step": "5", "total_steps": "-1"}, {"loss": "nan"}])
 def test_nonsense_in_metrics_is_passed_over(named: dict[str, str]) -> None:
-    told = progress_of(status(progressPercentage=9, metrics=metrics(**named)), "j-1", 1)
+    told = progress_of(status(progressPercentage=9, metrics=metrics(**named)), RUN)
     assert told is not None
     assert (told.progress, told.total, told.loss) == (9, 100, None)
 
 
 def test_a_status_without_progress_says_nothing() -> None:
-    assert progress_of(status(metrics=metrics(loss="1")), "j-1", 1) is None
+    assert progress_of(status(metrics=metrics(loss="1")), RUN) is None
 
 
 def test_a_job_s_environment_holds_no_token(served: Served) -> None:
@@ -191,3 +204,36 @@ def test_a_job_s_environment_holds_no_token(served: Served) -> None:
     until(lambda: log.exists() and "KUBEFLOW_TRAINER_SERVER_URL" in log.read_text())
     assert served.token(job) not in log.read_text()
     assert served.token_file(job).stat().st_mode & 0o77 == 0
+
+
+HUGGING_FACE = """
+import torch, transformers
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+    def forward(self, x, labels=None):
+        return {"loss": torch.nn.functional.mse_loss(self.layer(x)[:, 0], labels)}
+rows = [{"x": x, "labels": x.sum()} for x in torch.randn(96, 3)]
+how = transformers.TrainingArguments(
+    output_dir="out", max_steps=24, per_device_train_batch_size=4, save_strategy="no",
+    report_to=[], disable_tqdm=True, use_cpu=True, logging_steps=4,
+)
+transformers.Trainer(model=Model(), args=how, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("transformers", "torch", "accelerate"))),
+    reason="Transformers with PyTorch is not installed",
+)
+def test_an_unmodified_job_of_transformers_reports_its_progress(
+    served: Served,
+) -> None:
+    job = served.submit(sys.executable, "-c", HUGGING_FACE)
+    end_s = time.monotonic() + 300
+    while served.job(job)["state"] not in ("Succeeded", "Failed"):
+        assert time.monotonic() < end_s
+        time.sleep(0.5)
+    found = served.job(job)
+    assert (found["state"], found["progress"], found["total"]) == ("Succeeded", 24, 24)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-import os
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from local_site import Site, until
+from training_runs import ENVIRONMENT, EXAMPLES, STEP, final_loss, train, under_way, undisturbed
 
 from wattherd.runtime.local import processes, run_dir
 from wattherd.runtime.local.executor import end_stray
 from wattherd.testing.live import MemoryJournal
+from wattherd.workload.job_file import read_job
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLES = REPOSITORY / "examples" / "train"
-ENVIRONMENT = {"PYTHONPATH": str(REPOSITORY / "sdk" / "src"), "OPENBLAS_NUM_THREADS": "1"}
-STEP = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
 PAUSES = 3
 
 
@@ -31,31 +28,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.keeper.end()
     for folder in site.root.glob("*/run-*"):
         end_stray(folder)
-
-
-def train(site: Site, example: str, *options: str, restarts: int = 0) -> str:
-    argv = [sys.executable, str(EXAMPLES / f"{example}.py"), *options]
-    return site.submit(argv, paper={"envs": ENVIRONMENT}, grace_s=20.0, restarts=restarts)
-
-
-def undisturbed(folder: Path, example: str, *options: str) -> str:
-    """What it prints without wattherd."""
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{example}.py"), *options],
-        cwd=folder,
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-def final_loss(text: str) -> float:
-    return float(text.rpartition("final loss ")[2])
-
-
-def under_way(site: Site, job: str, attempt: int, steps: int = 100) -> None:
-    until(lambda: len(STEP.findall(site.log(job, attempt))) > steps)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +77,36 @@ def test_smaller_micro_batches_change_rounding_only(site: Site, tmp_path: Path) 
     assert [step for step, _ in STEP.findall(told)] == [step for step, _ in STEP.findall(whole)]
     assert told != whole
     assert math.isclose(final_loss(told), final_loss(whole), rel_tol=0.05)
+
+
+def test_the_job_file_runs(site: Site) -> None:
+    job = read_job(EXAMPLES / "mlp.yaml")
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    paper = {**job.paper(), "envs": {**ENVIRONMENT, "PATH": path}}
+    job_id = site.keeper.submit(job.spec(), paper, by="ann").result()
+    site.wait(job_id, "Succeeded")
+    assert [step for step, _ in STEP.findall(site.log(job_id))][-1] == "3000"
+
+
+@pytest.mark.parametrize("example", ["mlp", "cnn", "attention"])
+def test_gradients_are_what_differences_say(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partial derivative that was picked, against a difference of losses around it."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = importlib.import_module(example)
+    rng = np.random.default_rng(4)
+    data = {"mlp": "spirals", "cnn": "stripes", "attention": "lookups"}[example]
+    x, y = getattr(module, data)(20, seed=5)
+    weights = module.fresh(rng)
+    _, gradient = module.gradient(weights, x, y)
+    for name, value in weights.items():
+        for place in rng.choice(value.size, min(8, value.size), replace=False):
+            around = []
+            for by in (1e-6, -1e-6):
+                moved = value.copy()
+                moved.flat[place] += by
+                around.append(module.gradient({**weights, name: moved}, x, y)[0])
+            slope = (around[0] - around[1]) / 2e-6
+            assert math.isclose(slope, gradient[name].flat[place], rel_tol=1e-4, abs_tol=1e-7)
 
 
 def test_what_it_reports_reaches_the_core(site: Site) -> None:

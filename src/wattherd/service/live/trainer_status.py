@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Header, Request
 from fastapi.responses import JSONResponse
@@ -51,6 +52,19 @@ class TrainerReport(BaseModel):
     trainerStatus: TrainerStatus  # noqa: N815
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run under way, and the whole of its work by earlier reports."""
+
+    job_id: str
+    attempt: int
+    total: float | None = None
+
+    def folder(self, state: Path) -> Path:
+        """Its directory."""
+        return state / "jobs" / self.job_id / f"run-{self.attempt}"
+
+
 def routes(app: FastAPI) -> None:
     """Add the address to an application that serves a site."""
 
@@ -63,20 +77,21 @@ def routes(app: FastAPI) -> None:
     ) -> JSONResponse:
         """Take what the trainer of a running job says of its progress."""
         site: Site = request.app.state.site
-        attempt = await asyncio.to_thread(site.look, lambda look: running_attempt(look, job_id))
-        folder = site.config.state / "jobs" / job_id / f"run-{attempt}"
-        if attempt is None or not may_report(folder, authorization):
+        run = await asyncio.to_thread(site.look, lambda look: running(look, job_id))
+        if run is None or not may_report(run.folder(site.config.state), authorization):
             return JSONResponse({"error": "no run of this job has that token"}, status_code=401)
-        event = progress_of(body.trainerStatus, job_id, attempt)
+        event = progress_of(body.trainerStatus, run)
         if event is not None:
             site.keeper.tell(event)
         return JSONResponse({})
 
 
-def running_attempt(look: Look, job_id: str) -> int | None:
+def running(look: Look, job_id: str) -> Run | None:
     """The run of a job that is under way; None if there is none, or no such job."""
     job = look.core.jobs.get(job_id)
-    return job.attempt if job is not None and job.active else None
+    if job is None or not job.active:
+        return None
+    return Run(job_id=job_id, attempt=job.attempt, total=look.history[job_id].total)
 
 
 def may_report(folder: Path, authorization: str) -> bool:
@@ -89,22 +104,29 @@ def may_report(folder: Path, authorization: str) -> bool:
     return kind.lower() == "bearer" and hmac.compare_digest(token, shown.strip().encode())
 
 
-def progress_of(status: TrainerStatus, job_id: str, attempt: int) -> JobProgressed | None:
-    """The status as the core hears it, in steps where known; None if it tells no progress.
+def progress_of(status: TrainerStatus, run: Run) -> JobProgressed | None:
+    """The status as the core hears it; None if it tells no progress.
 
-    Per second are reckoned what is left and the time that it is said to take.
+    In steps, where this report or an earlier one tells how many there are: the first and last of
+    Transformers have only the percentage. The speed is what is left by the time it is said to take.
     """
     metrics = {one.name: _number(one.value) for one in status.metrics}
-    done, total = metrics.get(STEP), metrics.get(STEPS)
-    if done is None or total is None or total <= 0:
-        done, total = status.progressPercentage, WHOLE
-    if done is None:
-        return None
+    total, done = metrics.get(STEPS) or run.total or WHOLE, metrics.get(STEP)
+    if total <= 0 or done is None:
+        if status.progressPercentage is None:
+            return None
+        total = total if total > 0 else WHOLE
+        done = status.progressPercentage / WHOLE * total
     remaining_s = status.estimatedRemainingSeconds
-    rate_per_s = (total - done) / remaining_s if remaining_s and total > done else None
-    loss = next((metrics[name] for name in LOSSES if metrics.get(name) is not None), None)
-    told: dict[str, Any] = {"job_id": job_id, "attempt": attempt, "progress": done, "total": total}
-    return JobProgressed(at_s=0.0, **told, rate_per_s=rate_per_s, loss=loss)
+    return JobProgressed(
+        at_s=0.0,
+        job_id=run.job_id,
+        attempt=run.attempt,
+        progress=done,
+        total=total,
+        rate_per_s=(total - done) / remaining_s if remaining_s and total > done else None,
+        loss=next((metrics[name] for name in LOSSES if metrics.get(name) is not None), None),
+    )
 
 
 def _number(text: str) -> float | None:
