@@ -158,7 +158,9 @@ def test_a_fork_bomb_stays_in_its_group(site: Site) -> None:
     time.sleep(0.5)
     inside = cgroups.find().pids
     assert inside is not None
-    assert int((inside / f"{job}-1" / "pids.current").read_text()) <= 40
+    order = run_dir.read(site.root / job / "run-1" / run_dir.ORDER)
+    assert order is not None
+    assert int((inside / order["group"] / "pids.current").read_text()) <= 40
     site.keeper.post(JobCancelled(at_s=0.0, job_id=job), by="ann").result(MOST_S)
     site.wait(job, "Cancelled")
 
@@ -179,3 +181,14 @@ def test_a_cap_is_a_duty_of_the_processor(site: Site) -> None:
     assert after is not None
     cores = (after["cpu_s"] - before["cpu_s"]) / (after["at"] - before["at"])
     assert 0.2 < cores < 0.6
+
+
+def test_two_services_do_not_meet_in_a_control_group(site: Site, tmp_path: Path) -> None:
+    other = Site(tmp_path / "other", MemoryJournal())
+    job, same = site.submit("sleep 985"), other.submit("sleep 0.1")
+    assert job == same
+    site.wait(job, "Running")
+    other.wait(same, "Succeeded")  # whose end kills all that is left in its group
+    time.sleep(0.3)
+    assert site.state(job) == "Running"
+    other.keeper.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import socket
@@ -65,7 +66,7 @@ def order_of(
     paper = run.paper
     tasks = list(_tasks(run, machine, folders))
     return {
-        "group": f"{run.spec.id}-{run.start.attempt}",
+        "group": group_of(folders.run, run),
         "tasks": tasks,
         "env": {
             **_environment(run, folders),
@@ -78,6 +79,12 @@ def order_of(
         "user": _user(paper.get("user")),
         "log_bytes": int(paper.get("log_bytes", LOG_BYTES)),
     }
+
+
+def group_of(folder: Path, run: RunOrder) -> str:
+    """Name of a run's control group: two services on one machine may both have a job j-1."""
+    site = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    return f"{run.spec.id}-{run.start.attempt}-{site}"
 
 
 def _tasks(run: RunOrder, machine: Machine, folders: Folders) -> Iterator[dict[str, Any]]:
