@@ -27,6 +27,7 @@ COMMANDS = (
     "learn {zeus}/summary_power_p100.csv --format zeus --seed 1..6 --shares 0.8,0.9",
     "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..6 --shares 0.3,0.4,0.5 --pause",
     "learn {emerald}/dvfs_sweep.csv --format emerald --seed 1..6 --shares 0.5,0.6,0.75,0.9",
+    "learn {zeus}/summary_power_a40.csv --format zeus --seed 1..6 --shares 0.6 --meter-noise 0",
     FIT,
     "surface {zeus}/summary_power_v100.csv --train {zeus}/summary_train.csv",
     "surface {zeus}/summary_power_a40.csv --train {zeus}/summary_train.csv",

@@ -47,7 +47,10 @@ def test_what_fits_is_left_as_proposed(
     chosen = [data.draw(st.integers(0, len(one) - 1)) for one in asked.choices]
     assume(fits(asked, chosen))
     rows = asked.menu.least + np.array(chosen)
-    assert (guarded(asked.menu, asked.limits, asked.menu.watts[rows]) == rows).all()
+    proposed_w = asked.menu.watts[rows]
+    # Choices may lie closer together than sums of watts are rounded.
+    given_w = asked.menu.watts[guarded(asked.menu, asked.limits, proposed_w)]
+    assert given_w == pytest.approx(proposed_w, abs=1e-5)
 
 
 @given(st.integers(0, 50), st.lists(ANYTHING, min_size=PER_EPISODE, max_size=PER_EPISODE))

@@ -60,6 +60,9 @@ ENDLESS_W = 1e12
 """A site budget that limits nothing, for caps that only joules ask for."""
 
 
+_PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured})
+
+
 class Core(Conduct):
     """One pool of nodes and the jobs on it."""
 
@@ -83,10 +86,16 @@ class Core(Conduct):
             self._ask_for_instant(batch)
         if batch.due or (batch.replan and round_s is None):
             self._plan(batch)
-        self._hand_over(batch)
+        if batch.commands or self._hands_over(event):
+            self._hand_over(batch)
         if self._careful or self.budgets.pending:
             self._look_ahead(batch)
         return batch.commands
+
+    def _hands_over(self, event: Event) -> bool:
+        """Whether devices or watts may have become free: no news of progress frees any."""
+        watched = self.watts.limited or self.config.sleep is not None
+        return watched or type(event) not in _PROGRESS
 
     def story(self, job_id: str) -> list[Entry]:
         """What happened to a live job, oldest first."""

@@ -44,13 +44,22 @@ class Rooms:
                     weight[domain] = weight.get(domain, 0) + count * ppm
         return [(number[one], ppm / (PPM * ask.devices)) for one, ppm in weight.items()]
 
+    def hold(self, devices: Sequence[DevicesAt], caps_w: Sequence[float]) -> bool:
+        """Whether every domain has enough for these caps."""
+        used = self._used(devices, caps_w)
+        return all(used[domain] <= nw for domain, nw in self._nw.items())
+
+    def _used(self, devices: Sequence[DevicesAt], caps_w: Sequence[float]) -> list[int]:
+        used = [0] * len(self._feeds.names)
+        for at, cap_w in zip(devices, caps_w, strict=True):
+            self._carry(used, at, round(cap_w * 1000))
+        return used
+
     def trimmed(
         self, asks: Sequence[Ask], devices: Sequence[DevicesAt], caps_w: Sequence[float]
     ) -> list[float]:
         """The caps less single watts where roundings add up to more than a domain has."""
-        found, used = list(caps_w), [0] * len(self._feeds.names)
-        for at, cap_w in zip(devices, found, strict=True):
-            self._carry(used, at, round(cap_w * 1000))
+        found, used = list(caps_w), self._used(devices, caps_w)
         for domain, room_nw in self._nw.items():
             while used[domain] > room_nw:
                 if not self._lower(domain, asks, devices, found, used):

@@ -315,6 +315,9 @@ class TreeWatts(Watts):
             return []
         devices = [self._devices_at(job) for job in jobs]
         rooms = Rooms(self.feeds, self._rooms_nw(devices))
+        tops = [whole_watts(ask.curve.max_w, ask.curve.floor_w) for ask in asks]
+        if rooms.hold(devices, tops):
+            return tops
         limits = rooms.limits(asks, devices)
         policy = self.policy
         if isinstance(policy, SharesInTree):

@@ -77,7 +77,6 @@ class OpenAdr2:
         self._heard_at_s: float | None = None
         self._poll_s, self._note = FALLBACK_POLL_S, ""
         self._ended = threading.Event()
-        logging.getLogger("openleadr").setLevel(logging.CRITICAL)  # what it says is in our note
         self._thread = threading.Thread(target=self._run, name="openadr", daemon=True)
         self._thread.start()
 
@@ -164,6 +163,8 @@ class OpenAdr2:
     def _client(self) -> Any:
         from openleadr import OpenADRClient
 
+        # Its import has set the level; what it would say again and again stands in our note once.
+        logging.getLogger("openleadr").setLevel(logging.CRITICAL)
         who = self._who
         client = OpenADRClient(
             ven_name=who.name, vtn_url=self._url, ven_id=who.ven_id,
