@@ -38,6 +38,7 @@ COMMANDS = {
     "nodes": ("wattherd.cli.site:nodes", "Nodes and their use."),
     "gpus": ("wattherd.cli.site:gpus", "Devices and who is on them."),
     "power": ("wattherd.cli.power:power", "Draw and budget of the site; tools for watts."),
+    "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),

@@ -7,6 +7,7 @@ connection; the next one makes another, so that a database that comes back is us
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,36 @@ class Database:
             with contextlib.suppress(SQLAlchemyError):
                 connection.invalidate()
                 connection.close()
+
+    def shrink(self) -> None:
+        """Give back the room of what was deleted.
+
+        Raises:
+            StoreFailure: that is not possible now.
+        """
+        if not self.is_sqlite:
+            return  # PostgreSQL does so by itself
+        with self._writing:
+            try:
+                connection = self._connected().connection.driver_connection
+                if connection is not None:
+                    connection.execute("VACUUM")
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except (SQLAlchemyError, sqlite3.Error) as error:
+                raise StoreFailure(why(error)) from None
+
+    def size_bytes(self) -> int:
+        """Bytes on disk.
+
+        Raises:
+            StoreFailure: it cannot be read.
+        """
+        if self.path is not None:
+            beside = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+            return sum(path.stat().st_size for path in beside if path.exists())
+        with self.reading() as connection:
+            size = sa.text("SELECT pg_database_size(current_database())")
+            return int(connection.scalar(size) or 0)
 
     def close(self) -> None:
         """Let go of the database."""

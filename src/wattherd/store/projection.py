@@ -190,6 +190,17 @@ class Projection:
         rows = self._rows(query.where(JOBS.c.finish_s.is_(None)) if live else query)
         return {row["id"]: row["energy_j"] for row in rows}
 
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, as written down; live ones count as they came.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state)
+        with self._database.reading() as connection:
+            found = connection.execute(query.order_by(JOBS.c.state)).all()
+        return {str(state): int(count) for state, count in found}
+
     def _rows(self, query: sa.Select[Any]) -> Sequence[Row]:
         with self._database.reading() as connection:
             return cast("Sequence[Row]", connection.execute(query).mappings().all())

@@ -40,8 +40,8 @@ class Snapshots:
         """Use the tables of a store that is open."""
         self._database = database
 
-    def put(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot; all but the last few are dropped.
+    def put(self, snapshot: Snapshot, *, base: int = 0) -> None:
+        """Keep a snapshot; all are dropped but the last few, and that of entry `base`.
 
         Raises:
             StoreFailure: it was not kept.
@@ -60,7 +60,9 @@ class Snapshots:
             connection.execute(SNAPSHOTS.insert().values(**row))
             newest = sa.select(SNAPSHOTS.c.seq).order_by(SNAPSHOTS.c.seq.desc()).limit(KEPT)
             kept = connection.scalars(newest).all()
-            connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.seq < min(kept)))
+            # A compaction makes one that is older than the last few.
+            old = sa.and_(SNAPSHOTS.c.seq < min(kept), SNAPSHOTS.c.seq != base)
+            connection.execute(SNAPSHOTS.delete().where(old, SNAPSHOTS.c.seq != snapshot.seq))
 
     def newest(self) -> list[Snapshot]:
         """All that are kept, the newest first.

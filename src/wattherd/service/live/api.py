@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Body, Depends, FastAPI, Query, Request
+from fastapi import Body, Depends, FastAPI, Header, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,9 +18,11 @@ from wattherd.service.live import documents, trainer_status
 from wattherd.service.live.documents import Look
 from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.explanation import explanation
+from wattherd.service.live.listing import audit_document, job_list
 from wattherd.service.live.logs import grown, log_path, tail
 from wattherd.service.live.site import Site
-from wattherd.store.entry import StoreFailure
+from wattherd.store.entry import StoreDoubt, StoreFailure
+from wattherd.store.projection import JobFilter
 from wattherd.units import watts
 from wattherd.workload.job_file import JobFile
 
@@ -81,6 +83,8 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
     del request
     hint = "nothing was changed; try again" if isinstance(error, StoreFailure) else ""
+    if isinstance(error, StoreDoubt):
+        hint = "it may have been kept: look, or ask again with the same Idempotency-Key"
     return JSONResponse(Refusal(error=str(error), hint=hint).model_dump(), status_code=503)
 
 
@@ -103,10 +107,18 @@ async def _known(site: Site, job_id: str) -> None:
 
 def _submission_routes(app: FastAPI) -> None:
     @app.post("/api/v1/jobs", status_code=201)
-    async def submit(site: TheSite, job: JobFile, user: str = "") -> dict[str, Any]:
-        """Hand a job in; it is on disk when this answers."""
+    async def submit(
+        site: TheSite,
+        job: JobFile,
+        user: str = "",
+        idempotency_key: Annotated[str, Header(max_length=200)] = "",
+    ) -> dict[str, Any]:
+        """Hand a job in; it is on disk when this answers.
+
+        Whoever did not hear the answer may ask again with the same `Idempotency-Key`.
+        """
         spec = job.spec(user=user, at=datetime.now(UTC))
-        done = site.keeper.submit(spec, job.paper(), by=user or "anonymous")
+        done = site.keeper.submit(spec, job.paper(), user or "anonymous", idempotency_key)
         job_id = await asyncio.wrap_future(done)
         return await _look(site, lambda look: documents.job_document(look, job_id))
 
@@ -124,11 +136,25 @@ def _job_routes(app: FastAPI) -> None:
         site: TheSite,
         *,
         over: Annotated[bool, Query(description="those that ended, too")] = False,
-        limit: Annotated[int | None, Query(ge=1, le=100_000)] = None,
+        limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000,
+        state: Annotated[list[str] | None, Query(description="one of these")] = None,
+        user: str | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
+        text: Annotated[str, Query(description="in id or name")] = "",
+        before: Annotated[int | None, Query(description="as the last page said")] = None,
     ) -> dict[str, Any]:
-        """Jobs in order of submission."""
-        rows = await _look(site, lambda look: documents.job_rows(look, over=over, limit=limit))
-        return {"schema": documents.JOBS, "jobs": rows}
+        """Jobs in order of submission: of many that ended, the newest."""
+        asked = JobFilter(
+            states=tuple(state or ()),
+            owner=user,
+            tenant=tenant,
+            queue=queue,
+            text=text,
+            before=before,
+            limit=limit,
+        )
+        return await asyncio.to_thread(job_list, site, asked, over=over)
 
     @app.get("/api/v1/jobs/{job_id}")
     async def job(site: TheSite, job_id: str) -> dict[str, Any]:
@@ -188,8 +214,21 @@ def _site_routes(app: FastAPI) -> None:
     @app.get("/api/v1/health")
     async def health(site: TheSite) -> dict[str, Any]:
         """Whether the service decides and keeps what it is told."""
-        problem = site.keeper.store_problem or str(site.keeper.broken or "")
+        problem = site.keeper.store_problem or str(site.keeper.broken or "") or site.scribe.problem
         return {"version": __version__, "ok": not problem, "problem": problem}
+
+    @app.get("/api/v1/audit")
+    async def audit(
+        site: TheSite,
+        by: str | None = None,
+        about: str | None = None,
+        before: int | None = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    ) -> dict[str, Any]:
+        """Who did what, the latest first; `about` is a job, node or queue."""
+        return await asyncio.to_thread(
+            audit_document, site, by=by, about=about, before=before, limit=limit
+        )
 
     @app.get("/api/v1/nodes")
     async def nodes(site: TheSite) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Times are ISO 8601 with zone for people and other programs, durations in seconds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -41,9 +41,12 @@ class Look:
 
     def time(self, at_s: float | None) -> str | None:
         """Seconds of the journal as a time."""
-        if at_s is None:
-            return None
-        return datetime.fromtimestamp(self.epoch + at_s, UTC).isoformat(timespec="milliseconds")
+        return None if at_s is None else time_of(self.epoch, at_s)
+
+
+def time_of(epoch: float, at_s: float) -> str:
+    """Seconds since a journal began as a time, ISO 8601."""
+    return datetime.fromtimestamp(epoch + at_s, UTC).isoformat(timespec="milliseconds")
 
 
 def job_document(look: Look, job_id: str) -> dict[str, Any]:
@@ -164,22 +167,13 @@ def _spec(past: Past) -> dict[str, Any]:
     }
 
 
-def job_rows(look: Look, *, over: bool = False, limit: int | None = None) -> list[dict[str, Any]]:
-    """Jobs in order of submission, waiting ones numbered; with `over` those that ended too."""
+def job_rows(look: Look) -> list[dict[str, Any]]:
+    """Live jobs in order of submission, waiting ones numbered."""
     rows, waiting = [], 0
-    for job_id in _ids(look, over=over, limit=limit):
-        record = look.core.jobs.get(job_id)
-        queued = record is not None and not record.active
-        waiting += queued
-        rows.append(job_row(look, job_id, waiting if queued else None))
+    for record in look.core.jobs.values():
+        waiting += not record.active
+        rows.append(job_row(look, record.id, None if record.active else waiting))
     return rows
-
-
-def _ids(look: Look, *, over: bool, limit: int | None) -> Iterable[str]:
-    if not over:
-        return list(look.core.jobs)[:limit]
-    ids = list(look.history)
-    return ids[-limit:] if limit else ids
 
 
 def nodes_document(look: Look) -> dict[str, Any]:

@@ -118,8 +118,11 @@ def resumed(
     snapshots: Snapshots,
     settings: Sequence[tuple[int, Blueprint]],
     archive: Archive | None = None,
+    until: int | None = None,
 ) -> tuple[Replay, list[str]]:
     """A replay from as late as possible, and notes about snapshots that were of no use.
+
+    It begins no later than after entry `until`.
 
     Raises:
         UserError: the journal has lost its beginning, and no snapshot can stand for it.
@@ -127,6 +130,8 @@ def resumed(
     """
     notes: list[str] = []
     for snapshot in snapshots.newest():
+        if until is not None and snapshot.seq > until:
+            continue
         try:
             _check(snapshot, journal)
             return Replay(settings, snapshot, archive), notes
@@ -137,7 +142,7 @@ def resumed(
         raise UserError(
             f"begins with entry {base.seq}, and no snapshot of that time can be used",
             where=journal.url,
-            hint="; ".join(notes) or "import an export of the store",
+            hint="; ".join([*notes, "import archives and an export into an empty store"]),
         )
     return Replay(settings, None, archive), notes
 

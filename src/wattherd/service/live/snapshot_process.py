@@ -65,8 +65,8 @@ class SnapshotProcess:
             self._process.wait()
 
 
-def make_snapshot(database: Database) -> int:
-    """Make a snapshot of what the projections know; the entry it is of.
+def make_snapshot(database: Database, goal: int | None = None) -> int:
+    """Make a snapshot of entry `goal`, or of the last that the projections know; which it is.
 
     What is over by then has been written down, so that the snapshot need not hold it.
 
@@ -74,8 +74,8 @@ def make_snapshot(database: Database) -> int:
         ClusterError: it cannot be made.
     """
     journal, snapshots = Journal(database), Snapshots(database)
-    goal = Projection(database).projected()
-    replay, _ = resumed(journal, snapshots, settings_of(snapshots))
+    goal = Projection(database).projected() if goal is None else goal
+    replay, _ = resumed(journal, snapshots, settings_of(snapshots), until=goal)
     after = replay.state.standing.seq
     tail = takewhile(lambda entry: entry.seq <= goal, journal.entries(after))
     for _ in replay.live(tail):
@@ -83,15 +83,14 @@ def make_snapshot(database: Database) -> int:
     seq = replay.state.standing.seq
     if seq > after:
         replay.arrive(seq)
-        snapshots.put(
-            Snapshot(
-                seq=seq,
-                digest=journal.digest(seq),
-                version=__version__,
-                setting=replay.blueprint.digest(),
-                body=freeze(replay.frozen()),
-            )
+        snapshot = Snapshot(
+            seq=seq,
+            digest=journal.digest(seq),
+            version=__version__,
+            setting=replay.blueprint.digest(),
+            body=freeze(replay.frozen()),
         )
+        snapshots.put(snapshot, base=journal.base().seq)
     return seq
 
 
