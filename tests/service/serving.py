@@ -91,7 +91,7 @@ class Serving:
         except urllib.error.HTTPError as error:
             with error:
                 return {"code": error.code, **json.load(error)}
-        except (OSError, ValueError, http.client.HTTPException):  # also a connection that ends in the middle
+        except (OSError, ValueError, http.client.HTTPException):  # cut off, too
             return None
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:

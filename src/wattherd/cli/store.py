@@ -85,7 +85,9 @@ def import_(files: tuple[Path, ...], state: Path | None, url: str | None) -> Non
 
 
 @store.command()
-@click.option("--rebuild", is_flag=True, help="Make jobs, audit and answers anew from the journal.")
+@click.option(
+    "--rebuild", is_flag=True, help="If it is sound: make the list of jobs and the audit anew."
+)
 @_options
 @output_option
 @click.pass_context
@@ -94,12 +96,15 @@ def verify(
 ) -> None:
     """Read everything, decide everything again, compare; exit code 1 if anything is wrong."""
     with _opened(state, url, sole=rebuild) as opened:
-        from wattherd.service.live.check import verify as check
+        from wattherd.service.live import check
 
-        verdict = check(opened, rebuild=rebuild)
+        verdict = check.verify(opened)
+        rebuilt = rebuild and not verdict.problems
+        if rebuilt:
+            check.rebuild(opened)
     counts = {"entries": verdict.entries, "answers": verdict.answers}
     document = {
-        "schema": VERDICT, **counts, "snapshots": verdict.snapshots, "rebuilt": verdict.rebuilt,
+        "schema": VERDICT, **counts, "snapshots": verdict.snapshots, "rebuilt": rebuilt,
         "problems": verdict.problems,
     }  # fmt: skip
     if output == "json":
@@ -107,7 +112,7 @@ def verify(
     else:
         click.echo(
             f"{verdict.entries} entries, {verdict.answers} answers and {verdict.snapshots} "
-            f"snapshots compared{', projections made anew' if rebuild else ''}"
+            f"snapshots compared{', list of jobs and audit made anew' if rebuilt else ''}"
         )
         for problem in verdict.problems:
             click.echo(f"problem: {problem}")

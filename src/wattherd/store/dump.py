@@ -36,6 +36,7 @@ DUMP = "wattherd.store/1"
 TABLES = (FACTS, SETTINGS, ENTRIES, ANSWERS, JOBS, SAMPLES, AUDIT, SNAPSHOTS)
 _BY_NAME = {table.name: table for table in TABLES}
 CHUNK = 1_000
+_ORDER = "archives of compactions come first, in order"
 _BEGINS = sa.select(FACTS.c.value).where(FACTS.c.name == COMPACTED)
 
 
@@ -164,6 +165,8 @@ def _bring_in(connection: sa.Connection, path: Path, end: Base, *, first: bool) 
                 _insert(connection, name, waiting.pop(name))
     if found != expected:
         raise UserError("is cut off", where=str(path), hint="export it again")
+    if not first and chain.end == end:
+        raise UserError("does not follow: it adds no entry", where=str(path), hint=_ORDER)
     for name, rows in waiting.items():
         _insert(connection, name, rows)
     return chain.end
@@ -186,9 +189,8 @@ class _Chain:
             return False
         digest = digest_of(self.end.before, row)
         if row["seq"] != self.end.seq or digest != row["digest"]:
-            hint = "archives of compactions come first, in order"
             problem = f"entry {row['seq']} does not follow entry {self.end.seq - 1}"
-            raise UserError(problem, where=str(self._path), hint=hint)
+            raise UserError(problem, where=str(self._path), hint=_ORDER)
         self.end = Base(row["seq"] + 1, digest)
         return True
 

@@ -97,7 +97,6 @@ class Projection:
         """
         with self._database.writing() as connection:
             connection.execute(AUDIT.delete().where(AUDIT.c.seq > after))
-            connection.execute(ANSWERS.delete().where(ANSWERS.c.seq > after))
             put_fact(connection, PROJECTED, str(after))
 
     def thin(self, now_s: float) -> None:

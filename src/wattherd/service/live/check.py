@@ -16,7 +16,7 @@ from wattherd.service.live.draw import DrawBook
 from wattherd.service.live.frozen import Frozen, Unfit, thaw
 from wattherd.service.live.replay import Lived, Replay, settings_of
 from wattherd.service.live.scribe import Scribe, answer_row
-from wattherd.store.entry import Entry
+from wattherd.store.entry import StoreFailure
 from wattherd.store.snapshots import Snapshot
 from wattherd.store.store import Store
 from wattherd.store.tables import ANSWERS
@@ -31,18 +31,17 @@ class Verdict:
     entries: int = 0
     answers: int = 0
     snapshots: int = 0
-    rebuilt: bool = False
     problems: list[str] = field(default_factory=list)
 
 
-def verify(store: Store, *, rebuild: bool = False) -> Verdict:
-    """Read the whole journal, live it through, and compare; with `rebuild` project it anew.
+def verify(store: Store) -> Verdict:
+    """Read the whole journal, live it through, and compare with what was answered and kept then.
 
     Raises:
         UserError: it is not the kind of store that can be lived through.
-        StoreFailure: it cannot be read, or not be written.
+        StoreFailure: it cannot be read.
     """
-    verdict = Verdict(rebuilt=rebuild)
+    verdict = Verdict()
     settings = settings_of(store.snapshots)
     if not settings:
         return verdict
@@ -50,25 +49,39 @@ def verify(store: Store, *, rebuild: bool = False) -> Verdict:
     try:
         replay = _beginning(store, settings, snapshots)
         known = _Known(store, verdict, snapshots)
-        scribe = _scribe(store, replay) if rebuild else None
-        last = store.journal.last_seq
-        entries = store.journal.entries(replay.state.standing.seq)
-        for number, lived in enumerate(_to(replay, entries, last), start=1):
+        for lived in _to(replay, store):
             verdict.entries += 1
             known.compare(lived, replay)
-            if scribe is not None:
-                scribe.told([(lived.entry, lived.commands)], lived.touched)
-                if number % BATCH == 0:
-                    _write(scribe)
-        if scribe is not None:
-            _write(scribe)
     except (UserError, Unfit, Bug) as error:
         verdict.problems.append(str(error))
     return verdict
 
 
-def _to(replay: Replay, entries: Iterator[Entry], last: int) -> Iterator[Lived]:
-    """What a running service adds meanwhile is left out."""
+def rebuild(store: Store) -> None:
+    """Make the list of jobs and the audit anew from a sound journal.
+
+    Joules follow from no entry: they are kept.
+
+    Raises:
+        UserError: the journal is not sound.
+        StoreFailure: the store cannot be written.
+    """
+    snapshots = {one.seq: one for one in store.snapshots.newest()}
+    replay = _beginning(store, settings_of(store.snapshots), snapshots)
+    energy_j = store.projection.energy_j()
+    store.projection.forget(replay.state.standing.seq)
+    scribe = Scribe(store.projection, deque(), DrawBook(energy_j=energy_j))
+    for number, lived in enumerate(_to(replay, store), start=1):
+        scribe.told([(lived.entry, lived.commands)], lived.touched)
+        if number % BATCH == 0:
+            _write(scribe)
+    _write(scribe)
+
+
+def _to(replay: Replay, store: Store) -> Iterator[Lived]:
+    """All that follows; what a running service adds meanwhile is left out."""
+    last = store.journal.last_seq
+    entries = store.journal.entries(replay.state.standing.seq)
     return replay.live(takewhile(lambda entry: entry.seq <= last, entries))
 
 
@@ -83,16 +96,9 @@ def _beginning(
     return Replay(settings, snapshots[base.seq])
 
 
-def _scribe(store: Store, replay: Replay) -> Scribe:
-    """Joules follow from no entry: they are kept."""
-    energy_j = store.projection.energy_j()
-    store.projection.forget(replay.state.standing.seq)
-    return Scribe(store.projection, deque(), DrawBook(energy_j=energy_j))
-
-
 def _write(scribe: Scribe) -> None:
     if not scribe.write():
-        raise UserError(f"cannot be projected: {scribe.problem}")
+        raise StoreFailure(scribe.problem)
 
 
 class _Known:
