@@ -29,34 +29,66 @@ class Model:
 
 def train(model: Model, x: np.ndarray, y: np.ndarray) -> None:
     """Train as the command line says, from the newest checkpoint if there is one."""
-    asked = arguments()
     with wattherd_train.current() as job:
-        plan = job.batches(asked.global_batch, asked.micro_batch)
-        sampler = wattherd_train.ResumableSampler(len(x), asked.global_batch, seed=asked.seed)
-        weights = model.fresh(np.random.default_rng(asked.seed))
-        speed = {name: np.zeros_like(value) for name, value in weights.items()}
-        step, loss = 0, np.nan
-        if found := job.checkpoints.load():
-            step, (weights, speed, loss, place) = found.step, found.state
-            sampler.load_state_dict(place)
-        while step < asked.steps:
-            for rows in sampler:
-                loss, gradient = whole_batch(model, weights, plan, x[rows], y[rows])
-                for name in weights:
-                    speed[name] = model.momentum * speed[name] - model.rate * gradient[name]
-                    weights[name] = weights[name] + speed[name]
-                sampler.commit()
-                step += 1
-                print(f"step {step} loss {loss!r}", flush=True)
-                job.step(step, loss=loss, samples=len(rows), total=asked.steps)
-                stop = bool(job.should_stop)
-                if stop or step % asked.every == 0:
-                    job.checkpoints.save(step, (weights, speed, loss, sampler.state_dict()))
-                if stop:
-                    job.exit_checkpointed()
-                if step == asked.steps:
+        training = Training(job, arguments(), model, len(x))
+        training.resume()
+        training.run(x, y)
+
+
+class Training:
+    """What changes from step to step, and how it is kept."""
+
+    def __init__(
+        self, job: wattherd_train.Job, asked: argparse.Namespace, model: Model, samples: int
+    ) -> None:
+        self.job, self.asked, self.model = job, asked, model
+        self.plan = job.batches(asked.global_batch, asked.micro_batch)
+        self.sampler = wattherd_train.ResumableSampler(samples, asked.global_batch, seed=asked.seed)
+        self.step, self.loss = 0, float("nan")
+        self.weights = model.fresh(np.random.default_rng(asked.seed))
+        self.speed = {name: np.zeros_like(value) for name, value in self.weights.items()}
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint."""
+        found = self.job.checkpoints.load()
+        if found is not None:
+            self.step, (self.loss, self.weights, self.speed, place) = found.step, found.state
+            self.sampler.load_state_dict(place)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        state = (self.loss, self.weights, self.speed, self.sampler.state_dict())
+        self.job.checkpoints.save(self.step, state)
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> None:
+        """All steps that are left."""
+        while self.step < self.asked.steps:
+            for rows in self.sampler:
+                self.update(x[rows], y[rows])
+                self.sampler.commit()
+                self.step += 1
+                self.after_step()
+                if self.step == self.asked.steps:
                     break
-        print(f"final loss {loss!r}")
+        print(f"final loss {self.loss!r}")
+
+    def update(self, x: np.ndarray, y: np.ndarray) -> None:
+        """One step of gradient descent with momentum."""
+        self.loss, gradient = whole_batch(self.model, self.weights, self.plan, x, y)
+        for name, slope in gradient.items():
+            self.speed[name] = self.model.momentum * self.speed[name] - self.model.rate * slope
+            self.weights[name] = self.weights[name] + self.speed[name]
+
+    def after_step(self) -> None:
+        """Report, and stop if that is wanted."""
+        print(f"step {self.step} loss {self.loss!r}", flush=True)
+        samples, total = self.asked.global_batch, self.asked.steps
+        self.job.step(self.step, loss=self.loss, samples=samples, total=total)
+        stop = self.job.should_stop
+        if stop or self.step % self.asked.every == 0:
+            self.save()
+        if stop:
+            self.job.exit_checkpointed()
 
 
 def whole_batch(

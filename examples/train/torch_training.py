@@ -25,53 +25,91 @@ def train(fresh: type[nn.Module], data: Tensors, *, rate: float = 0.05) -> None:
     asked = arguments()
     with wattherd_train.current() as job, process_group(job.world):
         torch.manual_seed(asked.seed)
-        device = device_of(job.world)
-        model = fresh().to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-        plan = job.batches(asked.global_batch, asked.micro_batch)
-        sampler = wattherd_train.ResumableSampler(
-            len(data[0]), asked.global_batch, seed=asked.seed, rank=job.world.rank,
+        training = Training(job, asked, fresh().to(device_of(job.world)), data, rate)
+        training.resume()
+        training.run()
+
+
+class Training:
+    """What changes from step to step, and how it is kept."""
+
+    def __init__(
+        self,
+        job: wattherd_train.Job,
+        asked: argparse.Namespace,
+        model: nn.Module,
+        data: Tensors,
+        rate: float,
+    ) -> None:
+        self.job, self.asked, self.model = job, asked, model
+        self.step, self.loss = 0, float("nan")
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+        self.plan = job.batches(asked.global_batch, asked.micro_batch)
+        self.sampler = wattherd_train.ResumableSampler(
+            len(data[0]),
+            asked.global_batch,
+            seed=asked.seed,
+            rank=job.world.rank,
             size=job.world.size,
-        )  # fmt: skip
-        step, loss = 0, float("nan")
-        if found := job.checkpoints.load(lambda stream: torch.load(stream, map_location="cpu")):
-            step, loss = found.step, found.state["loss"]
-            model.load_state_dict(found.state["model"])
-            optimizer.load_state_dict(found.state["optimizer"])
-            sampler.load_state_dict(found.state["sampler"])
-            torch.set_rng_state(found.state["random"])
-        ranks = DistributedDataParallel(model) if job.world.size > 1 else model
+        )
         # A loader without a generator of its own draws from the one of the model whenever it is
         # begun, and so once more after each pause.
-        own = torch.Generator().manual_seed(asked.seed)
-        loader = DataLoader(
-            TensorDataset(*data), batch_sampler=sampler, num_workers=asked.workers, generator=own
+        self.loader = DataLoader(
+            TensorDataset(*data),
+            batch_sampler=self.sampler,
+            num_workers=asked.workers,
+            generator=torch.Generator().manual_seed(asked.seed),
         )
-        while step < asked.steps:
-            for batch in loader:
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint."""
+        found = self.job.checkpoints.load(lambda file: torch.load(file, map_location="cpu"))
+        if found is not None:
+            self.step, self.loss = found.step, found.state["loss"]
+            self.model.load_state_dict(found.state["model"])
+            self.optimizer.load_state_dict(found.state["optimizer"])
+            self.sampler.load_state_dict(found.state["sampler"])
+            torch.set_rng_state(found.state["random"])
+
+    def save(self) -> None:
+        """Write a checkpoint; what all ranks have alike, the first one writes."""
+        if self.job.world.leads:
+            state = {
+                "loss": self.loss,
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "sampler": self.sampler.state_dict(),
+                "random": torch.get_rng_state(),
+            }
+            self.job.checkpoints.save(self.step, state, torch.save)
+
+    def run(self) -> None:
+        """All steps that are left."""
+        ranks = DistributedDataParallel(self.model) if self.job.world.size > 1 else self.model
+        device = next(self.model.parameters()).device
+        while self.step < self.asked.steps:
+            for batch in self.loader:
                 columns = tuple(column.to(device) for column in batch)
-                loss = train_step(ranks, optimizer, plan, columns)
-                sampler.commit()
-                step += 1
-                if job.world.leads:
-                    print(f"step {step} loss {loss!r}", flush=True)
-                job.step(step, loss=loss, samples=asked.global_batch, total=asked.steps)
-                stop = bool(job.should_stop)
-                if job.world.leads and (stop or step % asked.every == 0):
-                    state = {
-                        "model": model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "sampler": sampler.state_dict(),
-                        "random": torch.get_rng_state(),
-                        "loss": loss,
-                    }
-                    job.checkpoints.save(step, state, torch.save)
-                if stop:
-                    job.exit_checkpointed()
-                if step == asked.steps:
+                self.loss = train_step(ranks, self.optimizer, self.plan, columns)
+                self.sampler.commit()
+                self.step += 1
+                self.after_step()
+                if self.step == self.asked.steps:
                     break
-        if job.world.leads:
-            print(f"final loss {loss!r}")
+        if self.job.world.leads:
+            print(f"final loss {self.loss!r}")
+
+    def after_step(self) -> None:
+        """Report, and stop if that is wanted."""
+        if self.job.world.leads:
+            print(f"step {self.step} loss {self.loss!r}", flush=True)
+        samples, total = self.asked.global_batch, self.asked.steps
+        self.job.step(self.step, loss=self.loss, samples=samples, total=total)
+        stop = self.job.should_stop
+        if stop or self.step % self.asked.every == 0:
+            self.save()
+        if stop:
+            self.job.exit_checkpointed()
 
 
 def train_step(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +63,35 @@ def ranked(rows: list[int], state: dict, rank: int, workers: int):
     sampler = ResumableSampler(50, 8, seed=3, rank=rank, size=2)
     sampler.load_state_dict(state)
     return torch.utils.data.DataLoader(rows, batch_sampler=sampler, num_workers=workers)
+
+
+# --- ranks ---------------------------------------------------------------------------------------
+
+RANKS = """
+import datetime, sys, torch, wattherd_train
+torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+job = wattherd_train.current()
+job.agree_by(wattherd_train.any_rank)
+for step in range(1, 100):
+    job.step(step)
+    if job.should_stop:
+        sys.exit(step)
+"""
+
+
+def test_the_reduction_of_pytorch_reaches_all_ranks(run: RunDir, tmp_path: Path) -> None:
+    """Only the second rank can read what is wanted; both leave after the same step."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    path = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
+    run.stop()
+    ranks = []
+    for rank in (0, 1):
+        deaf = {"WATTHERD_CONTROL": ""} if rank == 0 else {}
+        environ = run.environ(rank=rank, size=2, **address, **path, **deaf)
+        ranks.append(subprocess.Popen([sys.executable, "-c", RANKS], env=environ))
+    assert [rank.wait(120) for rank in ranks] == [1, 1]
 
 
 # --- Lightning -----------------------------------------------------------------------------------
