@@ -29,5 +29,6 @@ def test_a_tree_is_found_and_ended() -> None:
         while len(found := processes.descendants(shell.pid)) < 2:
             pass
         processes.signal_all([shell.pid, *found], signal.SIGKILL)
-        assert shell.wait(10) == -signal.SIGKILL
+        # It may live long enough to see its child killed, and end with the child's code.
+        assert shell.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert not processes.descendants(shell.pid)
