@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
@@ -42,13 +44,18 @@ class Client:
     def __init__(self, server: str | None = None) -> None:
         """`WATTHERD_SERVER` names the service, `WATTHERD_TOKEN` holds the token.
 
+        `WATTHERD_TOKEN_FILE` names a file that does instead, `WATTHERD_CA` one with the certificate
+        of whoever vouches for the service's, where the system does not know it.
+
         Raises:
-            UserError: the address is none.
+            UserError: the address is none, or a file cannot be used.
         """
         self.server = (server or os.environ.get("WATTHERD_SERVER") or DEFAULT_SERVER).rstrip("/")
         if urllib.parse.urlsplit(self.server).scheme not in ("http", "https"):
             hint = f"write {DEFAULT_SERVER}"
             raise UserError(f"{self.server!r} is no address", field="--server", hint=hint)
+        self._headers = {"content-type": "application/json", **_credentials()}
+        self._tls = _authority() if self.server.startswith("https:") else None
 
     def get(self, path: str, **query: object) -> Any:
         """A document.
@@ -65,6 +72,10 @@ class Client:
     def put(self, path: str, body: Any) -> Any:
         """Set something; as `get`."""
         return self._json("PUT", path, {}, body)
+
+    def delete(self, path: str) -> Any:
+        """Do away with something; as `get`."""
+        return self._json("DELETE", path, {})
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
         """A text as it comes; as `get`."""
@@ -88,10 +99,9 @@ class Client:
         given = {name: _text(value) for name, value in query.items() if value is not None}
         url = f"{self.server}/api/v1/{path}?{urllib.parse.urlencode(given)}"
         data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json", **_credentials()}
-        request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - checked
+        request = urllib.request.Request(url, data, self._headers, method=method)  # noqa: S310 - checked
         try:
-            return urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - checked
+            return urllib.request.urlopen(request, timeout=timeout_s, context=self._tls)  # noqa: S310 - checked
         except urllib.error.HTTPError as error:
             raise _refusal(error) from None
         except (urllib.error.URLError, OSError) as error:
@@ -105,8 +115,28 @@ def _text(value: object) -> str:
 
 
 def _credentials() -> dict[str, str]:
-    token = os.environ.get("WATTHERD_TOKEN")
+    token = os.environ.get("WATTHERD_TOKEN") or _token_file()
     return {"authorization": f"Bearer {token}"} if token else {}
+
+
+def _token_file() -> str:
+    path = os.environ.get("WATTHERD_TOKEN_FILE")
+    try:
+        return Path(path).read_text(encoding="utf-8").strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot be read: {error}", where="WATTHERD_TOKEN_FILE") from None
+
+
+def _authority() -> ssl.SSLContext:
+    """Certificates are always checked; `WATTHERD_CA` adds one to those of the system."""
+    context = ssl.create_default_context()
+    path = os.environ.get("WATTHERD_CA")
+    try:
+        if path:
+            context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"{path} cannot be used: {error}", where="WATTHERD_CA") from None
+    return context
 
 
 _KINDS = {

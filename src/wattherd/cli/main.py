@@ -39,6 +39,7 @@ COMMANDS = {
     "gpus": ("wattherd.cli.site:gpus", "Devices and who is on them."),
     "power": ("wattherd.cli.power:power", "Draw and budget of the site; tools for watts."),
     "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
+    "token": ("wattherd.cli.token:token", "Who may use the service."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),

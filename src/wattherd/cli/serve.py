@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from wattherd.errors import UserError
+
+if TYPE_CHECKING:
+    from wattherd.service.live.config import ServeConfig
 
 
 @click.command()
@@ -16,6 +20,8 @@ from wattherd.errors import UserError
 @click.option("--store", help="Database URL instead (postgresql+psycopg://...).")
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port; 0 takes any that is free.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM).")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")
 @click.option("--policy", help="Scheduler, see `wattherd policies`.")
 @click.option("--power", help="How watts are shared.")
 @click.option("--budget", help="Most watts of the site: 40kW.")
@@ -26,30 +32,50 @@ def serve(config: Path | None, **changes: object) -> None:
         import uvicorn
 
         from wattherd.runtime.local.orders import StatusServer
-        from wattherd.service.live.api import app_of
+        from wattherd.service.live.api import app_of, desk_of
         from wattherd.service.live.site import open_site
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
     from wattherd.service.live.config import read_config
+    from wattherd.service.live.listening import check_listening, tls_of
 
     found = read_config(config, changes)
+    desk = desk_of(found)
+    check_listening(found, asks=not desk.open)
+    tls = tls_of(found)
     listener = _listen(found.host, found.port)
     host, port = listener.getsockname()[:2]
-    site = open_site(found, StatusServer(url=f"http://{host}:{port}"))
-    click.echo(f"wattherd serves http://{host}:{port} (state in {found.state})", err=True)
-    for note in site.notes:
+    url = f"{'https' if tls else 'http'}://{_shown(host)}:{port}"
+    site = open_site(found, StatusServer(url=url, ca_file=str(found.tls_cert or "")))
+    click.echo(f"wattherd serves {url} (state in {found.state})", err=True)
+    for note in (*site.notes, *_door_notes(found, asks=not desk.open)):
         click.echo(f"note: {note}", err=True)
     try:
-        server = uvicorn.Server(uvicorn.Config(app_of(site), log_level="warning"))
+        app = app_of(site, desk)
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", server_header=False, **tls)
+        )
         server.run(sockets=[listener])
     finally:
         site.close()
 
 
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _door_notes(found: ServeConfig, *, asks: bool) -> list[str]:
+    if asks:
+        return []
+    first = f"`wattherd token create --state {found.state}` makes the first"
+    return [f"no token is asked for: whoever is on this machine is admin here ({first})"]
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """Taken before anything is begun, so that a second service does no harm."""
     try:
-        return socket.create_server((host, port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         hint = "is another service running? choose another with --port"
         raise UserError(

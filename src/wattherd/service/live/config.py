@@ -22,6 +22,10 @@ class ServeConfig(BaseModel):
     store: str | None = Field(default=None, description="database URL, instead of one in `state`")
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535, description="0 takes any that is free")
+    tls_cert: Path | None = Field(default=None, description="certificate chain (PEM)")
+    tls_key: Path | None = Field(default=None, description="its key (PEM)")
+    rate_per_s: float = Field(default=250.0, gt=0, description="requests of one token, on average")
+    rate_burst: float = Field(default=1000.0, ge=1, description="requests of one token at once")
     snapshot_every: int = Field(default=10_000, ge=1, description="entries between snapshots")
     policy: str = "fifo-backfill"
     power: str = "water-filling"

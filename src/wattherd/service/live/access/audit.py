@@ -1,0 +1,79 @@
+"""Who asked for what, and what came of it: one JSON object a line, in files that rotate.
+
+Whatever changes something is written down, and whatever was refused for want of rights; looking is
+not. What a job or a budget became by it stands in the journal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "audit.jsonl"
+MOST_BYTES = 8 << 20
+FILES = 8
+"""Older ones are `audit.jsonl.1` and so on; what would be the ninth is gone."""
+
+
+class Audit:
+    """Adds lines from any thread, and reads them, the latest first."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep the files in `folder`."""
+        self.path = folder / FILE
+        self.problem = ""
+        """Why the last line could not be written, if it could not."""
+        self._writing = threading.Lock()
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Write one line; a full disk must not stop the service, so it is only told."""
+        text = json.dumps(dict(line)).encode() + b"\n"
+        with self._writing:
+            try:
+                self._rotate(len(text))
+                handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                try:
+                    os.write(handle, text)
+                finally:
+                    os.close(handle)
+                self.problem = ""
+            except OSError as error:
+                self.problem = f"{self.path}: {error.strerror}"
+
+    def _rotate(self, more: int) -> None:
+        if not self.path.exists() or self.path.stat().st_size + more <= MOST_BYTES:
+            return
+        for number in range(FILES - 2, 0, -1):
+            if self._older(number).exists():
+                self._older(number).replace(self._older(number + 1))
+        self.path.replace(self._older(1))
+
+    def _older(self, number: int) -> Path:
+        return self.path.with_name(f"{FILE}.{number}")
+
+    def lines(self, limit: int, **wanted: str | None) -> list[dict[str, Any]]:
+        """The last lines in which every field of `wanted` that is not None has that value."""
+        asked = {name: value for name, value in wanted.items() if value is not None}
+        found: list[dict[str, Any]] = []
+        for line in self._backwards():
+            if all(str(line.get(name)) == value for name, value in asked.items()):
+                found.append(line)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _backwards(self) -> Iterator[dict[str, Any]]:
+        for path in (self.path, *(self._older(number) for number in range(1, FILES))):
+            try:
+                lines = path.read_bytes().splitlines()
+            except FileNotFoundError:
+                return
+            for line in reversed(lines):
+                try:
+                    yield json.loads(line)
+                except ValueError:  # cut short by a crash
+                    continue

@@ -1,0 +1,273 @@
+"""The gate in front of all addresses: who calls, may they, not too often; and it is written down.
+
+It stands around the whole application, so that no route can be forgotten: an address without a
+rule (`access.rules`) is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Protocol
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wattherd.errors import ClusterError
+from wattherd.service.live.access.audit import Audit
+from wattherd.service.live.access.caller import Caller, Role
+from wattherd.service.live.access.rates import Rates, retry_after
+from wattherd.service.live.access.rules import V1, Free, Rule, RuleBook
+from wattherd.service.live.access.tokens import TokenFile
+
+COOKIE = "wattherd_token"
+"""The dashboard's. It opens pages; of the API it opens only what changes nothing."""
+MOST_BODY = 1 << 20
+SAFE = ("GET", "HEAD")
+FAILURES_PER_S, FAILURES_BURST = 2.0, 20.0
+"""How often one address may show tokens that open nothing."""
+_log = logging.getLogger("wattherd.access")
+
+
+class Issuer(Protocol):
+    """Somebody else whose word is taken for who a caller is."""
+
+    def caller(self, shown: str) -> Caller | None:
+        """Who shows that token; None if it is not theirs or not valid."""
+        ...
+
+
+@dataclass(slots=True)
+class Desk:
+    """What the gate asks. Without tokens and issuer, every caller is the admin."""
+
+    tokens: TokenFile
+    audit: Audit
+    rates: Rates
+    issuer: Issuer | None = None
+    rules: RuleBook = field(default_factory=RuleBook)
+    failures: Rates = field(default_factory=lambda: Rates(FAILURES_PER_S, FAILURES_BURST))
+
+    @property
+    def open(self) -> bool:
+        """Whether no token is asked for."""
+        return self.issuer is None and not self.tokens.asked_for
+
+
+class Denied(Exception):
+    """The request goes no further."""
+
+    def __init__(self, status: int, error: str, hint: str = "", **headers: str) -> None:
+        """`headers` with `_` for `-`."""
+        super().__init__(error)
+        self.status, self.error, self.hint = status, error, hint
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def response(self) -> JSONResponse:
+        """In the shape of every refusal."""
+        body = {"error": self.error, "where": "", "field": "", "hint": self.hint}
+        return JSONResponse(body, status_code=self.status, headers=self.headers)
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One request on its way."""
+
+    scope: Scope
+    rule: Rule | None
+    headers: Headers
+    caller: Caller | None = None
+    status: int = 0
+    taken: int = 0
+    begun_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def method(self) -> str:
+        return str(self.scope.get("method", "GET"))
+
+    @property
+    def address(self) -> str:
+        return str((self.scope.get("client") or ("",))[0])
+
+
+class Gate:
+    """ASGI middleware; leaves the caller at `request.state.caller`."""
+
+    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+        """Stand in front of `app`."""
+        self._app, self._desk = app, desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        method = str(scope.get("method", "GET"))
+        visit = _Visit(scope, self._desk.rules.rule(method, scope["path"]), Headers(scope=scope))
+        try:
+            await self._admit(visit)
+            scope.setdefault("state", {})["caller"] = visit.caller
+            await self._app(scope, _measured(visit, receive), _noted(visit, send))
+        except Denied as denied:
+            if visit.status:
+                raise
+            visit.status = denied.status
+            await _deny(denied, scope, receive, send)
+        finally:
+            self._write_down(visit)
+
+    async def _admit(self, visit: _Visit) -> None:
+        desk, path = self._desk, visit.scope["path"]
+        if _length(visit.headers) > MOST_BODY:
+            raise Denied(413, f"more than {MOST_BODY:,} bytes")
+        if isinstance(visit.rule, Free):
+            return
+        visit.caller = await self._caller(visit)
+        wait_s = desk.rates.wait_s(visit.caller.token, time.monotonic())
+        if wait_s and visit.caller.token:
+            raise Denied(429, "too many requests", retry_after=retry_after(wait_s))
+        if visit.rule is None:
+            methods = desk.rules.methods(path)
+            if methods:
+                raise Denied(405, f"not by {visit.method}", allow=", ".join(methods))
+            raise Denied(404, f"no address {path}", hint=f"{V1}/openapi.json lists all")
+        if not visit.caller.role.covers(visit.rule):
+            hint = "ask an admin for another token"
+            raise Denied(403, f"needs an {visit.rule}; this token is a {visit.caller.role}'s", hint)
+
+    async def _caller(self, visit: _Visit) -> Caller:
+        if self._desk.open:
+            _from_here(visit.headers)
+            user = QueryParams(visit.scope.get("query_string", b"")).get("user", "")
+            return Caller(user=user, role=Role.ADMIN)
+        now_s = time.monotonic()
+        wait_s = self._desk.failures.wait_s(visit.address, now_s, take=False)
+        if wait_s:
+            raise Denied(429, "too many wrong tokens", retry_after=retry_after(wait_s))
+        shown = _shown(visit)
+        try:
+            caller = await self._known(shown) if shown else None
+        except ClusterError as unreadable:
+            raise Denied(503, str(unreadable)) from None
+        if caller is None:
+            if shown:
+                self._desk.failures.wait_s(visit.address, now_s)
+            error = "this token opens nothing" if shown else "needs a token"
+            hint = "set WATTHERD_TOKEN; an admin makes one by `wattherd token create`"
+            raise Denied(401, error, hint, www_authenticate="Bearer")
+        return caller
+
+    async def _known(self, shown: str) -> Caller | None:
+        known = self._desk.tokens.caller(shown)
+        if known is None and self._desk.issuer is not None:
+            known = await asyncio.to_thread(self._desk.issuer.caller, shown)
+        return known
+
+    def _write_down(self, visit: _Visit) -> None:
+        """In the audit what changed something or was not allowed; in the log everything."""
+        who = visit.caller.by if visit.caller else ""
+        line = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "by": who,
+            "token": visit.caller.token if visit.caller else "",
+            "address": visit.address,
+            "method": visit.method,
+            "path": visit.scope["path"],
+            "status": visit.status or 500,
+            "result": _result(visit.status),
+        }
+        changes = visit.method not in SAFE and visit.rule is not Free.OWN
+        if visit.status in (401, 403) or (changes and visit.status != 429):
+            self._desk.audit.add(line)
+        if _log.isEnabledFor(logging.INFO):
+            took_s = round(time.monotonic() - visit.begun_s, 6)
+            _log.info("%s %s", visit.method, line["path"], extra={**line, "took_s": took_s})
+
+
+def _result(status: int) -> str:
+    if status in (401, 403, 429):
+        return "refused"
+    return "done" if 0 < status < 400 else "failed"
+
+
+def _shown(visit: _Visit) -> str:
+    """The token of the header; or that of the cookie, where another site cannot make use of it."""
+    kind, _, token = visit.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return token.strip()
+    if visit.scope["path"].startswith(V1) and visit.method not in SAFE:
+        return ""
+    try:
+        morsel = SimpleCookie(visit.headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""
+
+
+def _from_here(headers: Headers) -> None:
+    """Without tokens, pages of other sites must not be able to speak through a browser.
+
+    A name that was made to point at this machine shows in `Host`, a foreign page in `Origin`.
+
+    Raises:
+        Denied: it comes from elsewhere.
+    """
+    for header in ("host", "origin"):
+        named = headers.get(header, "").rpartition("//")[2]
+        if named and not is_loopback(_host(named)):
+            hint = "make a token by `wattherd token create` and show it"
+            raise Denied(403, f"{header.capitalize()} {named!r} is not this machine", hint)
+
+
+def _host(named: str) -> str:
+    """Without the port."""
+    return named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name or address can only mean this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _length(headers: Headers) -> int:
+    text = headers.get("content-length", "0")
+    return int(text) if text.isdigit() else 0
+
+
+def _measured(visit: _Visit, receive: Receive) -> Receive:
+    """Bodies without a length are measured as they come."""
+
+    async def measured() -> Message:
+        message = await receive()
+        visit.taken += len(message.get("body", b""))
+        if visit.taken > MOST_BODY:
+            raise Denied(413, f"more than {MOST_BODY:,} bytes")
+        return message
+
+    return measured
+
+
+def _noted(visit: _Visit, send: Callable[[Any], Awaitable[None]]) -> Send:
+    async def noted(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            visit.status = message["status"]
+        await send(message)
+
+    return noted
+
+
+async def _deny(denied: Denied, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": denied.error})
+    else:
+        await denied.response()(scope, receive, send)

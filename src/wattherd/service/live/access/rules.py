@@ -1,0 +1,76 @@
+"""The least role for every address of the service. What has no rule here is not there at all.
+
+Within these rules tenants see their own jobs only (`access.caller`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import TypeAlias
+
+from starlette.routing import compile_path
+
+from wattherd.service.live.access.caller import Role
+
+
+class Free(Enum):
+    """Addresses without a role."""
+
+    ANYONE = "anyone"
+    """Whoever reaches the port."""
+    OWN = "own"
+    """The address asks for a secret of its own, such as that of a run."""
+
+
+Rule: TypeAlias = Role | Free
+V1 = "/api/v1"
+RULES: dict[tuple[str, str], Rule] = {
+    ("GET", f"{V1}/health"): Free.ANYONE,
+    ("POST", f"{V1}/jobs/{{job_id}}/trainer-status"): Free.OWN,
+    ("GET", f"{V1}/openapi.json"): Role.VIEWER,
+    ("GET", f"{V1}/whoami"): Role.VIEWER,
+    ("GET", f"{V1}/jobs"): Role.VIEWER,
+    ("POST", f"{V1}/jobs"): Role.USER,
+    ("POST", f"{V1}/dry-run"): Role.USER,
+    ("GET", f"{V1}/jobs/{{job_id}}"): Role.VIEWER,
+    ("GET", f"{V1}/jobs/{{job_id}}/explain"): Role.VIEWER,
+    ("GET", f"{V1}/jobs/{{job_id}}/logs"): Role.VIEWER,
+    ("POST", f"{V1}/jobs/{{job_id}}/{{action}}"): Role.USER,
+    ("GET", f"{V1}/nodes"): Role.VIEWER,
+    ("GET", f"{V1}/power"): Role.VIEWER,
+    ("PUT", f"{V1}/power"): Role.OPERATOR,
+    ("GET", f"{V1}/tokens"): Role.ADMIN,
+    ("POST", f"{V1}/tokens"): Role.ADMIN,
+    ("DELETE", f"{V1}/tokens/{{token_id}}"): Role.ADMIN,
+    ("GET", f"{V1}/audit"): Role.ADMIN,
+    ("GET", f"{V1}/audit/requests"): Role.ADMIN,
+}
+
+
+class RuleBook:
+    """Finds the rule of a request; of several the first in the table counts."""
+
+    def __init__(self, rules: Mapping[tuple[str, str], Rule] = RULES) -> None:
+        """Compile the addresses."""
+        self._plain = {key: rule for key, rule in rules.items() if "{" not in key[1]}
+        self._patterns: list[tuple[str, re.Pattern[str], Rule]] = [
+            (method, compile_path(path)[0], rule)
+            for (method, path), rule in rules.items()
+            if "{" in path
+        ]
+
+    def rule(self, method: str, path: str) -> Rule | None:
+        """The rule, or None where there is no such address; HEAD is as GET."""
+        asked = "GET" if method == "HEAD" else method
+        plain = self._plain.get((asked, path))
+        if plain is not None:
+            return plain
+        fits = (rule for m, pattern, rule in self._patterns if m == asked and pattern.match(path))
+        return next(fits, None)
+
+    def methods(self, path: str) -> list[str]:
+        """Those that the address knows."""
+        plain = {method for method, known in self._plain if known == path}
+        return sorted(plain | {m for m, pattern, _ in self._patterns if pattern.match(path)})

@@ -1,0 +1,109 @@
+"""What all routes share: the site and the caller, what an error looks like, looking things up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from wattherd.errors import ClusterError, UserError
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.access.gate import Denied
+from wattherd.service.live.documents import Look
+from wattherd.service.live.history import Past
+from wattherd.service.live.site import Site
+from wattherd.store.entry import StoreDoubt, StoreFailure
+
+Answer = TypeVar("Answer")
+
+
+class Refusal(BaseModel):
+    """What every error looks like."""
+
+    error: str
+    where: str = ""
+    field: str = ""
+    hint: str = ""
+
+
+class NotFound(UserError):
+    """There is no such thing, or it is not for this caller; 404."""
+
+
+def _site(request: Request) -> Site:
+    site: Site = request.app.state.site
+    return site
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+TheSite = Annotated[Site, Depends(_site)]
+TheCaller = Annotated[Caller, Depends(_caller)]
+
+
+async def look_up(site: Site, of: Callable[[Look], Answer]) -> Answer:
+    """Something of the state between two turns."""
+    return await asyncio.to_thread(site.look, of)
+
+
+async def the_job(site: Site, caller: Caller, job_id: str, *, touch: bool = False) -> Past:
+    """A job of the caller's; with `touch` one that the caller may do something to.
+
+    Raises:
+        NotFound: there is none, or it is another tenant's: which of the two is not told.
+        Denied: it may be looked at only.
+    """
+    past = await look_up(site, lambda look: look.history.get(job_id))
+    if past is None or not caller.sees(past.spec):
+        raise NotFound(f"no job {job_id!r}", hint="`wattherd history` lists all")
+    if touch and not caller.touches(past.spec):
+        raise Denied(403, f"{job_id} belongs to {past.spec.user or 'somebody else'}")
+    return past
+
+
+def add_errors(app: FastAPI) -> None:
+    """Every error as a `Refusal`."""
+    app.add_exception_handler(UserError, _refused)
+    app.add_exception_handler(ClusterError, _unavailable)
+    app.add_exception_handler(Denied, _denied)
+    app.add_exception_handler(RequestValidationError, _invalid)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, UserError)  # noqa: S101 - registered for nothing else
+    refusal = Refusal(error=error.problem, where=error.where, field=error.field, hint=error.hint)
+    code = 404 if isinstance(error, NotFound) else 400
+    return JSONResponse(refusal.model_dump(), status_code=code)
+
+
+async def _unavailable(request: Request, error: Exception) -> JSONResponse:
+    del request
+    hint = "nothing was changed; try again" if isinstance(error, StoreFailure) else ""
+    if isinstance(error, StoreDoubt):
+        hint = "it may have been kept: look, or ask again with the same Idempotency-Key"
+    return JSONResponse(Refusal(error=str(error), hint=hint).model_dump(), status_code=503)
+
+
+async def _denied(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, Denied)  # noqa: S101 - registered for nothing else
+    return error.response()
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """The first field that is wrong."""
+    del request
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for nothing else
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:])
+    refusal = Refusal(error=str(first["msg"]).removeprefix("Value error, "), field=field)
+    return JSONResponse(refusal.model_dump(), status_code=422)

@@ -1,0 +1,58 @@
+"""What one tenant may see of documents about the whole site."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from wattherd.errors import UserError
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.documents import Look
+from wattherd.workload.job_file import JobFile
+
+OTHERS = "others"
+"""Stands for all jobs that are none of the caller's business."""
+
+
+def check_request(look: Look, caller: Caller, job: JobFile) -> None:
+    """Whether the caller may hand that job in.
+
+    Raises:
+        UserError: it would wait for a job that the caller cannot see, or run as somebody else.
+    """
+    for parent in job.after:
+        past = look.history.get(parent)
+        if past is None or not caller.sees(past.spec):
+            raise UserError(
+                f"no job {parent!r}", field="after", hint="`wattherd history` lists all"
+            )
+    if job.user not in (None, caller.user) and not caller.of_site:
+        hint = f"leave it out, or write {caller.user}"
+        raise UserError("jobs of others' are the operators' to run", field="user", hint=hint)
+
+
+def seen_by(look: Look, caller: Caller) -> Container[str]:
+    """Ids of jobs in memory that the caller may see."""
+    return {job_id for job_id in look.history if caller.sees(look.history[job_id].spec)}
+
+
+def of_nodes(document: dict[str, Any], seen: Container[str]) -> dict[str, Any]:
+    """Devices in use by others stay in use, without a name."""
+    for node in document["nodes"]:
+        for gpu in node["gpus"]:
+            gpu["jobs"] = [job_id if job_id in seen else OTHERS for job_id in gpu["jobs"]]
+    return document
+
+
+def of_power(document: dict[str, Any], seen: Container[str]) -> dict[str, Any]:
+    """The watts of others in one sum."""
+    for sample in document["samples"]:
+        sample["by_job"] = of_draw(sample["by_job"], seen)
+    return document
+
+
+def of_draw(by_job: dict[str, float], seen: Container[str]) -> dict[str, float]:
+    """Watts by job, those of others added up."""
+    known = {job_id: draw_w for job_id, draw_w in by_job.items() if job_id in seen}
+    rest_w = sum(draw_w for job_id, draw_w in by_job.items() if job_id not in seen)
+    return {**known, OTHERS: rest_w} if rest_w else known

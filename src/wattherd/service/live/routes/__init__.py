@@ -1,0 +1,1 @@
+"""The addresses of REST API v1, by what they are about; each module adds its own to an app."""

@@ -1,0 +1,149 @@
+"""Jobs: hand in, look at, end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Query
+from fastapi.responses import StreamingResponse
+
+from wattherd.model.event import JobCancelled, JobHeld, JobReleased
+from wattherd.service.live import documents
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.dry_run import dry_run
+from wattherd.service.live.explanation import explanation
+from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up, the_job
+from wattherd.service.live.listing import job_list
+from wattherd.service.live.logs import grown, log_path, tail
+from wattherd.service.live.privacy import check_request
+from wattherd.service.live.site import Site
+from wattherd.store.projection import JobFilter
+from wattherd.workload.job_file import JobFile
+
+POLL_S = 0.3
+ACTIONS = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
+
+
+def routes(app: FastAPI) -> None:
+    """Add these addresses to an application that serves a site."""
+    _submission_routes(app)
+    _look_routes(app)
+    _log_route(app)
+
+    @app.post("/api/v1/jobs/{job_id}/{action}")
+    async def act(site: TheSite, caller: TheCaller, job_id: str, action: str) -> dict[str, Any]:
+        """Cancel, pause or resume a job."""
+        await the_job(site, caller, job_id, touch=True)
+        if action not in ACTIONS:
+            raise NotFound(f"no action {action!r}", hint=", ".join(ACTIONS))
+        event = ACTIONS[action](at_s=0.0, job_id=job_id)
+        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        return await look_up(site, lambda look: documents.job_document(look, job_id))
+
+
+def _submission_routes(app: FastAPI) -> None:
+    @app.post("/api/v1/jobs", status_code=201)
+    async def submit(
+        site: TheSite,
+        caller: TheCaller,
+        job: JobFile,
+        idempotency_key: Annotated[str, Header(max_length=200)] = "",
+    ) -> dict[str, Any]:
+        """Hand a job in; it is on disk when this answers.
+
+        Whoever did not hear the answer may ask again with the same `Idempotency-Key`.
+        """
+        await _check(site, caller, job)
+        spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
+        done = site.keeper.submit(spec, job.paper(), caller.by, idempotency_key)
+        job_id = await asyncio.wrap_future(done)
+        return await look_up(site, lambda look: documents.job_document(look, job_id))
+
+    @app.post("/api/v1/dry-run")
+    async def try_out(site: TheSite, caller: TheCaller, job: JobFile) -> dict[str, Any]:
+        """What would happen to a job now; nothing is changed."""
+        await _check(site, caller, job)
+        spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
+        now_s = site.clock.now_s()
+        return await look_up(site, lambda look: dry_run(look, spec, now_s))
+
+
+async def _check(site: Site, caller: Caller, job: JobFile) -> None:
+    if job.after or job.user:  # most jobs need no look at others
+        await look_up(site, lambda look: check_request(look, caller, job))
+
+
+def _look_routes(app: FastAPI) -> None:
+    @app.get("/api/v1/jobs")
+    async def jobs(
+        site: TheSite,
+        caller: TheCaller,
+        *,
+        over: Annotated[bool, Query(description="those that ended, too")] = False,
+        limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000,
+        state: Annotated[list[str] | None, Query(description="one of these")] = None,
+        user: str | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
+        text: Annotated[str, Query(description="in id or name")] = "",
+        before: Annotated[int | None, Query(description="as the last page said")] = None,
+    ) -> dict[str, Any]:
+        """Jobs in order of submission: of many that ended, the newest."""
+        asked = JobFilter(
+            states=tuple(state or ()),
+            owner=user,
+            tenant=tenant if caller.of_site else caller.tenant,
+            queue=queue,
+            text=text,
+            before=before,
+            limit=limit,
+        )
+        return await asyncio.to_thread(job_list, site, asked, over=over)
+
+    @app.get("/api/v1/jobs/{job_id}")
+    async def job(site: TheSite, caller: TheCaller, job_id: str) -> dict[str, Any]:
+        """One job, all of it."""
+        await the_job(site, caller, job_id)
+        return await look_up(site, lambda look: documents.job_document(look, job_id))
+
+    @app.get("/api/v1/jobs/{job_id}/explain")
+    async def explain(site: TheSite, caller: TheCaller, job_id: str) -> dict[str, Any]:
+        """Why it waits, what would help, and what was decided about it."""
+        await the_job(site, caller, job_id)
+        return await look_up(site, lambda look: explanation(look, job_id))
+
+
+def _log_route(app: FastAPI) -> None:
+    @app.get("/api/v1/jobs/{job_id}/logs", response_class=StreamingResponse)
+    async def logs(
+        site: TheSite,
+        caller: TheCaller,
+        job_id: str,
+        *,
+        rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+        attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+        lines: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+        follow: bool = False,
+    ) -> StreamingResponse:
+        """What a task printed; with `follow` also what it goes on to print."""
+        past = await the_job(site, caller, job_id)
+        chosen = past.attempts if attempt is None else attempt
+        path = log_path(site.config.state / "jobs", job_id, chosen, rank)
+        first, offset = tail(path, lines)
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield first
+            at = offset
+            while follow:
+                over = await look_up(site, lambda look: documents.run_is_over(look, job_id, chosen))
+                for chunk in grown(path, at):
+                    at += len(chunk)
+                    yield chunk
+                if over:
+                    return
+                await asyncio.sleep(POLL_S)
+
+        return StreamingResponse(stream(), media_type="text/plain; charset=utf-8")

@@ -1,0 +1,90 @@
+"""The site: its health, nodes and watts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattherd import __version__
+from wattherd.model.event import BudgetChanged
+from wattherd.service.live import documents
+from wattherd.service.live.http import TheCaller, TheSite, look_up
+from wattherd.service.live.listing import audit_document
+from wattherd.service.live.privacy import of_nodes, of_power, seen_by
+from wattherd.units import watts
+
+
+class Budget(BaseModel):
+    """A budget: `40kW`, a number of watts, or null for none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    budget: str | float | None = Field(examples=["40kW"])
+
+
+def routes(app: FastAPI) -> None:
+    """Add these addresses to an application that serves a site."""
+    _power_routes(app)
+
+    @app.get("/api/v1/health")
+    async def health(site: TheSite) -> dict[str, Any]:
+        """Whether the service decides and keeps what it is told."""
+        problem = site.keeper.store_problem or str(site.keeper.broken or "") or site.scribe.problem
+        return {"version": __version__, "ok": not problem, "problem": problem}
+
+    @app.get("/api/v1/whoami")
+    async def whoami(caller: TheCaller) -> dict[str, Any]:
+        """Whom the service takes the caller for."""
+        return {
+            "schema": "wattherd.caller/1",
+            "user": caller.user,
+            "role": str(caller.role),
+            "tenant": caller.tenant,
+            "token": caller.token,
+        }
+
+    @app.get("/api/v1/audit")
+    async def audit(
+        site: TheSite,
+        by: str | None = None,
+        about: str | None = None,
+        before: int | None = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    ) -> dict[str, Any]:
+        """Who did what, the latest first; `about` is a job, node or queue."""
+        return await asyncio.to_thread(
+            audit_document, site, by=by, about=about, before=before, limit=limit
+        )
+
+    @app.get("/api/v1/nodes")
+    async def nodes(site: TheSite, caller: TheCaller) -> dict[str, Any]:
+        """Nodes, their devices, and who is on them."""
+        return await look_up(
+            site, lambda look: of_nodes(documents.nodes_document(look), seen_by(look, caller))
+        )
+
+
+def _power_routes(app: FastAPI) -> None:
+    @app.get("/api/v1/power")
+    async def power(
+        site: TheSite, caller: TheCaller, last: Annotated[int, Query(ge=0, le=7200)] = 1
+    ) -> dict[str, Any]:
+        """Budget, draw and headroom, and the last samples."""
+        return await look_up(
+            site,
+            lambda look: of_power(documents.power_document(look, last=last), seen_by(look, caller)),
+        )
+
+    @app.put("/api/v1/power")
+    async def set_power(
+        site: TheSite, caller: TheCaller, budget: Annotated[Budget, Body()]
+    ) -> dict[str, Any]:
+        """Another budget, from now on."""
+        asked = budget.budget
+        budget_w = None if asked is None else watts(str(asked), field="budget")
+        event = BudgetChanged(at_s=0.0, budget_w=budget_w)
+        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        return await look_up(site, documents.power_document)

@@ -1,0 +1,90 @@
+"""A real service in a thread, with tokens for callers of every role and two tenants."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from wattherd.runtime.local.executor import end_stray
+from wattherd.service.live.access.caller import Role
+from wattherd.service.live.api import app_of, desk_of
+from wattherd.service.live.config import ServeConfig
+from wattherd.service.live.site import open_site
+
+MOST_S = 60.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+class Guarded:
+    """One service; `tokens` by name, where `tokens['']` is none."""
+
+    def __init__(self, state: Path, **more: Any) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = ServeConfig(state=state, slots=2, **more)
+        self.site, self.desk = open_site(config), desk_of(config)
+        self.app = app_of(self.site, self.desk)
+        self.tokens: dict[str, str] = {"": ""}
+        settings = uvicorn.Config(self.app, log_level="warning")
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
+        self._thread.start()
+
+    def let_in(self, name: str, role: Role, tenant: str = "", **more: Any) -> str:
+        made = self.desk.tokens.create(user=name, role=role, tenant=tenant, **more)
+        self.tokens[name] = made[1]
+        return made[0].id
+
+    def ask(self, method: str, path: str, who: str = "", body: Any = None, **headers: str) -> Reply:
+        if self.tokens[who]:
+            headers["authorization"] = f"Bearer {self.tokens[who]}"
+        if body is not None:
+            headers["content-type"] = "application/json"
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=MOST_S)
+        with contextlib.closing(connection):
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Reply(answer.status, told, answer.read().decode())
+
+    def submit(self, who: str, run: str = "true", **more: Any) -> str:
+        reply = self.ask("POST", "/api/v1/jobs", who, {"run": run, **more})
+        assert reply.status == 201, reply.text
+        return str(reply.json["id"])
+
+    def until(self, true: Callable[[], object]) -> None:
+        end_s = time.monotonic() + MOST_S
+        while not true():
+            assert time.monotonic() < end_s, "waited in vain"
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self.site.close()
+        for folder in self.site.config.state.glob("jobs/*/run-*"):
+            end_stray(folder)

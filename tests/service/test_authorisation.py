@@ -1,0 +1,190 @@
+"""Every route and every role; tenants do not see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+from starlette.routing import Route
+
+from service.guarded import Guarded
+from wattherd.service.live.access.caller import Role
+
+V1 = "/api/v1"
+LEAST = {
+    "GET /openapi.json": "viewer",
+    "GET /whoami": "viewer",
+    "GET /jobs": "viewer",
+    "POST /jobs": "user",
+    "POST /dry-run": "user",
+    "GET /jobs/{job_id}": "viewer",
+    "GET /jobs/{job_id}/explain": "viewer",
+    "GET /jobs/{job_id}/logs": "viewer",
+    "POST /jobs/{job_id}/{action}": "user",
+    "GET /nodes": "viewer",
+    "GET /power": "viewer",
+    "PUT /power": "operator",
+    "GET /tokens": "admin",
+    "POST /tokens": "admin",
+    "DELETE /tokens/{token_id}": "admin",
+    "GET /audit": "admin",
+    "GET /audit/requests": "admin",
+}
+"""Written down by hand: what the service's own table says is what is tested."""
+WITHOUT = {"GET /health": 200, "POST /jobs/{job_id}/trainer-status": 401}
+ROLES = ["viewer", "user", "operator", "admin"]
+BODIES = {
+    "POST /jobs": {"run": "true"},
+    "POST /dry-run": {"run": "true"},
+    "PUT /power": {"budget": None},
+    "POST /tokens": {"user": "new"},
+    "POST /jobs/{job_id}/trainer-status": {"trainerStatus": {}},
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    guarded = Guarded(tmp_path_factory.mktemp("site") / "state")
+    for name, role, tenant in (
+        ("viewer", Role.VIEWER, "a"),
+        ("user", Role.USER, "a"),
+        ("colleague", Role.USER, "a"),
+        ("stranger", Role.USER, "b"),
+        ("nobody", Role.USER, ""),
+        ("operator", Role.OPERATOR, ""),
+        ("admin", Role.ADMIN, ""),
+    ):
+        guarded.let_in(name, role, tenant)
+    yield guarded
+    guarded.close()
+
+
+@pytest.fixture(scope="module")
+def job(guarded: Guarded) -> str:
+    """A job of tenant `a` that has printed something and is over."""
+    job_id = guarded.submit("user", "echo private-words", name="private-name")
+    guarded.until(lambda: "private" in guarded.ask("GET", f"{V1}/jobs/{job_id}/logs", "user").text)
+    return job_id
+
+
+def served(guarded: Guarded) -> set[str]:
+    return {
+        f"{method} {route.path.removeprefix(V1)}"
+        for route in guarded.app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or ()) - {"HEAD"}
+    }
+
+
+def address(route: str, job: str) -> tuple[str, str]:
+    method, _, path = route.partition(" ")
+    for name, value in (("{job_id}", job), ("{action}", "resume"), ("{token_id}", "none")):
+        path = path.replace(name, value)
+    return method, V1 + path
+
+
+def test_every_route_has_its_line_here(guarded: Guarded) -> None:
+    assert all(hasattr(route, "path") for route in guarded.app.routes)  # none is hidden in another
+    assert served(guarded) == LEAST.keys() | WITHOUT.keys()
+
+
+@pytest.mark.parametrize("route", LEAST)
+def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: str) -> None:
+    method, path = address(route, job)
+    asked = guarded.ask(method, path, body=BODIES.get(route))
+    assert asked.status == 401
+    assert asked.headers["www-authenticate"] == "Bearer"
+    for role in ROLES:
+        reply = guarded.ask(method, path, role, BODIES.get(route))
+        may = ROLES.index(role) >= ROLES.index(LEAST[route])
+        allowed = (404,) if "{token_id}" in route else (200, 201)
+        assert reply.status in (allowed if may else (403,)), (role, reply.text)
+
+
+@pytest.mark.parametrize("route", WITHOUT)
+def test_what_needs_no_role_needs_none(guarded: Guarded, job: str, route: str) -> None:
+    method, path = address(route, job)
+    for who in ("", *ROLES):
+        assert guarded.ask(method, path, who, BODIES.get(route)).status == WITHOUT[route]
+
+
+def test_other_tenants_jobs_are_not_there(guarded: Guarded, job: str) -> None:
+    for route in (one for one in LEAST if "{job_id}" in one):
+        method, path = address(route, job)
+        missing = guarded.ask(method, path.replace(job, "j-999"), "stranger")
+        for who in ("stranger", "nobody"):
+            reply = guarded.ask(method, path, who)
+            assert (reply.status, reply.text) == (404, missing.text.replace("j-999", job))
+
+
+def test_no_page_names_other_tenants_jobs(guarded: Guarded) -> None:
+    running = guarded.submit("user", "sleep 60", name="private-name")
+    guarded.until(
+        lambda: guarded.ask("GET", f"{V1}/jobs/{running}", "user").json["state"] == "Running"
+    )
+    guarded.until(lambda: running in str(guarded.ask("GET", f"{V1}/power", "user").json["samples"]))
+    for route in (one for one in LEAST if one.startswith("GET") and "{" not in one):
+        for query in ("", "?over=true&last=9", "?tenant=a&over=true", "?user=user&text=private"):
+            text = guarded.ask("GET", V1 + route.removeprefix("GET ") + query, "stranger").text
+            assert "private" not in text, route
+            assert f'"{running}"' not in text, route
+    others = guarded.ask("GET", f"{V1}/power", "stranger").json["samples"][-1]["by_job"]
+    assert list(others) == ["others"]
+    assert "others" in guarded.ask("GET", f"{V1}/nodes", "stranger").text
+    guarded.ask("POST", f"{V1}/jobs/{running}/cancel", "user")
+
+
+def test_colleagues_look_and_do_not_touch(guarded: Guarded, job: str) -> None:
+    assert guarded.ask("GET", f"{V1}/jobs/{job}/logs", "colleague").text == "private-words\n"
+    assert guarded.ask("POST", f"{V1}/jobs/{job}/cancel", "colleague").status == 403
+    assert guarded.ask("POST", f"{V1}/jobs/{job}/cancel", "operator").status == 200
+
+
+def test_nobody_waits_for_jobs_that_are_not_there(guarded: Guarded, job: str) -> None:
+    for parent in (job, "j-999"):
+        body = {"run": "true", "after": [parent]}
+        reply = guarded.ask("POST", f"{V1}/jobs", "stranger", body)
+        assert (reply.status, reply.json["error"]) == (400, f"no job '{parent}'")
+    guarded.submit("user", after=[job])
+
+
+def test_a_job_belongs_to_its_token_whatever_it_says(guarded: Guarded) -> None:
+    reply = guarded.ask("POST", f"{V1}/jobs?user=boss&tenant=b", "user", {"run": "true"})
+    assert (reply.json["user"], reply.json["tenant"]) == ("user", "a")
+    body = {"run": "true", "user": "root"}
+    assert guarded.ask("POST", f"{V1}/jobs", "user", body).status == 400
+
+
+def test_an_address_without_a_rule_is_not_there(guarded: Guarded) -> None:
+    @guarded.app.get("/api/v1/forgotten")
+    async def forgotten() -> str:
+        return "secret"
+
+    try:
+        assert guarded.ask("GET", f"{V1}/forgotten").status == 401
+        assert guarded.ask("GET", f"{V1}/forgotten", "admin").status == 404
+    finally:
+        guarded.app.router.routes.pop()
+
+
+def test_the_folder_of_logs_cannot_be_left(guarded: Guarded, job: str) -> None:
+    for path in ("../j-1", "%2e%2e", "..%2f..%2ftokens.json", "%00", f"{job}%00"):
+        reply = guarded.ask("GET", f"{V1}/jobs/{path}/logs", "stranger")
+        assert reply.status == 404, reply.text
+
+
+def test_what_was_done_and_refused_is_on_record(guarded: Guarded, tmp_path: Path) -> None:
+    guarded.ask("PUT", f"{V1}/power", "user", {"budget": "1kW"})
+    guarded.ask("PUT", f"{V1}/power", "operator", {"budget": "2kW"})
+    lines = guarded.ask("GET", f"{V1}/audit/requests?limit=2", "admin").json["requests"]
+    assert [(one["by"], one["result"], one["status"]) for one in lines] == [
+        ("operator", "done", 200),
+        ("a/user", "refused", 403),
+    ]
+    acts = guarded.ask("GET", f"{V1}/audit?by=operator&limit=1", "admin").json["acts"]
+    assert (acts[0]["what"], acts[0]["detail"]["budget_w"]) == ("BudgetChanged", 2000.0)
+    assert (guarded.site.config.state / "audit.jsonl").stat().st_mode & 0o777 == 0o600
