@@ -1,1 +1,1 @@
-"""What outlives a process: run directories (and, later, the event log and its projections)."""
+"""What outlives a process: run directories, and the store of a live service."""

@@ -14,6 +14,7 @@ import sys
 from itertools import takewhile
 
 from wattherd import __version__
+from wattherd.errors import ClusterError, UserError
 from wattherd.service.live.frozen import freeze
 from wattherd.service.live.replay import resumed, settings_of
 from wattherd.store.database import Database
@@ -98,11 +99,14 @@ def main() -> None:
     """One snapshot of the store whose URL comes by standard input."""
     url = sys.stdin.read()
     os.nice(NICENESS)
-    database = Database(url, sole=False)
     try:
-        make_snapshot(database)
-    finally:
-        database.close()
+        database = Database(url, sole=False)
+        try:
+            make_snapshot(database)
+        finally:
+            database.close()
+    except (UserError, ClusterError) as error:
+        sys.exit(f"wattherd: no snapshot: {error}")
 
 
 if __name__ == "__main__":
