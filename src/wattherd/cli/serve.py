@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--power", help="How watts are shared.")
 @click.option("--budget", help="Most watts of the site: 40kW.")
 @click.option("--slots", type=int, help="Parts of the processor to give away where no GPU is.")
+@click.option("--job-metrics", is_flag=True, default=None, help="Series by job on /metrics, too.")
 def serve(config: Path | None, **changes: object) -> None:
     """Manage this machine: take jobs, run them, keep its power budget."""
     try:

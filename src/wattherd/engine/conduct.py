@@ -9,6 +9,7 @@ another while the first is still writing its checkpoint.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,6 +156,8 @@ class Conduct:
             config.cluster, config.power, config.curve_of, config.gpus
         )
         self.lost: set[int] = set()
+        self.strikes: Counter[str] = Counter()
+        """Proposals that the guard refused, by reason code."""
         self.stopped: dict[str, float] = {}
         """Stopped queues, and since when (s)."""
         self.planned = Book(config.cluster)
@@ -326,6 +329,7 @@ class Conduct:
             self.now_s,
             self.config.quota,
             self.stopped,
+            self.strikes,
         )
 
     def _shed(self, draft: GuardedDraft) -> None:

@@ -44,8 +44,12 @@ class GuardedDraft:
         now_s: float,
         quota: Quota | None = None,
         stopped: Mapping[str, float] | None = None,
+        strikes: Counter[str] | None = None,
     ) -> None:
-        """`lost` are the indices of nodes that must not be used, `stopped` queues likewise."""
+        """`lost` are the indices of nodes that must not be used, `stopped` queues likewise.
+
+        `strikes` counts refused proposals by reason code.
+        """
         self._planned = planned
         self._jobs = jobs
         self._watts = watts
@@ -55,6 +59,7 @@ class GuardedDraft:
         self._now_s = now_s
         self._quota = quota
         self._stopped = stopped or {}
+        self._strikes = Counter[str]() if strikes is None else strikes
         self._in_use = _in_use(jobs.values()) if quota is not None else {}
         self.touched: dict[str, None] = {}
         self.stops: dict[str, StopReason] = {}
@@ -107,6 +112,7 @@ class GuardedDraft:
                 self._planned.place(allocation)
             self._spend(record, before, 1)
             self.reasons[job.id] = booked
+            self._strikes[str(booked.code)] += 1
             return booked
         record.wanted = booked
         self._watts.plan(record)

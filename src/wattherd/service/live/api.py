@@ -12,6 +12,7 @@ from wattherd.service.live.access.rates import Rates
 from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.http import Refusal, add_errors
+from wattherd.service.live.metrics import route as metrics
 from wattherd.service.live.routes import jobs, tokens
 from wattherd.service.live.routes import site as site_routes
 from wattherd.service.live.site import Site
@@ -57,5 +58,6 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     jobs.routes(app)
     site_routes.routes(app)
     tokens.routes(app)
+    metrics.routes(app)
     app.add_middleware(Gate, desk=app.state.desk)
     return app

@@ -31,6 +31,8 @@ class Sample:
     budget_w: float | None
     by_job: Mapping[str, float]
     stated: str
+    by_device: tuple[float, ...] = ()
+    """Watts of every device, in order; empty in samples that were read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,12 @@ class _Running:
 
     job_id: str
     attempt: int
-    devices: int
+    numbers: tuple[int, ...]
+
+    @property
+    def devices(self) -> int:
+        """How many."""
+        return len(self.numbers)
 
 
 @dataclass(slots=True)
@@ -50,6 +57,13 @@ class DrawBook:
     energy_j: dict[str, float] = field(default_factory=dict)
     over_s: float = 0.0
     over_j: float = 0.0
+    site_j: float = 0.0
+    device_j: dict[int, float] = field(default_factory=dict)
+    """Joules of the site and of every device since the service began."""
+
+    def joules(self, job_id: str) -> float:
+        """What a job has drawn so far."""
+        return self.energy_j.get(job_id, 0.0)
 
     def add(self, sample: Sample) -> float:
         """Keep a sample; what was drawn since the last one is booked. The seconds since then.
@@ -61,6 +75,9 @@ class DrawBook:
             past_s = PERIOD_S
         for job_id, watts in sample.by_job.items():
             self.energy_j[job_id] = self.energy_j.get(job_id, 0.0) + watts * past_s
+        self.site_j += sample.draw_w * past_s
+        for number, watts in enumerate(sample.by_device):
+            self.device_j[number] = self.device_j.get(number, 0.0) + watts * past_s
         if sample.budget_w is not None and sample.draw_w > sample.budget_w:
             self.over_s += past_s
             self.over_j += (sample.draw_w - sample.budget_w) * past_s
@@ -120,10 +137,13 @@ class DrawMeter:
         cpus = slots[0].cpus if slots else 1.0
         usage = self._usage()
         by_job: dict[str, float] = {}
+        by_device = [gpu.idle_w] * len(slots)
         for run in running:
             vcpus = usage.get((run.job_id, run.attempt), (0.0, 0))[0]
             busy = min(float(run.devices), vcpus / cpus)
             by_job[run.job_id] = run.devices * gpu.idle_w + busy * (gpu.max_w - gpu.idle_w)
+            for number in run.numbers:
+                by_device[number] += busy * (gpu.max_w - gpu.idle_w) / run.devices
         idle = len(slots) - sum(run.devices for run in running)
         draw_w = sum(by_job.values()) + idle * gpu.idle_w + self._machine.node.idle_w
         return Sample(
@@ -132,11 +152,16 @@ class DrawMeter:
             budget_w=budget_w,
             by_job=by_job,
             stated=self._machine.stated,
+            by_device=tuple(by_device),
         )
 
 
 def _running(core: Core) -> tuple[list[_Running], float | None]:
-    found = [_Running(job.id, job.attempt, job.gpus) for job in core.jobs.values() if job.active]
+    found = [
+        _Running(job.id, job.attempt, tuple(gpu for one in job.allocations for gpu in one.gpus))
+        for job in core.jobs.values()
+        if job.active
+    ]
     return found, core.watts.budget_w
 
 

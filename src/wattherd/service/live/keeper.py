@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
@@ -74,7 +75,8 @@ class Keeper:
     """Runs one core. Call `recover` once, then `begin`; `post`, `tell` and `ask` from any thread.
 
     `on_turn` is called with every entry and its answer, recovered ones too, in the keeper's thread:
-    for projections and live pages. It must be quick and must not fail.
+    for projections and live pages. It must be quick and must not fail; nor must `on_cycle`, which
+    hears how many seconds the core and the handing out of its orders took.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Keeper:
         computers: Mapping[str, Computer] | None = None,
         pool: Pool | None = None,
         on_turn: Callable[[Sequence[tuple[Entry, Sequence[Command]]]], None] | None = None,
+        on_cycle: Callable[[float], None] = lambda _: None,
         standing: Standing | None = None,
     ) -> None:
         """Without a `pool` questions of the core are answered within the turn.
@@ -101,7 +104,7 @@ class Keeper:
         """What stopped the core, if anything did."""
         self._journal, self._clock = journal, clock
         self._computers, self._pool = computers or {}, pool
-        self._on_turn = on_turn
+        self._on_turn, self._on_cycle = on_turn, on_cycle
         self._executor: Executor | None = None
         self._inbox: queue.SimpleQueue[_Wish | _Question | Event | None] = queue.SimpleQueue()
         self._facts: list[Event] = []
@@ -313,11 +316,13 @@ class Keeper:
         return entries
 
     def _happen(self, entries: Sequence[Entry]) -> None:
+        begun_s = time.perf_counter()
         told: list[tuple[Entry, Sequence[Command]]] = []
         for entry, commands in self.standing.replay(self.core, entries):
             told.append((entry, commands))
             for command in commands:
                 self._carry_out(command)
+        self._on_cycle(time.perf_counter() - begun_s)
         self._look_on(told)
 
     def _look_on(self, told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:

@@ -23,6 +23,7 @@ from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawMeter, Sample, sample_row
 from wattherd.service.live.history import History
 from wattherd.service.live.keeper import Keeper
+from wattherd.service.live.metrics.tally import Tally
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.snapshot_process import SnapshotProcess
@@ -48,6 +49,7 @@ class Site:
     clock: JournalClock
     scribe: Scribe
     snapshots: SnapshotProcess
+    tally: Tally
     notes: tuple[str, ...]
     """What was noticed when the store was opened."""
 
@@ -102,21 +104,24 @@ def _begin(
     epoch = float(store.journal.fact("epoch", repr(time.time())))
     recovered = recover(store, Blueprint.of(config, machine))
     replay, scribe = recovered.replay, recovered.scribe
-    history = replay.history
+    history, core = replay.history, replay.state.core
+    tally = Tally(config.policy, recovered.book.joules, core.jobs.values())
 
     def on_turn(told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
         touched = [past for turn in told for past in history.note(*turn)]
+        tally.told(told, core.jobs)  # before joules of jobs that are over leave for the store
         scribe.told(told, touched)
         snapshots.grown(len(told))
 
     clock = JournalClock(epoch, store.journal.last_s())
     keeper = Keeper(
-        replay.state.core,
+        core,
         store.journal,
         clock,
         computers=replay.scheduler.computers,
         pool=ThreadPoolExecutor(1),
         on_turn=on_turn,
+        on_cycle=tally.cycle,
         standing=replay.state.standing,
     )
     executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status)
@@ -132,7 +137,7 @@ def _begin(
     meter.begin()
     site = Site(
         config, keeper, executor, store, history, meter, machine, clock, scribe, snapshots,
-        recovered.notes,
+        tally, recovered.notes,
     )  # fmt: skip
     _set_budget(site)
     return site

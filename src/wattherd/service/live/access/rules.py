@@ -30,6 +30,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/health"): Free.ANYONE,
     ("POST", f"{V1}/jobs/{{job_id}}/trainer-status"): Free.OWN,
     ("GET", f"{V1}/openapi.json"): Role.VIEWER,
+    ("GET", "/metrics"): Role.VIEWER,
     ("GET", f"{V1}/whoami"): Role.VIEWER,
     ("GET", f"{V1}/jobs"): Role.VIEWER,
     ("POST", f"{V1}/jobs"): Role.USER,

@@ -1,0 +1,211 @@
+"""What is read when a Prometheus scrapes: gauges of the moment, and counters that others keep."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from wattherd import __version__
+from wattherd.engine.core import Core
+from wattherd.engine.ledger import JobRecord
+from wattherd.engine.lifecycle import State
+from wattherd.errors import ClusterError
+from wattherd.model.job import JobSpec
+from wattherd.service.live.documents import Look
+from wattherd.service.live.draw import DrawBook
+from wattherd.service.live.metrics.names import COUNTER, INFO, METRICS
+from wattherd.service.live.site import Site
+
+PATIENCE_S = 2.0
+"""How long a scrape waits for the keeper; then it tells what it knew last, and that it waited."""
+SITE = "site"
+Labels = Sequence[str]
+Series = Iterable[tuple[Labels, float]]
+
+
+@dataclass(slots=True)
+class Moment:
+    """What the core knows at one time, counted."""
+
+    now_s: float = 0.0
+    budget_w: float | None = None
+    jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    pending: Counter[tuple[str, str]] = field(default_factory=Counter)
+    oldest_s: dict[str, float] = field(default_factory=dict)
+    """Since when the job of each queue waits that has waited longest."""
+    caps_w: dict[int, float] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    strikes: dict[str, int] = field(default_factory=dict)
+    owners: list[tuple[str, str, str, str, str]] = field(default_factory=list)
+    progress: dict[str, float] = field(default_factory=dict)
+
+
+def moment_of(look: Look, named: Callable[[JobSpec], bool]) -> Moment:
+    """Count everything, once over all jobs that are not over; some of them by name."""
+    core = look.core
+    found = Moment(core.now_s, core.watts.budget_w, strikes=dict(core.strikes))
+    lost = len(core.lost)
+    found.nodes = {"ready": len(core.config.cluster.nodes) - lost, "lost": lost}
+    for record in core.jobs.values():
+        _count(found, record, core)
+        if named(record.spec):
+            _name(found, look, record)
+    return found
+
+
+def _count(found: Moment, record: JobRecord, core: Core) -> None:
+    queue = record.spec.queue
+    found.jobs[str(record.state), queue] += 1
+    if record.active:
+        if record.cap_w is not None:
+            found.caps_w.update(
+                (gpu, record.cap_w) for one in record.allocations for gpu in one.gpus
+            )
+        return
+    reason = str(record.reason.code) if record.reason is not None else str(record.state)
+    found.pending[_WAITS.get(record.state, reason), queue] += 1
+    if record.state is State.QUEUED:
+        found.oldest_s[queue] = min(found.oldest_s.get(queue, core.now_s), record.state_since_s)
+
+
+_WAITS = {State.BLOCKED: "Dependency", State.HELD: "Held", State.BACKING_OFF: "BackingOff"}
+
+
+def _name(found: Moment, look: Look, record: JobRecord) -> None:
+    past, spec = look.history[record.id], record.spec
+    name = str(past.paper.get("name") or "")
+    found.owners.append((spec.id, name, spec.user, spec.tenant, spec.queue))
+    if past.total:
+        found.progress[spec.id] = min(1.0, past.progress / past.total)
+
+
+class Exposition:
+    """The series of a site that are read, for whoever asks."""
+
+    def __init__(self, site: Site) -> None:
+        """Counters that outlive a service are told from where they stand now."""
+        self._site, self._last = site, Moment()
+        self._over = (site.meter.book.over_s, site.meter.book.over_j)
+
+    def families(self, sees: Callable[[JobSpec], bool]) -> Iterator[Any]:
+        """One family after the other, in the order of the reference page; jobs that `sees` sees."""
+        up, moment = self._moment(sees)
+        series = {**self._power(moment), **self._jobs(moment), **self._service(up=up)}
+        if self._site.config.job_metrics:
+            series |= self._by_job(moment)
+        for name, metric in METRICS.items():
+            if name in series:
+                yield _family(name, metric.kind, series[name])
+
+    def _moment(self, sees: Callable[[JobSpec], bool]) -> tuple[bool, Moment]:
+        named = sees if self._site.config.job_metrics else _nobody
+        try:
+            found = self._site.look(lambda look: moment_of(look, named), PATIENCE_S)
+        except (Late, ClusterError):
+            return False, self._last
+        self._last = replace(found, owners=[], progress={})  # another may ask next
+        return True, found
+
+    def _power(self, moment: Moment) -> dict[str, Series]:
+        book, scope = self._site.meter.book, (SITE,)
+        sample = book.samples[-1] if book.samples else None
+        draw_w = None if sample is None else sample.draw_w
+        left_w = None if draw_w is None or moment.budget_w is None else moment.budget_w - draw_w
+        most_w = self._site.machine.gpu.max_w
+        devices = self._devices()
+        found: dict[str, Series] = {
+            "wattherd_power_budget_watts": _known(scope, moment.budget_w),
+            "wattherd_power_draw_watts": _known(scope, draw_w),
+            "wattherd_power_headroom_watts": _known(scope, left_w),
+            "wattherd_power_overshoot_seconds_total": [(scope, book.over_s - self._over[0])],
+            "wattherd_power_overshoot_joules_total": [(scope, book.over_j - self._over[1])],
+            "wattherd_power_energy_joules_total": [(scope, book.site_j)],
+            "wattherd_gpu_energy_joules_total": [
+                (labels, book.device_j.get(n, 0.0)) for n, labels in enumerate(devices)
+            ],
+            "wattherd_gpu_power_limit_watts": [
+                (labels, moment.caps_w.get(n, most_w)) for n, labels in enumerate(devices)
+            ],
+        }
+        if sample is not None:
+            node = self._site.machine.node.name
+            age_s = max(0.0, self._site.clock.now_s() - sample.at_s)
+            found["wattherd_gpu_power_draw_watts"] = list(zip(devices, sample.by_device))  # noqa: B905 - none in samples of an earlier start
+            found["wattherd_sensor_age_seconds"] = [((node,), age_s)]
+        return found
+
+    def _devices(self) -> list[Labels]:
+        machine = self._site.machine
+        return [
+            (machine.node.name, str(n), device.uuid, device.model)
+            for n, device in enumerate(machine.devices)
+        ]
+
+    def _jobs(self, moment: Moment) -> dict[str, Series]:
+        now_s = self._site.clock.now_s()
+        return {
+            "wattherd_jobs": moment.jobs.items(),
+            "wattherd_pending_jobs": moment.pending.items(),
+            "wattherd_oldest_pending_seconds": [
+                ((queue,), now_s - since_s) for queue, since_s in moment.oldest_s.items()
+            ],
+            "wattherd_nodes": [((state,), count) for state, count in moment.nodes.items()],
+            "wattherd_guard_strikes_total": [((r,), n) for r, n in moment.strikes.items()],
+        }
+
+    def _service(self, *, up: bool) -> dict[str, Series]:
+        keeper = self._site.keeper
+        return {
+            "wattherd_keeper_up": [((), float(up and keeper.broken is None))],
+            "wattherd_journal_up": [((), float(not keeper.store_problem))],
+            "wattherd_build_info": [((__version__, commit()), 1.0)],
+        }
+
+    def _by_job(self, moment: Moment) -> dict[str, Series]:
+        book: DrawBook = self._site.meter.book
+        watts: Mapping[str, float] = book.samples[-1].by_job if book.samples else {}
+        ids = [owner[0] for owner in moment.owners]
+        return {
+            "wattherd_job_info": [(owner, 1.0) for owner in moment.owners],
+            "wattherd_job_power_draw_watts": [((i,), watts[i]) for i in ids if i in watts],
+            "wattherd_job_energy_joules_total": [((i,), book.joules(i)) for i in ids],
+            "wattherd_job_progress_ratio": [((i,), r) for i, r in moment.progress.items()],
+        }
+
+
+def _nobody(spec: JobSpec) -> bool:
+    del spec
+    return False
+
+
+def _known(labels: Labels, value: float | None) -> Series:
+    return [] if value is None else [(labels, value)]
+
+
+def _family(name: str, kind: str, series: Series) -> Any:
+    metric = METRICS[name]
+    make: Callable[..., Any] = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
+    assert kind in (COUNTER, INFO, "gauge")  # noqa: S101 - histograms are the tally's
+    family = make(name, metric.help, labels=metric.labels)
+    for labels, value in series:
+        family.add_metric(list(labels), value)
+    return family
+
+
+@cache
+def commit() -> str:
+    """The revision that was installed, where the installer noted it."""
+    try:
+        noted = distribution("wattherd").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return "unknown"
+    source = json.loads(noted) if noted else {}
+    return str(source.get("vcs_info", {}).get("commit_id", "unknown"))
