@@ -43,6 +43,8 @@ class _Memory:
     """When the next one begins."""
     restless: bool = False
     """Whether anything changed since then."""
+    awaits: bool = False
+    """Whether the next slice was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ class Gandiva:
         changed = self._hear(memory, view)
         new_slice = view.now_s >= memory.next_s
         if not (changed or new_slice):
+            if memory.awaits:  # a cycle for something else has taken the place of that wake-up
+                draft.wake_at(memory.next_s)
             return
         memory.restless = changed or not new_slice
         turns = Turns(memory.homes, draft, view.now_s, self.packing, self.within)
@@ -98,7 +102,8 @@ class Gandiva:
         turns.give(residents, new_slice=new_slice)
         if new_slice and self.growth and not memory.queue:
             memory.idle.lend(memory.homes, turns)
-        if self._awaits_slice(memory):
+        memory.awaits = self._awaits_slice(memory)
+        if memory.awaits:
             draft.wake_at(memory.next_s)
 
     def _after(self, now_s: float) -> float:

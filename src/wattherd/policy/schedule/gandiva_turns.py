@@ -21,6 +21,8 @@ from wattherd.policy.schedule.gandiva_nodes import Homes, Need, Resident, task_n
 
 def memory_part_milli(spec: JobSpec, gpu_model: str) -> int | None:
     """The part of a GPU's memory that a job of a single GPU needs; None if it cannot share one."""
+    if gpu_model not in GPUS:  # a part of a processor, or a model nobody has described
+        return None
     role = spec.roles[0]
     single = len(spec.roles) == 1 and role.count == role.gpu_count == 1
     if not single or role.gpu_memory_mib is None or role.gpu_milli != WHOLE_GPU_MILLI:

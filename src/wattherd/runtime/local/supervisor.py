@@ -72,12 +72,19 @@ class Supervisor:
         for pump in self._pumps:
             pump.join(timeout=5)
         self._count()
-        stopped = self._stop is not None and code in (REQUEUE, OUT_OF_MEMORY)
+        stopped = (code == REQUEUE and self._asked_to_stop()) or (
+            code == OUT_OF_MEMORY and self._stop is not None
+        )
         memory = code == OUT_OF_MEMORY and self._group.out_of_memory()
         why = problem or ("out of memory" if memory else "")
         ended = {"exit_code": code, "stopped": stopped and not memory, "why": why}
         run_dir.write(self._folder / run_dir.EXIT, {**ended, "at": time.time()}, durable=True)
         self._group.remove()
+
+    def _asked_to_stop(self) -> bool:
+        """Whether it is to stop, be it that the job read so before we did."""
+        control = run_dir.read(self._folder / run_dir.CONTROL) or {}
+        return self._stop is not None or bool(control.get("stop"))
 
     def _begin(self) -> str:
         """Start all tasks; what was wrong, if anything was.
