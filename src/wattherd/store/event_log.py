@@ -105,6 +105,23 @@ def event_of(document: dict[str, Any], where: str) -> Event:
     return _event(EVENT_TYPES[kind], document, where)
 
 
+def command_of(document: dict[str, Any], where: str) -> Command:
+    """The command that `plain` made a document of.
+
+    Raises:
+        UserError: it is none, named by `where`.
+    """
+    kind = document.pop("type", "")
+    if kind not in COMMAND_TYPES:
+        raise UserError(f"unknown type {kind!r}", where=where, field="type")
+    try:
+        one: Command = _adapters[kind].validate_python(document)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        raise UserError(str(first["msg"]), where=where, field=kind) from None
+    return one
+
+
 def _event(kind: type[Event], payload: dict[str, Any], where: str) -> Event:
     try:
         one: Event = _adapters[kind.__name__].validate_python(payload)

@@ -116,6 +116,15 @@ class Projection:
 
     # Reading ------------------------------------------------------------------------------------
 
+    def answers(self, after: int, until: int) -> dict[int, list[dict[str, Any]]]:
+        """The core's words to entries above `after` up to `until`, by number, as documents.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = sa.select(ANSWERS).where(ANSWERS.c.seq > after, ANSWERS.c.seq <= until)
+        return {row["seq"]: json.loads(row["commands"]) for row in self._rows(query)}
+
     def job(self, job_id: str) -> Row | None:
         """One job.
 

@@ -16,6 +16,8 @@ from wattherd.service.live.metrics import route as metrics
 from wattherd.service.live.routes import jobs, tokens
 from wattherd.service.live.routes import site as site_routes
 from wattherd.service.live.site import Site
+from wattherd.service.live.web.pages import add_pages
+from wattherd.service.live.web.scene import scene_of
 
 REFUSALS = {
     400: "What was asked for makes no sense",
@@ -59,5 +61,6 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     site_routes.routes(app)
     tokens.routes(app)
     metrics.routes(app)
+    add_pages(app, scene_of(site))
     app.add_middleware(Gate, desk=app.state.desk)
     return app

@@ -32,6 +32,7 @@ class ServeConfig(BaseModel):
     budget: str | None = Field(default=None, description="40kW; None is without limit")
     slots: int | None = Field(default=None, ge=1, description="parts of the processor, without GPU")
     job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
+    runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()
 

@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass, replace
 
 from wattherd.service.live.blueprint import Blueprint
+from wattherd.service.live.chronicle import DECISIONS, Chronicle
 from wattherd.service.live.draw import DrawBook, sample_of
 from wattherd.service.live.replay import Replay, resumed, settings_of
 from wattherd.service.live.scribe import OVER, Scribe
+from wattherd.store.event_log import command_of
 from wattherd.store.projection import FINE_S
 from wattherd.store.store import Store
 
@@ -23,6 +25,7 @@ class Recovered:
     replay: Replay
     book: DrawBook
     scribe: Scribe
+    chronicle: Chronicle
     entries: int
     notes: tuple[str, ...]
 
@@ -41,16 +44,35 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
     replay, notes = resumed(store.journal, store.snapshots, settings, store.projection)
     book = _book(store)
     scribe = Scribe(store.projection, replay.history.forgettable, book)
+    chronicle = remembered(store, replay.state.standing.seq)
     entries = 0
     for lived in replay.live(store.journal.entries(replay.state.standing.seq)):
         scribe.told([(lived.entry, lived.commands)], lived.touched)
+        chronicle.note(lived.entry, lived.commands)
         entries += 1
     replay.arrive(store.journal.last_seq)
     if not _same(replay.blueprint, wanted):
         scribe.corrected(replay.take_on(wanted))
         store.snapshots.set_setting(store.journal.last_seq, wanted.text())
         notes.append("policy, queues or devices have changed: what ran begins again")
-    return Recovered(replay, book, scribe, entries, tuple(notes))
+    return Recovered(replay, book, scribe, chronicle, entries, tuple(notes))
+
+
+def remembered(store: Store, seq: int) -> Chronicle:
+    """What was decided in the last entries up to number `seq`, of which the answers are kept.
+
+    Raises:
+        StoreFailure: the store cannot be read.
+    """
+    since = max(0, seq - DECISIONS, store.journal.base().seq - 1)
+    answers = store.projection.answers(since, seq)
+    chronicle = Chronicle()
+    for entry in store.journal.entries(since):
+        if entry.seq > seq:
+            break
+        told = [command_of(one, store.database.url) for one in answers.get(entry.seq, ())]
+        chronicle.note(entry, told)
+    return chronicle
 
 
 def _same(known: Blueprint, wanted: Blueprint) -> bool:

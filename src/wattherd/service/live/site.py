@@ -17,6 +17,7 @@ from wattherd.runtime.local.devices import Machine, slots
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
 from wattherd.service.live.blueprint import Blueprint
+from wattherd.service.live.chronicle import Chronicle
 from wattherd.service.live.clock import JournalClock
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.documents import Look
@@ -44,6 +45,7 @@ class Site:
     executor: LocalExecutor
     store: Store
     history: History
+    chronicle: Chronicle
     meter: DrawMeter
     machine: Machine
     clock: JournalClock
@@ -110,6 +112,8 @@ def _begin(
     def on_turn(told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
         touched = [past for turn in told for past in history.note(*turn)]
         tally.told(told, core.jobs)  # before joules of jobs that are over leave for the store
+        for turn in told:
+            recovered.chronicle.note(*turn)
         scribe.told(told, touched)
         snapshots.grown(len(told))
 
@@ -136,8 +140,8 @@ def _begin(
     scribe.begin()
     meter.begin()
     site = Site(
-        config, keeper, executor, store, history, meter, machine, clock, scribe, snapshots,
-        tally, recovered.notes,
+        config, keeper, executor, store, history, recovered.chronicle, meter, machine,
+        clock, scribe, snapshots, tally, recovered.notes,
     )  # fmt: skip
     _set_budget(site)
     return site

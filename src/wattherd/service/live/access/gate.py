@@ -17,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers, QueryParams
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattherd.errors import ClusterError
@@ -53,6 +53,8 @@ class Desk:
     rates: Rates
     issuer: Issuer | None = None
     rules: RuleBook = field(default_factory=RuleBook)
+    told: Callable[[Denied, Scope], Response] | None = None
+    """How people are told that they go no further, on addresses that are not the API's."""
     failures: Rates = field(default_factory=lambda: Rates(FAILURES_PER_S, FAILURES_BURST))
 
     @property
@@ -119,7 +121,7 @@ class Gate:
             if visit.status:
                 raise
             visit.status = denied.status
-            await _deny(denied, scope, receive, send)
+            await self._deny(denied, scope, receive, send)
         finally:
             self._write_down(visit)
 
@@ -169,6 +171,14 @@ class Gate:
         if known is None and self._desk.issuer is not None:
             known = await asyncio.to_thread(self._desk.issuer.caller, shown)
         return known
+
+    async def _deny(self, denied: Denied, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": denied.error})
+        elif self._desk.told is None or not _is_page(scope):
+            await denied.response()(scope, receive, send)
+        else:
+            await self._desk.told(denied, scope)(scope, receive, send)
 
     def _write_down(self, visit: _Visit) -> None:
         """In the audit what changed something or was not allowed; in the log everything."""
@@ -239,6 +249,12 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def _is_page(scope: Scope) -> bool:
+    """Whether a person asks, not a program."""
+    wants = Headers(scope=scope).get("accept", "")
+    return "text/html" in wants and not scope["path"].startswith(V1)
+
+
 def _length(headers: Headers) -> int:
     text = headers.get("content-length", "0")
     return int(text) if text.isdigit() else 0
@@ -264,10 +280,3 @@ def _noted(visit: _Visit, send: Callable[[Any], Awaitable[None]]) -> Send:
         await send(message)
 
     return noted
-
-
-async def _deny(denied: Denied, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": denied.error})
-    else:
-        await denied.response()(scope, receive, send)

@@ -1,0 +1,190 @@
+"""The signature picture: what a site draws, stacked by job, against what it may draw.
+
+Colour is a job's, in every picture alike; what belongs to no job is grey. Where the draw is above
+the budget, the part above it is hatched and marked along the axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.report.svg import (
+    Axis,
+    Element,
+    Frame,
+    Point,
+    Scale,
+    band,
+    document,
+    label,
+    polyline,
+    room_for_ticks,
+    round_domain,
+    segment,
+    text_width,
+    x_axis,
+    y_axis,
+)
+
+Floats = NDArray[np.float64]
+HUES = 10
+"""Colours that jobs take turns with."""
+LEAST_NAMED = 15.0
+"""Height at which a layer has room for its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One job's watts (P,), or with `hue` None what belongs to no job."""
+
+    name: str
+    watts: Floats
+    hue: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawPicture:
+    """Draw over time; `at` (P,) in `unit`, ascending; `budget_w` (P,) is infinite where none is.
+
+    `most_w` (P,) is the highest draw within each point's span, which the stack shows the mean of.
+    """
+
+    at: Floats
+    unit: str
+    layers: Sequence[Layer]
+    most_w: Floats
+    budget_w: Floats
+    estimated: bool
+
+    @property
+    def over(self) -> NDArray[np.bool_]:
+        """Where the draw was above the budget (P,)."""
+        return self.most_w > self.budget_w
+
+    @property
+    def about(self) -> str:
+        """The picture in words."""
+        last_w, budget_w = float(self.most_w[-1]), float(self.budget_w[-1])
+        within = "no budget" if math.isinf(budget_w) else f"a budget of {budget_w:,.0f} W"
+        share = float(self.over.mean())
+        return f"{last_w:,.0f} W at the end, under {within}; above the budget {share:.0%} of it"
+
+
+def hue_of(job_id: str) -> int:
+    """The colour number of a job: neighbours in order of submission differ."""
+    digits = "".join(one for one in job_id if one.isdigit())
+    return (int(digits) - 1) % HUES if digits else sum(job_id.encode()) % HUES
+
+
+def draw_draw(plot: DrawPicture, frame: Frame, key: str) -> Element:
+    """The picture as SVG."""
+    finite = plot.budget_w[np.isfinite(plot.budget_w)]
+    top = max(float(plot.most_w.max(initial=1.0)), float(finite.max(initial=0.0)))
+    low_w, high_w = round_domain(0.0, 1.08 * top, 5)
+    title = "W (estimated)" if plot.estimated else "W"
+    watts = Axis(low=low_w, high=high_w, title=title, count=5)
+    frame = replace(frame, left=room_for_ticks(watts, frame), right=14, top=frame.top + 20)
+    low, high = float(plot.at[0]), float(plot.at[-1])
+    x = Scale(low, high if high > low else low + 1.0, *frame.x_range)
+    y = Scale(low_w, high_w, *frame.y_range)
+    time = Axis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
+    return document(
+        frame,
+        _hatch(key),
+        Element("g", *_areas(plot, x, y, frame)),
+        x_axis(time, x, frame),
+        y_axis(watts, y, frame),
+        *_violations(plot, x, y, key),
+        polyline(_points(plot.at, plot.most_w, x, y), "total"),
+        *(polyline(part, "ceiling") for part in _budget(plot, x, y)),
+        Element("g", *_key(plot, frame)),
+        title="Draw against budget, by job",
+        about=plot.about,
+        key=key,
+    )
+
+
+def _hatch(key: str) -> Element:
+    stroke = Element("path", d="M0 6L6 0M-1 1L1 -1M5 7L7 5", class_="hatch")
+    return Element("defs").add(
+        Element(
+            "pattern", stroke, id=f"{key}-hatch", width=6, height=6, patternUnits="userSpaceOnUse"
+        )
+    )
+
+
+def _points(at: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:
+    return [(x(one), y(value)) for one, value in zip(at.tolist(), values.tolist(), strict=True)]
+
+
+def _areas(plot: DrawPicture, x: Scale, y: Scale, frame: Frame) -> Iterator[Element]:
+    below = np.zeros(len(plot.at))
+    for layer in plot.layers:
+        above = below + layer.watts
+        class_ = "area rest" if layer.hue is None else f"bar stack k{layer.hue}"
+        area = band(_points(plot.at, above, x, y), _points(plot.at, below, x, y), class_)
+        yield area.add(Element("title", layer.name))
+        yield from _name(layer, below, above, y, frame)
+        below = above
+
+
+def _name(layer: Layer, below: Floats, above: Floats, y: Scale, frame: Frame) -> Iterator[Element]:
+    """Its name where the layer is thickest, if it fits in there."""
+    at = int(np.argmax(layer.watts))
+    height = y(float(below[at])) - y(float(above[at]))
+    half = text_width(layer.name, frame.font) / 2
+    left, right = frame.x_range
+    wide = (right - left) * float((layer.watts > 0).mean())
+    if height < LEAST_NAMED or wide < 2 * half + 8:
+        return
+    share = at / max(len(above) - 1, 1)
+    middle = min(max(left + share * (right - left), left + half + 4), right - half - 4)
+    height_y = y(float(below[at] + above[at]) / 2)
+    yield label(layer.name, middle, height_y, anchor="middle", class_="inside")
+
+
+def _violations(plot: DrawPicture, x: Scale, y: Scale, key: str) -> Iterator[Element]:
+    """The part above the budget, and where along the axis that was."""
+    if not plot.over.any():
+        return
+    budget_w = np.where(np.isfinite(plot.budget_w), plot.budget_w, plot.most_w)
+    upper = np.maximum(plot.most_w, budget_w)
+    above = band(_points(plot.at, upper, x, y), _points(plot.at, budget_w, x, y), "over")
+    above.attributes["fill"] = f"url(#{key}-hatch)"
+    yield above
+    bottom = y.start
+    each = (x.stop - x.start) / max(len(plot.at) - 1, 1)
+    for at in plot.at[plot.over].tolist():
+        left = max(x(at) - each / 2, x.start)
+        yield segment((left, bottom), (min(left + max(each, 2.0), x.stop), bottom), "offence")
+
+
+def _budget(plot: DrawPicture, x: Scale, y: Scale) -> list[list[Point]]:
+    """The budget as steps, cut where there is none."""
+    parts: list[list[Point]] = [[]]
+    for one, value in zip(plot.at.tolist(), plot.budget_w.tolist(), strict=True):
+        if math.isinf(value):
+            parts.append([])
+            continue
+        if parts[-1]:
+            parts[-1].append((x(one), parts[-1][-1][1]))
+        parts[-1].append((x(one), y(value)))
+    return [part for part in parts if len(part) > 1]
+
+
+def _key(plot: DrawPicture, frame: Frame) -> Iterator[Element]:
+    names = [("total", "draw")]
+    if np.isfinite(plot.budget_w).any():
+        names.append(("ceiling", "budget"))
+    if plot.over.any():
+        names.append(("offence", "above budget"))
+    at, y = frame.x_range[0], frame.top - 13
+    for class_, name in names:
+        yield segment((at, y), (at + 16, y), class_)
+        yield label(name, at + 21, y)
+        at += 36 + text_width(name, frame.font)

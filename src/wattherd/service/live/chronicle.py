@@ -1,0 +1,210 @@
+"""What was decided, and who held which device when: for pages that look back.
+
+Follows journal and answers turn by turn and keeps the last of each; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattherd.model.command import (
+    Command,
+    FinishJob,
+    GiveNotice,
+    RejectJob,
+    SetCap,
+    StartJob,
+    StopJob,
+    WakeAt,
+)
+from wattherd.model.event import (
+    BudgetChanged,
+    CapApplied,
+    Event,
+    JobExited,
+    JobProgressed,
+    JobStopped,
+    JobSubmitted,
+)
+from wattherd.store.entry import Entry
+from wattherd.store.event_log import plain
+
+DECISIONS, SPANS, WAITS, RATES = 5000, 20_000, 2000, 240
+SYSTEM = "system"
+
+
+@dataclass(slots=True)
+class Span:
+    """A job on some GPUs of a node, from `start_s` on; `caps` are (time, watts) as read back."""
+
+    job_id: str
+    attempt: int
+    node: int
+    gpus: tuple[int, ...]
+    start_s: float
+    caps: list[tuple[float, float | None]]
+    stop_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An entry of the journal and the orders it led to; `detail` is both as they were written."""
+
+    seq: int
+    at_s: float
+    by: str
+    event: str
+    about: str
+    orders: tuple[str, ...]
+    detail: tuple[Mapping[str, Any], ...]
+
+    def mentions(self, text: str) -> bool:
+        """Whether `text` occurs in what it says, in whatever case."""
+        said = " ".join((self.event, self.about, self.by, *self.orders)).casefold()
+        return all(word in said for word in text.casefold().split())
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long a job of `gpus` GPUs waited in a queue for its first start."""
+
+    queue: str
+    gpus: int
+    wait_s: float
+
+
+@dataclass(slots=True)
+class Chronicle:
+    """The last decisions, spans and waits, the oldest first."""
+
+    decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS))
+    spans: deque[Span] = field(default_factory=lambda: deque(maxlen=SPANS))
+    waits: deque[Wait] = field(default_factory=lambda: deque(maxlen=WAITS))
+    rates: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
+    """(time, steps per second) as reported by jobs that are not over."""
+    _open: dict[str, list[Span]] = field(default_factory=dict)
+    _pending: dict[str, tuple[str, int, float]] = field(default_factory=dict)
+
+    def note(self, entry: Entry, commands: Sequence[Command]) -> None:
+        """Follow one entry and the answer to it."""
+        event = entry.event
+        self._hear(event)
+        for command in commands:
+            self._obey(command, event.at_s)
+        orders = [one for one in commands if not isinstance(one, WakeAt)]
+        if orders or entry.by != SYSTEM:
+            self.decisions.append(_decision(entry, orders))
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case JobSubmitted():
+                job = event.job
+                self._pending[job.id] = (job.queue, job.gpus, event.at_s)
+            case JobProgressed() if event.rate_per_s:
+                known = self.rates.setdefault(event.job_id, deque(maxlen=RATES))
+                known.append((event.at_s, event.rate_per_s))
+            case CapApplied():
+                for span in self._open.get(event.job_id, ()):
+                    span.caps.append((event.at_s, event.cap_w))
+            case JobStopped() | JobExited():
+                self._close(event.job_id, event.at_s, event.attempt)
+            case _:
+                pass
+
+    def _obey(self, command: Command, at_s: float) -> None:
+        match command:
+            case StartJob():
+                self._start(command, at_s)
+            case FinishJob() | RejectJob():
+                self._close(command.job_id, at_s)
+                self._pending.pop(command.job_id, None)
+                self.rates.pop(command.job_id, None)
+            case _:
+                pass
+
+    def _start(self, order: StartJob, at_s: float) -> None:
+        self._close(order.job_id, at_s)  # of a lost node nobody says that a run has ended
+        if order.job_id in self._pending:
+            queue, gpus, since_s = self._pending.pop(order.job_id)
+            self.waits.append(Wait(queue, gpus, at_s - since_s))
+        spans = [
+            Span(order.job_id, order.attempt, one.node, one.gpus, at_s, [(at_s, order.cap_w)])
+            for one in order.allocations
+            if one.gpus
+        ]
+        self._open[order.job_id] = spans
+        self.spans.extend(spans)
+
+    def _close(self, job_id: str, at_s: float, attempt: int | None = None) -> None:
+        spans = self._open.get(job_id, [])
+        if attempt is not None and spans and spans[0].attempt != attempt:
+            return
+        for span in self._open.pop(job_id, []):
+            span.stop_s = at_s
+
+
+def _decision(entry: Entry, orders: Iterable[Command]) -> Decision:
+    event = entry.event
+    told = tuple(orders)
+    return Decision(
+        seq=entry.seq,
+        at_s=event.at_s,
+        by=entry.by,
+        event=_words(event),
+        about=_about(event),
+        orders=tuple(_order(one) for one in told),
+        detail=(_document(event), *(plain(one) for one in told)),
+    )
+
+
+def _about(event: Event) -> str:
+    if isinstance(event, JobSubmitted):
+        return event.job.id
+    names = ("job_id", "node", "queue", "domain")
+    return str(next((value for name in names if (value := getattr(event, name, ""))), ""))
+
+
+def _document(event: Event) -> Mapping[str, Any]:
+    """Without the commands of a job, which may hold what only its owner may read."""
+    document = plain(event)
+    if isinstance(event, JobSubmitted):
+        job = event.job
+        short = {"id": job.id, "user": job.user, "tenant": job.tenant, "queue": job.queue}
+        document["job"] = {**short, "gpus": job.gpus, "priority": job.priority}
+    return document
+
+
+def _words(event: Event) -> str:
+    if isinstance(event, BudgetChanged):
+        return f"BudgetChanged to {_watts(event.budget_w)}"
+    if isinstance(event, JobExited):
+        return f"JobExited with {event.exit_code}"
+    return type(event).__name__
+
+
+def _watts(value: float | None) -> str:
+    return "no limit" if value is None else f"{value:,.1f} W"
+
+
+def _order(command: Command) -> str:
+    """An order in one line."""
+    name = type(command).__name__
+    match command:
+        case StartJob():
+            where = ", ".join(
+                f"node {one.node} GPU {','.join(map(str, one.gpus))}" for one in command.allocations
+            )
+            return f"{name} {command.job_id} on {where}, cap {_watts(command.cap_w)}"
+        case StopJob() | GiveNotice():
+            return f"{name} {command.job_id}: {command.reason}"
+        case SetCap():
+            return f"{name} {command.job_id} to {_watts(command.cap_w)} per GPU"
+        case RejectJob():
+            return f"{name} {command.job_id}: {command.reason.text()}"
+        case FinishJob():
+            return f"{name} {command.job_id}: {command.state}"
+        case _:
+            return name

@@ -1,0 +1,270 @@
+"""Addresses of the dashboard. Every page is also served as the part of it that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from wattherd.errors import ClusterError, UserError
+from wattherd.model.event import BudgetChanged
+from wattherd.service.live.access.caller import Caller, Role
+from wattherd.service.live.access.gate import COOKIE, Denied, Desk
+from wattherd.service.live.web import now
+from wattherd.service.live.web.forms import SESSION, Forms, keep, session_of
+from wattherd.service.live.web.render import render, static, style_sheet
+from wattherd.service.live.web.scene import Scene
+from wattherd.units import watts
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+MOST_FORM_BYTES = 10_000
+KINDS = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
+
+
+class PageProblem(Exception):
+    """Something that a caller is told on a page of its own."""
+
+    def __init__(self, status: int, title: str, text: str) -> None:
+        """`status` is the HTTP code."""
+        super().__init__(title)
+        self.status, self.title, self.text = status, title, text
+
+
+def add_pages(app: FastAPI, scene: Scene) -> None:
+    """Serve the dashboard of a scene; who asks stands at `request.state.caller`."""
+    app.state.scene = scene
+    app.state.forms = Forms()
+    app.add_exception_handler(PageProblem, _told)
+    _routes(app)
+    desk: Desk | None = getattr(app.state, "desk", None)
+    if desk is not None:
+        desk.told = lambda denied, scope: _denied(denied, Request({**scope, "app": app}))
+
+
+def _routes(app: FastAPI) -> None:
+    """Each has its rule in `access.rules`."""
+    for method, path, answer in (
+        ("GET", "/", _now),
+        ("POST", "/budget", _set_budget),
+        ("GET", "/login", _login_page),
+        ("POST", "/login", _log_in),
+        ("POST", "/logout", _log_out),
+        ("GET", "/static/{name}", _static),
+    ):
+        app.add_api_route(path, answer, methods=[method], include_in_schema=False)
+
+
+# Who asks ---------------------------------------------------------------------------------------
+
+
+def viewer(request: Request) -> Caller:
+    """Who looks at a page."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+def _denied(denied: Denied, request: Request) -> Response:
+    """Who shows no token is led to the login, anybody else told why not."""
+    if denied.status == 401:
+        there = "/login?next=" + quote(request.url.path)
+        if "hx-request" in request.headers:
+            return Response(status_code=200, headers={"HX-Redirect": there})
+        return RedirectResponse(there, status_code=303)
+    title = "Permission denied" if denied.status == 403 else "Not possible"
+    text = ". ".join(part[:1].upper() + part[1:] for part in (denied.error, denied.hint) if part)
+    return _problem(request, PageProblem(denied.status, title, f"{text}."))
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """A problem as a page."""
+    assert isinstance(error, PageProblem)  # noqa: S101 - registered for nothing else
+    return _problem(request, error)
+
+
+def _problem(request: Request, problem: PageProblem) -> Response:
+    text = render(
+        "problem.html.j2",
+        **_frame(request, getattr(request.state, "caller", None)),
+        title=problem.title,
+        text=problem.text,
+    )
+    return _html(request, text, problem.status)
+
+
+def _frame(request: Request, caller: Caller | None) -> dict[str, Any]:
+    """What every page needs; a session is begun where there is none yet."""
+    forms: Forms = request.app.state.forms
+    session = session_of(request) or secrets.token_urlsafe(32)
+    request.state.session = session
+    scene: Scene = request.app.state.scene
+    steers = caller is not None and caller.role.covers(Role.OPERATOR)
+    return {
+        "caller": caller,
+        "may_steer": scene.live and steers,
+        "form_secret": forms.signature(session),
+        "path": request.url.path,
+        "part": "hx-request" in request.headers,
+        "live": scene.live,
+        "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+    }
+
+
+def _html(request: Request, text: str, status: int = 200) -> HTMLResponse:
+    headers = {
+        "Content-Security-Policy": POLICY,
+        "Referrer-Policy": "same-origin",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+    }
+    answer = HTMLResponse(text, status_code=status, headers=headers)
+    if not session_of(request):
+        keep(request, answer, SESSION, request.state.session)
+    return answer
+
+
+async def page(
+    request: Request, template: str, view: Callable[[Scene, Caller], dict[str, Any]]
+) -> Response:
+    """A template filled by `view`."""
+    caller = viewer(request)
+    scene: Scene = request.app.state.scene
+
+    def work() -> str:
+        return render(template, **_frame(request, caller), **view(scene, caller))
+
+    return _html(request, await asyncio.to_thread(work))
+
+
+async def form(request: Request) -> dict[str, str]:
+    """The fields of a form of ours.
+
+    Raises:
+        PageProblem: it comes from elsewhere, or is too long.
+    """
+    body = await request.body()
+    if len(body) > MOST_FORM_BYTES:
+        raise PageProblem(413, "Too long", "No form here is that long.")
+    fields = {
+        name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()
+    }
+    forms: Forms = request.app.state.forms
+    if not forms.is_ours(request, fields.get("form_secret", "")):
+        text = "The form was sent from elsewhere, or is too old. Go back, reload, and try again."
+        raise PageProblem(403, "Not accepted", text)
+    return fields
+
+
+# Pages ------------------------------------------------------------------------------------------
+
+
+async def _now(request: Request, span: str = "5m") -> Response:
+    chosen = span if span in now.SPANS_S else "5m"
+    problem = request.query_params.get("problem", "")
+
+    def view(scene: Scene, caller: Caller) -> dict[str, Any]:
+        return {**now.now_view(scene, caller, chosen), "problem": problem}
+
+    return await page(request, "now.html.j2", view)
+
+
+async def _set_budget(request: Request) -> Response:
+    caller = viewer(request)
+    fields = await form(request)
+    asked = fields.get("budget", "").strip()
+    try:
+        budget_w = None if asked in ("", "none") else watts(asked, field="budget")
+    except UserError as error:
+        return RedirectResponse(f"/?problem={quote(error.line())}", status_code=303)
+    await order(request, BudgetChanged(at_s=0.0, budget_w=budget_w), caller)
+    return RedirectResponse("/", status_code=303)
+
+
+async def order(request: Request, event: Any, caller: Caller) -> None:
+    """Have the keeper keep an event.
+
+    Raises:
+        PageProblem: nothing can change here, or the store takes nothing.
+    """
+    scene: Scene = request.app.state.scene
+    if scene.keeper is None:
+        raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
+    try:
+        await asyncio.wrap_future(scene.keeper.post(event, by=caller.by))
+    except ClusterError as error:
+        raise PageProblem(503, "Not done", f"{error}; nothing was changed") from None
+
+
+# Login ------------------------------------------------------------------------------------------
+
+
+async def _login_page(request: Request) -> Response:
+    text = render("login.html.j2", **_frame(request, None), next=_own(request), problem="")
+    return _html(request, text)
+
+
+def _own(request: Request) -> str:
+    """Where to go after the login: an address of this site only."""
+    there = request.query_params.get("next", "/")
+    own = there.startswith("/") and not there.startswith(("//", "/\\"))
+    return there if own else "/"
+
+
+async def _log_in(request: Request) -> Response:
+    fields = await form(request)
+    token = fields.get("token", "").strip()
+    desk: Desk | None = getattr(request.app.state, "desk", None)
+    if desk is None or desk.open or await _opens(request, desk, token):
+        answer: Response = RedirectResponse(_own(request), status_code=303)
+        keep(request, answer, COOKIE, token)
+        return answer
+    problem = "No such token, or it is no longer good."
+    text = render("login.html.j2", **_frame(request, None), next=_own(request), problem=problem)
+    return _html(request, text, 403)
+
+
+async def _opens(request: Request, desk: Desk, token: str) -> bool:
+    """Whether a token is good; who shows many wrong ones has to wait.
+
+    Raises:
+        PageProblem: too many were wrong.
+    """
+    address = request.client.host if request.client else ""
+    if desk.failures.wait_s(address, time.monotonic(), take=False):
+        raise PageProblem(429, "Too many wrong tokens", "Wait a little, then try again.")
+    known = await asyncio.to_thread(desk.tokens.caller, token)
+    if known is None and desk.issuer is not None:
+        known = await asyncio.to_thread(desk.issuer.caller, token)
+    if known is None:
+        desk.failures.wait_s(address, time.monotonic())
+    return known is not None
+
+
+async def _log_out(request: Request) -> Response:
+    await form(request)
+    answer = RedirectResponse("/login", status_code=303)
+    answer.delete_cookie(COOKIE)
+    return answer
+
+
+async def _static(name: str) -> Response:
+    kind = next((kind for end, kind in KINDS.items() if name.endswith(end)), None)
+    if name == "style.css":
+        body = style_sheet().encode()
+    else:
+        try:
+            body = static(name)
+        except (FileNotFoundError, IsADirectoryError):
+            kind = None
+    if kind is None:
+        raise PageProblem(404, "Not there", f"There is no {name!r} here.")
+    headers = {"Cache-Control": "max-age=3600", "X-Content-Type-Options": "nosniff"}
+    return Response(body, media_type=kind, headers=headers)

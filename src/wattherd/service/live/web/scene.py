@@ -1,0 +1,48 @@
+"""What pages are made from: a service at work, or what one has left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattherd.service.live.chronicle import Chronicle
+from wattherd.service.live.documents import Look
+from wattherd.service.live.keeper import Keeper
+from wattherd.service.live.site import Site
+from wattherd.store.projection import Projection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """`look` asks something of the state between two turns; without `keeper` nothing changes.
+
+    `runs` is where simulated runs are that may be compared.
+    """
+
+    look: Callable[[Callable[[Look], Any]], Any]
+    now_s: Callable[[], float]
+    chronicle: Chronicle
+    projection: Projection
+    state: Path
+    runs: Path
+    keeper: Keeper | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether anything can still happen."""
+        return self.keeper is not None
+
+
+def scene_of(site: Site) -> Scene:
+    """A service at work."""
+    return Scene(
+        look=site.look,
+        now_s=site.clock.now_s,
+        chronicle=site.chronicle,
+        projection=site.store.projection,
+        state=site.config.state,
+        runs=site.config.runs,
+        keeper=site.keeper,
+    )

@@ -1,0 +1,163 @@
+"""The dashboard in a real browser, on a real service."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dashboard_site import MOST_S, Dashboard, a_browser, a_dashboard, until
+
+from wattherd.model.event import BudgetChanged
+
+STEPS = (
+    'i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo "step $i";'
+    ' echo "{\\"step\\": $i, \\"total\\": 2000, \\"rate_per_s\\": 10, \\"loss\\": 0.5}"'
+    " >> $WATTHERD_PROGRESS; sleep 0.1; done"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with a_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """Two jobs that run, one that waits for both devices."""
+    with a_dashboard(tmp_path_factory.mktemp("site")) as dashboard:
+        first, second = (dashboard.submit(STEPS, name=name) for name in ("cnn", "mlp"))
+        dashboard.submit("true", gpus=2, name="wide")
+        until(lambda: dashboard.state(first) == dashboard.state(second) == "Running")
+        until(lambda: dashboard.site.meter.book.samples)
+        yield dashboard
+
+
+@pytest.fixture
+def page(browser: Any, dashboard: Dashboard) -> Iterator[Any]:
+    """A tab, in which nothing may go wrong unseen."""
+    context = browser.new_context(base_url=dashboard.url)
+    context.set_default_timeout(MOST_S * 1000)
+    tab = context.new_page()
+    problems: list[str] = []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    yield tab
+    context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def closed(tmp_path: Path, browser: Any) -> Iterator[tuple[Dashboard, Any]]:
+    """A site that asks for tokens, and a tab."""
+    with a_dashboard(tmp_path / "state") as dashboard:
+        dashboard.token("admin")
+        context = browser.new_context(base_url=dashboard.url)
+        context.set_default_timeout(MOST_S * 1000)
+        yield dashboard, context.new_page()
+        context.close()
+
+
+def test_the_first_page_shows_draw_under_budget_by_job(page: Any) -> None:
+    page.goto("/")
+    assert page.locator("#headroom").inner_text().endswith("W")
+    assert "estimated" in page.locator(".tiles").inner_text()
+    stack = page.locator(".wide svg .stack")
+    assert {one.text_content() for one in stack.all()} >= {"j-1", "j-2"}
+    assert page.locator(".wide svg .ceiling").count() >= 1
+
+
+def test_what_changes_is_seen_within_two_seconds(page: Any, dashboard: Dashboard) -> None:
+    page.goto("/")
+    page.wait_for_function("document.querySelector('#live .tiles')")
+    for budget_w in (250.0, 300.0):
+        event = BudgetChanged(at_s=0.0, budget_w=budget_w)
+        dashboard.site.keeper.post(event, by="ann").result(MOST_S)
+        shown = page.locator(f"text=headroom below {budget_w:.1f} W")
+        shown.wait_for(timeout=2000)
+
+
+def test_the_budget_is_changed_from_the_page(page: Any, dashboard: Dashboard) -> None:
+    page.goto("/")
+    page.get_by_label("Budget of the site").fill("280W")
+    page.keyboard.press("Enter")
+    page.locator("text=headroom below 280.0 W").wait_for()
+    assert dashboard.site.look(lambda look: look.core.watts.budget_w) == 280.0
+    page.get_by_label("Budget of the site").fill("none")
+    page.get_by_role("button", name="Change").click()
+    page.locator("text=no budget").wait_for()
+    page.get_by_label("Budget of the site").fill("300W")
+    page.keyboard.press("Enter")
+    page.locator("text=headroom below 300.0 W").wait_for()
+
+
+def test_a_visitor_logs_in_and_out(closed: tuple[Dashboard, Any]) -> None:
+    dashboard, page = closed
+    page.goto("/")
+    assert page.url.endswith("/login?next=/")
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    page.locator("text=No such token").wait_for()
+    page.get_by_label("Token").fill(dashboard.token("viewer"))
+    page.get_by_role("button", name="Log in").click()
+    page.locator("h1", has_text="Now").wait_for()
+    assert page.get_by_label("Budget of the site").count() == 0
+    cookies = page.context.cookies()
+    assert {one["name"] for one in cookies} == {"wattherd_session", "wattherd_token"}
+    assert {(one["httpOnly"], one["sameSite"]) for one in cookies} == {(True, "Strict")}
+    page.get_by_role("button", name="Log out").click()
+    page.locator("h1", has_text="Log in").wait_for()
+    page.goto("/")
+    assert "/login" in page.url
+
+
+def test_who_may_not_is_told_so_and_nothing_happens(closed: tuple[Dashboard, Any]) -> None:
+    dashboard, page = closed
+    _log_in(page, dashboard.token("viewer"))
+    secret = page.locator("form.who input[name=form_secret]").get_attribute("value")
+    page.evaluate(
+        """secret => { const form = document.createElement("form");
+        form.method = "post"; form.action = "/budget";
+        form.innerHTML = `<input name=budget value=1W><input name=form_secret value=${secret}>`;
+        document.body.append(form); form.submit(); }""",
+        secret,
+    )
+    page.locator("h1", has_text="Permission denied").wait_for()
+    assert "Needs an operator; this token is a viewer's" in page.locator("main").inner_text()
+    assert dashboard.site.look(lambda look: look.core.watts.budget_w) == 300.0
+
+
+def _log_in(page: Any, token: str) -> None:
+    page.goto("/login")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+    page.locator("h1", has_text="Now").wait_for()
+
+
+def test_a_form_of_another_site_is_not_accepted(dashboard: Dashboard) -> None:
+    with urllib.request.urlopen(f"{dashboard.url}/") as answer:
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        found = re.search(r'name="form_secret" value="(\w+)"', answer.read().decode())
+    assert found is not None
+    ours, theirs = dashboard.url, "http://elsewhere.example"
+    for origin, secret in ((theirs, found[1]), (ours, "guessed"), (ours, "")):
+        body = urllib.parse.urlencode({"budget": "1W", "form_secret": secret}).encode()
+        headers = {"Cookie": cookie, "Origin": origin}
+        request = urllib.request.Request(f"{dashboard.url}/budget", body, headers)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(request)
+    assert dashboard.site.look(lambda look: look.core.watts.budget_w) == 300.0
+
+
+def test_the_way_after_the_login_stays_on_this_site(closed: tuple[Dashboard, Any]) -> None:
+    dashboard, page = closed
+    page.goto("/login?next=//elsewhere.example/")
+    page.get_by_label("Token").fill(dashboard.token("viewer"))
+    page.get_by_role("button", name="Log in").click()
+    page.locator("h1", has_text="Now").wait_for()
+    assert page.url == f"{dashboard.url}/"
