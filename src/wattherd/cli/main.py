@@ -41,6 +41,7 @@ COMMANDS = {
     "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
     "token": ("wattherd.cli.token:token", "Who may use the service."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
+    "demo": ("wattherd.cli.demo:demo", "Real trainings under a budget that is cut midway."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),

@@ -1,4 +1,4 @@
-"""`wattherd report`: a run directory as one page that explains itself."""
+"""`wattherd report`: a run directory, or a live site's past, as one page that explains itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from pathlib import Path
 
 import click
 
+from wattherd.errors import UserError
+
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Page to write.")
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@click.option("--state", type=click.Path(path_type=Path), help="State folder of a service instead.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Page to write.")
 @click.option(
     "--format",
     "formats",
@@ -19,9 +22,30 @@ import click
     show_default=True,
     help="html is the page; the others write each plot to a file of its own.",
 )
-def report(*, directory: Path, out: Path | None, formats: tuple[str, ...]) -> None:
-    """Turn DIRECTORY, written by `sim run` or `sim pack` --out, into one self-contained page."""
+def report(
+    *, directory: Path | None, state: Path | None, out: Path | None, formats: tuple[str, ...]
+) -> None:
+    """Turn DIRECTORY, written by `sim run` or `sim pack` --out, into one self-contained page.
+
+    With --state it is what a service has seen: its draw under its budget, and all its jobs.
+    """
+    if (directory is None) == (state is None):
+        raise UserError("give either DIRECTORY or --state", field="DIRECTORY")
+    if state is not None:
+        _report_state(state, out, formats)
+        return
     from wattherd.report.page import write_report
 
+    assert directory is not None  # noqa: S101 - one of both
     for path in write_report(directory, out=out, formats=formats):
         click.echo(path)
+
+
+def _report_state(state: Path, out: Path | None, formats: tuple[str, ...]) -> None:
+    if formats != ("html",):
+        raise UserError("a site's past is a page only", field="--format", hint="leave it out")
+    try:
+        from wattherd.service.live.past import write_state_report
+    except ImportError as missing:
+        raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
+    click.echo(write_state_report(state, out or state / "report.html"))

@@ -172,6 +172,7 @@ class Stack:
     ceiling: Floats
     ceiling_name: str
     y_high: float
+    peak_name: str = "peak"
 
 
 def draw_stack(plot: Stack, frame: Frame, key: str) -> Element:
@@ -228,7 +229,7 @@ def _key(plot: Stack, frame: Frame) -> list[Element]:
         found.append(Element("rect", x=at, y=y - 5, width=11, height=10, class_=f"area {class_}"))
         found.append(label(name, at + 16, y))
         at += 30 + text_width(name, frame.font)
-    lines = [("peak", "peak")]
+    lines = [("peak", plot.peak_name)]
     if np.isfinite(plot.ceiling).any():
         lines.append(("ceiling", plot.ceiling_name))
     for class_, name in lines:

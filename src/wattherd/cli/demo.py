@@ -1,0 +1,203 @@
+"""`wattherd demo`: a service of its own, real trainings, and a budget that is cut midway."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wattherd.cli.client import Client
+from wattherd.errors import UserError
+
+PROCESSORS = 2
+"""As many are used; a greater machine is asked for no more."""
+START_S, END_S, LINE_S, TICK_S = 60.0, 30.0, 10.0, 1.0
+SAMPLES = 7200
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="Folder of state and report; its earlier content is removed.",
+)
+@click.option("--port", type=int, default=0, help="Port of the service; 0 takes any that is free.")
+@click.option("--programs", type=click.Path(path_type=Path), help="Folder of the trainings.")
+@click.option("--limit", default=600.0, show_default=True, help="Seconds after which to give up.")
+@click.option("--stay", is_flag=True, help="Go on serving afterwards, until Ctrl-C.")
+def demo(*, out: Path, port: int, programs: Path | None, limit: float, stay: bool) -> int:
+    """Train six small models under a budget that is cut by a quarter midway and raised again.
+
+    Exit code 1 if a training did not finish or the draw was above the budget.
+    """
+    try:
+        from wattherd.service.live.past import write_state_report
+    except ImportError as missing:
+        raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
+    from wattherd.service.live.demo import job_documents, problems
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as by Ctrl-C: nothing stays
+    documents = job_documents(str(_programs(programs)), sys.executable, _environment())
+    state = _cleared(out)
+    with _service(state, out / "serve.log", port) as server:
+        client = Client(server)
+        click.echo(f"dashboard: {server}/", err=True)
+        user = getpass.getuser()
+        ids = [client.post("jobs", one, user=user)["id"] for one in documents]
+        try:
+            jobs = _look_on(client, ids, limit)
+        except BaseException:
+            _cancel(client, ids)
+            raise
+        samples = client.get("power", last=SAMPLES)["samples"]
+        if stay:
+            _serve_on(server)
+        else:
+            _cancel(client, [job["id"] for job in jobs if job["finished"] is None])
+    click.echo(write_state_report(state, out / "report.html"))
+    found = list(problems(jobs, samples))
+    for line in found:
+        click.echo(f"wattherd: {line}", err=True)
+    if not found:
+        click.echo(f"all {len(jobs)} trainings finished, {_margin(samples)}", err=True)
+    return 1 if found else 0
+
+
+def _programs(given: Path | None) -> Path:
+    """The folder of the trainings: the one asked for, of the package, or of the repository."""
+    import wattherd
+
+    package = Path(wattherd.__file__).resolve().parent
+    candidates = [given] if given else [package / "examples", package.parents[1] / "examples/train"]
+    for folder in candidates:
+        if (folder / "mlp.py").is_file():
+            return folder.resolve()
+    hint = "name the folder of mlp.py, cnn.py and attention.py"
+    raise UserError("no trainings", where=str(candidates[-1]), field="--programs", hint=hint)
+
+
+def _environment() -> dict[str, str]:
+    """For the trainings: one thread each, and where the SDK is that they report by."""
+    found = importlib.util.find_spec("wattherd_train")
+    if found is None or found.origin is None:
+        raise UserError("the trainings need wattherd-train", hint="pip install wattherd-train")
+    folder = Path(found.origin).resolve().parents[1]
+    return {"PYTHONPATH": str(folder), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _cleared(out: Path) -> Path:
+    """The state folder in `out`, empty; only what a demonstration left is removed."""
+    state = out / "state"
+    try:
+        shutil.rmtree(state, ignore_errors=True)
+        state.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot be made: {error.strerror}", where=str(state)) from None
+    return state
+
+
+@contextlib.contextmanager
+def _service(state: Path, log: Path, port: int) -> Iterator[str]:
+    """`wattherd serve` on two processors: its address, until it is ended."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
+    command = [sys.executable, "-m", "wattherd.cli.main", "serve", "--state", str(state)]
+    with log.open("w", encoding="utf-8") as stream:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [*command, "--port", str(port), "--policy", "fifo-backfill"], stderr=stream
+        )
+    try:
+        yield _address(process, log)
+    finally:
+        process.terminate()
+        process.wait(END_S)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    end_s = time.monotonic() + START_S
+    while time.monotonic() < end_s and process.poll() is None:
+        told = re.search(r"serves (http://\S+)", log.read_text(encoding="utf-8"))
+        if told:
+            return told[1]
+        time.sleep(0.1)
+    raise UserError(f"did not start: {log.read_text().strip()}", where="wattherd serve")
+
+
+def _look_on(client: Client, ids: Sequence[str], limit_s: float) -> list[Any]:
+    """Show the jobs until all are over, and set the budgets when they are due."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from wattherd.cli.demo_view import COLUMNS, frame
+    from wattherd.service.live.demo import FINAL, Course, full_w, part_done
+
+    top_w = full_w(client.get("nodes"))
+    course, news, console = Course(top_w), list[str](), Console(stderr=True)
+    began_s = told_s = time.monotonic()
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while True:
+            jobs = [client.get(f"jobs/{one}") for one in ids]
+            past_s = time.monotonic() - began_s
+            due = course.due(part_done(jobs))
+            if due:
+                client.put("power", {"budget": due[0]})
+                news.append(f"{past_s:5.0f} s  {due[1]}: {due[0]:g} W")
+            power = client.get("power", last=COLUMNS)
+            if console.is_terminal:
+                live.update(frame(power, jobs, top_w, news), refresh=True)
+            elif due or time.monotonic() >= told_s + LINE_S:
+                told_s = time.monotonic()
+                click.echo(news[-1] if due else _line(past_s, power, jobs), err=True)
+            if all(job["state"] in FINAL for job in jobs) or past_s > limit_s:
+                return jobs
+            time.sleep(TICK_S)
+
+
+def _line(past_s: float, power: Any, jobs: Sequence[Any]) -> str:
+    """How it stands, for logs."""
+    from wattherd.service.live.demo import part_done
+
+    running = sum(job["state"] == "Running" for job in jobs)
+    draw = f"{power['draw_w'] or 0.0:.2f} of {power['budget_w'] or 0.0:g} W"
+    return f"{past_s:5.0f} s  {draw}, {running} running, {part_done(jobs):.0%} of all steps"
+
+
+def _margin(samples: Sequence[Any]) -> str:
+    """How near the draw came to the budget."""
+    from wattherd.service.live.demo import REACTION_S
+
+    shares = [one["draw_w"] / one["budget_w"] for one in samples if one["budget_w"]]
+    mean = sum(shares) / max(len(shares), 1)
+    return f"the draw stayed under the budget (mean {mean:.0%}; {REACTION_S:g} s to react)"
+
+
+def _cancel(client: Client, ids: Sequence[str]) -> None:
+    """Leave nothing running; what is over already stays as it is."""
+    with contextlib.suppress(UserError):
+        for one in ids:
+            client.post(f"jobs/{one}/cancel", user=getpass.getuser())
+        end_s = time.monotonic() + END_S
+        while time.monotonic() < end_s:
+            if all(client.get(f"jobs/{one}")["finished"] for one in ids):
+                return
+            time.sleep(TICK_S)
+
+
+def _serve_on(server: str) -> None:
+    click.echo(f"still serving {server}/ (Ctrl-C ends it)", err=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)
