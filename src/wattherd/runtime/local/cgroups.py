@@ -26,6 +26,8 @@ PERIOD_US = 100_000
 LEAST_QUOTA_US = 1_000
 """The kernel takes no quota below a millisecond."""
 KILL_ROUNDS = 100
+WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
+"""By version: the file, what a process outside of any group weighs, and the most there may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def find(root: Path = ROOT) -> Support:
     cpu, memory, pids = (_writable(root / name) for name in ("cpu", "memory", "pids"))
     unified = root / "unified"
     kill = _writable(unified) if (unified / "cgroup.controllers").exists() else None
+    _weigh(1, cpu, os.cpu_count() or 1)
     missing = [n for n, p in (("cpu", cpu), ("memory", memory), ("pids", pids)) if p is None]
     why_not = f"no writable cgroup for {', '.join(missing)} below {root}" if missing else ""
     return Support(1, cpu, memory, pids, kill, _writable(root / "cpuacct"), why_not)
@@ -83,6 +86,7 @@ def _unified(root: Path) -> Support:
                 (folder / "cgroup.subtree_control").write_text(f"+{name}")
     held = (parent / "cgroup.subtree_control").read_text(encoding="utf-8").split()
     cpu, memory, pids = (parent if name in held else None for name in wanted)
+    _weigh(2, cpu, os.cpu_count() or 1)
     missing = [name for name in wanted if name not in held]
     why_not = f"controllers not delegated: {', '.join(missing)}" if missing else ""
     return Support(2, cpu, memory, pids, parent, why_not=why_not)
@@ -97,6 +101,13 @@ def _writable(folder: Path) -> Path | None:
     except OSError:
         return None
     return parent if os.access(parent / "cgroup.procs", os.W_OK) else None
+
+
+def _weigh(version: int, folder: Path | None, cpus: float) -> None:
+    """Let a group weigh as much as so many busy processes; else all jobs would weigh as one."""
+    name, each, most = WEIGHTS[version]
+    if folder is not None:
+        _put(folder / name, min(most, max(2, round(each * cpus))))
 
 
 class Group:
@@ -122,6 +133,8 @@ class Group:
     def _limit(self) -> None:
         support, limits = self._support, self._limits
         self.share_cpu(1.0)
+        if support.cpu is not None and limits.cpus is not None:
+            _weigh(support.version, support.cpu / self._name, limits.cpus)
         if support.memory and limits.memory_bytes is not None:
             name = "memory.max" if support.version == 2 else "memory.limit_in_bytes"
             _put(support.memory / self._name / name, limits.memory_bytes)

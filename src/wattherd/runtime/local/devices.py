@@ -16,6 +16,9 @@ CORE_IDLE_W, CORE_MAX_W = 1.0, 5.0
 assumed of a server with two 26-core processors of 205 W. Say so wherever it is shown."""
 LEAST_DUTY = 0.1
 """The lowest duty at which a job is worth running."""
+DUTY_MARGIN = 0.05
+"""Part of a duty that is kept back: the kernel hands processor time out in periods of 0.1 s, and
+within the second of a meter up to 4 % more than the mean were seen (docs/guides/budgets.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,12 @@ class Machine:
     stated: str
 
     def duty(self, cap_w: float | None) -> float:
-        """The part of the time a slot may compute so as to draw `cap_w` on average."""
+        """The part of the time a slot may compute so as to stay below `cap_w` in every second."""
         if cap_w is None:
             return 1.0
         span_w = self.gpu.max_w - self.gpu.idle_w
-        return min(1.0, max(0.0, (cap_w - self.gpu.idle_w) / span_w))
+        part = (cap_w - self.gpu.idle_w) / span_w
+        return 1.0 if part >= 1.0 else max(0.0, (1.0 - DUTY_MARGIN) * part)
 
 
 def slots(name: str, count: int | None = None) -> Machine:
