@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 WATTHERD := .venv/bin/wattherd
 DEMO := runs/demo
+DEMO_PACK := runs/demo-pack
 DEMO_JOBS := runs/demo-jobs
 POLICIES := wattherd,fgd,pwr+fgd:0.1,best-fit,gpu-packing,random
 JOBS ?= 2
@@ -16,20 +17,25 @@ help: ## this list
 	@echo "setting up .venv (once; about half a minute from a warm package cache)"
 	@scripts/venv.sh .demo fast
 
+.venv/.live: pyproject.toml sdk/pyproject.toml scripts/venv.sh
+	@echo "setting up .venv (once; about half a minute from a warm package cache)"
+	@scripts/venv.sh .live server
+
 .venv/.dev: pyproject.toml scripts/venv.sh
 	@echo "setting up .venv with the development tools (once)"
 	@scripts/venv.sh .dev all dev
 
 setup: .venv/.dev ## everything a developer needs, in .venv
 
-demo: demo-pack demo-schedule ## the main job on the embedded default; leaves reports in runs/
+demo: .venv/.live ## real trainings under a budget that is cut midway; leaves runs/demo/report.html
+	@$(WATTHERD) demo --out $(DEMO)
 
 demo-pack: .venv/.demo ## placement under fragmentation and power on a generated cluster
-	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@$(WATTHERD) traces generate --family default --nodes 1213 --seed 1 --out $(DEMO)/input >/dev/null
-	@$(WATTHERD) sim pack --nodes $(DEMO)/input/nodes.csv --pods $(DEMO)/input/pods.csv \
-	  --policy $(POLICIES) --seed 1..3 --out $(DEMO)
-	@$(WATTHERD) report $(DEMO)
+	@rm -rf $(DEMO_PACK) && mkdir -p $(DEMO_PACK)
+	@$(WATTHERD) traces generate --family default --nodes 1213 --seed 1 --out $(DEMO_PACK)/input >/dev/null
+	@$(WATTHERD) sim pack --nodes $(DEMO_PACK)/input/nodes.csv --pods $(DEMO_PACK)/input/pods.csv \
+	  --policy $(POLICIES) --seed 1..3 --out $(DEMO_PACK)
+	@$(WATTHERD) report $(DEMO_PACK)
 
 demo-schedule: .venv/.demo ## training jobs under a power budget that is cut by a quarter
 	@rm -rf $(DEMO_JOBS) && mkdir -p $(DEMO_JOBS)

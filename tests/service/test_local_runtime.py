@@ -172,7 +172,7 @@ def test_a_cap_is_a_duty_of_the_processor(site: Site) -> None:
     half_w = (site.machine.gpu.idle_w + site.machine.gpu.max_w) / 2
     site.executor.cap(SetCap(job_id=job, attempt=1, cap_w=half_w))
     heeded = site.root / job / "run-1" / run_dir.HEEDED
-    until(lambda: heeded.exists() and json.loads(heeded.read_text())["duty"] == 0.5)
+    until(lambda: heeded.exists() and json.loads(heeded.read_text())["duty"] == 0.475)
     time.sleep(1.2)
     before = run_dir.read(site.root / job / "run-1" / run_dir.USAGE)
     time.sleep(3)

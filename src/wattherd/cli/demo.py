@@ -37,9 +37,12 @@ SAMPLES = 7200
 )
 @click.option("--port", type=int, default=0, help="Port of the service; 0 takes any that is free.")
 @click.option("--programs", type=click.Path(path_type=Path), help="Folder of the trainings.")
+@click.option("--scale", default=1.0, show_default=True, help="How much longer the trainings are.")
 @click.option("--limit", default=600.0, show_default=True, help="Seconds after which to give up.")
 @click.option("--stay", is_flag=True, help="Go on serving afterwards, until Ctrl-C.")
-def demo(*, out: Path, port: int, programs: Path | None, limit: float, stay: bool) -> int:
+def demo(
+    *, out: Path, port: int, programs: Path | None, scale: float, limit: float, stay: bool
+) -> int:
     """Train six small models under a budget that is cut by a quarter midway and raised again.
 
     Exit code 1 if a training did not finish or the draw was above the budget.
@@ -51,7 +54,8 @@ def demo(*, out: Path, port: int, programs: Path | None, limit: float, stay: boo
     from wattherd.service.live.demo import job_documents, problems
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as by Ctrl-C: nothing stays
-    documents = job_documents(str(_programs(programs)), sys.executable, _environment())
+    folder = str(_programs(programs))
+    documents = job_documents(folder, sys.executable, _environment(), scale=scale)
     state = _cleared(out)
     with _service(state, out / "serve.log", port) as server:
         client = Client(server)

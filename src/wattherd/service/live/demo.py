@@ -29,13 +29,15 @@ meter says is a mean over the last two."""
 FINAL = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
 
-def job_documents(programs: str, python: str, environment: Mapping[str, str]) -> list[Any]:
-    """Job files of all trainings, the short and the long taking turns; `programs` is a folder."""
+def job_documents(
+    programs: str, python: str, environment: Mapping[str, str], *, scale: float = 1.0
+) -> list[Any]:
+    """Job files of all trainings, `scale` times as long; `programs` is a folder."""
     return [
         {
             "name": f"{program}-{seed}",
             "run": [
-                *(python, f"{program}.py", "--steps", str(STEPS[program])),
+                *(python, f"{program}.py", "--steps", str(_steps(program, scale))),
                 *("--global-batch", str(BATCH[program]), "--micro-batch", str(BATCH[program])),
                 *("--seed", str(seed), "--every", "1000"),
             ],
@@ -47,6 +49,10 @@ def job_documents(programs: str, python: str, environment: Mapping[str, str]) ->
         for seed in SEEDS
         for program in PROGRAMS
     ]
+
+
+def _steps(program: str, scale: float) -> int:
+    return max(1, round(scale * STEPS[program]))
 
 
 def full_w(nodes: Mapping[str, Any]) -> float:

@@ -1,0 +1,61 @@
+"""The demonstration itself, with short trainings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+REPOSITORY = Path(__file__).resolve().parents[2]
+SDK = str(REPOSITORY / "sdk" / "src")
+MOST_S = 240
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join((SDK, os.environ.get("PYTHONPATH", "")))
+    return subprocess.run(
+        [sys.executable, "-m", "wattherd.cli.main", *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=MOST_S,
+        check=False,
+    )
+
+
+def test_it_trains_under_its_budget_and_leaves_a_page(tmp_path: Path) -> None:
+    done = run("demo", "--out", str(tmp_path), "--scale", "0.05")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"dashboard: http://127\.0\.0\.1:\d+/", done.stderr)
+    assert "budget cut by 25%" in done.stderr
+    assert "budget raised again" in done.stderr
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<td>Succeeded</td>") == 6
+    assert "estimated" in page
+    assert 'class="ceiling"' in page
+
+
+def test_trainings_that_do_not_finish_are_told_and_ended(tmp_path: Path) -> None:
+    done = run("demo", "--out", str(tmp_path), "--scale", "1000", "--limit", "3")
+    assert done.returncode == 1, done.stderr
+    assert "mlp-0 is Running" in done.stderr
+    exits = [json.loads(one.read_text()) for one in tmp_path.glob("state/jobs/*/run-*/exit.json")]
+    assert len(exits) == len(list(tmp_path.glob("state/jobs/*/run-*")))
+
+
+def test_a_folder_without_trainings_is_refused(tmp_path: Path) -> None:
+    done = run("demo", "--out", str(tmp_path), "--programs", str(tmp_path))
+    assert done.returncode == 2
+    assert "--programs" in done.stderr
+
+
+def test_a_page_needs_a_store(tmp_path: Path) -> None:
+    done = run("report", "--state", str(tmp_path))
+    assert done.returncode == 2
+    assert "holds no store" in done.stderr
