@@ -26,7 +26,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     until(lambda: len(service.ask("power?last=7200")["samples"]) >= 2)
     assert service.process is not None
     service.process.terminate()  # what waits to be written is written
-    service.process.wait(20)
+    assert service.process.wait(20) == 0
+    assert not (service.state / "journal.sqlite-wal").exists()  # the store was closed
+    assert (service.state / "journal.sqlite").stat().st_mode & 0o077 == 0
     service.begin()
     service.ready()
     service.submit("sleep 60", name="long", gpus=2)

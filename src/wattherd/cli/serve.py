@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +58,8 @@ def serve(config: Path | None, **changes: object) -> None:
         server = uvicorn.Server(
             uvicorn.Config(app, log_level="warning", server_header=False, **tls)
         )
+        # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         server.run(sockets=[listener])
     finally:
         site.close()

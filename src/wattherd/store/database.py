@@ -80,6 +80,7 @@ class Database:
     def _begin(self) -> None:
         if self.sole and self.path is not None:
             self._file_lock = lock.FileLock(self.path)
+            self.path.touch(mode=0o600)  # what jobs are told is not for everybody on the machine
         with self._engine.connect() as connection:
             version = _version(connection)
         if version is not None and version > SCHEMA:
