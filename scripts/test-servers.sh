@@ -5,7 +5,7 @@ set -euo pipefail
 [ -x .venv/bin/sushy-static ] || .venv/bin/python -m pip install --quiet 'sushy-tools>=2.2'
 .venv/bin/python -c 'import pyghmi' 2>/dev/null || .venv/bin/python -m pip install --quiet 'pyghmi>=1.6'
 .venv/bin/python -c 'import playwright' 2>/dev/null || .venv/bin/python -m pip install --quiet 'playwright>=1.50'
-packages=(snmpd nut-server prometheus openipmi ipmitool gcc libc6-dev postgresql chromium)
+packages=(snmpd nut-server prometheus prometheus-alertmanager openipmi ipmitool gcc libc6-dev postgresql chromium)
 missing=()
 for package in "${packages[@]}"; do
   dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
