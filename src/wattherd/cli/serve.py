@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -42,6 +43,7 @@ def serve(config: Path | None, **changes: object) -> None:
     from wattherd.service.live.config import read_config
     from wattherd.service.live.listening import check_listening, tls_of
 
+    os.umask(0o077)  # journal, tokens and logs are nobody else's
     found = read_config(config, changes)
     desk = desk_of(found)
     check_listening(found, asks=not desk.open)

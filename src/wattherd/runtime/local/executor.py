@@ -23,6 +23,7 @@ from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, run_dir
 from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.orders import Folders, StatusServer, order_of, secrets_of
+from wattherd.runtime.local.ownership import hand_over, make_passage
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
 
 POLL_S = 0.1
@@ -55,7 +56,7 @@ class LocalExecutor:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="executor", daemon=True)
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            make_passage(root)
         except OSError as error:
             raise UserError(f"cannot be made: {error.strerror}", where=str(root)) from None
 
@@ -128,12 +129,12 @@ class LocalExecutor:
         for folder in (folders.run, folders.work, folders.checkpoint):
             folder.mkdir(parents=True, exist_ok=True)
         order = order_of(run, self._machine, folders, self._status)
-        own = [folders.run, folders.work, folders.checkpoint]
+        own = [folders.work, folders.checkpoint]
         if self._status is not None:
             own.append(run_dir.write_token(folders.run))
-        if order["user"] is not None:
-            for path in own:
-                os.chown(path, *order["user"])
+        reports = folders.run / run_dir.PROGRESS
+        (folders.run / run_dir.LOGS).mkdir(mode=0o700, exist_ok=True)
+        hand_over(folders.job, folders.run, own, reports, order["user"])
         duty = self._machine.duty(run.cap_w)
         run_dir.write(folders.run / run_dir.CONTROL, {"duty": duty, "cap_w": run.cap_w})
         run_dir.write(folders.run / run_dir.ORDER, order)

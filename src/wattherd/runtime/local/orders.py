@@ -74,7 +74,7 @@ def order_of(
         },
         "secrets": sorted(paper.get("secrets", {})),
         "limits": _limits(run, machine),
-        "rlimits": {},
+        "rlimits": {"RLIMIT_CORE": 0},
         "umask": paper.get("umask", "077"),
         "user": _user(paper.get("user")),
         "log_bytes": int(paper.get("log_bytes", LOG_BYTES)),
@@ -104,10 +104,16 @@ def _tasks(run: RunOrder, machine: Machine, folders: Folders) -> Iterator[dict[s
             "argv": list(role.command),
             "cwd": str(run.paper.get("workdir") or folders.work),
             "env": {
-                "CUDA_VISIBLE_DEVICES": ",".join(machine.devices[gpu].uuid for gpu in gpus),
+                **_visible([machine.devices[gpu].uuid for gpu in gpus]),
                 **_ranks(rank, len(groups), processes, port),
             },
         }
+
+
+def _visible(uuids: list[str]) -> dict[str, str]:
+    """GPUs that CUDA and container runtimes show; those of others, and of no one, stay hidden."""
+    shown = ",".join(uuid for uuid in uuids if uuid)
+    return {"CUDA_VISIBLE_DEVICES": shown, "NVIDIA_VISIBLE_DEVICES": shown or "void"}
 
 
 def _split(allocation: Allocation) -> list[tuple[int, ...]]:

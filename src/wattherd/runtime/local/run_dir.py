@@ -20,23 +20,30 @@ imported here: a supervisor must start quickly and stay small.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ORDER, BEGUN, STARTED, CONTROL = "order.json", "begun", "started.json", "control.json"
 HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "exit.json"
 CHECKPOINTED, TOKEN = "checkpointed", "trainer-token"
 LOGS = "logs"
+READABLE = 0o644
+"""Files of a run may be read by whoever gets into its folder."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def write(path: Path, document: Mapping[str, Any], *, durable: bool = False) -> None:
     """Replace a file by `document` as JSON, on disk before this returns if `durable`."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with fresh.open("w", encoding="utf-8") as stream:
+    fresh.unlink(missing_ok=True)  # a job may have put a link there, which is not to be followed
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, READABLE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        os.fchmod(descriptor, READABLE)  # whatever the service's umask: the job must read it
         json.dump(document, stream)
         if durable:
             stream.flush()
@@ -47,10 +54,26 @@ def write(path: Path, document: Mapping[str, Any], *, durable: bool = False) -> 
 def read(path: Path) -> dict[str, Any] | None:
     """The document, or None where there is none or it is no JSON."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as stream:
+            found = json.loads(stream.read())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open what is a plain file, and nothing that a job could have put there instead.
+
+    A link would show what the job itself may not see, a pipe would hold us up for ever.
+
+    Raises:
+        OSError: it cannot be read, or is something else.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no plain file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def write_token(folder: Path) -> Path:

@@ -186,9 +186,15 @@ class Supervisor:
                 run_dir.write(self._folder / run_dir.HEEDED, {"duty": self._throttle.duty})
         if self._control.get("stop") and self._stop is None:
             grace_s = float(self._control["stop"]["grace_s"])
-            self._stop = _Stop(grace_s, cooperates=(self._folder / run_dir.PROGRESS).exists())
+            self._stop = _Stop(grace_s, cooperates=self._reports())
         if self._stop is not None:
             self._stop.go_on(self._group, self._throttle)
+
+    def _reports(self) -> bool:
+        """Whether the job has said anything of itself, and so reads what is wanted of it."""
+        with contextlib.suppress(OSError):
+            return (self._folder / run_dir.PROGRESS).stat().st_size > 0
+        return False
 
     def _count(self) -> None:
         """Write down what it has used, every second."""

@@ -104,7 +104,7 @@ class Watched:
     def _progress(self, who: dict[str, Any]) -> Iterator[Event]:
         """The last complete report among those that are new."""
         try:
-            with (self._folder / run_dir.PROGRESS).open("rb") as stream:
+            with run_dir.open_regular(self._folder / run_dir.PROGRESS) as stream:
                 stream.seek(self._read_to)
                 text = stream.read(MOST_BYTES)
         except OSError:

@@ -16,6 +16,7 @@ from wattherd.model.event import BudgetChanged
 from wattherd.runtime.local.devices import Machine, slots
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
+from wattherd.runtime.local.ownership import make_passage
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.chronicle import Chronicle
 from wattherd.service.live.clock import JournalClock
@@ -80,7 +81,7 @@ def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
         UserError: something in the configuration, or the state folder cannot be used.
     """
     try:
-        config.state.mkdir(parents=True, exist_ok=True)
+        make_passage(config.state)
     except OSError as error:
         hint = "choose another with --state"
         raise UserError(
