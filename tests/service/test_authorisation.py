@@ -78,7 +78,8 @@ def served(guarded: Guarded) -> set[str]:
     return {
         f"{method} {route.path.removeprefix(V1)}"
         for route in guarded.app.routes
-        if isinstance(route, Route) and route.path.startswith((V1, "/metrics"))  # pages: test_dashboard
+        if isinstance(route, Route)
+        if route.path.startswith((V1, "/metrics"))  # pages are in test_dashboard
         for method in (route.methods or ()) - {"HEAD"}
     }
 

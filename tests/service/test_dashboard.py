@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ import pytest
 from dashboard_site import MOST_S, Dashboard, a_browser, a_dashboard, until
 
 from wattherd.model.event import BudgetChanged
+
+sys.path.append(str(Path(__file__).parents[1] / "unit"))
+from sim_runs import write_sim
 
 STEPS = (
     'i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo "step $i";'
@@ -30,7 +34,11 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     """Two jobs that run, one that waits for both devices."""
-    with a_dashboard(tmp_path_factory.mktemp("site")) as dashboard:
+    root = tmp_path_factory.mktemp("site")
+    write_sim(root / "runs" / "three-policies")
+    with a_dashboard(root / "state", runs=root / "runs") as dashboard:
+        over = dashboard.submit("true", name="over")
+        until(lambda: dashboard.state(over) == "Succeeded")
         first, second = (dashboard.submit(STEPS, name=name) for name in ("cnn", "mlp"))
         dashboard.submit("true", gpus=2, name="wide")
         until(lambda: dashboard.state(first) == dashboard.state(second) == "Running")
@@ -68,7 +76,7 @@ def test_the_first_page_shows_draw_under_budget_by_job(page: Any) -> None:
     assert page.locator("#headroom").inner_text().endswith("W")
     assert "estimated" in page.locator(".tiles").inner_text()
     stack = page.locator(".wide svg .stack")
-    assert {one.text_content() for one in stack.all()} >= {"j-1", "j-2"}
+    assert {one.text_content() for one in stack.all()} >= {"j-2", "j-3"}
     assert page.locator(".wide svg .ceiling").count() >= 1
 
 
@@ -161,3 +169,93 @@ def test_the_way_after_the_login_stays_on_this_site(closed: tuple[Dashboard, Any
     page.get_by_role("button", name="Log in").click()
     page.locator("h1", has_text="Now").wait_for()
     assert page.url == f"{dashboard.url}/"
+
+
+PAGES = {
+    "/": "Draw against budget",
+    "/cluster": "GPUs busy of 2",
+    "/timeline": "Who held which GPU when",
+    "/queue": "WaitingForGpus",
+    "/queue?shown=running": "mlp",
+    "/queue?shown=ended": "Succeeded",
+    "/jobs/j-3": "Throughput by power",
+    "/decisions": "StartJob j-2",
+    "/compare": "fifo",
+}
+AXE = Path(__file__).parents[1] / "vendor" / "axe" / "axe.min.js"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_shows_what_it_is_for_and_is_accessible(
+    browser: Any, dashboard: Dashboard, path: str, scheme: str
+) -> None:
+    """On a phone's width, in both colour schemes; axe-core finds nothing serious."""
+    context = browser.new_context(
+        base_url=dashboard.url,
+        viewport={"width": 360, "height": 740},
+        color_scheme=scheme,
+        bypass_csp=True,  # axe is injected; the policy itself is tested by the tabs of the others
+    )
+    page = context.new_page()
+    page.set_default_timeout(MOST_S * 1000)
+    page.goto(path)
+    page.locator("main", has_text=PAGES[path]).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.add_script_tag(path=AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    grave = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    told = [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in grave]
+    context.close()
+    assert told == []
+
+
+def test_the_pages_are_walked_by_keyboard(page: Any) -> None:
+    page.goto("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+    for _ in range(5):
+        page.keyboard.press("Tab")
+    page.wait_for_timeout(1500)  # a refresh leaves the focus where it is
+    assert page.evaluate("document.activeElement.textContent") == "Queue"
+    page.keyboard.press("Enter")
+    page.locator("h1", has_text="Queue").wait_for()
+
+
+def test_a_log_grows_while_it_is_read(page: Any) -> None:
+    page.goto("/jobs/j-2")
+    shown = page.locator("pre.log").inner_text().splitlines()[-1]
+    page.wait_for_function("seen => !document.querySelector('pre.log').innerText.endsWith(seen)",
+                           arg=shown, timeout=3000)  # fmt: skip
+
+
+def test_a_bar_leads_to_its_job_and_a_marker_to_its_decision(page: Any) -> None:
+    page.goto("/timeline")
+    page.locator(".wide a[href='/jobs/j-2#story']").first.click()
+    page.locator("h1", has_text="j-2").wait_for()
+    page.go_back()
+    page.locator(".wide a[href^='/decisions?seq=']").first.click()
+    found = page.locator("details.found[open]")
+    found.wait_for()
+    assert "StartJob j-1" in found.inner_text()
+
+
+def test_what_is_unfolded_stays_so(page: Any) -> None:
+    page.goto("/decisions?q=StartJob")
+    page.locator("summary").first.click()
+    page.wait_for_timeout(2500)  # refreshed at least once
+    assert page.locator("details[open]").count() == 1
+
+
+def test_a_job_is_paused_resumed_and_cancelled_from_its_page(
+    page: Any, dashboard: Dashboard
+) -> None:
+    job = dashboard.submit("sleep 60", gpus=2, name="acted-on")
+    page.goto(f"/jobs/{job}")
+    page.get_by_role("button", name="Pause").click()
+    page.locator(".state", has_text="Paused").wait_for()
+    page.get_by_role("button", name="Resume").click()
+    page.locator(".state", has_text="Queued").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.locator(".state", has_text="Cancelled").wait_for()
+    assert dashboard.state(job) == "Cancelled"

@@ -66,7 +66,7 @@ def draw_gpu_gantt(plot: GpuGantt, frame: Frame, key: str) -> Element:
     frame = replace(frame, left=min(names + 12, 130.0), right=14, top=top, height=height)
     x = Scale(plot.low, max(plot.high, plot.low + 1e-9), *frame.x_range)
     span = Axis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
-    return document(
+    picture = document(
         frame,
         x_axis(span, x, frame),
         Element("g", *_rows(plot, frame)),
@@ -76,6 +76,8 @@ def draw_gpu_gantt(plot: GpuGantt, frame: Frame, key: str) -> Element:
         about=f"{len(plot.rows)} GPUs, {len(plot.bars)} bars, {len(plot.markers)} decisions",
         key=key,
     )
+    picture.attributes["role"] = "group"  # an image could hold no links
+    return picture
 
 
 def _middle(row: int, frame: Frame) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from wattherd.engine.ledger import JobRecord
 from wattherd.model.reason import ReasonCode
-from wattherd.service.live.documents import Look, job_document, job_rows
+from wattherd.service.live.documents import Look, job_document
 
 EXPLANATION = "wattherd.explanation/1"
 LAST = 5
@@ -18,17 +18,22 @@ def explanation(look: Look, job_id: str) -> dict[str, Any]:
     """State, position, the binding constraint with numbers, what would help, the last decisions."""
     job = job_document(look, job_id)
     record = look.core.jobs.get(job_id)
-    rows = {row["id"]: row["position"] for row in job_rows(look)}
     waits = record is not None and not record.active
     return {
         "schema": EXPLANATION,
         "id": job_id,
         "state": job["state"],
-        "position": rows.get(job_id),
+        "position": _position(look, job_id),
         "reason": job["reason"],
         "would_help": list(_would_help(look, record)) if record and waits else [],
         "story": job["story"][-LAST:],
     }
+
+
+def _position(look: Look, job_id: str) -> int | None:
+    """Its place among those that wait, in order of submission; None if it does not."""
+    waiting = (record.id for record in look.core.jobs.values() if not record.active)
+    return next((place for place, one in enumerate(waiting, start=1) if one == job_id), None)
 
 
 def _would_help(look: Look, record: JobRecord) -> Iterator[str]:

@@ -6,18 +6,23 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs, quote
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetChanged
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.access.gate import COOKIE, Denied, Desk
-from wattherd.service.live.web import now
+from wattherd.service.live.routes.jobs import ACTIONS
+from wattherd.service.live.web import now, queue, timeline
+from wattherd.service.live.web.cluster import cluster_view
+from wattherd.service.live.web.compare import compare_report, compare_view
+from wattherd.service.live.web.decisions import decisions_view
 from wattherd.service.live.web.forms import SESSION, Forms, keep, session_of
+from wattherd.service.live.web.job import job_view
 from wattherd.service.live.web.render import render, static, style_sheet
 from wattherd.service.live.web.scene import Scene
 from wattherd.units import watts
@@ -26,6 +31,12 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
+REPORT_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+)
+"""A report is one file, its script within it; it has nothing of other origins."""
+Page = Annotated[int, Query(alias="page", ge=1, le=1_000_000)]
+Text = Annotated[str, Query(max_length=200)]
 MOST_FORM_BYTES = 10_000
 KINDS = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
 
@@ -54,6 +65,14 @@ def _routes(app: FastAPI) -> None:
     """Each has its rule in `access.rules`."""
     for method, path, answer in (
         ("GET", "/", _now),
+        ("GET", "/cluster", _cluster),
+        ("GET", "/timeline", _timeline),
+        ("GET", "/queue", _queue),
+        ("GET", "/decisions", _decisions),
+        ("GET", "/compare", _compare),
+        ("GET", "/compare/{name}", _compared),
+        ("GET", "/jobs/{job_id}", _job),
+        ("POST", "/jobs/{job_id}/{action}", _act),
         ("POST", "/budget", _set_budget),
         ("GET", "/login", _login_page),
         ("POST", "/login", _log_in),
@@ -174,6 +193,78 @@ async def _now(request: Request, span: str = "5m") -> Response:
         return {**now.now_view(scene, caller, chosen), "problem": problem}
 
     return await page(request, "now.html.j2", view)
+
+
+async def _cluster(request: Request, page_: Page = 1) -> Response:
+    return await page(
+        request, "cluster.html.j2", lambda scene, caller: cluster_view(scene, caller, page_)
+    )
+
+
+async def _timeline(request: Request, span: str = "10m", page_: Page = 1) -> Response:
+    chosen = span if span in timeline.SPANS_S else "10m"
+    return await page(
+        request,
+        "timeline.html.j2",
+        lambda scene, caller: timeline.timeline_view(scene, caller, chosen, page_),
+    )
+
+
+async def _queue(
+    request: Request, shown: str = "waiting", q: Text = "", page_: Page = 1
+) -> Response:
+    chosen = shown if shown in queue.SHOWN else "waiting"
+    return await page(
+        request,
+        "queue.html.j2",
+        lambda scene, caller: queue.queue_view(scene, caller, chosen, q, page_),
+    )
+
+
+async def _decisions(
+    request: Request, q: Text = "", page_: Page = 1, seq: int | None = None
+) -> Response:
+    return await page(
+        request,
+        "decisions.html.j2",
+        lambda scene, caller: decisions_view(scene, caller, q, page_, seq),
+    )
+
+
+async def _compare(request: Request, run: Text = "") -> Response:
+    return await page(request, "compare.html.j2", lambda scene, _: compare_view(scene, run))
+
+
+async def _compared(request: Request, name: str) -> Response:
+    scene: Scene = request.app.state.scene
+    text = await asyncio.to_thread(compare_report, scene, name)
+    if text is None:
+        raise PageProblem(404, "No such run", f"There is no run {name!r} in {scene.runs}.")
+    return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+async def _job(request: Request, job_id: str) -> Response:
+    def view(scene: Scene, caller: Caller) -> dict[str, Any]:
+        found = job_view(scene, caller, job_id)
+        if found is None:
+            raise PageProblem(404, "No such job", f"There is no job {job_id!r}, or not for you.")
+        return found
+
+    return await page(request, "job.html.j2", view)
+
+
+async def _act(request: Request, job_id: str, action: str) -> Response:
+    caller = viewer(request)
+    await form(request)
+    scene: Scene = request.app.state.scene
+    past = await asyncio.to_thread(scene.look, lambda look: look.history.get(job_id))
+    if past is None or not caller.sees(past.spec) or action not in ACTIONS:
+        raise PageProblem(404, "No such job", f"There is no job {job_id!r}, or not for you.")
+    if not caller.touches(past.spec):
+        whose = past.spec.user or "somebody else"
+        raise PageProblem(403, "Permission denied", f"{job_id} belongs to {whose}.")
+    await order(request, ACTIONS[action](at_s=0.0, job_id=job_id), caller)
+    return RedirectResponse(f"/jobs/{quote(job_id)}", status_code=303)
 
 
 async def _set_budget(request: Request) -> Response:

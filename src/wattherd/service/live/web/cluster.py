@@ -1,0 +1,93 @@
+"""The page Cluster: a cell for every GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattherd.report.charts import Chart
+from wattherd.report.gpu_grid import Cell, Row, draw_grid
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.documents import Look
+from wattherd.service.live.privacy import OTHERS
+from wattherd.service.live.web.paging import Paged, paged
+from wattherd.service.live.web.picture import LOW, picture
+from wattherd.service.live.web.render import show_w
+from wattherd.service.live.web.scene import Scene
+
+CELLS = 512
+"""GPUs on one page; more could neither be told apart nor be drawn in time."""
+
+
+def cluster_view(scene: Scene, caller: Caller, page: int) -> dict[str, Any]:
+    """All that the page shows."""
+    rows, cut, counts = scene.look(lambda look: _cluster(look, caller, page))
+    chart = Chart(
+        key="grid",
+        title="GPUs",
+        caption="The darker a cell, the closer its draw to its cap; the lightest are idle.",
+        draw=lambda frame, key: draw_grid(rows, frame, key),
+    )
+    return {"picture": picture(chart, LOW), "cut": cut, **counts}
+
+
+def _cluster(look: Look, caller: Caller, page: int) -> tuple[list[Row], Paged[Any], dict[str, Any]]:
+    devices = [
+        (number, gpu)
+        for number, node in enumerate(look.core.config.cluster.nodes)
+        for gpu in range(node.gpu_count)
+    ]
+    cut = paged(devices, page, CELLS)
+    holders = _holders(look)
+    rows: list[Row] = []
+    for node in dict.fromkeys(number for number, _ in cut.items):
+        cells = [_cell(look, caller, node, gpu, holders) for n, gpu in cut.items if n == node]
+        rows.append(Row(name=_node_name(look, node), cells=cells))
+    counts = {
+        "gpus": len(devices),
+        "busy": len(holders),
+        "nodes": len(look.core.config.cluster.nodes),
+        "lost": len(look.core.lost),
+        "estimated": look.machine.stated == "model",
+        "model": look.machine.gpu.name,
+        "most_w": look.machine.gpu.max_w,
+    }
+    return rows, cut, counts
+
+
+def _holders(look: Look) -> dict[tuple[int, int], list[str]]:
+    found: dict[tuple[int, int], list[str]] = {}
+    for record in look.core.jobs.values():
+        for one in record.allocations:
+            for gpu in one.gpus:
+                found.setdefault((one.node, gpu), []).append(record.id)
+    return found
+
+
+def _node_name(look: Look, node: int) -> str:
+    spec = look.core.config.cluster.nodes[node]
+    lost = ", lost" if node in look.core.lost else ""
+    return f"{spec.name}: {spec.gpu_count} x {spec.gpu_model}{lost}"
+
+
+def _cell(
+    look: Look, caller: Caller, node: int, gpu: int, holders: dict[tuple[int, int], list[str]]
+) -> Cell:
+    where = f"GPU {gpu}"
+    if node in look.core.lost:
+        return Cell(number=gpu, share=None, tip=f"{where}: lost with its node", lost=True)
+    jobs = holders.get((node, gpu), [])
+    if not jobs:
+        return Cell(number=gpu, share=None, tip=f"{where}: idle")
+    last = look.book.samples[-1].by_job if look.book.samples else {}
+    records = [look.core.jobs[job_id] for job_id in jobs]
+    draw_w = sum(last.get(one.id, 0.0) / max(one.gpus, 1) for one in records)
+    caps = [one.cap_w for one in records if one.cap_w is not None]
+    cap_w = min(caps) if caps else look.machine.gpu.max_w
+    names = [one.id if caller.sees(one.spec) else OTHERS for one in records]
+    watts = f"{show_w(draw_w)} of {show_w(cap_w)}{'' if caps else ' (no cap)'}"
+    return Cell(
+        number=gpu,
+        share=draw_w / cap_w if cap_w else 1.0,
+        tip=f"{where}: {', '.join(names)}, {watts}",
+        link="" if names[0] == OTHERS else f"/jobs/{names[0]}",
+    )

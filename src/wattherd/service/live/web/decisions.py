@@ -1,0 +1,36 @@
+"""The page Decisions: what happened, what was ordered, and why; searchable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.chronicle import Decision
+from wattherd.service.live.documents import Look
+from wattherd.service.live.privacy import seen_by
+from wattherd.service.live.web.paging import paged
+from wattherd.service.live.web.scene import Scene
+
+LISTED = 50
+
+
+def decisions_view(
+    scene: Scene, caller: Caller, text: str, page: int, seq: int | None
+) -> dict[str, Any]:
+    """All that the page shows; the page that entry `seq` is on, if it is asked for."""
+    found, epoch = scene.look(lambda look: _found(look, scene, caller))
+    found = [one for one in reversed(found) if one.mentions(text)]
+    if seq is not None:
+        place = next((at for at, one in enumerate(found) if one.seq == seq), 0)
+        page = place // LISTED + 1
+    cut = paged(found, page, LISTED)
+    rows = [(one, epoch.time(one.at_s)) for one in cut.items]
+    return {"rows": rows, "cut": cut, "text": text, "seq": seq}
+
+
+def _found(look: Look, scene: Scene, caller: Caller) -> tuple[list[Decision], Look]:
+    found = list(scene.chronicle.decisions)
+    if caller.of_site:
+        return found, look
+    seen = seen_by(look, caller)
+    return [one for one in found if one.about in seen], look

@@ -1,0 +1,133 @@
+"""The page Timeline: who held which GPU when, at which cap, and when decisions were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from wattherd.report.charts import Chart
+from wattherd.report.draw_picture import hue_of
+from wattherd.report.gpu_gantt import Bar, GpuGantt, Marker, draw_gpu_gantt
+from wattherd.report.timeline import time_unit
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.chronicle import Decision, Span
+from wattherd.service.live.documents import Look
+from wattherd.service.live.privacy import OTHERS, seen_by
+from wattherd.service.live.web.paging import paged
+from wattherd.service.live.web.picture import TALL, picture
+from wattherd.service.live.web.render import show_w
+from wattherd.service.live.web.scene import Scene
+
+SPANS_S = {"2m": 120.0, "10m": 600.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0}
+ROWS = 40
+MARKERS = 60
+
+
+def timeline_view(scene: Scene, caller: Caller, span: str, page: int) -> dict[str, Any]:
+    """All that the page shows."""
+    devices, spans, decisions, most_w, seen, now_s = scene.look(
+        lambda look: _taken(look, scene, caller)
+    )
+    end_s = scene.now_s() if scene.live else now_s
+    begin_s = max(0.0, end_s - SPANS_S[span])
+    cut = paged(devices, page, ROWS)
+    each, name = time_unit(end_s - begin_s) if end_s - begin_s > 300 else (1.0, "s")
+    rows = {device[:2]: row for row, device in enumerate(cut.items)}
+
+    def at(time_s: float) -> float:
+        return (time_s - end_s) / each
+
+    plot = GpuGantt(
+        rows=[device[2] for device in cut.items],
+        bars=[
+            _moved(bar, at)
+            for one in spans
+            if one.stop_s is None or one.stop_s >= begin_s
+            for bar in _bars(one, rows, end_s, most_w, seen)
+            if bar.stop >= begin_s
+        ],
+        markers=[
+            Marker(at=at(one.at_s), tip=_tip(one), link=f"/decisions?seq={one.seq}#d-{one.seq}")
+            for one in _moments(decisions, begin_s)
+        ],
+        low=at(begin_s),
+        high=0.0,
+        unit=f"{name} before now" if scene.live else f"{name} before the end",
+    )
+    chart = Chart(
+        key="gantt",
+        title="Who held which GPU when",
+        caption="A bar is a run, the paler the lower it was capped; triangles are decisions.",
+        draw=lambda frame, key: draw_gpu_gantt(plot, frame, key),
+    )
+    return {
+        "picture": picture(chart, TALL),
+        "cut": cut,
+        "span": span,
+        "spans": list(SPANS_S),
+    }
+
+
+def _taken(look: Look, scene: Scene, caller: Caller) -> tuple[Any, ...]:
+    """What the picture is made of, as it is between two turns."""
+    nodes = look.core.config.cluster.nodes
+    many = len(nodes) > 1
+    devices = [
+        (number, gpu, f"{node.name} {gpu}" if many else f"GPU {gpu}")
+        for number, node in enumerate(nodes)
+        for gpu in range(node.gpu_count)
+    ]
+    spans = [_copied(one) for one in scene.chronicle.spans]
+    seen = None if caller.of_site else seen_by(look, caller)
+    most_w = look.machine.gpu.max_w
+    return devices, spans, list(scene.chronicle.decisions), most_w, seen, look.core.now_s
+
+
+def _copied(one: Span) -> Span:
+    """As it is now: the keeper goes on with the original."""
+    caps = list(one.caps)
+    return Span(one.job_id, one.attempt, one.node, one.gpus, one.start_s, caps, one.stop_s)
+
+
+def _bars(
+    span: Span, rows: Mapping[tuple[int, int], int], end_s: float, most_w: float, seen: Any
+) -> Iterator[Bar]:
+    """One for every GPU on the page and every cap it had."""
+    stop_s = end_s if span.stop_s is None else span.stop_s
+    name = span.job_id if seen is None or span.job_id in seen else OTHERS
+    ends = [*(at_s for at_s, _ in span.caps[1:]), stop_s]
+    for gpu in span.gpus:
+        row = rows.get((span.node, gpu))
+        if row is None:
+            continue
+        for (start_s, cap_w), until_s in zip(span.caps, ends, strict=True):
+            if until_s > start_s:
+                cap = "no cap" if cap_w is None else f"cap {show_w(cap_w)}"
+                yield Bar(
+                    row=row, start=start_s, stop=until_s, name=name, hue=hue_of(span.job_id),
+                    share=1.0 if cap_w is None else cap_w / most_w,
+                    tip=f"{name}, run {span.attempt}, GPU {gpu}, {cap}",
+                    link="/queue" if name == OTHERS else f"/jobs/{name}#story",
+                )  # fmt: skip
+
+
+def _moved(bar: Bar, at: Any) -> Bar:
+    return Bar(
+        row=bar.row, start=at(bar.start), stop=at(bar.stop), name=bar.name, hue=bar.hue,
+        share=bar.share, tip=bar.tip, link=bar.link,
+    )  # fmt: skip
+
+
+def _moments(decisions: list[Decision], begin_s: float) -> list[Decision]:
+    """The last in which more was ordered than caps."""
+    told = [
+        one
+        for one in decisions
+        if one.at_s >= begin_s and any(not order.startswith("SetCap") for order in one.orders)
+    ]
+    return told[-MARKERS:]
+
+
+def _tip(one: Decision) -> str:
+    more = f" and {len(one.orders) - 1} more" if len(one.orders) > 1 else ""
+    return f"{one.event} {one.about}: {one.orders[0]}{more}"
