@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application
@@ -66,9 +67,9 @@ class Setting:
 
     `tree` holds budgets below the site's, `rules` how caps follow budgets; a cap is in force
     `cap_delay_s` after its order. `faults` are events beside submissions and budgets: lost
-    nodes, stopped queues. Nodes sleep where there is a `sleep` policy; `switch` says what that
-    takes. Nothing is simulated beyond `until_s`. `record` keeps every event and command, `history`
-    what was in use when.
+    nodes, stopped queues. `gpus` are models of devices by name. Nodes sleep where there is a
+    `sleep` policy; `switch` says what that takes. Nothing is simulated beyond `until_s`. `record`
+    keeps every event and command, `history` what was in use when.
     """
 
     preset: Preset
@@ -79,6 +80,7 @@ class Setting:
     rules: CapRules = OFF
     cap_delay_s: float = 0.0
     faults: tuple[Event, ...] = ()
+    gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
     sleep: SleepPolicy | None = None
     switch: SwitchTimes = field(default_factory=SwitchTimes)
     until_s: float = math.inf
@@ -176,6 +178,7 @@ def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:
         round_s=setting.preset.round_s,
         power=power_policy(setting.power),
         curve_of=setting.given.curve_of,
+        gpus=setting.gpus,
         sleep=setting.sleep,
         tree=setting.tree,
         rules=setting.rules,

@@ -84,18 +84,21 @@ class Blueprint:
         Raises:
             UserError: no such policy, or one that lacks something.
         """
+        return preset("none").scheduler(self.policy, self.given(Jobs(specs=())))
+
+    def given(self, jobs: Jobs) -> Given:
+        """The workload, the machine and its queues, as schedulers get them."""
         cells = Cells(
             within={gpus: tuple(fanout) for gpus, fanout in self.cells.within.items()},
             per_rack=self.cells.per_rack,
             shares=self.cells.shares,
         )
-        given = Given(
-            jobs=Jobs(specs=()),
+        return Given(
+            jobs=jobs,
             cluster=ClusterSpec((self.node,)),
             queues=QueueTree(queue_of(self.queues)) if self.queues else None,
             cells=cells,
         )
-        return preset("none").scheduler(self.policy, given)
 
     def core_config(self, scheduler: Scheduler) -> CoreConfig:
         """The configuration of a core; every slot draws as its GPU model says."""
