@@ -157,8 +157,8 @@ def _look_on(client: Client, ids: Sequence[str], limit_s: float) -> list[Any]:
             past_s = time.monotonic() - began_s
             due = course.due(part_done(jobs))
             if due:
-                client.put("power", {"budget": due[0]})
-                news.append(f"{past_s:5.0f} s  {due[1]}: {due[0]:g} W")
+                client.put("power", due.document)
+                news.append(f"{past_s:5.0f} s  {due.words}: {due.budget_w:g} W")
             power = client.get("power", last=COLUMNS)
             if console.is_terminal:
                 live.update(frame(power, jobs, top_w, news), refresh=True)
@@ -181,11 +181,10 @@ def _line(past_s: float, power: Any, jobs: Sequence[Any]) -> str:
 
 def _margin(samples: Sequence[Any]) -> str:
     """How near the draw came to the budget."""
-    from wattherd.service.live.demo import REACTION_S
-
     shares = [one["draw_w"] / one["budget_w"] for one in samples if one["budget_w"]]
     mean = sum(shares) / max(len(shares), 1)
-    return f"the draw stayed under the budget (mean {mean:.0%}; {REACTION_S:g} s to react)"
+    most = max(shares, default=0.0)
+    return f"the draw stayed under the budget (mean {mean:.0%} of it, at most {most:.0%})"
 
 
 def _cancel(client: Client, ids: Sequence[str]) -> None:

@@ -45,6 +45,16 @@ class Budgets:
         """Domains of which something is announced."""
         return list(self._coming)
 
+    @property
+    def announced(self) -> list[Fall]:
+        """All that is announced, the earliest first."""
+        falls = (one for falls in self._coming.values() for one in falls)
+        return sorted(falls, key=lambda one: (one.begins_s, one.domain))
+
+    def due(self, now_s: float) -> list[Fall]:
+        """What was announced for a time that has come, the earliest first."""
+        return [one for one in self.announced if one.begins_s <= now_s]
+
     def change(self, domain: str, budget_w: float | None, now_s: float) -> None:
         """A budget is in force; what was announced up to now has come."""
         due = [one for one in self._coming.get(domain, ()) if one.begins_s <= now_s]

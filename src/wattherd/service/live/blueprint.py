@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from wattherd.catalog.gpus import GpuModel
 from wattherd.engine.core import CoreConfig
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
+from wattherd.model.cap_rules import CapRules
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec
 from wattherd.policy.queue.tree import QueueTree
@@ -27,6 +28,10 @@ from wattherd.service.schedule import power_policy
 from wattherd.service.setting import queue_of
 from wattherd.service.workloads import Jobs
 from wattherd.workload.scenario import CellsSpec, QueueSpec
+
+AHEAD_S = 4.0
+"""Before a fall that was announced caps are lowered: they are set and read back within one second,
+and what the meter says is a mean over up to two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,7 @@ class Blueprint:
             power=power_policy(self.power),
             curve_of=curve_of,
             gpus={self.gpu.name: self.gpu},
+            rules=CapRules(ahead_s=AHEAD_S),
         )
 
 

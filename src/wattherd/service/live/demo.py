@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
 PROGRAMS = ("mlp", "cnn", "attention")
-STEPS = {"mlp": 9_000, "cnn": 7_500, "attention": 7_000}
-"""About ten seconds of a processor core each."""
+STEPS = {"mlp": 14_000, "cnn": 12_000, "attention": 11_000}
+"""Ten to fifteen seconds of a processor core each."""
 BATCH = {"mlp": 256, "cnn": 64, "attention": 128}
 SEEDS = (0, 1)
 OF_FULL = 0.9
@@ -23,9 +21,9 @@ OF_FULL = 0.9
 CUT = 0.25
 CUT_AT, RAISE_AT = 0.35, 0.75
 """Parts of all steps after which the budget is cut and raised again."""
-REACTION_S = 4.0
-"""After a cut that nobody announced: caps are set and read back within one second, and what the
-meter says is a mean over the last two."""
+NOTICE_S = 6.0
+"""How long ahead the cut is announced: caps are lowered in time, so that the draw is under the new
+budget when it comes."""
 FINAL = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
 
@@ -72,29 +70,43 @@ def _done(job: Mapping[str, Any]) -> float:
     return min(1.0, job["progress"] / job["total"]) if job["total"] else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A budget, what to call the change, and how long before it is announced (0: at once)."""
+
+    budget_w: float
+    words: str
+    notice_s: float = 0.0
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What to put to `/power`."""
+        within = {"in": self.notice_s} if self.notice_s else {}
+        return {"budget": self.budget_w, **within}
+
+
 @dataclass(slots=True)
 class Course:
     """The budgets of a demonstration one after the other, from the first on."""
 
     full_w: float
-    _rest: list[tuple[float, float, str]] = field(init=False)
+    _rest: list[tuple[float, Change]] = field(init=False)
 
     def __post_init__(self) -> None:
         """All budgets are still to come."""
         first_w = round(OF_FULL * self.full_w, 2)
         cut_w = round((1 - CUT) * first_w, 2)
         self._rest = [
-            (0.0, first_w, "budget"),
-            (CUT_AT, cut_w, f"budget cut by {CUT:.0%}"),
-            (RAISE_AT, first_w, "budget raised again"),
+            (0.0, Change(first_w, "budget")),
+            (CUT_AT, Change(cut_w, f"budget cut by {CUT:.0%} in {NOTICE_S:g} s", NOTICE_S)),
+            (RAISE_AT, Change(first_w, "budget raised again")),
         ]
 
-    def due(self, done: float) -> tuple[float, str] | None:
-        """The next budget and what to call it, if the work has come so far."""
+    def due(self, done: float) -> Change | None:
+        """The next budget, if the work has come so far."""
         if not self._rest or done < self._rest[0][0]:
             return None
-        _, budget_w, words = self._rest.pop(0)
-        return budget_w, words
+        return self._rest.pop(0)[1]
 
 
 def problems(
@@ -114,20 +126,7 @@ def problems(
 
 
 def crossings(samples: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Samples above the budget, but for those within `REACTION_S` after it fell."""
-    falls = [_time_s(samples[0])] if samples else []
-    falls += [_time_s(after) for before, after in pairwise(samples) if _fell(before, after)]
+    """Samples above the budget."""
     for one in samples:
-        at_s = _time_s(one)
-        reacting = any(0 <= at_s - fell_s <= REACTION_S for fell_s in falls)
-        if one["budget_w"] is not None and one["draw_w"] > one["budget_w"] and not reacting:
+        if one["budget_w"] is not None and one["draw_w"] > one["budget_w"]:
             yield one
-
-
-def _fell(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    was_w, is_w = before["budget_w"], after["budget_w"]
-    return is_w is not None and (was_w is None or is_w < was_w)
-
-
-def _time_s(sample: Mapping[str, Any]) -> float:
-    return datetime.fromisoformat(sample["at"]).timestamp()

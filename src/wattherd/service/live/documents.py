@@ -198,7 +198,7 @@ def power_document(look: Look, *, last: int = 1) -> dict[str, Any]:
     """Budget, draw and headroom now, and the last samples."""
     samples = list(look.book.samples)[-last:] if last else []
     now = look.book.samples[-1] if look.book.samples else None
-    budget_w = look.core.watts.budget_w
+    budget_w = look.core.watts.stated_w
     draw_w = now.draw_w if now else None
     headroom_w = budget_w - draw_w if budget_w is not None and draw_w is not None else None
     return {
@@ -206,6 +206,11 @@ def power_document(look: Look, *, last: int = 1) -> dict[str, Any]:
         "budget_w": budget_w,
         "draw_w": draw_w,
         "headroom_w": headroom_w,
+        "announced": [
+            {"at": look.time(one.begins_s), "budget_w": one.budget_w}
+            for one in look.core.budgets.announced
+            if not one.domain
+        ],
         "stated": look.machine.stated,
         "over_s": look.book.over_s,
         "over_j": look.book.over_j,

@@ -162,7 +162,7 @@ def _running(core: Core) -> tuple[list[_Running], float | None]:
         for job in core.jobs.values()
         if job.active
     ]
-    return found, core.watts.budget_w
+    return found, core.watts.stated_w
 
 
 def sample_row(sample: Sample, span_s: float) -> dict[str, Any]:

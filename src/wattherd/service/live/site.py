@@ -26,6 +26,7 @@ from wattherd.service.live.draw import DrawMeter, Sample, sample_row
 from wattherd.service.live.history import History
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.metrics.tally import Tally
+from wattherd.service.live.notices import Notices
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.snapshot_process import SnapshotProcess
@@ -48,6 +49,7 @@ class Site:
     history: History
     chronicle: Chronicle
     meter: DrawMeter
+    notices: Notices
     machine: Machine
     clock: JournalClock
     scribe: Scribe
@@ -68,6 +70,7 @@ class Site:
     def close(self) -> None:
         """Leave everything as it is; runs go on."""
         self.meter.end()
+        self.notices.end()
         self.keeper.end()
         self.scribe.end()
         self.snapshots.end()
@@ -140,8 +143,10 @@ def _begin(
     keeper.begin()
     scribe.begin()
     meter.begin()
+    notices = Notices(keeper, clock)
+    notices.begin()
     site = Site(
-        config, keeper, executor, store, history, recovered.chronicle, meter, machine,
+        config, keeper, executor, store, history, recovered.chronicle, meter, notices, machine,
         clock, scribe, snapshots, tally, recovered.notes,
     )  # fmt: skip
     _set_budget(site)
@@ -152,6 +157,6 @@ def _set_budget(site: Site) -> None:
     """The configured budget, where it is another than the journal's."""
     asked = site.config.budget
     budget_w = None if asked is None else watts(asked, field="budget")
-    known = site.look(lambda look: look.core.watts.budget_w)
+    known = site.look(lambda look: look.core.watts.stated_w)
     if budget_w is not None and budget_w != known:
         site.keeper.post(BudgetChanged(at_s=0.0, budget_w=budget_w), by="configuration").result()

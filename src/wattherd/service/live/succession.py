@@ -10,7 +10,15 @@ from wattherd.engine.core import Core
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.model.command import Command
-from wattherd.model.event import BudgetChanged, Event, JobHeld, JobSubmitted, NodeLost, QueueStopped
+from wattherd.model.event import (
+    BudgetAnnounced,
+    BudgetChanged,
+    Event,
+    JobHeld,
+    JobSubmitted,
+    NodeLost,
+    QueueStopped,
+)
 from wattherd.service.live.frozen import Frozen
 from wattherd.service.live.orders import Orders
 from wattherd.service.live.standing import Standing
@@ -47,8 +55,12 @@ def _facts(before: Core, core: Core) -> list[Event]:
     lost = [before.config.cluster.nodes[number].name for number in sorted(before.lost)]
     facts: list[Event] = [NodeLost(at_s=now_s, node=name) for name in lost if name in names]
     facts += [QueueStopped(at_s=now_s, queue=queue) for queue in sorted(before.stopped)]
-    if before.watts.budget_w is not None:
-        facts.append(BudgetChanged(at_s=now_s, budget_w=before.watts.budget_w))
+    if before.watts.stated_w is not None:
+        facts.append(BudgetChanged(at_s=now_s, budget_w=before.watts.stated_w))
+    facts += [
+        BudgetAnnounced(at_s=now_s, begins_s=one.begins_s, budget_w=one.budget_w, domain=one.domain)
+        for one in before.budgets.announced
+    ]
     records = sorted(before.jobs.values(), key=lambda record: record.number)
     facts += [JobSubmitted(at_s=now_s, job=record.spec) for record in records]
     held = [record.id for record in records if _is_held(record)]

@@ -51,7 +51,7 @@ class Moment:
 def moment_of(look: Look, named: Callable[[JobSpec], bool]) -> Moment:
     """Count everything, once over all jobs that are not over; some of them by name."""
     core = look.core
-    found = Moment(core.now_s, core.watts.budget_w, strikes=dict(core.strikes))
+    found = Moment(core.now_s, core.watts.stated_w, strikes=dict(core.strikes))
     lost = len(core.lost)
     found.nodes = {"ready": len(core.config.cluster.nodes) - lost, "lost": lost}
     for record in core.jobs.values():

@@ -9,12 +9,13 @@ from fastapi import Body, FastAPI, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd import __version__
-from wattherd.model.event import BudgetChanged
+from wattherd.errors import UserError
+from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.service.live import documents
 from wattherd.service.live.http import TheCaller, TheSite, look_up
 from wattherd.service.live.listing import audit_document
 from wattherd.service.live.privacy import of_nodes, of_power, seen_by
-from wattherd.units import watts
+from wattherd.units import seconds, watts
 
 
 class Budget(BaseModel):
@@ -23,6 +24,23 @@ class Budget(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     budget: str | float | None = Field(examples=["40kW"])
+    within: str | float | None = Field(
+        default=None, alias="in", examples=["10m"], description="from then on, not at once"
+    )
+
+    def event(self, now_s: float) -> BudgetChanged | BudgetAnnounced:
+        """What is to happen.
+
+        Raises:
+            UserError: neither watts nor time, or no limit for a time to come.
+        """
+        budget_w = None if self.budget is None else watts(str(self.budget), field="budget")
+        if self.within is None:
+            return BudgetChanged(at_s=0.0, budget_w=budget_w)
+        if budget_w is None:
+            raise UserError("no limit cannot be announced", field="in", hint="leave it out")
+        begins_s = now_s + seconds(str(self.within), field="in")
+        return BudgetAnnounced(at_s=0.0, begins_s=begins_s, budget_w=budget_w)
 
 
 def routes(app: FastAPI) -> None:
@@ -82,9 +100,7 @@ def _power_routes(app: FastAPI) -> None:
     async def set_power(
         site: TheSite, caller: TheCaller, budget: Annotated[Budget, Body()]
     ) -> dict[str, Any]:
-        """Another budget, from now on."""
-        asked = budget.budget
-        budget_w = None if asked is None else watts(str(asked), field="budget")
-        event = BudgetChanged(at_s=0.0, budget_w=budget_w)
+        """Another budget, from now on or announced for later: then it is met when it comes."""
+        event = budget.event(site.clock.now_s())
         await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
         return await look_up(site, documents.power_document)

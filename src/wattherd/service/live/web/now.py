@@ -83,7 +83,7 @@ def _now(look: Look, caller: Caller) -> _Now:
     active.sort(key=lambda record: by_job.get(record.id, 0.0), reverse=True)
     numbers = Numbers(
         draw_w=last.draw_w if last else None,
-        budget_w=look.core.watts.budget_w,
+        budget_w=look.core.watts.stated_w,
         busy=sum(record.gpus for record in active),
         gpus=sum(node.gpu_count for node in look.core.config.cluster.nodes),
         running=len(active),

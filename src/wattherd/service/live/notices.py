@@ -1,0 +1,52 @@
+"""Says that an announced budget has come, when it has; the core keeps to it in any case."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import TimeoutError as StillWaiting
+
+from wattherd.engine.core import Core
+from wattherd.errors import ClusterError
+from wattherd.model.event import BudgetChanged
+from wattherd.service.live.contract import Clock
+from wattherd.service.live.keeper import Keeper
+
+PERIOD_S = 0.25
+PATIENCE_S = 5.0
+
+
+class Notices:
+    """Looks between turns for announced budgets that are due; what is due is in the journal."""
+
+    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+        """Nothing is said before `begin`."""
+        self._keeper, self._clock = keeper, clock
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+
+    def begin(self) -> None:
+        """Let it look."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(PERIOD_S):
+            try:
+                due = self._keeper.ask(self._due).result(PATIENCE_S)
+            except (StillWaiting, ClusterError):
+                continue
+            for event in due:
+                self._keeper.tell(event)
+
+    def _due(self, core: Core) -> list[BudgetChanged]:
+        """The last one of each domain."""
+        come = {one.domain: one for one in core.budgets.due(self._clock.now_s())}
+        return [
+            BudgetChanged(at_s=0.0, budget_w=one.budget_w, domain=one.domain)
+            for one in come.values()
+        ]

@@ -1,0 +1,85 @@
+"""The shell commands that README and docs show, block by block."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+SHELLS = ("", "sh", "bash", "console")
+PROGRAMS = [
+    "wattherd",
+    "make",
+    "python",
+    "pip",
+    "printf",
+    "mkdir",
+    "cat",
+    "curl",
+    "export",
+    "cd",
+    "torchrun",
+]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`wattherd ([a-z][^`]*)`")
+_SETTING = re.compile(r"^[A-Z_]+=\S*\s+")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command with its here-document; `page` is relative to the repository."""
+
+    page: str
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        """Of the command alone, without what is piped, redirected or put in the background."""
+        first = self.text.split("\n", 1)[0]
+        words = shlex.split(_SETTING.sub("", first), comments=True)
+        ends = (at for at, word in enumerate(words) if word in ("|", "&", "&&", ">", ">>"))
+        return words[: next(ends, len(words))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """Every shell command of a page, in order."""
+    for language, text in _FENCE.findall(page.read_text(encoding="utf-8")):
+        if language in SHELLS and _is_shell(text):
+            for one in _split(text):
+                yield Command(name_of(page), one)
+
+
+def inline(page: Path) -> Iterator[list[str]]:
+    """Words after `wattherd` where running text names a command."""
+    for text in _INLINE.findall(page.read_text(encoding="utf-8")):
+        yield text.split()
+
+
+def _is_shell(text: str) -> bool:
+    first = _SETTING.sub("", text.lstrip("$ ").split("\n", 1)[0])
+    return first.split(" ", 1)[0] in PROGRAMS
+
+
+def _split(text: str) -> Iterator[str]:
+    """Logical lines; a here-document belongs to its command."""
+    lines = iter(text.replace("\\\n", " ").splitlines())
+    for line in lines:
+        command = line.removeprefix("$ ").strip()
+        if not command or command.startswith("#"):
+            continue
+        if here := re.search(r"<<'?(\w+)'?", command):
+            body = [command]
+            for more in lines:
+                body.append(more)
+                if more.strip() == here[1]:
+                    break
+            command = "\n".join(body)
+        yield command
