@@ -100,6 +100,15 @@ int nvmlDeviceGetName(void *device, char *name, unsigned length) {
     return 0;
 }
 
+typedef struct { unsigned long long total, free, used; } Memory;
+
+int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
+    (void)device;
+    memory->total = memory->free = 40960ULL << 20;
+    memory->used = 0;
+    return 0;
+}
+
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     snprintf(uuid, length, (uintptr_t)device == 1 ? "GPU-First" : "GPU-Second");
     return 0;

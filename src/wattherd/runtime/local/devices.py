@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from wattherd.catalog.gpus import GpuModel
+from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
 
 CPU_SLOT = "CPU"
@@ -42,6 +45,11 @@ class Machine:
     gpu: GpuModel
     stated: str
 
+    def uuids(self, allocations: Iterable[Allocation]) -> tuple[str, ...]:
+        """Of the GPUs in these allocations; slots have none."""
+        numbers = dict.fromkeys(gpu for one in allocations for gpu in one.gpus)
+        return tuple(uuid for gpu in numbers if (uuid := self.devices[gpu].uuid))
+
     def duty(self, cap_w: float | None) -> float:
         """The part of the time a slot may compute so as to stay below `cap_w` in every second."""
         if cap_w is None:
@@ -49,6 +57,14 @@ class Machine:
         span_w = self.gpu.max_w - self.gpu.idle_w
         part = (cap_w - self.gpu.idle_w) / span_w
         return 1.0 if part >= 1.0 else max(0.0, (1.0 - DUTY_MARGIN) * part)
+
+
+class Caps(Protocol):
+    """Sets power limits of GPUs."""
+
+    def set(self, uuids: Iterable[str], cap_w: float | None) -> bool:
+        """Cap all of them, or put them back as they were found; whether that is so now."""
+        ...
 
 
 def slots(name: str, count: int | None = None) -> Machine:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, run_dir
-from wattherd.runtime.local.devices import Machine
+from wattherd.runtime.local.devices import Caps, Machine
 from wattherd.runtime.local.orders import Folders, StatusServer, order_of, secrets_of
 from wattherd.runtime.local.ownership import hand_over, make_passage
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
@@ -43,14 +44,21 @@ class LocalExecutor:
         machine: Machine,
         tell: Callable[[Event], None],
         status: StatusServer | None = None,
+        caps: Caps | None = None,
     ) -> None:
         """Nothing runs before `adopt`; jobs are told of `status`, where they may report.
+
+        Without `caps`, and where they do not take effect, caps become duties of the processor.
 
         Raises:
             UserError: the folder cannot be made.
         """
         self._root = root.absolute()  # jobs are told of files below it, and run elsewhere
         self._machine, self._tell, self._status = machine, tell, status
+        self._caps = caps
+        self._devices: dict[Key, tuple[str, ...]] = {}
+        """UUIDs of the GPUs of every run."""
+        self._capper = ThreadPoolExecutor(1, thread_name_prefix="caps")
         self._runs: dict[Key, Watched] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -79,6 +87,7 @@ class LocalExecutor:
         key = _key(run.start)
         folders = self._folders(key)
         watched = Watched(key, folders.run)
+        self._devices[key] = self._machine.uuids(run.start.allocations)
         if not watched.begun:
             try:
                 self._prepare(run, folders)
@@ -99,20 +108,45 @@ class LocalExecutor:
         self._control(_key(order), notice={"at_s": order.at_s, "reason": str(order.reason)})
 
     def cap(self, order: SetCap) -> None:
-        """A duty of the processor, read back when the supervisor has set it."""
+        """A limit of the GPUs where there are any to set, else a duty of the processor.
+
+        A GPU may take its time: orders to them are carried out one after another, elsewhere.
+        """
+        if self._caps is None:
+            self._cap(order)
+        else:
+            self._capper.submit(self._cap, order)
+
+    def _cap(self, order: SetCap) -> None:
         key = _key(order)
         with self._lock:
             watched = self._runs.get(key)
         if watched is not None:
-            duty = self._machine.duty(order.cap_w)
+            duty = self._duty(key, order.cap_w)
             watched.await_duty(duty, order.cap_w)
             self._control(key, duty=duty, cap_w=order.cap_w)
+
+    def _duty(self, key: Key, cap_w: float | None) -> float:
+        """What is left to do for the processor, once the GPUs were told."""
+        devices = self._devices.get(key, ())
+        if self._caps is not None and devices and self._caps.set(devices, cap_w):
+            return 1.0
+        return self._machine.duty(cap_w)
+
+    def _uncap(self, key: Key) -> None:
+        """A run is over: GPUs that nobody else is on go back to what they were."""
+        with self._lock:
+            used = {uuid for other in self._runs for uuid in self._devices.get(other, ())}
+        free = [uuid for uuid in self._devices.pop(key, ()) if uuid not in used]
+        if self._caps is not None and free:
+            self._caps.set(free, None)
 
     def close(self) -> None:
         """Stop looking; nothing that runs is touched."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._capper.shutdown()
 
     def usage(self) -> dict[Key, tuple[float, int]]:
         """Of every run: vCPUs in use over the last seconds, and bytes of memory."""
@@ -135,7 +169,7 @@ class LocalExecutor:
         reports = folders.run / run_dir.PROGRESS
         (folders.run / run_dir.LOGS).mkdir(mode=0o700, exist_ok=True)
         hand_over(folders.job, folders.run, own, reports, order["user"])
-        duty = self._machine.duty(run.cap_w)
+        duty = 1.0 if run.cap_w is None else self._duty(_key(run.start), run.cap_w)
         run_dir.write(folders.run / run_dir.CONTROL, {"duty": duty, "cap_w": run.cap_w})
         run_dir.write(folders.run / run_dir.ORDER, order)
 
@@ -185,6 +219,8 @@ class LocalExecutor:
         """A run that is over; what a dead supervisor left behind is ended."""
         with self._lock:
             self._runs.pop(key, None)
+        if self._caps is not None:
+            self._capper.submit(self._uncap, key)
         folder = self._folders(key).run
         if not (folder / run_dir.EXIT).exists():
             end_group(folder)

@@ -211,7 +211,7 @@ def power_document(look: Look, *, last: int = 1) -> dict[str, Any]:
             for one in look.core.budgets.announced
             if not one.domain
         ],
-        "stated": look.machine.stated,
+        "stated": now.stated if now else look.machine.stated,
         "over_s": look.book.over_s,
         "over_j": look.book.over_j,
         "samples": [_sample(look, one) for one in samples],

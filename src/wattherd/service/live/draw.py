@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,14 +101,16 @@ class DrawMeter:
         *,
         book: DrawBook | None = None,
         keep: Callable[[Sample, float], None] = lambda *_: None,
+        measure: Callable[[], Sequence[float | None]] | None = None,
     ) -> None:
-        """`usage` gives vCPUs and bytes of every run.
+        """`usage` gives vCPUs and bytes of every run, `measure` watts of every device.
 
         `keep` gets every sample and the seconds it stands for; `book` goes on from an earlier one.
         """
         self.book = book or DrawBook()
         self._keep = keep
         self._keeper, self._machine, self._clock, self._usage = keeper, machine, clock, usage
+        self._measure = measure
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="draw", daemon=True)
 
@@ -133,27 +135,48 @@ class DrawMeter:
 
     def sample(self, running: list[_Running], budget_w: float | None) -> Sample:
         """What is drawn now."""
+        by_device, stated = self._by_device(running)
+        sharers = [0] * len(by_device)
+        for run in running:
+            for number in run.numbers:
+                sharers[number] += 1
+        by_job = {
+            run.job_id: sum(by_device[number] / sharers[number] for number in run.numbers)
+            for run in running
+        }
+        return Sample(
+            at_s=self._clock.now_s(),
+            draw_w=sum(by_device) + self._machine.node.idle_w,
+            budget_w=budget_w,
+            by_job=by_job,
+            stated=stated,
+            by_device=tuple(by_device),
+        )
+
+    def _by_device(self, running: list[_Running]) -> tuple[list[float], str]:
+        """Watts of every device, and where they are from.
+
+        A device that does not say what it draws is taken to draw the most it can.
+        """
+        if self._measure is None:
+            return self._modelled(running), self._machine.stated
+        said = self._measure()
+        worst_w = self._machine.gpu.max_w
+        silent = any(watts is None for watts in said)
+        told = [worst_w if watts is None else watts for watts in said]
+        return told, "worst case" if silent else self._machine.stated
+
+    def _modelled(self, running: list[_Running]) -> list[float]:
+        """Idle watts, and more in proportion to processor time."""
         gpu, slots = self._machine.gpu, self._machine.devices
-        cpus = slots[0].cpus if slots else 1.0
         usage = self._usage()
-        by_job: dict[str, float] = {}
         by_device = [gpu.idle_w] * len(slots)
         for run in running:
             vcpus = usage.get((run.job_id, run.attempt), (0.0, 0))[0]
-            busy = min(float(run.devices), vcpus / cpus)
-            by_job[run.job_id] = run.devices * gpu.idle_w + busy * (gpu.max_w - gpu.idle_w)
+            busy = min(float(run.devices), vcpus / slots[0].cpus)
             for number in run.numbers:
                 by_device[number] += busy * (gpu.max_w - gpu.idle_w) / run.devices
-        idle = len(slots) - sum(run.devices for run in running)
-        draw_w = sum(by_job.values()) + idle * gpu.idle_w + self._machine.node.idle_w
-        return Sample(
-            at_s=self._clock.now_s(),
-            draw_w=draw_w,
-            budget_w=budget_w,
-            by_job=by_job,
-            stated=self._machine.stated,
-            by_device=tuple(by_device),
-        )
+        return by_device
 
 
 def _running(core: Core) -> tuple[list[_Running], float | None]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from wattherd.engine.core import Core
 from wattherd.errors import UserError
@@ -34,6 +34,14 @@ from wattherd.store.database import in_folder
 from wattherd.store.entry import Entry
 from wattherd.store.store import Store
 from wattherd.units import watts
+
+try:
+    from wattherd.service.live import gpus
+except ImportError:  # the extra for NVIDIA GPUs is not installed
+    gpus = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from wattherd.service.live.gpus import GpuCaps, GpuMeters
 
 Answer = TypeVar("Answer")
 
@@ -90,13 +98,32 @@ def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
         raise UserError(
             f"cannot be made: {error.strerror}", where=str(config.state), hint=hint
         ) from None
-    machine = slots(socket.gethostname(), config.slots)
+    machine, notes = _machine(config)
     store = Store.open(_url(config))
     try:
-        return _begin(config, machine, store, status)
+        site = _begin(config, machine, store, status)
     except BaseException:
         store.close()
         raise
+    site.notes = (*site.notes, *notes)
+    return site
+
+
+def _machine(config: ServeConfig) -> tuple[Machine, Sequence[str]]:
+    """GPUs where a driver shows some and no slots are asked for, else slots."""
+    name = socket.gethostname()
+    found = gpus.found_gpus() if gpus is not None and config.slots is None else ()
+    if gpus is not None and found:
+        return gpus.machine_of(name, found)
+    return slots(name, config.slots), ()
+
+
+def _instruments(config: ServeConfig, machine: Machine) -> tuple[GpuMeters | None, GpuCaps | None]:
+    """What measures and caps the machine's GPUs; nothing for slots."""
+    uuids = [one.uuid for one in machine.devices if one.uuid]
+    if gpus is None or not uuids:
+        return None, None
+    return gpus.GpuMeters(uuids), gpus.GpuCaps(config.state)
 
 
 def _url(config: ServeConfig) -> str:
@@ -132,12 +159,15 @@ def _begin(
         on_cycle=tally.cycle,
         standing=replay.state.standing,
     )
-    executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status)
+    meters, caps = _instruments(config, machine)
+    executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status, caps)
 
     def keep(sample: Sample, span_s: float) -> None:
         scribe.sampled(sample.at_s, sample_row(sample, span_s))
 
-    meter = DrawMeter(keeper, machine, clock, executor.usage, book=recovered.book, keep=keep)
+    meter = DrawMeter(
+        keeper, machine, clock, executor.usage, book=recovered.book, keep=keep, measure=meters
+    )
     keeper.recover(executor)
     snapshots.grown(recovered.entries)
     keeper.begin()

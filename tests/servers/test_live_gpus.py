@@ -1,0 +1,133 @@
+"""A live site on a machine with GPUs: nvidia-ml-py, as it is, on a small driver library."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+from nvml_driver import COMPILER, LOST, NO_PERMISSION, Driver
+
+from wattherd.cli.client import Client
+from wattherd.runtime.local.executor import end_stray
+from wattherd.service.live.gpus import Found, model_of
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with")
+MOST_S = 60.0
+
+
+@dataclass
+class Service:
+    """A service that sees two GPUs of 100 to 300 W."""
+
+    gpus: Driver
+    state: Path
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wattherd.cli.main", "serve", "--state", str(self.state),
+             "--port", "0"],
+            env=self.gpus.environment, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        found = re.search(r"http://\S+", self.process.stderr.readline())
+        assert found, self.process.stderr.read()
+        self.client = Client(found[0])
+
+    def submit(self, run: str, gpus: int) -> str:
+        document = {"run": run, "gpus": gpus, "checkpoint": {"grace": 5}}
+        return str(self.client.post("jobs", document)["id"])
+
+    def job(self, job_id: str) -> Any:
+        return self.client.get(f"jobs/{job_id}")
+
+    def until(self, true: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + MOST_S
+        while not true():
+            assert time.monotonic() < end_s, "waited in vain"
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(MOST_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    service = Service(Driver(tmp_path), tmp_path / "state")
+    yield service
+    service.end()
+    for folder in service.state.glob("jobs/*/run-*"):
+        end_stray(folder)
+
+
+def test_jobs_get_gpus_by_uuid_and_watts_are_measured(service: Service) -> None:
+    service.gpus.say(123.0)  # the second one draws twice as much
+    job = service.submit("echo $CUDA_VISIBLE_DEVICES; sleep 600", gpus=2)
+    service.until(lambda: service.client.get("power")["draw_w"] == 369.0)
+    assert service.client.get("power")["stated"] == "measured"
+    log = service.state / "jobs" / job / "run-1" / "logs" / "0.log"
+    service.until(lambda: log.exists() and log.read_text() == "GPU-First,GPU-Second\n")
+
+
+def test_a_budget_is_kept_by_limits_that_are_put_back_when_the_job_is_over(
+    service: Service,
+) -> None:
+    job = service.submit("sleep 600", gpus=2)
+    service.until(lambda: service.job(job)["state"] == "Running")
+    service.client.put("power", {"budget": 400})
+    service.until(lambda: service.job(job)["cap_w"] == 200.0)
+    assert [service.gpus.kept(f"limit{n}") for n in (0, 1)] == [200_000, 200_000]
+    service.client.post(f"jobs/{job}/cancel", {})
+    service.until(lambda: service.gpus.kept("limit1") == 300_000)
+    assert service.gpus.kept("limit0") == 300_000
+
+
+def test_where_limits_may_not_be_set_the_job_computes_less(service: Service) -> None:
+    service.gpus.setters(NO_PERMISSION)
+    job = service.submit("sleep 600", gpus=2)
+    service.until(lambda: service.job(job)["state"] == "Running")
+    service.client.put("power", {"budget": 400})
+    service.until(lambda: service.job(job)["cap_w"] == 200.0)
+    heeded = service.state / "jobs" / job / "run-1" / "heeded.json"
+    duty = json.loads(heeded.read_text())["duty"]
+    assert 0.5 < duty < (200 - 30) / (300 - 30)  # of the watts above idle, with a margin
+    assert service.gpus.kept("limit0") is None
+
+
+def test_a_silent_gpu_counts_at_its_worst(service: Service) -> None:
+    service.gpus.say(50.0, code=LOST)
+    service.until(lambda: service.client.get("power")["stated"] == "worst case")
+    assert service.client.get("power")["draw_w"] == 600.0
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mib", "model"),
+    [
+        ("NVIDIA H200", 143_771, "H200"),
+        ("NVIDIA A100-SXM4-80GB", 81_920, "A100-80GB"),
+        ("NVIDIA A100-PCIE-40GB", 40_960, "A100-40GB-PCIe"),
+        ("NVIDIA H100 80GB HBM3", 81_559, "H100-SXM"),
+        ("NVIDIA H100 PCIe", 81_559, "H100-PCIe"),
+        ("Tesla T4", 15_360, "T4"),
+        ("NVIDIA GeForce RTX 9990", 8_192, "NVIDIA-GeForce-RTX-9990"),
+    ],
+)
+def test_models_are_found_in_the_catalog_by_what_drivers_call_them(
+    name: str, memory_mib: int, model: str
+) -> None:
+    found = Found(uuid="u", name=name, memory_mib=memory_mib, lowest_w=100.0, default_w=300.0)
+    assert model_of(found).name == model
