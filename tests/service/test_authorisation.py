@@ -26,6 +26,7 @@ LEAST = {
     "GET /jobs/{job_id}/logs": "viewer",
     "POST /jobs/{job_id}/{action}": "user",
     "GET /nodes": "viewer",
+    "POST /nodes/{node}/{action}": "operator",
     "GET /power": "viewer",
     "GET /metrics": "viewer",
     "PUT /power": "operator",
@@ -86,7 +87,8 @@ def served(guarded: Guarded) -> set[str]:
 
 def address(route: str, job: str) -> tuple[str, str]:
     method, _, path = route.partition(" ")
-    for name, value in (("{job_id}", job), ("{action}", "resume"), ("{token_id}", "none")):
+    none = (("{token_id}", "none"), ("{node}", "none"))
+    for name, value in (("{job_id}", job), ("{action}", "resume"), *none):
         path = path.replace(name, value)
     return method, path if path in ROOT else V1 + path
 
@@ -105,7 +107,8 @@ def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: s
     for role in ROLES:
         reply = guarded.ask(method, path, role, BODIES.get(route))
         may = ROLES.index(role) >= ROLES.index(LEAST[route])
-        allowed = (404,) if "{token_id}" in route else (200, 201)
+        absent = "{token_id}" in route or "{node}" in route
+        allowed = (404,) if absent else (200, 201)
         assert reply.status in (allowed if may else (403,)), (role, reply.text)
 
 

@@ -48,13 +48,22 @@ def _list(server: str | None, output: str, *, mine: bool, state: str | None, **q
 
 
 @click.command()
+@click.option("--drain", metavar="NODE", help="Stop its jobs and start none there.")
+@click.option("--return", "back", metavar="NODE", help="Use it again.")
 @server_option
 @LIVE_OUTPUT
-def nodes(*, server: str | None, output: str) -> None:
-    """Nodes and how many of their devices are in use."""
+def nodes(*, drain: str | None, back: str | None, server: str | None, output: str) -> None:
+    """Nodes and how many of their devices are in use.
+
+    A drained node's jobs write a checkpoint and wait for their turn again.
+    """
     from wattherd.cli.tables import print_table
 
-    document = Client(server).get("nodes")
+    client = Client(server)
+    for node, action in ((drain, "drain"), (back, "return")):
+        if node is not None:
+            client.post(f"nodes/{node}/{action}")
+    document = client.get("nodes")
 
     def table() -> None:
         rows = [

@@ -20,6 +20,7 @@ from typing import Any
 from wattherd.errors import UserError
 from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited
+from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, run_dir
 from wattherd.runtime.local.devices import Caps, Machine
@@ -28,6 +29,8 @@ from wattherd.runtime.local.ownership import hand_over, make_passage
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
 
 POLL_S = 0.1
+ABANDON_S = 10.0
+"""For a checkpoint, on a node that is taken out of use."""
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 Key = tuple[str, int]
 
@@ -102,6 +105,14 @@ class LocalExecutor:
         """Write the wish down; the supervisor sees to its phases."""
         stop = {"grace_s": order.grace_s, "by": time.time() + order.grace_s}
         self._control(_key(order), stop={**stop, "reason": str(order.reason)})
+
+    def abandon(self) -> None:
+        """Have all runs write a checkpoint and end: the node is out of use."""
+        stop = {"grace_s": ABANDON_S, "by": time.time() + ABANDON_S}
+        with self._lock:
+            keys = list(self._runs)
+        for key in keys:
+            self._control(key, stop={**stop, "reason": str(StopReason.NODE_LOST)})
 
     def give_notice(self, order: GiveNotice) -> None:
         """Write the notice down for the job to read."""

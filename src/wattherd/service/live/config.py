@@ -31,6 +31,7 @@ class ServeConfig(BaseModel):
     power: str = "water-filling"
     budget: str | None = Field(default=None, description="40kW; None is without limit")
     slots: int | None = Field(default=None, ge=1, description="parts of the processor, without GPU")
+    kernel_log: Path = Field(default=Path("/dev/kmsg"), description="tells faults of devices")
     job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
     queues: QueueSpec | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wattherd.engine.core import Core
 from wattherd.errors import UserError
 from wattherd.model.command import Command
-from wattherd.model.event import BudgetChanged
+from wattherd.model.event import BudgetChanged, NodeLost
 from wattherd.runtime.local.devices import Machine, slots
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
@@ -23,6 +23,7 @@ from wattherd.service.live.clock import JournalClock
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawMeter, Sample, sample_row
+from wattherd.service.live.fault_watch import FaultWatch
 from wattherd.service.live.history import History
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.metrics.tally import Tally
@@ -63,6 +64,7 @@ class Site:
     scribe: Scribe
     snapshots: SnapshotProcess
     tally: Tally
+    faults: FaultWatch
     notes: tuple[str, ...]
     """What was noticed when the store was opened."""
 
@@ -77,6 +79,7 @@ class Site:
 
     def close(self) -> None:
         """Leave everything as it is; runs go on."""
+        self.faults.end()
         self.meter.end()
         self.notices.end()
         self.keeper.end()
@@ -146,6 +149,8 @@ def _begin(
         for turn in told:
             recovered.chronicle.note(*turn)
         scribe.told(told, touched)
+        if any(isinstance(entry.event, NodeLost) for entry, _ in told):
+            executor.abandon()
         snapshots.grown(len(told))
 
     clock = JournalClock(epoch, store.journal.last_s())
@@ -170,14 +175,17 @@ def _begin(
     )
     keeper.recover(executor)
     snapshots.grown(recovered.entries)
+    faults = FaultWatch(config.kernel_log, machine.node.name, keeper.tell, tally.fault)
     keeper.begin()
     scribe.begin()
     meter.begin()
+    faults.begin()
     notices = Notices(keeper, clock)
     notices.begin()
+    notes = (*recovered.notes, *([faults.problem] if faults.problem else []))
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, machine,
-        clock, scribe, snapshots, tally, recovered.notes,
+        clock, scribe, snapshots, tally, faults, notes,
     )  # fmt: skip
     _set_budget(site)
     return site

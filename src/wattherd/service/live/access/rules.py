@@ -54,6 +54,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/jobs/{{job_id}}/logs"): Role.VIEWER,
     ("POST", f"{V1}/jobs/{{job_id}}/{{action}}"): Role.USER,
     ("GET", f"{V1}/nodes"): Role.VIEWER,
+    ("POST", f"{V1}/nodes/{{node}}/{{action}}"): Role.OPERATOR,
     ("GET", f"{V1}/power"): Role.VIEWER,
     ("PUT", f"{V1}/power"): Role.OPERATOR,
     ("GET", f"{V1}/tokens"): Role.ADMIN,

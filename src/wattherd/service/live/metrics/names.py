@@ -52,7 +52,7 @@ _ALL = (
     Metric(name="wattherd_gpu_power_draw_watts", kind=GAUGE, labels=_GPU,
            help="What the device draws, by the last sample."),
     Metric(name="wattherd_gpu_faults_total", kind=COUNTER, labels=("node", "gpu", "kind"),
-           help="Faults of devices that were found (xid-CODE, ecc, lost)."),
+           help="Faults in the kernel's log (xid-NUMBER, ecc); `gpu` is the PCI address."),
     Metric(name="wattherd_job_stragglers_total", kind=COUNTER, labels=("queue",),
            help="Tasks that were found to lag behind the others of their job."),
     Metric(name="wattherd_cap_changes_total", kind=COUNTER, labels=("direction", "result"),
