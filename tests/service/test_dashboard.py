@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,80 @@ def test_a_job_is_paused_resumed_and_cancelled_from_its_page(
     page.get_by_role("button", name="Cancel").click()
     page.locator(".state", has_text="Cancelled").wait_for()
     assert dashboard.state(job) == "Cancelled"
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a service that is gone; one job is over, one was running."""
+    state = tmp_path_factory.mktemp("left") / "state"
+    with a_dashboard(state) as dashboard:
+        over = dashboard.submit("echo all-done", name="over")
+        until(lambda: dashboard.state(over) == "Succeeded")
+        running = dashboard.submit("sleep 600", name="running")
+        until(lambda: dashboard.state(running) == "Running")
+        book = dashboard.site.meter.book
+        until(lambda: any(running in one.by_job for one in list(book.samples)))
+    return state
+
+
+@contextmanager
+def viewed(folder: Path) -> Iterator[str]:
+    """The address of `wattherd view`."""
+    command = [sys.executable, "-m", "wattherd.cli.main", "view", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + process.stderr.read()
+        yield found[0]
+        process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/", "budget of 300.0 W"),
+        ("/cluster", "GPUs busy of 2"),
+        ("/timeline", "Who held which GPU when"),
+        ("/queue?shown=ended", "j-1"),
+        ("/jobs/j-1", "all-done"),
+        ("/decisions?q=FinishJob", "FinishJob j-1: Succeeded"),
+        ("/compare", "No simulated runs"),
+    ],
+)
+def test_the_same_pages_are_there_without_a_service(
+    left: Path, path: str, part: str, still: str
+) -> None:
+    with urllib.request.urlopen(still + path) as answer:
+        text = answer.read().decode()
+    assert part in text
+    assert "nothing changes here" in text
+    assert 'action="/budget"' not in text
+
+
+@pytest.fixture(scope="module")
+def still(left: Path) -> Iterator[str]:
+    with viewed(left) as url:
+        yield url
+
+
+def test_nothing_can_be_changed_without_a_service(browser: Any, still: str) -> None:
+    context = browser.new_context(base_url=still)
+    page = context.new_page()
+    page.goto("/login")
+    secret = page.locator("input[name=form_secret]").get_attribute("value")
+    form = {"form_secret": secret, "budget": "1W"}
+    assert context.request.post("/budget", form=form).status == 409
+    context.close()
+
+
+def test_a_simulated_run_is_shown_as_its_report(tmp_path: Path) -> None:
+    with viewed(write_sim(tmp_path / "run")) as url, urllib.request.urlopen(url) as answer:
+        assert "Schedulers compared" in answer.read().decode()
+
+
+def test_an_empty_folder_shows_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wattherd.cli.main", "view", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_S, check=False)
+    assert done.returncode == 2
+    assert "there is nothing to show" in done.stderr

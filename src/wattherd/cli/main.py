@@ -48,6 +48,7 @@ COMMANDS = {
     "report": ("wattherd.cli.report:report", "Turn a run directory into one HTML page."),
     "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),
     "sim": ("wattherd.cli.sim:sim", "Simulate placement and scheduling."),
+    "view": ("wattherd.cli.view:view", "Show what a service left, or a run, in a browser."),
     "traces": ("wattherd.cli.traces:traces", "List, fetch, generate and inspect traces."),
 }
 

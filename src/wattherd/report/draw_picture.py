@@ -51,7 +51,8 @@ class Layer:
 class DrawPicture:
     """Draw over time; `at` (P,) in `unit`, ascending; `budget_w` (P,) is infinite where none is.
 
-    `most_w` (P,) is the highest draw within each point's span, which the stack shows the mean of.
+    `until` is where the axis ends. The stack shows means, `most_w` (P,) the highest draw within
+    each span.
     """
 
     at: Floats
@@ -60,6 +61,7 @@ class DrawPicture:
     most_w: Floats
     budget_w: Floats
     estimated: bool
+    until: float
 
     @property
     def over(self) -> NDArray[np.bool_]:
@@ -70,9 +72,9 @@ class DrawPicture:
     def about(self) -> str:
         """The picture in words."""
         last_w, budget_w = float(self.most_w[-1]), float(self.budget_w[-1])
-        within = "no budget" if math.isinf(budget_w) else f"a budget of {budget_w:,.0f} W"
+        within = "no budget" if math.isinf(budget_w) else f"a budget of {budget_w:,.1f} W"
         share = float(self.over.mean())
-        return f"{last_w:,.0f} W at the end, under {within}; above the budget {share:.0%} of it"
+        return f"{last_w:,.1f} W at the end, under {within}; above it {share:.0%} of the time"
 
 
 def hue_of(job_id: str) -> int:
@@ -89,7 +91,7 @@ def draw_draw(plot: DrawPicture, frame: Frame, key: str) -> Element:
     title = "W (estimated)" if plot.estimated else "W"
     watts = Axis(low=low_w, high=high_w, title=title, count=5)
     frame = replace(frame, left=room_for_ticks(watts, frame), right=14, top=frame.top + 20)
-    low, high = float(plot.at[0]), float(plot.at[-1])
+    low, high = float(plot.at[0]), plot.until
     x = Scale(low, high if high > low else low + 1.0, *frame.x_range)
     y = Scale(low_w, high_w, *frame.y_range)
     time = Axis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
@@ -135,7 +137,7 @@ def _areas(plot: DrawPicture, x: Scale, y: Scale, frame: Frame) -> Iterator[Elem
 
 def _name(layer: Layer, below: Floats, above: Floats, y: Scale, frame: Frame) -> Iterator[Element]:
     """Its name where the layer is thickest, if it fits in there."""
-    at = int(np.argmax(layer.watts))
+    at = int(np.argmax(_smooth(layer.watts)))
     height = y(float(below[at])) - y(float(above[at]))
     half = text_width(layer.name, frame.font) / 2
     left, right = frame.x_range
@@ -146,6 +148,12 @@ def _name(layer: Layer, below: Floats, above: Floats, y: Scale, frame: Frame) ->
     middle = min(max(left + share * (right - left), left + half + 4), right - half - 4)
     height_y = y(float(below[at] + above[at]) / 2)
     yield label(layer.name, middle, height_y, anchor="middle", class_="inside")
+
+
+def _smooth(watts: Floats) -> Floats:
+    """Means of the surroundings, so that a short peak attracts no name."""
+    width = max(1, len(watts) // 6)
+    return np.convolve(watts, np.ones(width) / width, mode="same")
 
 
 def _violations(plot: DrawPicture, x: Scale, y: Scale, key: str) -> Iterator[Element]:

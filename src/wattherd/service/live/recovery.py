@@ -42,7 +42,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         settings = [(0, wanted)]
         store.snapshots.set_setting(0, wanted.text())
     replay, notes = resumed(store.journal, store.snapshots, settings, store.projection)
-    book = _book(store)
+    book = book_of(store)
     scribe = Scribe(store.projection, replay.history.forgettable, book)
     chronicle = remembered(store, replay.state.standing.seq)
     entries = 0
@@ -84,7 +84,7 @@ def _same(known: Blueprint, wanted: Blueprint) -> bool:
     return replace(wanted, node=node, gpu=gpu).text() == known.text()
 
 
-def _book(store: Store) -> DrawBook:
+def book_of(store: Store) -> DrawBook:
     """The last hour's samples, joules, and what was drawn above the budget."""
     last = store.projection.samples(0.0, limit=1, newest=True)
     since_s = last[0]["at_s"] - FINE_S if last else 0.0

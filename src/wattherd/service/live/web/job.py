@@ -69,6 +69,7 @@ def _taken(look: Look, scene: Scene, caller: Caller, job_id: str) -> Any:
         "estimated": look.machine.stated == "model",
         "touches": caller.touches(past.spec),
         "going": record is not None,
+        "gpus": max(1, record.gpus) if record else max(1, past.spec.gpus),
         "preemptions": record.preemptions if record else None,
         "failures": record.failures if record else None,
     }
@@ -136,9 +137,9 @@ def _curve_picture(
     """The curve that decisions are made by, scaled to what was measured."""
     if curve is None:
         return None
-    measured = _measured(rates, samples, job_id)[-MEASURED:]
+    measured = _measured(rates, samples, job_id, facts["gpus"])[-MEASURED:]
     factor, unit = _scale(curve, measured)
-    now = _now_point(curve, facts, factor)
+    now = _now_point(curve, facts, factor, measured)
     plot = CurvePicture(
         curve=[(w, factor * r) for w, r in zip(curve.watts, curve.rates, strict=True)],
         measured=measured,
@@ -148,7 +149,7 @@ def _curve_picture(
     )
     caption = (
         "The line is what decisions reckon with, dots are what the job reported"
-        " at the watts it drew, the large one is its cap."
+        " at the watts it drew, the large one is where it is now."
     )
     return picture(
         Chart(
@@ -162,9 +163,9 @@ def _curve_picture(
 
 
 def _measured(
-    rates: Sequence[tuple[float, float]], samples: Sequence[Sample], job_id: str
+    rates: Sequence[tuple[float, float]], samples: Sequence[Sample], job_id: str, gpus: int
 ) -> list[tuple[float, float]]:
-    """Reported rates at the watts of the sample before each."""
+    """Reported rates at the watts per GPU of the sample before each."""
     if not samples:
         return []
     at = np.array([one.at_s for one in samples])
@@ -172,7 +173,7 @@ def _measured(
     for at_s, rate in rates:
         place = int(np.searchsorted(at, at_s, side="right")) - 1
         if place >= 0:
-            found.append((samples[place].by_job[job_id], rate))
+            found.append((samples[place].by_job[job_id] / gpus, rate))
     return found
 
 
@@ -185,8 +186,14 @@ def _scale(curve: PowerCurve, measured: Sequence[tuple[float, float]]) -> tuple[
 
 
 def _now_point(
-    curve: PowerCurve, facts: dict[str, Any], factor: float
+    curve: PowerCurve,
+    facts: dict[str, Any],
+    factor: float,
+    measured: Sequence[tuple[float, float]],
 ) -> tuple[float, float] | None:
+    """The latest that was measured; without, where the curve is at the cap."""
+    if measured:
+        return measured[-1]
     speed = facts["speed"]
     if speed is None:
         return None

@@ -198,7 +198,7 @@ def _picture(waits: Sequence[Wait]) -> Picture | None:
     for number, (name, found) in enumerate(_by_class(waits)):
         y = [100.0 * (place + 1) / len(found) for place in range(len(found))]
         lines.append(Line(name=name, number=number, x=[1.0, *found], y=[0.0, *y]))
-    if not lines:
+    if not lines or max(one.wait_s for one in waits) <= 1.0:
         return None
     plot = Lines(
         title="Waits",

@@ -42,6 +42,7 @@ def draw_picture(
         layers=layers,
         most_w=np.array([max((one.draw_w for one in group), default=0.0) for _, group in groups]),
         budget_w=np.array([_budget(group) for _, group in groups]),
+        until=0.0 if ago else (taken[-1].at_s - begin_s) / each,
         estimated=any(one.stated == "model" for one in taken),
     )
 

@@ -1,0 +1,37 @@
+"""Pages without a service: for a folder of one, or for simulated runs, on this machine alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from wattherd.service.live.access.caller import Caller, Role
+from wattherd.service.live.still import still_scene
+from wattherd.service.live.web.pages import add_pages
+from wattherd.store.store import Store
+
+
+class _Reader:
+    """Whoever can start this can read the files: there is nobody to ask for a token."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["caller"] = Caller(user="", role=Role.ADMIN)
+        await self._app(scope, receive, send)
+
+
+def view_of(store: Store, state: Path, runs: Path) -> FastAPI:
+    """An application that shows what a service left in `state`; nothing can be changed by it.
+
+    Raises:
+        UserError: there is nothing to show.
+        StoreFailure: the store cannot be read.
+    """
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    add_pages(app, still_scene(store, state, runs))
+    app.add_middleware(_Reader)
+    return app
