@@ -40,6 +40,7 @@ COMMANDS = {
     "power": ("wattherd.cli.power:power", "Draw and budget of the site; tools for watts."),
     "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
     "token": ("wattherd.cli.token:token", "Who may use the service."),
+    "top": ("wattherd.cli.top:top", "Watch draw, jobs and devices live."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "demo": ("wattherd.cli.demo:demo", "Real trainings under a budget that is cut midway."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
