@@ -8,6 +8,7 @@ on, and the paper that goes with it, of which the core knows nothing: environmen
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ Text = str | int | float
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
 GRACE_S = 30.0
 MIB = 1 << 20
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
 def _by(parse: Any) -> AfterValidator:
@@ -87,6 +89,39 @@ class CheckpointSpec(_Strict):
     grace: Time = GRACE_S
 
 
+class ContainerSpec(_Strict):
+    """An image that is run by docker or podman; by digest, unless `tag_allowed`."""
+
+    image: str = Field(pattern=r"^[A-Za-z0-9][\w./:@-]*$")
+    runner: Literal["docker", "podman"] = "docker"
+    tag_allowed: bool = Field(default=False, description="a tag may mean another image tomorrow")
+    credentials: str | None = Field(
+        default=None, description="a registry's login file (docker: one called config.json)"
+    )
+    shm: Size | None = Field(default=None, description="shared memory, for loaders of data")
+
+    @model_validator(mode="after")
+    def _is_certain(self) -> ContainerSpec:
+        if not (self.tag_allowed or DIGEST.search(self.image)):
+            raise ValueError("image has no digest (write NAME@sha256:..., or tag_allowed: true)")
+        if (
+            self.runner == "docker"
+            and self.credentials
+            and not self.credentials.endswith("/config.json")
+        ):
+            raise ValueError("docker reads credentials from a file called config.json only")
+        return self
+
+    def paper(self) -> dict[str, Any]:
+        """As the runtime has it."""
+        return {
+            "image": self.image,
+            "runner": self.runner,
+            "credentials": self.credentials,
+            "shm_bytes": None if self.shm is None else units.size_bytes(str(self.shm)),
+        }
+
+
 class RoleSpec(_Strict):
     """One kind of task, as OpenPAI has them."""
 
@@ -121,6 +156,7 @@ class JobFile(_Strict):
     user: str | None = Field(
         default=None, description="system user to run as (root's service only)"
     )
+    container: ContainerSpec | None = None
     task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
 
     @model_validator(mode="after")
@@ -199,6 +235,7 @@ class JobFile(_Strict):
             "workdir": self.workdir,
             "checkpoint_dir": self.checkpoint.dir,
             "user": self.user,
+            "container": None if self.container is None else self.container.paper(),
             "power": self.power.model_dump(mode="json"),
         }
 

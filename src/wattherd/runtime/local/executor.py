@@ -24,7 +24,7 @@ from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, run_dir
 from wattherd.runtime.local.devices import Caps, Machine
-from wattherd.runtime.local.orders import Folders, StatusServer, order_of, secrets_of
+from wattherd.runtime.local.orders import Folders, StatusServer, order_of, secrets_of, user_of
 from wattherd.runtime.local.ownership import hand_over, make_passage
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
 
@@ -179,7 +179,7 @@ class LocalExecutor:
             own.append(run_dir.write_token(folders.run))
         reports = folders.run / run_dir.PROGRESS
         (folders.run / run_dir.LOGS).mkdir(mode=0o700, exist_ok=True)
-        hand_over(folders.job, folders.run, own, reports, order["user"])
+        hand_over(folders.job, folders.run, own, reports, user_of(run.paper))
         duty = 1.0 if run.cap_w is None else self._duty(_key(run.start), run.cap_w)
         run_dir.write(folders.run / run_dir.CONTROL, {"duty": duty, "cap_w": run.cap_w})
         run_dir.write(folders.run / run_dir.ORDER, order)
@@ -256,6 +256,7 @@ def end_stray(folder: Path) -> None:
 def end_group(folder: Path) -> None:
     """Kill whatever is left in the control group of a run whose supervisor is gone."""
     order = run_dir.read(folder / run_dir.ORDER) or {}
+    run_dir.tidy_up(order)
     if "group" in order:
         group = cgroups.Group(cgroups.find(), order["group"], cgroups.Limits(), None)
         group.kill()

@@ -15,6 +15,7 @@ from wattherd.errors import UserError
 from wattherd.model.allocation import Allocation
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.containers import Container, Inside
 from wattherd.runtime.local.devices import Machine
 
 LOG_BYTES = 50 << 20
@@ -64,10 +65,9 @@ def order_of(
 ) -> dict[str, Any]:
     """The document `order.json`."""
     paper = run.paper
-    tasks = list(_tasks(run, machine, folders))
-    return {
+    order = {
         "group": group_of(folders.run, run),
-        "tasks": tasks,
+        "tasks": list(_tasks(run, machine, folders)),
         "env": {
             **_environment(run, folders),
             **(status.environment(run.spec.id, folders.run) if status else {}),
@@ -76,9 +76,38 @@ def order_of(
         "limits": _limits(run, machine),
         "rlimits": {"RLIMIT_CORE": 0},
         "umask": paper.get("umask", "077"),
-        "user": _user(paper.get("user")),
+        "user": user_of(paper),
         "log_bytes": int(paper.get("log_bytes", LOG_BYTES)),
+        "afterwards": [],
     }
+    container = Container.of(paper)
+    return order if container is None else _contained(order, container, run, folders)
+
+
+def _contained(
+    order: dict[str, Any], container: Container, run: RunOrder, folders: Folders
+) -> dict[str, Any]:
+    """The same order, its tasks in containers: the runner is ours, the job's user is inside."""
+    tasks = []
+    own = (folders.run, folders.work, Path(_checkpoint(run, folders)))
+    for task in order["tasks"]:
+        shown = task["env"]["CUDA_VISIBLE_DEVICES"]
+        inside = Inside(
+            name=f"wattherd-{order['group']}-{task['rank']}",
+            cwd=Path(task["cwd"]),
+            folders=list(dict.fromkeys([*own, Path(task["cwd"])])),
+            names=[*order["env"], *task["env"], *order["secrets"]],
+            uuids=shown.split(",") if shown else [],
+            limits=order["limits"],
+            user=order["user"],
+        )
+        tasks.append({**task, "argv": container.run(inside, task["argv"])})
+        order["afterwards"].append(container.remove(inside.name))
+    return {**order, "tasks": tasks, "user": None}
+
+
+def _checkpoint(run: RunOrder, folders: Folders) -> str:
+    return str(run.paper.get("checkpoint_dir") or folders.checkpoint)
 
 
 def group_of(folder: Path, run: RunOrder) -> str:
@@ -149,7 +178,7 @@ def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
         "WATTHERD_ATTEMPT": str(run.start.attempt),
         "WATTHERD_DEVICES": str(gpus),
         "WATTHERD_RUN_DIR": str(folders.run),
-        "WATTHERD_CHECKPOINT_DIR": str(run.paper.get("checkpoint_dir") or folders.checkpoint),
+        "WATTHERD_CHECKPOINT_DIR": _checkpoint(run, folders),
         "WATTHERD_CONTROL": str(folders.run / run_dir.CONTROL),
         "WATTHERD_PROGRESS": str(folders.run / run_dir.PROGRESS),
     }
@@ -168,12 +197,13 @@ def _limits(run: RunOrder, machine: Machine) -> dict[str, Any]:
     }
 
 
-def _user(name: str | None) -> tuple[int, int] | None:
-    """Number of a user and their group, None for our own.
+def user_of(paper: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Numbers of the user a job runs as and of their group, None for our own.
 
     Raises:
         UserError: no such user, or we may not run anything as them.
     """
+    name = paper.get("user")
     if name is None:
         return None
     try:

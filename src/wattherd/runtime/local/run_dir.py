@@ -24,6 +24,7 @@ import errno
 import json
 import os
 import stat
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +33,8 @@ ORDER, BEGUN, STARTED, CONTROL = "order.json", "begun", "started.json", "control
 HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "exit.json"
 CHECKPOINTED, TOKEN = "checkpointed", "trainer-token"
 LOGS = "logs"
+TIDY_S = 30.0
+"""For each command that tidies up."""
 READABLE = 0o644
 """Files of a run may be read by whoever gets into its folder."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -87,6 +90,14 @@ def write_token(folder: Path) -> Path:
         os.link(fresh, path)
     fresh.unlink()
     return path
+
+
+def tidy_up(order: Mapping[str, Any]) -> None:
+    """Run what an order wants done when its run is over, however it ended."""
+    for argv in order.get("afterwards", ()):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            subprocess.run(argv, **quiet, timeout=TIDY_S, check=False)  # noqa: S603 - our own
 
 
 def claim(run_dir: Path) -> bool:

@@ -69,6 +69,7 @@ class Supervisor:
         problem = self._begin()
         code = CANNOT_RUN if problem else self._watch()
         self._group.kill()
+        run_dir.tidy_up(self._order)
         for pump in self._pumps:
             pump.join(timeout=5)
         self._count()

@@ -1,0 +1,94 @@
+"""Tasks in containers: the command line of a runner, docker or podman, that is installed here.
+
+Values of variables are not on the command line, where everybody could read them: the runner takes
+them from its own environment. Folders of the run lie inside where they lie outside, GPUs are passed
+in by UUID (docker's `--gpus`, podman's CDI devices), and the host's network is used, so that the
+tasks of a gang find each other. Limits are the runner's to keep: a container is no child of ours.
+For the same reason a supervisor that is done has the runner remove what may be left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HOST_ONLY = frozenset({"PATH", "HOME", "TMPDIR", "NVIDIA_VISIBLE_DEVICES"})
+"""Variables that mean nothing, or something else, inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What users say of it: `credentials` is a registry's login file, `shm_bytes` shared memory."""
+
+    image: str
+    runner: str = "docker"
+    credentials: str | None = None
+    shm_bytes: int | None = None
+
+    @classmethod
+    def of(cls, paper: Mapping[str, Any]) -> Container | None:
+        """The container of a job, if it has one."""
+        found = paper.get("container")
+        return None if found is None else cls(**found)
+
+    def run(self, inside: Inside, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` inside."""
+        return [
+            *self._runner(),
+            *("run", "--rm", "--init", "--name", inside.name, "--network", "host"),
+            *self._login(),
+            *(part for folder in inside.folders for part in ("--volume", f"{folder}:{folder}")),
+            *("--workdir", str(inside.cwd)),
+            *(part for name in sorted(set(inside.names) - HOST_ONLY) for part in ("--env", name)),
+            *self._devices(inside.uuids),
+            *self._limits(inside.limits),
+            *(("--shm-size", str(self.shm_bytes)) if self.shm_bytes is not None else ()),
+            *(("--user", f"{inside.user[0]}:{inside.user[1]}") if inside.user else ()),
+            *("--entrypoint", argv[0], self.image, *argv[1:]),
+        ]
+
+    def remove(self, name: str) -> list[str]:
+        """The command line that ends a container, whatever it does."""
+        return [self.runner, "rm", "--force", name]
+
+    def _runner(self) -> list[str]:
+        """Docker takes the folder of its login file, and takes it before its command."""
+        if self.credentials is None or self.runner != "docker":
+            return [self.runner]
+        return ["docker", "--config", str(Path(self.credentials).parent)]
+
+    def _login(self) -> list[str]:
+        if self.credentials is None or self.runner == "docker":
+            return []
+        return ["--authfile", self.credentials]
+
+    def _devices(self, uuids: Sequence[str]) -> list[str]:
+        if not uuids:
+            return []
+        if self.runner == "docker":  # the quotes are docker's: it splits the value at commas
+            return ["--gpus", f'"device={",".join(uuids)}"']
+        return [part for uuid in uuids for part in ("--device", f"nvidia.com/gpu={uuid}")]
+
+    def _limits(self, limits: Mapping[str, Any]) -> list[str]:
+        flags = {"cpus": "--cpus", "memory_bytes": "--memory", "processes": "--pids-limit"}
+        return [
+            part
+            for name, flag in flags.items()
+            if limits.get(name) is not None
+            for part in (flag, str(limits[name]))
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What a task finds in its container; `names` are variables, `user` user and group."""
+
+    name: str
+    cwd: Path
+    folders: Iterable[Path]
+    names: Iterable[str]
+    uuids: Sequence[str]
+    limits: Mapping[str, Any]
+    user: tuple[int, int] | None
