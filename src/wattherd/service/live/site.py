@@ -28,6 +28,7 @@ from wattherd.service.live.history import History
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.metrics.tally import Tally
 from wattherd.service.live.notices import Notices
+from wattherd.service.live.pace import PaceWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.snapshot_process import SnapshotProcess
@@ -143,12 +144,18 @@ def _begin(
     history, core = replay.history, replay.state.core
     tally = Tally(config.policy, recovered.book.joules, core.jobs.values())
 
+    def lags(job_id: str) -> None:
+        tally.straggler(history.jobs[job_id].spec.queue if job_id in history.jobs else "")
+
+    pace = PaceWatch(lags)
+
     def on_turn(told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
         touched = [past for turn in told for past in history.note(*turn)]
         tally.told(told, core.jobs)  # before joules of jobs that are over leave for the store
         for turn in told:
             recovered.chronicle.note(*turn)
         scribe.told(told, touched)
+        pace.told(told)
         if any(isinstance(entry.event, NodeLost) for entry, _ in told):
             executor.abandon()
         snapshots.grown(len(told))
@@ -169,6 +176,7 @@ def _begin(
 
     def keep(sample: Sample, span_s: float) -> None:
         scribe.sampled(sample.at_s, sample_row(sample, span_s))
+        pace.look(sample.at_s)
 
     meter = DrawMeter(
         keeper, machine, clock, executor.usage, book=recovered.book, keep=keep, measure=meters

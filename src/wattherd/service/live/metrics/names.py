@@ -54,7 +54,7 @@ _ALL = (
     Metric(name="wattherd_gpu_faults_total", kind=COUNTER, labels=("node", "gpu", "kind"),
            help="Faults in the kernel's log (xid-NUMBER, ecc); `gpu` is the PCI address."),
     Metric(name="wattherd_job_stragglers_total", kind=COUNTER, labels=("queue",),
-           help="Tasks that were found to lag behind the others of their job."),
+           help="Runs that fell below half of their pace at the same cap, or went silent."),
     Metric(name="wattherd_cap_changes_total", kind=COUNTER, labels=("direction", "result"),
            help="Caps that were ordered (lower, raise, lift, repeat) and what came of them "
            "(applied, superseded, dropped)."),
