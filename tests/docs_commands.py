@@ -40,6 +40,7 @@ class Command:
     def words(self) -> list[str]:
         """Of the command alone, without what is piped, redirected or put in the background."""
         first = self.text.split("\n", 1)[0]
+        first = re.sub(r"^\w+=\$\((wattherd .*)\)$", r"\1", first)
         words = shlex.split(_SETTING.sub("", first), comments=True)
         ends = (at for at, word in enumerate(words) if word in ("|", "&", "&&", ">", ">>"))
         return words[: next(ends, len(words))]
@@ -52,7 +53,7 @@ def name_of(page: Path) -> str:
 def commands(page: Path) -> Iterator[Command]:
     """Every shell command of a page, in order."""
     for language, text in _FENCE.findall(page.read_text(encoding="utf-8")):
-        if language in SHELLS and _is_shell(text):
+        if language in SHELLS and (language or _is_shell(text)):
             for one in _split(text):
                 yield Command(name_of(page), one)
 

@@ -7,6 +7,7 @@ set-up or an hour are left out by name, with the reason; those are still held to
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -59,6 +60,8 @@ FOLDERS = {"Z": "power/zeus_nsdi23", "H": "power/hkbu_gpu_dvfs"}
 ALL = [command for page in docs.PAGES for command in docs.commands(page)]
 PAGES = [page for page in docs.PAGES if any(docs.commands(page))]
 MOST_S = 540
+ENDS = (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""How jobs on these pages may end: well, or because they were told to."""
 
 
 def left_out(command: docs.Command) -> str:
@@ -80,6 +83,8 @@ def chosen(words: list[str]) -> click.Context:
     command: click.Command = cli
     while isinstance(command, click.Group):
         rest = [*getattr(context, "_protected_args", ()), *context.args]
+        if not rest and command.invoke_without_command:
+            break
         name, found, rest = command.resolve_command(context, rest)
         assert found is not None
         command = found
@@ -117,6 +122,8 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
         pytest.skip("; ".join(sorted({left_out(one) for one in ALL if one.page == page})))
     if needs_data(page) and not DATA.is_dir():
         pytest.skip(f"no data in {DATA}; set WATTHERD_DATA")
+    if "torch_" in "".join(one.text for one in wanted):
+        pytest.importorskip("torch", reason="the page needs PyTorch")
     port = _free_port()
     text = "\n".join(_line(one.text, port) for one in wanted)
     with subprocess.Popen(
@@ -136,6 +143,8 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
             for run in tmp_path.glob("here/**/jobs/*/run-*"):
                 end_stray(run)
     assert shell.returncode == 0, told[-3000:]
+    for ended in tmp_path.glob("here/**/exit.json"):
+        assert json.loads(ended.read_text())["exit_code"] in ENDS, told[-3000:]
 
 
 def _line(text: str, port: int) -> str:
@@ -165,7 +174,9 @@ def _environment(tmp_path: Path, port: int) -> dict[str, str]:
     """With `wattherd`, `python` and `answers PORT` (waits for a server) on the path."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    python = shlex.quote(sys.executable)
+    source = [str(docs.REPOSITORY / "src"), str(docs.REPOSITORY / "sdk" / "src")]
+    path = os.pathsep.join((*source, os.environ.get("PYTHONPATH", "")))
+    python = f"env PYTHONPATH={shlex.quote(path)} {shlex.quote(sys.executable)}"
     scripts = {
         "python": f'exec {python} "$@"',
         "wattherd": f'exec {python} -m wattherd.cli.main "$@"',
@@ -174,11 +185,9 @@ def _environment(tmp_path: Path, port: int) -> dict[str, str]:
     for name, script in scripts.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
-    source = [str(docs.REPOSITORY / "src"), str(docs.REPOSITORY / "sdk" / "src")]
     return {
         **os.environ,
         "PATH": os.pathsep.join((str(programs), os.environ["PATH"])),
-        "PYTHONPATH": os.pathsep.join((*source, os.environ.get("PYTHONPATH", ""))),
         "HOME": str(tmp_path),
         "WATTHERD_SERVER": f"http://127.0.0.1:{port}",
         "WATTHERD_DATA": str(DATA),

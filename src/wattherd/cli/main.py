@@ -42,6 +42,7 @@ COMMANDS = {
     "token": ("wattherd.cli.token:token", "Who may use the service."),
     "top": ("wattherd.cli.top:top", "Watch draw, jobs and devices live."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
+    "completion": ("wattherd.cli.completion:completion", "Complete commands by the Tab key."),
     "demo": ("wattherd.cli.demo:demo", "Real trainings under a budget that is cut midway."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
