@@ -25,6 +25,8 @@ PROGRAMS = [
     "torchrun",
 ]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^    (wattherd .*)$", re.MULTILINE)
+_NAMED = re.compile(r"# ([\w-]+\.ya?ml)\n")
 _INLINE = re.compile(r"`wattherd ([a-z][^`]*)`")
 _SETTING = re.compile(r"^[A-Z_]+=\S*\s+")
 
@@ -44,6 +46,18 @@ class Command:
         words = shlex.split(_SETTING.sub("", first), comments=True)
         ends = (at for at, word in enumerate(words) if word in ("|", "&", "&&", ">", ">>"))
         return words[: next(ends, len(words))]
+
+
+def indented(page: Path) -> Iterator[Command]:
+    """Commands of wattherd in indented blocks, which are shown but belong to no script."""
+    for text in _INDENTED.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+        yield Command(name_of(page), text)
+
+
+def files(page: Path) -> dict[str, str]:
+    """Files that a page shows: blocks whose first line is `# NAME.yaml`."""
+    blocks = (text for _, text in _FENCE.findall(page.read_text(encoding="utf-8")))
+    return {found[1]: text for text in blocks if (found := _NAMED.match(text))}
 
 
 def name_of(page: Path) -> str:

@@ -58,6 +58,7 @@ GIVEN = {
 }
 FOLDERS = {"Z": "power/zeus_nsdi23", "H": "power/hkbu_gpu_dvfs"}
 ALL = [command for page in docs.PAGES for command in docs.commands(page)]
+SHOWN = [command for page in docs.PAGES for command in docs.indented(page)]
 PAGES = [page for page in docs.PAGES if any(docs.commands(page))]
 MOST_S = 540
 ENDS = (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
@@ -94,7 +95,7 @@ def chosen(words: list[str]) -> click.Context:
 
 @pytest.mark.parametrize(
     "command",
-    [one for one in ALL if one.words[0] == "wattherd" and "..." not in one.text],
+    [one for one in (*ALL, *SHOWN) if one.words[0] == "wattherd" and "..." not in one.text],
     ids=lambda one: f"{one.page}: {one.text[:60]}",
 )
 def test_a_command_that_is_shown_is_one(command: docs.Command) -> None:
@@ -126,9 +127,12 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
         pytest.importorskip("torch", reason="the page needs PyTorch")
     port = _free_port()
     text = "\n".join(_line(one.text, port) for one in wanted)
+    here = _folder(tmp_path)
+    for name, content in docs.files(docs.REPOSITORY / page).items():
+        (here / name).write_text(content)
     with subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", text],
-        cwd=_folder(tmp_path),
+        cwd=here,
         env=_environment(tmp_path, port),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
