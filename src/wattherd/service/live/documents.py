@@ -167,13 +167,10 @@ def _spec(past: Past) -> dict[str, Any]:
     }
 
 
-def job_rows(look: Look) -> list[dict[str, Any]]:
-    """Live jobs in order of submission, waiting ones numbered."""
-    rows, waiting = [], 0
-    for record in look.core.jobs.values():
-        waiting += not record.active
-        rows.append(job_row(look, record.id, None if record.active else waiting))
-    return rows
+def positions(look: Look) -> dict[str, int]:
+    """Places in the queue, from 1, in order of submission."""
+    waiting = (record.id for record in look.core.jobs.values() if not record.active)
+    return {job_id: number for number, job_id in enumerate(waiting, start=1)}
 
 
 def nodes_document(look: Look) -> dict[str, Any]:

@@ -35,12 +35,12 @@ class NotFound(UserError):
     """There is no such thing, or it is not for this caller; 404."""
 
 
-def _site(request: Request) -> Site:
+async def _site(request: Request) -> Site:
     site: Site = request.app.state.site
     return site
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
 

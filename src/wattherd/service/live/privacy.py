@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import dataclass
 from typing import Any
 
 from wattherd.errors import UserError
@@ -31,9 +32,17 @@ def check_request(look: Look, caller: Caller, job: JobFile) -> None:
         raise UserError("jobs of others' are the operators' to run", field="user", hint=hint)
 
 
-def seen_by(look: Look, caller: Caller) -> Container[str]:
-    """Ids of jobs in memory that the caller may see."""
-    return {job_id for job_id in look.history if caller.sees(look.history[job_id].spec)}
+@dataclass(frozen=True, slots=True)
+class SeenBy:
+    """The ids of jobs that a caller may see; to be asked between two turns."""
+
+    look: Look
+    caller: Caller
+
+    def __contains__(self, job_id: object) -> bool:
+        """Whether the job is the caller's to see."""
+        past = self.look.history.get(str(job_id))
+        return past is not None and self.caller.sees(past.spec)
 
 
 def of_nodes(document: dict[str, Any], seen: Container[str]) -> dict[str, Any]:
