@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from wattherd.errors import UserError
@@ -59,9 +60,10 @@ def size_bytes(text: str, *, field: str = "") -> int:
         UserError: anything else.
     """
     match = re.fullmatch(rf"{_NUMBER}\s*([kKMGT]i?)?B?", text.strip())
-    if match is None:
+    value = math.inf if match is None else float(match[1]) * _BYTES[match[2] or ""]
+    if not math.isfinite(value):
         raise UserError(f"{text!r} is no size", field=field, hint="write 80GB or 64GiB")
-    return round(float(match[1]) * _BYTES[match[2] or ""])
+    return round(value)
 
 
 def show_watts(value: float) -> str:

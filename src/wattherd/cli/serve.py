@@ -41,6 +41,7 @@ def serve(config: Path | None, **changes: object) -> None:
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
     from wattherd.service.live.config import read_config
+    from wattherd.service.live.housekeeping import Housekeeping
     from wattherd.service.live.listening import check_listening, tls_of
 
     os.umask(0o077)  # journal, tokens and logs are nobody else's
@@ -55,6 +56,8 @@ def serve(config: Path | None, **changes: object) -> None:
     click.echo(f"wattherd serves {url} (state in {found.state})", err=True)
     for note in (*site.notes, *_door_notes(found, asks=not desk.open)):
         click.echo(f"note: {note}", err=True)
+    housekeeping = Housekeeping(lambda: site.keeper.standing.seq)
+    housekeeping.begin()
     try:
         app = app_of(site, desk)
         server = uvicorn.Server(
@@ -64,6 +67,7 @@ def serve(config: Path | None, **changes: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         server.run(sockets=[listener])
     finally:
+        housekeeping.end()
         site.close()
 
 

@@ -22,6 +22,8 @@ from wattherd.store.entry import StoreFailure
 from wattherd.store.tables import SCHEMA, VERSION_TABLE
 
 LOCK_WAIT_S = 5.0
+LOG_PAGES = 16_000
+"""Pages of the write-ahead log (64 MB) after which a writer tidies up if nobody else has."""
 POSTGRES: dict[str, Any] = {
     "connect_timeout": 5,
     "application_name": "wattherd",
@@ -113,15 +115,17 @@ class Database:
             raise StoreFailure(why(error)) from None
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """A transaction, on disk once this returns.
+    def writing(self, *, durable: bool = True) -> Iterator[sa.Connection]:
+        """A transaction, on disk once this returns; or, if not `durable`, with the next one.
 
         Raises:
             StoreFailure: nothing is kept, unless the connection was lost in the commit.
         """
         with self._writing:
             try:
-                with self._connected().begin() as transaction:
+                connection = self._connected()
+                self._sync(connection, durable=durable)
+                with connection.begin() as transaction:
                     yield transaction.connection
             except (SQLAlchemyError, lock.InUse) as error:
                 self._disconnect()
@@ -138,6 +142,31 @@ class Database:
                 raise
             self._writer = connection
         return self._writer
+
+    def _sync(self, connection: sa.Connection, *, durable: bool) -> None:
+        """With a write-ahead log, commits without a sync are lost together or not at all."""
+        if self.is_sqlite:
+            word = "FULL" if durable else "NORMAL"
+            cursor = connection.connection.cursor()
+            cursor.execute(f"PRAGMA synchronous={word}")
+            cursor.close()
+
+    def tidy(self) -> None:
+        """Move what is in the write-ahead log to its place, while others go on writing.
+
+        Raises:
+            StoreFailure: it is not done.
+        """
+        if not self.is_sqlite:
+            return
+        try:
+            connection = self._engine.raw_connection()
+            try:
+                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").close()
+            finally:
+                connection.close()
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise StoreFailure(why(error)) from None
 
     def _disconnect(self) -> None:
         connection, self._writer = self._writer, None
@@ -242,6 +271,7 @@ def _as_wanted(connection: Any, record: object) -> None:
         f"busy_timeout={LOCK_WAIT_S * 1000:.0f}",
         "journal_mode=WAL",
         "synchronous=FULL",
+        f"wal_autocheckpoint={LOG_PAGES}",
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

@@ -75,10 +75,13 @@ class Projection:
     def write(self, batch: Batch) -> None:
         """Keep all of a batch or nothing; what is there already is replaced.
 
+        A power cut may undo the last of them, all together: they are made of entries that it
+        cannot undo.
+
         Raises:
             StoreFailure: nothing was kept.
         """
-        with self._database.writing() as connection:
+        with self._database.writing(durable=False) as connection:
             _replace(connection, ANSWERS.c.seq, batch.answers)
             _replace(connection, JOBS.c.id, list(batch.jobs.values()))
             _replace(connection, AUDIT.c.seq, batch.audit)
@@ -98,6 +101,14 @@ class Projection:
         with self._database.writing() as connection:
             connection.execute(AUDIT.delete().where(AUDIT.c.seq > after))
             put_fact(connection, PROJECTED, str(after))
+
+    def tidy(self) -> None:
+        """Keep the database's log short.
+
+        Raises:
+            StoreFailure: it is as it was.
+        """
+        self._database.tidy()
 
     def thin(self, now_s: float) -> None:
         """Make means of a minute of old samples, and drop the oldest.

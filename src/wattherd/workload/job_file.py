@@ -7,6 +7,7 @@ on, and the paper that goes with it, of which the core knows nothing: environmen
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ PRIORITIES = {"low": -10, "normal": 0, "high": 10}
 GRACE_S = 30.0
 MIB = 1 << 20
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+MOST = 1e18
+"""More seconds, bytes or watts than anybody has."""
 
 
 def _by(parse: Any) -> AfterValidator:
@@ -35,9 +38,11 @@ def _by(parse: Any) -> AfterValidator:
     def check(value: Any) -> Any:
         if value is not None:
             try:
-                parse(str(value))
+                found = parse(str(value))
             except UserError as error:
                 raise ValueError(error.line()) from None
+            if not 0 <= found < MOST:
+                raise ValueError(f"{value!r} is out of range")
         return value
 
     return AfterValidator(check)
@@ -158,6 +163,18 @@ class JobFile(_Strict):
     )
     container: ContainerSpec | None = None
     task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sound_texts(cls, document: Any) -> Any:
+        """No text may hold what neither a file nor a process can: half a character, or a NUL."""
+        try:
+            text = json.dumps(document, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text holds half a character") from None
+        if b"\\u0000" in text:
+            raise ValueError("a text holds a NUL character")
+        return document
 
     @model_validator(mode="after")
     def _something_to_run(self) -> JobFile:
@@ -298,7 +315,10 @@ def _until(deadline: datetime | None, at: datetime | None) -> float | None:
     if deadline is None or at is None:
         return None
     if deadline.tzinfo is None:
-        deadline = deadline.astimezone()
+        try:
+            deadline = deadline.astimezone()
+        except (ValueError, OverflowError):  # the first and last days there are
+            raise UserError(f"{deadline} is out of range", field="time.deadline") from None
     return max(0.0, (deadline - at).total_seconds())
 
 

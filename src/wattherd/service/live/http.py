@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from wattherd.errors import ClusterError, UserError
 from wattherd.service.live.access.caller import Caller
@@ -75,6 +76,7 @@ def add_errors(app: FastAPI) -> None:
     app.add_exception_handler(ClusterError, _unavailable)
     app.add_exception_handler(Denied, _denied)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -97,6 +99,14 @@ async def _denied(request: Request, error: Exception) -> JSONResponse:
     del request
     assert isinstance(error, Denied)  # noqa: S101 - registered for nothing else
     return error.response()
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    """What the framework itself refuses, such as a body that cannot be decoded."""
+    del request
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
+    refusal = Refusal(error=str(error.detail)).model_dump()
+    return JSONResponse(refusal, status_code=error.status_code, headers=error.headers)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import Any
 
 from wattherd.errors import UserError
@@ -32,17 +31,18 @@ def check_request(look: Look, caller: Caller, job: JobFile) -> None:
         raise UserError("jobs of others' are the operators' to run", field="user", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class SeenBy:
-    """The ids of jobs that a caller may see; to be asked between two turns."""
-
-    look: Look
-    caller: Caller
+class _All:
+    """Holds everything."""
 
     def __contains__(self, job_id: object) -> bool:
-        """Whether the job is the caller's to see."""
-        past = self.look.history.get(str(job_id))
-        return past is not None and self.caller.sees(past.spec)
+        return True
+
+
+def seen_by(look: Look, caller: Caller) -> Container[str]:
+    """Ids of jobs in memory that the caller may see."""
+    if caller.of_site:
+        return _All()
+    return {job_id for job_id in look.history if caller.sees(look.history[job_id].spec)}
 
 
 def of_nodes(document: dict[str, Any], seen: Container[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ RETRY_S = 1.0
 SAMPLES_S = 10.0
 """How long samples of watts may wait for company."""
 THIN_S = 60.0
+TIDY_S = 1.0
+"""Between two tidyings of the database's log; rarer ones would take longer each."""
 OVER = "over"
 """The fact that tells seconds and joules above the budget."""
 
@@ -110,14 +112,17 @@ class Scribe:
             return self._change.wait_for(lambda: self._written >= goal, patience_s)
 
     def _run(self) -> None:
-        thinned_s = time.monotonic()
+        thinned_s = tidied_s = time.monotonic()
         while not self._end:
             with self._change:
                 self._change.wait_for(lambda: self._waiting.turns or self._end, SAMPLES_S)
             written = self.write()
             if written and time.monotonic() >= thinned_s + THIN_S:
                 thinned_s = time.monotonic()
-                self._thin()
+                self._try(lambda: self._projection.thin(self._now_s))
+            if written and time.monotonic() >= tidied_s + TIDY_S:
+                tidied_s = time.monotonic()
+                self._try(self._projection.tidy)
             self._rest(PAUSE_S if written else RETRY_S)
         self.write()
 
@@ -125,9 +130,9 @@ class Scribe:
         with self._change:
             self._change.wait_for(lambda: self._end, pause_s)
 
-    def _thin(self) -> None:
+    def _try(self, what: Callable[[], None]) -> None:
         try:
-            self._projection.thin(self._now_s)
+            what()
         except StoreFailure as failure:
             self.problem = str(failure)
 

@@ -24,6 +24,8 @@ from wattherd.store.projection import JobFilter
 from wattherd.workload.job_file import JobFile
 
 POLL_S = 0.3
+MOST = (1 << 63) - 1
+"""The largest number that a database holds."""
 ACTIONS = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
 
 
@@ -84,21 +86,21 @@ def _look_routes(app: FastAPI) -> None:
         *,
         over: Annotated[bool, Query(description="those that ended, too")] = False,
         limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000,
-        state: Annotated[list[str] | None, Query(description="one of these")] = None,
-        user: str | None = None,
-        tenant: str | None = None,
-        queue: str | None = None,
+        state: Annotated[list[str], Query(description="one of these; all if none")] = [],  # noqa: B006 - FastAPI copies it
+        user: str = "",
+        tenant: str = "",
+        queue: str = "",
         text: Annotated[str, Query(description="in id or name")] = "",
-        before: Annotated[int | None, Query(description="as the last page said")] = None,
+        before: Annotated[int, Query(ge=0, le=MOST, description="as the last page said")] = 0,
     ) -> dict[str, Any]:
         """Jobs in order of submission: of many that ended, the newest."""
         asked = JobFilter(
-            states=tuple(state or ()),
-            owner=user,
-            tenant=tenant if caller.of_site else caller.tenant,
-            queue=queue,
+            states=tuple(state),
+            owner=user or None,
+            tenant=(tenant or None) if caller.of_site else caller.tenant,
+            queue=queue or None,
             text=text,
-            before=before,
+            before=before or None,
             limit=limit,
         )
         return await asyncio.to_thread(job_list, site, asked, over=over)
@@ -124,15 +126,15 @@ def _log_route(app: FastAPI) -> None:
         job_id: str,
         *,
         rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
-        attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
-        lines: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+        attempt: Annotated[int, Query(ge=0, le=1_000_000, description="0 is the last")] = 0,
+        lines: Annotated[int, Query(ge=-1, le=1_000_000, description="-1 is all")] = -1,
         follow: bool = False,
     ) -> StreamingResponse:
         """What a task printed; with `follow` also what it goes on to print."""
         past = await the_job(site, caller, job_id)
-        chosen = past.attempts if attempt is None else attempt
+        chosen = attempt or past.attempts
         path = log_path(site.config.state / "jobs", job_id, chosen, rank)
-        first, offset = tail(path, lines)
+        first, offset = tail(path, None if lines < 0 else lines)
 
         async def stream() -> AsyncIterator[bytes]:
             yield first

@@ -67,14 +67,19 @@ def routes(app: FastAPI) -> None:
     @app.get("/api/v1/audit")
     async def audit(
         site: TheSite,
-        by: str | None = None,
-        about: str | None = None,
-        before: int | None = None,
+        by: str = "",
+        about: str = "",
+        before: Annotated[int, Query(ge=0, le=(1 << 63) - 1)] = 0,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     ) -> dict[str, Any]:
         """Who did what, the latest first; `about` is a job, node or queue."""
         return await asyncio.to_thread(
-            audit_document, site, by=by, about=about, before=before, limit=limit
+            audit_document,
+            site,
+            by=by or None,
+            about=about or None,
+            before=before or None,
+            limit=limit,
         )
 
     @app.get("/api/v1/nodes")

@@ -56,13 +56,13 @@ def routes(app: FastAPI) -> None:
     @app.get("/api/v1/audit/requests")
     async def requests(
         request: Request,
-        by: str | None = None,
-        result: str | None = None,
+        by: str = "",
+        result: str = "",
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     ) -> dict[str, Any]:
         """Requests that changed something or were refused, the latest first."""
         audit = _desk(request).audit
-        lines = await asyncio.to_thread(audit.lines, limit, by=by, result=result)
+        lines = await asyncio.to_thread(audit.lines, limit, by=by or None, result=result or None)
         return {"schema": REQUESTS, "requests": lines}
 
 

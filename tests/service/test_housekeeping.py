@@ -1,0 +1,41 @@
+"""Full collections of garbage wait for a quiet moment."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+
+from wattherd.service.live import housekeeping
+from wattherd.service.live.housekeeping import Housekeeping
+
+
+def test_garbage_is_collected_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "LOOK_S", 0.02)
+    before, happened = gc.get_threshold(), [0]
+
+    def busy() -> int:
+        happened[0] += 1
+        return happened[0]
+
+    def quiet() -> int:
+        return -1
+
+    count = busy
+    keeping = Housekeeping(lambda: count())
+    keeping.begin()
+    try:
+        assert gc.get_threshold()[2] >= 1_000_000
+        time.sleep(0.3)
+        assert keeping.collections == 0
+        count = quiet
+        end_s = time.monotonic() + 10.0
+        while keeping.collections == 0:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert keeping.collections == 1
+    finally:
+        keeping.end()
+    assert gc.get_threshold() == before
