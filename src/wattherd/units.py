@@ -11,6 +11,8 @@ _SCALE = {"": 1.0, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 _TIME = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+MOST_W = 1e15
+"""More than all that mankind draws; sums of smaller ones are exact in integers of milliwatts."""
 _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 
 
@@ -21,9 +23,10 @@ def watts(text: str, *, field: str = "") -> float:
         UserError: anything else.
     """
     match = re.fullmatch(rf"{_NUMBER}\s*([mkKMG]?)W?", text.strip())
-    if match is None:
+    value = math.inf if match is None else float(match[1]) * _SCALE[match[2]]
+    if value > MOST_W:
         raise UserError(f"{text!r} is no power", field=field, hint="write 450W or 40kW")
-    return float(match[1]) * _SCALE[match[2]]
+    return value
 
 
 def hertz(text: str, *, field: str = "") -> float:

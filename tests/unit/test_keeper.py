@@ -212,3 +212,12 @@ def test_a_broken_core_leaves_nobody_waiting() -> None:
         with pytest.raises(ClusterError, match="stopped"):
             lost.result(10)
     assert isinstance(site.keeper.broken, ZeroDivisionError)
+
+
+def test_a_wake_up_in_a_million_years_is_waited_for_in_parts() -> None:
+    site = Site()
+    site.submit(a_job(time_limit_s=3e13))
+    site.keeper.tell(site.hands.started(("j-1", 1)))
+    site.turns()
+    assert site.keeper.orders.next_wake_s() == 3e13
+    assert site.keeper._patience_s() == 3600.0

@@ -42,6 +42,8 @@ from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
 
 RETRY_S = 1.0
 """How long to wait before the journal is tried again."""
+MOST_PATIENCE_S = 3600.0
+"""Longer waits are taken in parts: no clock waits for a job's limit of a million years."""
 Answer = TypeVar("Answer")
 
 
@@ -212,7 +214,8 @@ class Keeper:
         if self._facts or self.store_problem:
             return RETRY_S
         wake_s = self.orders.next_wake_s()
-        return 3600.0 if wake_s is None else max(0.0, wake_s - self._clock.now_s())
+        left_s = MOST_PATIENCE_S if wake_s is None else wake_s - self._clock.now_s()
+        return min(MOST_PATIENCE_S, max(0.0, left_s))
 
     def turn(self, patience_s: float = 0.0) -> None:
         """Wait so long for something to happen, then deal with all that did."""

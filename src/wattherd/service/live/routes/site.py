@@ -17,14 +17,17 @@ from wattherd.service.live.listing import audit_document
 from wattherd.service.live.privacy import of_nodes, of_power, seen_by
 from wattherd.units import seconds, watts
 
+FARTHEST_S = 366 * 86_400.0
+Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
 
 class Budget(BaseModel):
     """A budget: `40kW`, a number of watts, or null for none."""
 
     model_config = ConfigDict(extra="forbid")
 
-    budget: str | float | None = Field(examples=["40kW"])
-    within: str | float | None = Field(
+    budget: str | Number | None = Field(examples=["40kW"])
+    within: str | Number | None = Field(
         default=None, alias="in", examples=["10m"], description="from then on, not at once"
     )
 
@@ -39,8 +42,10 @@ class Budget(BaseModel):
             return BudgetChanged(at_s=0.0, budget_w=budget_w)
         if budget_w is None:
             raise UserError("no limit cannot be announced", field="in", hint="leave it out")
-        begins_s = now_s + seconds(str(self.within), field="in")
-        return BudgetAnnounced(at_s=0.0, begins_s=begins_s, budget_w=budget_w)
+        ahead_s = seconds(str(self.within), field="in")
+        if not 0 <= ahead_s <= FARTHEST_S:
+            raise UserError(f"{self.within} is out of range", field="in", hint="a year at most")
+        return BudgetAnnounced(at_s=0.0, begins_s=now_s + ahead_s, budget_w=budget_w)
 
 
 def routes(app: FastAPI) -> None:
