@@ -18,6 +18,8 @@ from wattherd.service.live.keeper import Keeper
 PERIOD_S = 1.0
 LONGEST_S = 10.0
 """Between two samples that are taken for neighbours."""
+WORST_CASE = "worst case"
+"""Where watts are from while a device is silent."""
 KEPT = 7200
 """Samples that are kept: two hours."""
 
@@ -164,7 +166,7 @@ class DrawMeter:
         worst_w = self._machine.gpu.max_w
         silent = any(watts is None for watts in said)
         told = [worst_w if watts is None else watts for watts in said]
-        return told, "worst case" if silent else self._machine.stated
+        return told, WORST_CASE if silent else self._machine.stated
 
     def _modelled(self, running: list[_Running]) -> list[float]:
         """Idle watts, and more in proportion to processor time."""

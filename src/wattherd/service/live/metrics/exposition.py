@@ -20,7 +20,7 @@ from wattherd.engine.lifecycle import State
 from wattherd.errors import ClusterError
 from wattherd.model.job import JobSpec
 from wattherd.service.live.documents import Look
-from wattherd.service.live.draw import DrawBook
+from wattherd.service.live.draw import WORST_CASE, DrawBook, Sample
 from wattherd.service.live.metrics.names import COUNTER, INFO, METRICS
 from wattherd.service.live.site import Site
 
@@ -137,7 +137,7 @@ class Exposition:
         }
         if sample is not None:
             node = self._site.machine.node.name
-            age_s = max(0.0, self._site.clock.now_s() - sample.at_s)
+            age_s = max(0.0, self._site.clock.now_s() - last_heard_s(list(book.samples)))
             found["wattherd_gpu_power_draw_watts"] = list(zip(devices, sample.by_device))  # noqa: B905 - none in samples of an earlier start
             found["wattherd_sensor_age_seconds"] = [((node,), age_s)]
         return found
@@ -179,6 +179,12 @@ class Exposition:
             "wattherd_job_energy_joules_total": [((i,), book.joules(i)) for i in ids],
             "wattherd_job_progress_ratio": [((i,), r) for i, r in moment.progress.items()],
         }
+
+
+def last_heard_s(samples: Sequence[Sample]) -> float:
+    """When all devices last said what they draw; a silent one is counted at its worst."""
+    heard = (one.at_s for one in reversed(samples) if one.stated != WORST_CASE)
+    return next(heard, samples[0].at_s)
 
 
 def _nobody(spec: JobSpec) -> bool:
