@@ -51,6 +51,7 @@ def test_pages_stay_small_and_quick(large: Dashboard, path: str, part: str) -> N
         with urllib.request.urlopen(large.url + path) as answer:
             text = answer.read().decode()
         took_s.append(time.monotonic() - begun_s)
+    print(f"{path}: {1000 * statistics.median(took_s):.0f} ms, {len(text)} B")
     assert part in text
     assert len(text) < 250_000
     assert statistics.median(took_s) < MOST_PAGE_S

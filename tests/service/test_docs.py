@@ -31,6 +31,7 @@ LEFT_OUT = {
     r"\.\.\.": "says itself that it is a part only",
     r"^wattherd top": "needs a terminal; tests/service/test_demo_run.py shows the same data",
     r"^wattherd demo": "run by tests/service/test_demo_run.py",
+    r"^wattherd view": "serves until it is stopped; run by tests/service/test_dashboard.py",
     r"^wattherd completion": "writes into the home folder; run by tests/service/test_completion.py",
 }
 SLOW = {

@@ -28,6 +28,7 @@ from wattherd.model.event import (
     JobProgressed,
     JobStopped,
     JobSubmitted,
+    NodeLost,
 )
 from wattherd.store.entry import Entry
 from wattherd.store.event_log import plain
@@ -78,8 +79,9 @@ class Wait:
 
 @dataclass(slots=True)
 class Chronicle:
-    """The last decisions, spans and waits, the oldest first."""
+    """The last decisions, spans and waits, the oldest first; `nodes` are numbers by name."""
 
+    nodes: Mapping[str, int] = field(default_factory=dict)
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS))
     spans: deque[Span] = field(default_factory=lambda: deque(maxlen=SPANS))
     waits: deque[Wait] = field(default_factory=lambda: deque(maxlen=WAITS))
@@ -109,6 +111,8 @@ class Chronicle:
             case CapApplied():
                 for span in self._open.get(event.job_id, ()):
                     span.caps.append((event.at_s, event.cap_w))
+            case NodeLost():
+                self._lose(self.nodes.get(event.node), event.at_s)
             case JobStopped() | JobExited():
                 self._close(event.job_id, event.at_s, event.attempt)
             case _:
@@ -126,7 +130,7 @@ class Chronicle:
                 pass
 
     def _start(self, order: StartJob, at_s: float) -> None:
-        self._close(order.job_id, at_s)  # of a lost node nobody says that a run has ended
+        self._close(order.job_id, at_s)  # whoever took over from a service may not say so
         if order.job_id in self._pending:
             queue, gpus, since_s = self._pending.pop(order.job_id)
             self.waits.append(Wait(queue, gpus, at_s - since_s))
@@ -137,6 +141,11 @@ class Chronicle:
         ]
         self._open[order.job_id] = spans
         self.spans.extend(spans)
+
+    def _lose(self, node: int | None, at_s: float) -> None:
+        for job_id, spans in list(self._open.items()):
+            if any(span.node == node for span in spans):
+                self._close(job_id, at_s)
 
     def _close(self, job_id: str, at_s: float, attempt: int | None = None) -> None:
         spans = self._open.get(job_id, [])

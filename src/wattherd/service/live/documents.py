@@ -39,6 +39,12 @@ class Look:
     machine: Machine
     epoch: float
 
+    @property
+    def stated(self) -> str:
+        """Where the latest watts are from: `model` or `measured`."""
+        samples = self.book.samples
+        return samples[-1].stated if samples else self.machine.stated
+
     def time(self, at_s: float | None) -> str | None:
         """Seconds of the journal as a time."""
         return None if at_s is None else time_of(self.epoch, at_s)

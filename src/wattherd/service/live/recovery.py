@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.service.live.blueprint import Blueprint
@@ -44,7 +45,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
     replay, notes = resumed(store.journal, store.snapshots, settings, store.projection)
     book = book_of(store)
     scribe = Scribe(store.projection, replay.history.forgettable, book)
-    chronicle = remembered(store, replay.state.standing.seq)
+    chronicle = remembered(store, replay.state.standing.seq, [wanted.node.name])
     entries = 0
     for lived in replay.live(store.journal.entries(replay.state.standing.seq)):
         scribe.told([(lived.entry, lived.commands)], lived.touched)
@@ -58,7 +59,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
     return Recovered(replay, book, scribe, chronicle, entries, tuple(notes))
 
 
-def remembered(store: Store, seq: int) -> Chronicle:
+def remembered(store: Store, seq: int, nodes: Sequence[str]) -> Chronicle:
     """What was decided in the last entries up to number `seq`, of which the answers are kept.
 
     Raises:
@@ -66,7 +67,7 @@ def remembered(store: Store, seq: int) -> Chronicle:
     """
     since = max(0, seq - DECISIONS, store.journal.base().seq - 1)
     answers = store.projection.answers(since, seq)
-    chronicle = Chronicle()
+    chronicle = Chronicle(nodes={name: number for number, name in enumerate(nodes)})
     for entry in store.journal.entries(since):
         if entry.seq > seq:
             break

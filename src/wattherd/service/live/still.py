@@ -27,7 +27,7 @@ def still_scene(store: Store, state: Path, runs: Path) -> Scene:
     if not settings:
         raise UserError("no service has decided anything here", where=store.database.url)
     replay, _ = resumed(store.journal, store.snapshots, settings, store.projection)
-    chronicle = remembered(store, replay.state.standing.seq)
+    chronicle = remembered(store, replay.state.standing.seq, [replay.blueprint.node.name])
     for lived in replay.live(store.journal.entries(replay.state.standing.seq)):
         chronicle.note(lived.entry, lived.commands)
     replay.arrive(store.journal.last_seq)

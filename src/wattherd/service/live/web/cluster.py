@@ -47,7 +47,7 @@ def _cluster(look: Look, caller: Caller, page: int) -> tuple[list[Row], Paged[An
         "busy": len(holders),
         "nodes": len(look.core.config.cluster.nodes),
         "lost": len(look.core.lost),
-        "estimated": look.machine.stated == "model",
+        "estimated": look.stated == "model",
         "model": look.machine.gpu.name,
         "most_w": look.machine.gpu.max_w,
     }

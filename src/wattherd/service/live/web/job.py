@@ -25,6 +25,8 @@ from wattherd.service.live.web.scene import Scene
 LOG_LINES = 200
 MOST_LOG_BYTES = 64_000
 POINTS = 240
+BOUND = 0.9
+"""Part of its cap from which on a job is taken to be held back by it."""
 MEASURED = 24
 """Measured points of the throughput by power that are shown, the latest."""
 
@@ -66,7 +68,7 @@ def _taken(look: Look, scene: Scene, caller: Caller, job_id: str) -> Any:
     rates = list(scene.chronicle.rates.get(job_id, ()))
     facts = {
         **_facts(document, record, curve),
-        "estimated": look.machine.stated == "model",
+        "estimated": look.stated == "model",
         "touches": caller.touches(past.spec),
         "going": record is not None,
         "gpus": max(1, record.gpus) if record else max(1, past.spec.gpus),
@@ -82,14 +84,15 @@ def _facts(
 ) -> dict[str, Any]:
     """What is left at the present power, and at full power, which is told apart from what is."""
     left_s, watts = document["remaining_s"], document["watts"]
-    facts: dict[str, Any] = {"left_j": None, "full": None, "speed": None}
+    facts: dict[str, Any] = {"left_j": None, "full": None, "speed": None, "bound": True}
     if left_s is not None and watts is not None:
         facts["left_j"] = left_s * watts
     if record is None or curve is None or record.cap_w is None:
         return facts
     speed = curve.rate(record.cap_w) / curve.rates[-1]
     facts["speed"] = speed
-    if left_s is not None and speed > 0:
+    facts["bound"] = watts is None or watts >= BOUND * record.cap_w * record.gpus
+    if left_s is not None and speed > 0 and facts["bound"]:
         full_s = left_s * speed
         most_w = min(curve.max_w, curve.watts[-1]) * record.gpus
         facts["full"] = {"left_s": full_s, "left_j": full_s * most_w, "sooner_s": left_s - full_s}

@@ -35,6 +35,7 @@ class Numbers:
     over_s: float
     over_j: float
     estimated: bool
+    announced: tuple[tuple[str | None, float | None], ...] = ()
 
     @property
     def headroom_w(self) -> float | None:
@@ -90,7 +91,12 @@ def _now(look: Look, caller: Caller) -> _Now:
         waiting=len(look.core.jobs) - len(active),
         over_s=look.book.over_s,
         over_j=look.book.over_j,
-        estimated=look.machine.stated == "model",
+        estimated=look.stated == "model",
+        announced=tuple(
+            (look.time(one.begins_s), one.budget_w)
+            for one in look.core.budgets.announced
+            if not one.domain
+        ),
     )
     mine = [record for record in active if caller.sees(record.spec)][:LISTED]
     seen = None if caller.of_site else seen_by(look, caller)

@@ -1,0 +1,150 @@
+"""Who sees and may do what on the pages, without a browser."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+from guarded import Guarded, Reply
+from starlette.routing import Route
+
+from wattherd.service.live.access.caller import Role
+
+ROLES = ["viewer", "user", "operator", "admin"]
+LEAST = {
+    "GET /": "viewer",
+    "GET /cluster": "viewer",
+    "GET /timeline": "viewer",
+    "GET /queue": "viewer",
+    "GET /decisions": "viewer",
+    "GET /compare": "viewer",
+    "GET /compare/{name}": "viewer",
+    "GET /jobs/{job_id}": "viewer",
+    "POST /jobs/{job_id}/{action}": "user",
+    "POST /budget": "operator",
+}
+"""Written down by hand: what the service's own table says is what is tested."""
+WITHOUT = {"GET /login": 200, "POST /login": 403, "POST /logout": 403, "GET /static/{name}": 200}
+ELSEWHERE = ("/api/", "/metrics")
+HTML = "text/html,*/*"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    guarded = Guarded(tmp_path_factory.mktemp("site") / "state", budget="300W")
+    for name, role, tenant in (
+        ("viewer", Role.VIEWER, "a"),
+        ("user", Role.USER, "a"),
+        ("stranger", Role.USER, "b"),
+        ("operator", Role.OPERATOR, ""),
+        ("admin", Role.ADMIN, ""),
+    ):
+        guarded.let_in(name, role, tenant)
+    yield guarded
+    guarded.close()
+
+
+@pytest.fixture(scope="module")
+def job(guarded: Guarded) -> str:
+    """A job of tenant `a` that runs and has printed something."""
+    job_id = guarded.submit("user", "echo private-words; sleep 600", name="private-name")
+    guarded.until(lambda: "private-words" in page(guarded, f"/jobs/{job_id}", "user").text)
+    return job_id
+
+
+def page(guarded: Guarded, path: str, who: str) -> Reply:
+    return guarded.ask("GET", path, accept=HTML, cookie=f"wattherd_token={guarded.tokens[who]}")
+
+
+def post(guarded: Guarded, path: str, who: str, **fields: str) -> Reply:
+    """As a browser does: with the session's cookie, and what our own forms carry."""
+    first = guarded.ask("GET", "/login", accept=HTML)
+    session = first.headers["set-cookie"].partition(";")[0]
+    found = re.search(r'name="form_secret" value="(\w+)"', first.text)
+    assert found is not None
+    body = urllib.parse.urlencode({"form_secret": found[1], **fields}).encode()
+    cookie = f"{session}; wattherd_token={guarded.tokens[who]}"
+    return guarded.ask("POST", path, body=body, accept=HTML, cookie=cookie)
+
+
+def address(route: str, job: str) -> tuple[str, str]:
+    method, _, path = route.partition(" ")
+    values = {"{job_id}": job, "{action}": "resume", "/{name}": "/htmx.min.js"}
+    for name, value in values.items():
+        path = path.replace(name, value)
+    return method, path
+
+
+def test_every_page_has_its_line_here(guarded: Guarded) -> None:
+    served = {
+        f"{method} {route.path}"
+        for route in guarded.app.routes
+        if isinstance(route, Route) and not route.path.startswith(ELSEWHERE)
+        for method in (route.methods or ()) - {"HEAD"}
+    }
+    assert served == LEAST.keys() | WITHOUT.keys()
+
+
+@pytest.mark.parametrize("route", LEAST)
+def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: str) -> None:
+    method, path = address(route, job)
+    nobody = guarded.ask(method, path, accept=HTML)
+    assert (nobody.status, nobody.headers["location"]) == (303, f"/login?next={path}")
+    for role in ROLES:
+        may = ROLES.index(role) >= ROLES.index(LEAST[route])
+        if method == "POST":
+            reply = post(guarded, path, role, budget="300W")
+            assert reply.status == (303 if may else 403), role
+        else:
+            reply = page(guarded, path, role)
+            assert reply.status == (404 if "{name}" in route else 200), role
+        assert may or "Permission denied" in reply.text
+
+
+@pytest.mark.parametrize("route", WITHOUT)
+def test_what_needs_no_role_needs_none(guarded: Guarded, job: str, route: str) -> None:
+    method, path = address(route, job)
+    assert guarded.ask(method, path, accept=HTML).status == WITHOUT[route]
+
+
+def test_a_refresh_without_a_token_leads_to_the_login(guarded: Guarded) -> None:
+    reply = guarded.ask("GET", "/queue", accept=HTML, **{"hx-request": "true"})
+    assert reply.headers["hx-redirect"] == "/login?next=/queue"
+    assert reply.text == ""
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/cluster", "/timeline", "/queue?shown=running", "/decisions", "/queue"]
+)
+def test_other_tenants_see_nothing_of_a_job(guarded: Guarded, job: str, path: str) -> None:
+    mine, theirs = page(guarded, path, "user"), page(guarded, path, "stranger")
+    assert theirs.status == 200
+    for secret in ("private", f"/jobs/{job}", f">{job}<"):
+        assert secret not in theirs.text
+    if path != "/queue":
+        assert job in mine.text
+
+
+def test_a_job_of_others_is_not_there(guarded: Guarded, job: str) -> None:
+    theirs = page(guarded, f"/jobs/{job}", "stranger")
+    assert (theirs.status, "private" in theirs.text) == (404, False)
+    assert post(guarded, f"/jobs/{job}/cancel", "stranger").status == 404
+    assert guarded.ask("GET", f"/api/v1/jobs/{job}", "user").json["state"] == "Running"
+
+
+def test_a_token_taken_back_opens_no_page(guarded: Guarded) -> None:
+    token_id = guarded.let_in("leaver", Role.VIEWER, "a")
+    assert page(guarded, "/", "leaver").status == 200
+    guarded.desk.tokens.revoke(token_id)
+    assert page(guarded, "/", "leaver").status == 303
+
+
+def test_pages_allow_no_script_of_others(guarded: Guarded) -> None:
+    headers = page(guarded, "/", "viewer").headers
+    assert "script-src 'self';" in headers["content-security-policy"]
+    assert headers["cache-control"] == "no-store"
