@@ -30,10 +30,15 @@ LEFT_OUT = {
     r"^make |^pip install": "sets up or tests the repository itself",
     r"\.\.\.": "says itself that it is a part only",
     r"^wattherd top": "needs a terminal; tests/service/test_demo_run.py shows the same data",
+    r"^wattherd view": "serves until Ctrl-C; run by tests/service/test_dashboard.py",
+    r"prometheus --config": "serves until Ctrl-C; run by tests/servers/test_prometheus.py",
+    r"--return NODE": "stands for a node that was lost",
     r"^wattherd demo": "run by tests/service/test_demo_run.py",
     r"^wattherd view": "serves until it is stopped; run by tests/service/test_dashboard.py",
     r"^wattherd completion": "writes into the home folder; run by tests/service/test_completion.py",
 }
+LIVED = {"docs/guides/monitoring.md": "wattherd run -- sleep 1"}
+"""What has happened where a page asks about the past."""
 SLOW = {
     "README.md",
     "docs/concepts/exactness.md",
@@ -127,7 +132,10 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     if "torch_" in "".join(one.text for one in wanted):
         pytest.importorskip("torch", reason="the page needs PyTorch")
     port = _free_port()
-    text = "\n".join(_line(one.text, port) for one in wanted)
+    lines = [_line(one.text, port) for one in wanted]
+    if page in LIVED:
+        lines.insert(1, LIVED[page])
+    text = "\n".join(lines)
     here = _folder(tmp_path)
     for name, content in docs.files(docs.REPOSITORY / page).items():
         (here / name).write_text(content)
