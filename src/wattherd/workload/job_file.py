@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -51,6 +52,17 @@ def _by(parse: Any) -> AfterValidator:
 Time = Annotated[Text, _by(units.seconds)]
 Size = Annotated[Text, _by(units.size_bytes)]
 Watts = Annotated[Text, _by(units.watts)]
+
+
+def _is_place(uri: str) -> str:
+    parts = urlsplit(uri)
+    if (parts.scheme == "file" and not parts.netloc) or (not parts.scheme and uri[:1] == "/"):
+        return uri
+    raise ValueError(f"{uri!r} is neither file:///PATH nor an absolute path (NFS: its mount)")
+
+
+Name = Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")]
+Place = Annotated[str, AfterValidator(_is_place)]
 
 
 class _Strict(BaseModel):
@@ -162,6 +174,13 @@ class JobFile(_Strict):
         default=None, description="system user to run as (root's service only)"
     )
     container: ContainerSpec | None = None
+    inputs: dict[Name, Place] = Field(
+        default={}, description="brought to $WATTHERD_INPUTS/NAME before the start"
+    )
+    outputs: dict[Name, Place] = Field(
+        default={}, description="$WATTHERD_OUTPUTS/NAME is taken there after success"
+    )
+    code: Place | None = Field(default=None, description="a folder; a copy is where tasks begin")
     task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
 
     @model_validator(mode="before")
@@ -180,6 +199,8 @@ class JobFile(_Strict):
     def _something_to_run(self) -> JobFile:
         if (self.run is None) == (not self.task_roles):
             raise ValueError("needs either `run` or `taskRoles`")
+        if self.container and (self.inputs or self.outputs or self.code):
+            raise ValueError("a container is brought no data or code: have its image hold them")
         return self
 
     def spec(self, *, user: str = "", tenant: str = "", at: datetime | None = None) -> JobSpec:
@@ -253,6 +274,9 @@ class JobFile(_Strict):
             "checkpoint_dir": self.checkpoint.dir,
             "user": self.user,
             "container": None if self.container is None else self.container.paper(),
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
+            "code": self.code,
             "power": self.power.model_dump(mode="json"),
         }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import shutil
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.containers import Container, Inside
 from wattherd.runtime.local.devices import Machine
+from wattherd.runtime.local.ownership import open_to_all
 
 LOG_BYTES = 50 << 20
 MOST_PROCESSES = 4096
@@ -55,6 +58,21 @@ class Folders:
         return self.job / "work"
 
     @property
+    def inputs(self) -> Path:
+        """Data that is brought."""
+        return self.work / "inputs"
+
+    @property
+    def outputs(self) -> Path:
+        """Results that are taken away."""
+        return self.work / "outputs"
+
+    @property
+    def code(self) -> Path:
+        """Code that is brought; where tasks then begin."""
+        return self.work / "code"
+
+    @property
     def checkpoint(self) -> Path:
         """Kept from attempt to attempt."""
         return self.job / "checkpoint"
@@ -80,8 +98,40 @@ def order_of(
         "log_bytes": int(paper.get("log_bytes", LOG_BYTES)),
         "afterwards": [],
     }
+    plan = staging_plan(paper, folders)
+    if plan is not None:
+        order["staging"] = plan
+        at = folders.run
+        wrapped = [_interpreter(order["user"]), str(at / run_dir.STAGER), str(at / run_dir.STAGING)]
+        for task in order["tasks"]:
+            task["argv"] = [*wrapped, str(task["rank"]), "--", *task["argv"]]
     container = Container.of(paper)
     return order if container is None else _contained(order, container, run, folders)
+
+
+def _interpreter(user: tuple[int, int] | None) -> str:
+    """Our own where the job's user may run it, else the system's."""
+    system = shutil.which("python3", path=os.defpath)
+    able = [one for one in (sys.executable, system) if one and open_to_all(Path(one))]
+    return able[0] if user is not None and able else sys.executable
+
+
+def staging_plan(paper: Mapping[str, Any], folders: Folders) -> dict[str, Any] | None:
+    """What is to be brought, and taken away in the end; None if nothing is."""
+    inputs, outputs, code = (paper.get(name) for name in ("inputs", "outputs", "code"))
+    if not (inputs or outputs or code):
+        return None
+    bring = {str(folders.inputs / name): source for name, source in (inputs or {}).items()}
+    if code:
+        bring[str(folders.code)] = code
+    return {
+        "folder": str(folders.work),
+        "bring": bring,
+        "take": dict(outputs or {}),
+        "outputs": str(folders.outputs),
+        "cwd": str(folders.code) if code else "",
+        "checkpointed": str(folders.run / run_dir.CHECKPOINTED),
+    }
 
 
 def _contained(
@@ -179,6 +229,8 @@ def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
         "WATTHERD_DEVICES": str(gpus),
         "WATTHERD_RUN_DIR": str(folders.run),
         "WATTHERD_CHECKPOINT_DIR": _checkpoint(run, folders),
+        "WATTHERD_INPUTS": str(folders.inputs),
+        "WATTHERD_OUTPUTS": str(folders.outputs),
         "WATTHERD_CONTROL": str(folders.run / run_dir.CONTROL),
         "WATTHERD_PROGRESS": str(folders.run / run_dir.PROGRESS),
     }

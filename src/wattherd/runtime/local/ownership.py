@@ -6,6 +6,7 @@
     JOBS/JOB/run-N/logs 0700  of the service: jobs print, they do not read
     JOBS/JOB/work, checkpoint  0700  the job's own
 
+Users who share their primary group are not kept apart: the group is what lets a job in.
 Without a user of its own a job runs as the service does, and is kept from nothing that is its.
 """
 
@@ -31,6 +32,13 @@ def make_passage(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(parents=True)
         folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
+
+
+def open_to_all(program: Path) -> bool:
+    """Whether any user may run a program: it, and the folders on all ways to it."""
+    real = program.resolve()
+    ways = {real, *real.parents, *program.absolute().parents}
+    return all(way.stat().st_mode & stat.S_IXOTH for way in ways)
 
 
 def hand_over(job: Path, run: Path, own: Iterable[Path], reports: Path, user: User | None) -> None:
