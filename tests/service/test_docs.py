@@ -30,7 +30,6 @@ LEFT_OUT = {
     r"^make |^pip install": "sets up or tests the repository itself",
     r"\.\.\.": "says itself that it is a part only",
     r"^wattherd top": "needs a terminal; tests/service/test_demo_run.py shows the same data",
-    r"^wattherd view": "serves until Ctrl-C; run by tests/service/test_dashboard.py",
     r"prometheus --config": "serves until Ctrl-C; run by tests/servers/test_prometheus.py",
     r"--return NODE": "stands for a node that was lost",
     r"^wattherd demo": "run by tests/service/test_demo_run.py",

@@ -47,7 +47,7 @@ COMMANDS = {
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
-    "report": ("wattherd.cli.report:report", "A run directory, or a live site's past, as one page."),
+    "report": ("wattherd.cli.report:report", "A run, or a live site's past, as one page."),
     "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),
     "sim": ("wattherd.cli.sim:sim", "Simulate placement and scheduling."),
     "view": ("wattherd.cli.view:view", "Show what a service left, or a run, in a browser."),
