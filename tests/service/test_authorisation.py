@@ -30,6 +30,12 @@ LEAST = {
     "GET /power": "viewer",
     "GET /metrics": "viewer",
     "PUT /power": "operator",
+    "GET /queues": "viewer",
+    "POST /queues/{queue}/{action}": "operator",
+    "GET /tenants": "viewer",
+    "GET /groups/{name}": "viewer",
+    "POST /groups/{name}/cancel": "user",
+    "GET /decisions": "viewer",
     "GET /tokens": "admin",
     "POST /tokens": "admin",
     "DELETE /tokens/{token_id}": "admin",
@@ -40,6 +46,8 @@ LEAST = {
 WITHOUT = {"GET /health": 200, "POST /jobs/{job_id}/trainer-status": 401}
 ROOT = {"/metrics"}
 """Addresses that are not below the API's."""
+ABSENT = ("{token_id}", "{node}", "{queue}", "{name}")
+"""What is asked for here and is not there: that is told to those alone who may ask."""
 ROLES = ["viewer", "user", "operator", "admin"]
 BODIES = {
     "POST /jobs": {"run": "true"},
@@ -87,9 +95,11 @@ def served(guarded: Guarded) -> set[str]:
 
 def address(route: str, job: str) -> tuple[str, str]:
     method, _, path = route.partition(" ")
-    none = (("{token_id}", "none"), ("{node}", "none"))
+    none = tuple((name, "none") for name in ABSENT)
     for name, value in (("{job_id}", job), ("{action}", "resume"), *none):
         path = path.replace(name, value)
+    if path == "/decisions":
+        path += f"?job={job}"
     return method, path if path in ROOT else V1 + path
 
 
@@ -107,8 +117,7 @@ def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: s
     for role in ROLES:
         reply = guarded.ask(method, path, role, BODIES.get(route))
         may = ROLES.index(role) >= ROLES.index(LEAST[route])
-        absent = "{token_id}" in route or "{node}" in route
-        allowed = (404,) if absent else (200, 201)
+        allowed = (400, 404) if any(name in route for name in ABSENT) else (200, 201)
         assert reply.status in (allowed if may else (403,)), (role, reply.text)
 
 
@@ -117,6 +126,18 @@ def test_what_needs_no_role_needs_none(guarded: Guarded, job: str, route: str) -
     method, path = address(route, job)
     for who in ("", *ROLES):
         assert guarded.ask(method, path, who, BODIES.get(route)).status == WITHOUT[route]
+
+
+def test_other_tenants_decisions_are_not_told(guarded: Guarded, job: str) -> None:
+    assert guarded.ask("GET", f"{V1}/decisions", "user").status == 403
+    assert guarded.ask("GET", f"{V1}/decisions?job={job}", "stranger").status == 404
+    log = guarded.ask("GET", f"{V1}/decisions?limit=1000", "operator").json["decisions"]
+    own = guarded.ask("GET", f"{V1}/decisions?job={job}", "user").json["decisions"]
+    assert [one["number"] for one in log] == list(range(1, len(log) + 1))
+    assert [one["event"]["type"] for one in own][:1] == ["JobSubmitted"]
+    told = {order["job_id"] for one in own for order in one["commands"]}
+    assert told == {job}
+    assert any(order["type"] == "StartJob" for one in own for order in one["commands"])
 
 
 def test_other_tenants_jobs_are_not_there(guarded: Guarded, job: str) -> None:
