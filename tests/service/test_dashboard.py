@@ -338,3 +338,16 @@ def test_an_empty_folder_shows_nothing(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_S, check=False)
     assert done.returncode == 2
     assert "there is nothing to show" in done.stderr
+
+
+def test_who_sees_old_numbers_is_told_so(browser: Any, dashboard: Dashboard) -> None:
+    context = browser.new_context(base_url=dashboard.url)
+    page = context.new_page()
+    page.goto("/")
+    notice = page.get_by_text("what you see is old")
+    assert notice.is_hidden()
+    context.set_offline(True)
+    notice.wait_for(state="visible", timeout=MOST_S * 1000)
+    context.set_offline(False)
+    notice.wait_for(state="hidden", timeout=MOST_S * 1000)
+    context.close()

@@ -148,3 +148,9 @@ def test_pages_allow_no_script_of_others(guarded: Guarded) -> None:
     headers = page(guarded, "/", "viewer").headers
     assert "script-src 'self';" in headers["content-security-policy"]
     assert headers["cache-control"] == "no-store"
+
+
+def test_a_problem_is_told_within_the_page_that_is_refreshed(guarded: Guarded) -> None:
+    cookie = f"wattherd_token={guarded.tokens['viewer']}"
+    part = guarded.ask("GET", "/jobs/j-99", accept=HTML, cookie=cookie, **{"hx-request": "true"})
+    assert (part.status, "No such job" in part.text, "<html" in part.text) == (404, True, False)

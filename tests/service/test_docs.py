@@ -33,7 +33,6 @@ LEFT_OUT = {
     r"prometheus --config": "serves until Ctrl-C; run by tests/servers/test_prometheus.py",
     r"--return NODE": "stands for a node that was lost",
     r"^wattherd demo": "run by tests/service/test_demo_run.py",
-    r"^wattherd view": "serves until it is stopped; run by tests/service/test_dashboard.py",
     r"^wattherd completion": "writes into the home folder; run by tests/service/test_completion.py",
 }
 LIVED = {"docs/guides/monitoring.md": "wattherd run -- sleep 1"}
