@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--budget", help="Most watts of the site: 40kW.")
 @click.option("--slots", type=int, help="Parts of the processor to give away where no GPU is.")
 @click.option("--job-metrics", is_flag=True, default=None, help="Series by job on /metrics, too.")
+@click.option("--log", type=click.Choice(["none", "text", "json"]), help="Decisions, line by line.")
 def serve(config: Path | None, **changes: object) -> None:
     """Manage this machine: take jobs, run them, keep its power budget."""
     try:
@@ -43,6 +45,7 @@ def serve(config: Path | None, **changes: object) -> None:
     from wattherd.service.live.config import read_config
     from wattherd.service.live.housekeeping import Housekeeping
     from wattherd.service.live.listening import check_listening, tls_of
+    from wattherd.service.live.structured_log import logging_to
 
     os.umask(0o077)  # journal, tokens and logs are nobody else's
     found = read_config(config, changes)
@@ -52,6 +55,8 @@ def serve(config: Path | None, **changes: object) -> None:
     listener = _listen(found.host, found.port)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if tls else 'http'}://{_shown(host)}:{port}"
+    logs = ExitStack()
+    logs.enter_context(logging_to(sys.stderr, found.log))
     site = open_site(found, StatusServer(url=url, ca_file=str(found.tls_cert or "")))
     click.echo(f"wattherd serves {url} (state in {found.state})", err=True)
     for note in (*site.notes, *_door_notes(found, asks=not desk.open)):
@@ -69,6 +74,7 @@ def serve(config: Path | None, **changes: object) -> None:
     finally:
         housekeeping.end()
         site.close()
+        logs.close()
 
 
 def _shown(host: str) -> str:

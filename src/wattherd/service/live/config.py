@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattherd.errors import UserError
+from wattherd.service.live.structured_log import Form
 from wattherd.spelling import hint_for
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
 
@@ -31,6 +32,7 @@ class ServeConfig(BaseModel):
     power: str = "water-filling"
     budget: str | None = Field(default=None, description="40kW; None is without limit")
     slots: int | None = Field(default=None, ge=1, description="parts of the processor, without GPU")
+    log: Form = Field(default=Form.NONE, description="decisions on standard error")
     kernel_log: Path = Field(default=Path("/dev/kmsg"), description="tells faults of devices")
     job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")

@@ -32,6 +32,7 @@ from wattherd.service.live.pace import PaceWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.snapshot_process import SnapshotProcess
+from wattherd.service.live.structured_log import log_turns
 from wattherd.store.database import in_folder
 from wattherd.store.entry import Entry
 from wattherd.store.store import Store
@@ -156,6 +157,7 @@ def _begin(
             recovered.chronicle.note(*turn)
         scribe.told(told, touched)
         pace.told(told)
+        log_turns(told)
         if any(isinstance(entry.event, NodeLost) for entry, _ in told):
             executor.abandon()
         snapshots.grown(len(told))
