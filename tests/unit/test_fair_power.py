@@ -61,7 +61,7 @@ def rates(some: Sequence[Ask], caps: Sequence[float]) -> list[float]:
 
 def log_welfare(some: Sequence[Ask], caps: Sequence[float]) -> float:
     pairs = zip(some, rates(some, caps), strict=True)
-    return sum(ask.weight * math.log(rate) for ask, rate in pairs)
+    return sum(ask.weight * (math.log(rate) if rate > 0 else -math.inf) for ask, rate in pairs)
 
 
 def ascending(some: Sequence[Ask], caps: Sequence[float]) -> list[float]:

@@ -152,6 +152,7 @@ class Supervisor:
         if failed is not None:
             return failed
         if bad:
+            self._heed()  # what a task obeyed was written before it ended
             return REQUEUE if self._stop is None or None not in codes else None
         leaders = [
             code
