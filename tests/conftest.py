@@ -19,6 +19,11 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+def pytest_make_parametrize_id(config: object, val: object, argname: str) -> str | None:
+    """Bytes name no test: a compressed file holds its hour, and workers must agree on names."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session")
 def openb() -> Path:
     """The openb traces, found by WATTHERD_DATA; the test is skipped where they are absent."""
