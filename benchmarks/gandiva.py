@@ -1,6 +1,6 @@
 """Gandiva against FIFO on a crowded cluster: how soon jobs show something, how busy GPUs are.
 
-    WATTHERD_DATA=... python benchmarks/gandiva.py
+    python benchmarks/gandiva.py
 
 One day of one virtual cluster of the Philly trace, on GPU sharing as Lucid measured it.
 """
@@ -31,7 +31,7 @@ COLUMNS = "mean_feedback_s median_feedback_s p95_feedback_s utilisation mean_jct
 
 
 def crowd(options: argparse.Namespace) -> Crowd:
-    traces = Path(os.environ["WATTHERD_DATA"]) / "traces"
+    traces = Path(os.environ.get("WATTHERD_DATA", "../shared/data")) / "traces"
     alone = read_alone(traces / "lucid" / "single_data.csv")
     packed = read_packed(traces / "lucid" / "colocate_info.csv")
     everything = read_jobs(traces / "sia" / "philly_82248jobs.csv.gz")

@@ -39,7 +39,7 @@ PHILLY_BUDGET_W = 300_000.0
 
 
 def traces() -> Path:
-    return Path(os.environ.get("WATTHERD_DATA", "")) / "traces"
+    return Path(os.environ.get("WATTHERD_DATA", "../shared/data")) / "traces"
 
 
 def run(kind: str, file: str, cluster: str, name: str, policy: str, budget_w: float | None) -> dict:
