@@ -30,6 +30,8 @@ LEAST = {
     "GET /power": "viewer",
     "GET /metrics": "viewer",
     "PUT /power": "operator",
+    "PUT /power/schedule": "operator",
+    "PUT /power/signals": "admin",
     "GET /queues": "viewer",
     "POST /queues/{queue}/{action}": "operator",
     "GET /tenants": "viewer",
@@ -53,6 +55,8 @@ BODIES = {
     "POST /jobs": {"run": "true"},
     "POST /dry-run": {"run": "true"},
     "PUT /power": {"budget": None},
+    "PUT /power/schedule": {"schedule": None},
+    "PUT /power/signals": {"signals": []},
     "POST /tokens": {"user": "new"},
     "POST /jobs/{job_id}/trainer-status": {"trainerStatus": {}},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
 from wattherd.cli.live_tables import LIVE_OUTPUT, show
+from wattherd.errors import UserError
 
 
 def show_power(server: str | None, output: str) -> None:
@@ -28,20 +30,66 @@ def _table(document: Any) -> None:
         shown = "none" if value is None else show_watts(value)
         click.echo(f"{label:<10}{shown}{stated if name == 'draw_w' else ''}")
     click.echo(f"{'over':<10}{document['over_s']:,.1f} s, {document['over_j']:,.1f} J")
+    if len(document["budgets"]) > 1:
+        for one in document["budgets"]:
+            click.echo(f"{'':<10}{show_watts(one['budget_w'])} by {one['source']}")
     for one in document["announced"]:
-        click.echo(f"{'announced':<10}{show_watts(one['budget_w'])} from {one['at'][11:19]} UTC on")
+        when = one["at"][:19].replace("T", " ")
+        click.echo(f"{'announced':<10}{show_watts(one['budget_w'])} from {when} UTC on")
+    for one in document["signals"]:
+        note = f" ({one['note']})" if one["note"] else ""
+        click.echo(f"{'signal':<10}{one['signal']}: {one['contact']}{note}")
     by_job = document["samples"][-1]["by_job"] if document["samples"] else {}
     if by_job:
         print_table(["JOB", "WATTS"], [[job, f"{watts:,.1f}"] for job, watts in by_job.items()])
 
 
 @click.command("set")
-@click.argument("budget")
+@click.argument("budget", required=False)
 @click.option("--in", "within", metavar="TIME", help="Announce it: from then on, not at once.")
+@click.option(
+    "--schedule", type=click.Path(path_type=Path), help="Limits by date or time of day; a file."
+)
+@click.option("--no-schedule", is_flag=True, help="No schedule any more.")
+@click.option(
+    "--signal", "signals", multiple=True, metavar="URI", help="Listen to these, and no others."
+)
+@click.option("--no-signals", is_flag=True, help="Listen to nobody any more.")
 @server_option
 @LIVE_OUTPUT
-def set_budget(*, budget: str, within: str | None, server: str | None, output: str) -> None:
-    """Set the site's BUDGET: 40kW, or none."""
-    asked = None if budget == "none" else budget
-    document = Client(server).put("power", {"budget": asked, "in": within})
-    show(document, output, lambda: _table(document))
+def set_budget(
+    *,
+    budget: str | None,
+    within: str | None,
+    schedule: Path | None,
+    no_schedule: bool,
+    signals: tuple[str, ...],
+    no_signals: bool,
+    server: str | None,
+    output: str,
+) -> None:
+    """Set the site's BUDGET (40kW, or none), or where limits come from.
+
+    The lowest of budget, schedule and signals counts at any time. What they announce is met when
+    it begins.
+    """
+    changes: dict[str, Any] = {}
+    if budget is not None:
+        changes["power"] = {"budget": None if budget == "none" else budget, "in": within}
+    if schedule is not None or no_schedule:
+        changes["power/schedule"] = {"schedule": None if schedule is None else _text(schedule)}
+    if signals or no_signals:
+        changes["power/signals"] = {"signals": list(signals)}
+    if not changes:
+        hint = "a BUDGET, --schedule FILE, --signal URI"
+        raise UserError("nothing to set", field="BUDGET", hint=hint)
+    client = Client(server)
+    documents = [client.put(path, body) for path, body in changes.items()]
+    show(documents[-1], output, lambda: _table(documents[-1]))
+
+
+def _text(path: Path) -> dict[str, str]:
+    try:
+        return {"name": path.name, "text": path.read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot be read: {error}", where=str(path)) from None

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 @click.option("--policy", help="Scheduler, see `wattherd policies`.")
 @click.option("--power", help="How watts are shared.")
 @click.option("--budget", help="Most watts of the site: 40kW.")
+@click.option("--schedule", type=click.Path(path_type=Path), help="Limits by time: CSV or YAML.")
+@click.option("--signal", "signals", multiple=True, metavar="URI", help="Limits from outside.")
 @click.option("--slots", type=int, help="Parts of the processor to give away where no GPU is.")
 @click.option("--job-metrics", is_flag=True, default=None, help="Series by job on /metrics, too.")
 @click.option("--log", type=click.Choice(["none", "text", "json"]), help="Decisions, line by line.")
-def serve(config: Path | None, **changes: object) -> None:
+def serve(config: Path | None, signals: tuple[str, ...], **changes: object) -> None:
     """Manage this machine: take jobs, run them, keep its power budget."""
     try:
         import uvicorn
@@ -48,7 +50,7 @@ def serve(config: Path | None, **changes: object) -> None:
     from wattherd.service.live.structured_log import logging_to
 
     os.umask(0o077)  # journal, tokens and logs are nobody else's
-    found = read_config(config, changes)
+    found = read_config(config, {**changes, "signals": signals or None})
     desk = desk_of(found)
     check_listening(found, asks=not desk.open)
     tls = tls_of(found)

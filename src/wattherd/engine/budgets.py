@@ -1,7 +1,8 @@
 """Budgets as they are stated, and as the guard must already hold them: known falls come early.
 
 A rise is believed when it has come, a fall that was announced in time to be under it at its very
-second, whether or not anybody says then that it has come.
+second, whether or not anybody says then that it has come. Where several sources state or announce
+budgets of one domain, each speaks for itself, and the lowest counts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Fall:
     begins_s: float
     budget_w: float
     domain: str = ""
+    source: str = ""
 
 
 class Budgets:
@@ -31,6 +33,9 @@ class Budgets:
         """Nothing is limited; `site` are the names that ramps hold for."""
         self._rules, self._site = rules, site
         self.stated_w: dict[str, float | None] = {}
+        """The lowest that any source states now."""
+        self.by_source: dict[str, dict[str, float]] = {}
+        """What each source states now, by domain."""
         self.surprised_s: dict[str, float] = {}
         """When a budget last changed without being announced."""
         self._coming: dict[str, list[Fall]] = {}
@@ -55,19 +60,37 @@ class Budgets:
         """What was announced for a time that has come, the earliest first."""
         return [one for one in self.announced if one.begins_s <= now_s]
 
-    def change(self, domain: str, budget_w: float | None, now_s: float) -> None:
-        """A budget is in force; what was announced up to now has come."""
-        due = [one for one in self._coming.get(domain, ()) if one.begins_s <= now_s]
-        if budget_w not in [one.budget_w for one in due]:
-            self.surprised_s[domain] = now_s
-        self.stated_w[domain] = budget_w
-        self._keep(domain, [one for one in self._coming.get(domain, ()) if one not in due])
+    def begin(self, domain: str, budget_w: float | None) -> None:
+        """What a domain may draw from the beginning, until its operators say otherwise."""
+        self._state(domain, budget_w, "")
 
-    def announce(self, domain: str, begins_s: float, budget_w: float | None) -> None:
+    def change(self, domain: str, budget_w: float | None, now_s: float, source: str = "") -> None:
+        """A source's budget is in force; what it announced up to now has come."""
+        come = [one for one in self._of(domain, source) if one.begins_s <= now_s]
+        if budget_w not in [one.budget_w for one in come]:
+            self.surprised_s[domain] = now_s
+        self._state(domain, budget_w, source)
+        self._keep(domain, [one for one in self._coming.get(domain, ()) if one not in come])
+
+    def _state(self, domain: str, budget_w: float | None, source: str) -> None:
+        said = self.by_source.setdefault(domain, {})
+        said.pop(source, None)
+        if budget_w is not None:
+            said[source] = budget_w
+        self.stated_w[domain] = min(said.values(), default=None)
+
+    def announce(
+        self, domain: str, begins_s: float, budget_w: float | None, source: str = ""
+    ) -> None:
         """A budget is to change; a later word on the same time counts, None takes it back."""
-        others = [one for one in self._coming.get(domain, ()) if one.begins_s != begins_s]
-        fresh = [] if budget_w is None else [Fall(begins_s, budget_w, domain)]
+        fresh = [] if budget_w is None else [Fall(begins_s, budget_w, domain, source)]
+        same = (begins_s, source)
+        known = self._coming.get(domain, ())
+        others = [one for one in known if (one.begins_s, one.source) != same]
         self._keep(domain, sorted([*others, *fresh], key=lambda one: one.begins_s))
+
+    def _of(self, domain: str, source: str) -> list[Fall]:
+        return [one for one in self._coming.get(domain, ()) if one.source == source]
 
     def _keep(self, domain: str, coming: list[Fall]) -> None:
         self._coming.pop(domain, None)

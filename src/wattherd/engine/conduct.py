@@ -173,7 +173,7 @@ class Conduct:
         root = () if config.tree is None else (config.tree.root.name,)
         self.budgets = Budgets(rules, ("", *root))
         for domain in config.tree.domains if config.tree else ():
-            self.budgets.stated_w[domain.name] = domain.budget_w
+            self.budgets.begin(domain.name, domain.budget_w)
         self._joules = Joules(self.watts)
         self._asked_s: dict[str, float] = {}
         """For when wake-ups have been asked for, by key."""

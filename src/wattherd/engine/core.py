@@ -122,11 +122,13 @@ class Core(Conduct):
             case QueueStopped() | QueueStarted():
                 self._note_queue(event, batch)
             case BudgetChanged():
-                self.budgets.change(event.domain, event.budget_w, self.now_s)
-                self.watts.state(event.budget_w, event.domain)
+                domain, source = event.domain, event.source
+                self.budgets.change(domain, event.budget_w, self.now_s, source)
+                self.watts.state(self.budgets.stated_w[domain], domain)
                 self._hold_to(event.domain, batch)
             case BudgetAnnounced():
-                self.budgets.announce(event.domain, event.begins_s, event.budget_w)
+                begins_s, budget_w = event.begins_s, event.budget_w
+                self.budgets.announce(event.domain, begins_s, budget_w, event.source)
                 self._hold_to(event.domain, batch)
             case Computed():
                 batch.due = self.questions.note(event)

@@ -146,23 +146,26 @@ class QueueStarted(Event):
 class BudgetChanged(Event):
     """A domain of the power tree may draw this much from now on; None lifts the budget.
 
-    Without a `domain` it is the site's.
+    Without a `domain` it is the site's. Each `source` (empty: the operators) states a budget of its
+    own; the lowest of them counts.
     """
 
     budget_w: float | None
     domain: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetAnnounced(Event):
     """A domain (the site) may draw `budget_w` from `begins_s` on; `BudgetChanged` will follow.
 
-    None takes back what was announced for that time.
+    None takes back what the same `source` announced for that time.
     """
 
     begins_s: float
     budget_w: float | None
     domain: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

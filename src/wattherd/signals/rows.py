@@ -42,26 +42,35 @@ def spans(content: Any, *, where: str, base_w: float, start_s: float | None) -> 
     Raises:
         UserError: no such list, a field that makes no sense, or rows out of order.
     """
-    try:
-        rows = _ROWS.validate_python(content)
-    except ValidationError as error:
-        raise _bad(error, where) from None
+    rows = rows_of(content, where)
     starts = [
-        moment_s(row.at, where=_row(where, at), field="at", start_s=start_s)
+        moment_s(row.at, where=row_name(where, at), field="at", start_s=start_s)
         for at, row in enumerate(rows)
     ]
     found: list[Span] = []
     for number, row in enumerate(rows):
-        here = _row(where, number)
+        here = row_name(where, number)
         following_s = starts[number + 1] if number + 1 < len(rows) else FOREVER
         if following_s <= starts[number]:
-            later = _row(where, number + 1)
+            later = row_name(where, number + 1)
             raise UserError("is not after the row before", where=later, field="at")
         end_s = _end(row, here, following_s, start_s)
-        limit_w = _limit(row.limit, here, base_w)
+        limit_w = level_of(row.limit, here, base_w)
         if limit_w is not None:
             found.append(Span(starts[number], end_s, limit_w, where))
     return tuple(found)
+
+
+def rows_of(content: Any, where: str) -> list[Row]:
+    """The rows as they are written.
+
+    Raises:
+        UserError: no such list, or an unknown field.
+    """
+    try:
+        return _ROWS.validate_python(content)
+    except ValidationError as error:
+        raise _bad(error, where) from None
 
 
 def _end(row: Row, where: str, following_s: float, start_s: float | None) -> float:
@@ -108,7 +117,12 @@ def _parsed(text: str, where: str, field: str) -> float | datetime:
         raise UserError(f"{text!r} is no time", where=where, field=field, hint=hint) from None
 
 
-def _limit(value: str | float | None, where: str, base_w: float) -> float | None:
+def level_of(value: str | float | None, where: str, base_w: float) -> float | None:
+    """A limit as a row has it, in watts; None where it lifts the limit before it.
+
+    Raises:
+        UserError: it is none.
+    """
     if value is None or (isinstance(value, str) and value.strip().lower() in NOTHING):
         return None
     try:
@@ -135,13 +149,14 @@ def level_w(text: str, base_w: float, *, field: str = "") -> float:
         raise UserError(f"{text!r} is no share", field=field, hint="write 75%") from None
 
 
-def _row(where: str, number: int) -> str:
+def row_name(where: str, number: int) -> str:
+    """A row in messages, counted from 1."""
     return f"{where}: row {number + 1}"
 
 
 def _bad(error: ValidationError, where: str) -> UserError:
     first = error.errors()[0]
     place: Sequence[Any] = first["loc"]
-    here = _row(where, place[0]) if place and isinstance(place[0], int) else where
+    here = row_name(where, place[0]) if place and isinstance(place[0], int) else where
     field = str(place[1]) if len(place) > 1 else "limits"
     return UserError(first["msg"], where=here, field=field, hint="fields are at, limit, until")

@@ -1,4 +1,4 @@
-"""`schedule:FILE`: limits planned in a file, CSV with a header or YAML; see `rows`.
+"""`schedule:FILE`: limits planned in a file, CSV with a header or YAML; see `rows` and `daily`.
 
 The file is read again when it changes. A change that cannot be used changes nothing: what was
 planned before keeps counting, and the note says what is wrong.
@@ -9,19 +9,24 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import yaml
 
 from wattherd.engine.limit_timeline import Span
 from wattherd.errors import UserError
 from wattherd.signals.contract import Contact, Site, Told
+from wattherd.signals.daily import daily, is_daily
 from wattherd.signals.rows import moment_s, spans
 from wattherd.wire.clock import SYSTEM, Clock
 from wattherd.wire.uri import Uri
 
-OPTIONS = frozenset({"start"})
+OPTIONS = frozenset({"start", "zone"})
+Plan = Callable[[float], tuple[Span, ...]]
+"""The limits of a file, by the present time (Unix seconds)."""
 
 
 class Schedule:
@@ -37,8 +42,9 @@ class Schedule:
         self._path = Path(uri.authority + uri.path)
         start = uri.options.get("start")
         self._start_s = moment_s(start, where=uri.text, field="start") if start else None
+        self._zone = _zone(uri)
         self._stamp = self._stat()
-        self._spans, self._read_at_s, self._note = self._read(), clock.unix_s(), ""
+        self._plan, self._read_at_s, self._note = self._read(), clock.unix_s(), ""
 
     def told(self) -> Told:
         """The limits of the file as it was last usable."""
@@ -49,7 +55,7 @@ class Schedule:
         return Told(
             source=self._uri.text,
             contact=Contact.LOST if self._note else Contact.HEARD,
-            spans=self._spans,
+            spans=self._plan(self._clock.unix_s()),
             heard_at_s=self._read_at_s,
             note=self._note,
         )
@@ -60,7 +66,7 @@ class Schedule:
     def _follow(self) -> None:
         stamp = self._stat()
         if stamp != self._stamp or self._note:
-            self._spans = self._read()
+            self._plan = self._read()
             self._stamp, self._read_at_s, self._note = stamp, self._clock.unix_s(), ""
 
     def _stat(self) -> tuple[int, int]:
@@ -70,14 +76,27 @@ class Schedule:
             raise self._uri.error(f"cannot read {self._path}: {error.strerror}") from None
         return found.st_mtime_ns, found.st_size
 
-    def _read(self) -> tuple[Span, ...]:
+    def _read(self) -> Plan:
         try:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise self._uri.error(f"cannot read {self._path}: {error}") from None
-        content = _kind(self._path)(text, str(self._path))
-        return spans(content, where=str(self._path), base_w=self._site.base_w,
-                     start_s=self._start_s)  # fmt: skip
+        where, base_w = str(self._path), self._site.base_w
+        content = _kind(self._path)(text, where)
+        if is_daily(content):
+            return daily(content, where=where, base_w=base_w, zone=self._zone).spans
+        found = spans(content, where=where, base_w=base_w, start_s=self._start_s)
+        return lambda _: found
+
+
+def _zone(uri: Uri) -> tzinfo | None:
+    """The zone of times of day; None is this machine's."""
+    name = uri.options.get("zone")
+    try:
+        return None if name is None else ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        hint = "write Europe/Berlin, or UTC"
+        raise uri.error(f"no time zone {name!r}", field="zone", hint=hint) from None
 
 
 def _kind(path: Path) -> Callable[[str, str], Any]:

@@ -31,6 +31,10 @@ class ServeConfig(BaseModel):
     policy: str = "fifo-backfill"
     power: str = "water-filling"
     budget: str | None = Field(default=None, description="40kW; None is without limit")
+    signals: tuple[str, ...] = Field(
+        default=(), description="limits from outside, as of `wattherd power signal`"
+    )
+    schedule: Path | None = Field(default=None, description="limits by time: CSV or YAML")
     slots: int | None = Field(default=None, ge=1, description="parts of the processor, without GPU")
     log: Form = Field(default=Form.NONE, description="decisions on standard error")
     kernel_log: Path = Field(default=Path("/dev/kmsg"), description="tells faults of devices")

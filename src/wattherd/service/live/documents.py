@@ -25,6 +25,8 @@ JOB, JOBS, NODES, POWER = (
     "wattherd.nodes/1",
     "wattherd.power/1",
 )
+OPERATORS = "operators"
+"""Whose budget it is that no other source has stated."""
 SHOWN_STATES = {State.BLOCKED: "Queued", State.BACKING_OFF: "Queued", State.HELD: "Paused"}
 """Users see fewer states than the core has; the reason tells the rest."""
 
@@ -209,8 +211,16 @@ def power_document(look: Look, *, last: int = 1) -> dict[str, Any]:
         "budget_w": budget_w,
         "draw_w": draw_w,
         "headroom_w": headroom_w,
+        "budgets": [
+            {"source": source or OPERATORS, "budget_w": one_w}
+            for source, one_w in sorted(look.core.budgets.by_source.get("", {}).items())
+        ],
         "announced": [
-            {"at": look.time(one.begins_s), "budget_w": one.budget_w}
+            {
+                "at": look.time(one.begins_s),
+                "budget_w": one.budget_w,
+                "source": one.source or OPERATORS,
+            }
             for one in look.core.budgets.announced
             if not one.domain
         ],

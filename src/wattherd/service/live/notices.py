@@ -44,9 +44,10 @@ class Notices:
                 self._keeper.tell(event)
 
     def _due(self, core: Core) -> list[BudgetChanged]:
-        """The last one of each domain."""
-        come = {one.domain: one for one in core.budgets.due(self._clock.now_s())}
+        """The last one of each source."""
+        due = core.budgets.due(self._clock.now_s())
+        come = {(one.domain, one.source): one for one in due}
         return [
-            BudgetChanged(at_s=0.0, budget_w=one.budget_w, domain=one.domain)
+            BudgetChanged(at_s=0.0, budget_w=one.budget_w, domain=one.domain, source=one.source)
             for one in come.values()
         ]

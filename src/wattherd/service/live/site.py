@@ -31,8 +31,10 @@ from wattherd.service.live.notices import Notices
 from wattherd.service.live.pace import PaceWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
+from wattherd.service.live.signal_watch import SignalWatch, configured
 from wattherd.service.live.snapshot_process import SnapshotProcess
 from wattherd.service.live.structured_log import log_turns
+from wattherd.signals.contract import Site as Limited
 from wattherd.store.database import in_folder
 from wattherd.store.entry import Entry
 from wattherd.store.store import Store
@@ -61,6 +63,7 @@ class Site:
     chronicle: Chronicle
     meter: DrawMeter
     notices: Notices
+    signals: SignalWatch
     machine: Machine
     clock: JournalClock
     scribe: Scribe
@@ -84,6 +87,7 @@ class Site:
         self.faults.end()
         self.meter.end()
         self.notices.end()
+        self.signals.end()
         self.keeper.end()
         self.scribe.end()
         self.snapshots.end()
@@ -183,6 +187,10 @@ def _begin(
     meter = DrawMeter(
         keeper, machine, clock, executor.usage, book=recovered.book, keep=keep, measure=meters
     )
+    signals = SignalWatch(
+        keeper, clock, _limited(config, machine), config.state,
+        configured(config.signals, config.schedule),
+    )  # fmt: skip
     keeper.recover(executor)
     snapshots.grown(recovered.entries)
     faults = FaultWatch(config.kernel_log, machine.node.name, keeper.tell, tally.fault)
@@ -192,19 +200,28 @@ def _begin(
     faults.begin()
     notices = Notices(keeper, clock)
     notices.begin()
-    notes = (*recovered.notes, *([faults.problem] if faults.problem else []))
+    problems = [one for one in (faults.problem, signals.problem) if one]
     site = Site(
-        config, keeper, executor, store, history, recovered.chronicle, meter, notices, machine,
-        clock, scribe, snapshots, tally, faults, notes,
+        config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
+        machine, clock, scribe, snapshots, tally, faults, (*recovered.notes, *problems),
     )  # fmt: skip
     _set_budget(site)
+    signals.begin()
     return site
+
+
+def _limited(config: ServeConfig, machine: Machine) -> Limited:
+    """What shares of signals are of, and the least the machine draws: all jobs paused."""
+    node, gpu = machine.node, machine.gpu
+    most_w = node.idle_w + node.gpu_count * gpu.max_w
+    base_w = most_w if config.budget is None else watts(config.budget, field="budget")
+    return Limited(base_w=base_w, least_w=node.idle_w + node.gpu_count * gpu.idle_w)
 
 
 def _set_budget(site: Site) -> None:
     """The configured budget, where it is another than the journal's."""
     asked = site.config.budget
     budget_w = None if asked is None else watts(asked, field="budget")
-    known = site.look(lambda look: look.core.watts.stated_w)
+    known = site.look(lambda look: look.core.budgets.by_source.get("", {}).get(""))
     if budget_w is not None and budget_w != known:
         site.keeper.post(BudgetChanged(at_s=0.0, budget_w=budget_w), by="configuration").result()

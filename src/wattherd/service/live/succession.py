@@ -55,10 +55,18 @@ def _facts(before: Core, core: Core) -> list[Event]:
     lost = [before.config.cluster.nodes[number].name for number in sorted(before.lost)]
     facts: list[Event] = [NodeLost(at_s=now_s, node=name) for name in lost if name in names]
     facts += [QueueStopped(at_s=now_s, queue=queue) for queue in sorted(before.stopped)]
-    if before.watts.stated_w is not None:
-        facts.append(BudgetChanged(at_s=now_s, budget_w=before.watts.stated_w))
     facts += [
-        BudgetAnnounced(at_s=now_s, begins_s=one.begins_s, budget_w=one.budget_w, domain=one.domain)
+        BudgetChanged(at_s=now_s, budget_w=budget_w, source=source)
+        for source, budget_w in sorted(before.budgets.by_source.get("", {}).items())
+    ]
+    facts += [
+        BudgetAnnounced(
+            at_s=now_s,
+            begins_s=one.begins_s,
+            budget_w=one.budget_w,
+            domain=one.domain,
+            source=one.source,
+        )
         for one in before.budgets.announced
     ]
     records = sorted(before.jobs.values(), key=lambda record: record.number)

@@ -57,6 +57,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{V1}/nodes/{{node}}/{{action}}"): Role.OPERATOR,
     ("GET", f"{V1}/power"): Role.VIEWER,
     ("PUT", f"{V1}/power"): Role.OPERATOR,
+    ("PUT", f"{V1}/power/schedule"): Role.OPERATOR,
+    ("PUT", f"{V1}/power/signals"): Role.ADMIN,
     ("GET", f"{V1}/queues"): Role.VIEWER,
     ("POST", f"{V1}/queues/{{queue}}/{{action}}"): Role.OPERATOR,
     ("GET", f"{V1}/tenants"): Role.VIEWER,

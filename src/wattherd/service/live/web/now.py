@@ -10,7 +10,7 @@ from wattherd.engine.ledger import JobRecord
 from wattherd.report.charts import Chart
 from wattherd.report.draw_picture import draw_draw, hue_of
 from wattherd.service.live.access.caller import Caller
-from wattherd.service.live.documents import Look, job_row
+from wattherd.service.live.documents import OPERATORS, Look, job_row
 from wattherd.service.live.draw import Sample
 from wattherd.service.live.privacy import of_draw, seen_by
 from wattherd.service.live.web.picture import TALL, Picture, picture
@@ -36,6 +36,8 @@ class Numbers:
     over_j: float
     estimated: bool
     announced: tuple[tuple[str | None, float | None], ...] = ()
+    budgets: tuple[tuple[str, float], ...] = ()
+    """By source, where there are several."""
 
     @property
     def headroom_w(self) -> float | None:
@@ -59,6 +61,7 @@ def now_view(scene: Scene, caller: Caller, span: str) -> dict[str, Any]:
         "picture": _picture(samples, end_s - span_s, end_s),
         "span": span,
         "spans": list(SPANS_S),
+        "signals": scene.signals(),
     }
 
 
@@ -82,6 +85,7 @@ def _now(look: Look, caller: Caller) -> _Now:
     active = [record for record in look.core.jobs.values() if record.active]
     by_job = last.by_job if last else {}
     active.sort(key=lambda record: by_job.get(record.id, 0.0), reverse=True)
+    stated = look.core.budgets.by_source.get("", {})
     numbers = Numbers(
         draw_w=last.draw_w if last else None,
         budget_w=look.core.watts.stated_w,
@@ -97,6 +101,7 @@ def _now(look: Look, caller: Caller) -> _Now:
             for one in look.core.budgets.announced
             if not one.domain
         ),
+        budgets=tuple((source or OPERATORS, stated[source]) for source in sorted(stated)),
     )
     mine = [record for record in active if caller.sees(record.spec)][:LISTED]
     seen = None if caller.of_site else seen_by(look, caller)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class Scene:
     state: Path
     runs: Path
     keeper: Keeper | None = None
+    signals: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    """What sources of limits from outside say; nothing where nobody listens."""
 
     @property
     def live(self) -> bool:
@@ -45,4 +47,5 @@ def scene_of(site: Site) -> Scene:
         state=site.config.state,
         runs=site.config.runs,
         keeper=site.keeper,
+        signals=lambda: site.signals.told()["signals"],
     )

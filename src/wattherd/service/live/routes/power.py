@@ -1,0 +1,134 @@
+"""The site's watts: budget, draw, and limits from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattherd.errors import UserError
+from wattherd.model.event import BudgetAnnounced, BudgetChanged
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.documents import power_document
+from wattherd.service.live.http import TheCaller, TheSite, look_up
+from wattherd.service.live.privacy import of_power, seen_by
+from wattherd.service.live.site import Site
+from wattherd.units import seconds, watts
+
+FARTHEST_S = 366 * 86_400.0
+LONGEST_SCHEDULE = 1 << 18
+MOST_SIGNALS = 16
+Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
+class Budget(BaseModel):
+    """A budget: `40kW`, a number of watts, or null for none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    budget: str | Number | None = Field(examples=["40kW"])
+    within: str | Number | None = Field(
+        default=None, alias="in", examples=["10m"], description="from then on, not at once"
+    )
+
+    def event(self, now_s: float) -> BudgetChanged | BudgetAnnounced:
+        """What is to happen.
+
+        Raises:
+            UserError: neither watts nor time, or no limit for a time to come.
+        """
+        budget_w = None if self.budget is None else watts(str(self.budget), field="budget")
+        if self.within is None:
+            return BudgetChanged(at_s=0.0, budget_w=budget_w)
+        if budget_w is None:
+            raise UserError("no limit cannot be announced", field="in", hint="leave it out")
+        ahead_s = seconds(str(self.within), field="in")
+        if not 0 <= ahead_s <= FARTHEST_S:
+            raise UserError(f"{self.within} is out of range", field="in", hint="a year at most")
+        return BudgetAnnounced(at_s=0.0, begins_s=now_s + ahead_s, budget_w=budget_w)
+
+
+class Schedule(BaseModel):
+    """Limits by time, as a file has them; its name tells CSV from YAML."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(max_length=200, examples=["limits.csv"])
+    text: str = Field(max_length=LONGEST_SCHEDULE, examples=["at,limit,until\n18:00,6kW,22:00\n"])
+
+
+class Scheduled(BaseModel):
+    """A schedule, or null for none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schedule: Schedule | None
+
+
+class Signals(BaseModel):
+    """Addresses of limits from outside; none ends what was listened to."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    signals: list[Annotated[str, Field(max_length=2000)]] = Field(
+        max_length=MOST_SIGNALS, examples=[["https://grid.example/limits?safe=8kW"]]
+    )
+
+
+def routes(app: FastAPI) -> None:
+    """Add these addresses to an application that serves a site."""
+    _signal_routes(app)
+
+    @app.get("/api/v1/power")
+    async def power(
+        site: TheSite, caller: TheCaller, last: Annotated[int, Query(ge=0, le=7200)] = 1
+    ) -> dict[str, Any]:
+        """Budget, draw and headroom, the last samples, and what limits from outside say."""
+        return await _document(site, caller, last)
+
+    @app.put("/api/v1/power")
+    async def set_power(
+        site: TheSite, caller: TheCaller, budget: Annotated[Budget, Body()]
+    ) -> dict[str, Any]:
+        """Another budget, from now on or announced for later: then it is met when it comes."""
+        event = budget.event(site.clock.now_s())
+        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        return await _document(site, caller)
+
+
+def _signal_routes(app: FastAPI) -> None:
+    @app.put("/api/v1/power/schedule")
+    async def set_schedule(
+        site: TheSite, caller: TheCaller, asked: Annotated[Scheduled, Body()]
+    ) -> dict[str, Any]:
+        """Limits by date or time of day, or none any more; falls are met when they come."""
+        plan = asked.schedule
+        if plan is None:
+            return await _changed(site, caller, site.signals.drop_schedule)
+        return await _changed(site, caller, lambda: site.signals.set_schedule(plan.name, plan.text))
+
+    @app.put("/api/v1/power/signals")
+    async def set_signals(
+        site: TheSite, caller: TheCaller, asked: Annotated[Signals, Body()]
+    ) -> dict[str, Any]:
+        """Whom to listen to for limits: web documents, a grid operator; all others no more."""
+        return await _changed(site, caller, lambda: site.signals.set_signals(asked.signals))
+
+
+async def _changed(site: Site, caller: Caller, change: Callable[[], None]) -> dict[str, Any]:
+    def do() -> None:
+        change()
+        site.signals.look()
+
+    await asyncio.to_thread(do)
+    return await _document(site, caller)
+
+
+async def _document(site: Site, caller: Caller, last: int = 1) -> dict[str, Any]:
+    document = await look_up(
+        site, lambda look: of_power(power_document(look, last=last), seen_by(look, caller))
+    )
+    return {**document, **site.signals.told()}
