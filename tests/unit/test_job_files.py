@@ -106,7 +106,7 @@ WRONG = {
     "no number": (
         "pai",
         (PAI, "0,nan,1"),
-        "/jobs.csv:2: length: 'nan' is not a number of seconds",
+        "/jobs.csv:2: length: 'nan' is not a number of seconds (hint: a plain number, such as",
     ),
     "no GPU": (
         "muri",

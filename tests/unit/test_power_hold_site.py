@@ -82,7 +82,7 @@ def test_a_range_that_nobody_tells_is_asked_for(zone: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"limits": 5}, "limits: extra inputs"),
+        ({"limits": 5}, "limits: unknown field (hint: did you mean 'limit'?"),
         ({"limit": "lots"}, "is no power"),
         ({"limit": "1h:5kW,0:6kW"}, "do not ascend"),
         ({"period": "0s"}, "period: must be above zero"),

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from wattherd.errors import UserError
+from wattherd.misfit import misfit
 
 SCHEMA = "wattherd.pack/1"
 PACK_FILE = "pack.json"
@@ -195,10 +196,7 @@ def parse_pack(payload: object, *, where: str = "") -> Pack:
     try:
         pack = _PACK.validate_python(payload)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = first["msg"][:1].lower() + first["msg"][1:]
-        raise UserError(message, where=where, field=place, hint=_SCHEMA_HINT) from None
+        raise misfit(problem, where, hint=_SCHEMA_HINT) from None
     _check(pack, where)
     return pack
 

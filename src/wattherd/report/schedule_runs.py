@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from wattherd.errors import UserError
+from wattherd.misfit import misfit
 from wattherd.workload.source import line_count
 from wattherd.workload.table import Layout, rows
 
@@ -194,9 +195,7 @@ def read_sim(file: Path) -> Sim:
     try:
         sim: Sim = _SIM.validate_python(payload)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(str(first["msg"]), where=str(file), field=place) from None
+        raise misfit(problem, str(file)) from None
     names = [figures.policy for figures in sim.policies]
     if not names or len(set(names)) < len(names) or not all(map(_plain, names)):
         what = "must name each policy once, in plain words"

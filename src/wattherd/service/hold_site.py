@@ -30,6 +30,7 @@ from wattherd.knobs.registry import open_knob, open_switch
 from wattherd.knobs.switch import Switch
 from wattherd.meters.meter import Meter
 from wattherd.meters.registry import open_meter
+from wattherd.misfit import misfit
 from wattherd.units import seconds, watts
 from wattherd.workload.budget_text import Steps, parse_steps
 from wattherd.workload.scenario import load
@@ -136,9 +137,7 @@ def read_site(path: Path) -> Site:
     try:
         spec = SiteSpec.model_validate(document)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise UserError(str(first["msg"]).lower(), where=str(path), field=name) from None
+        raise misfit(problem, str(path), SiteSpec) from None
     try:
         return _site(path, spec)
     except UserError as error:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from wattherd.errors import UserError
+from wattherd.misfit import misfit
 from wattherd.model import event as events
 from wattherd.model.command import Command
 from wattherd.model.event import Event
@@ -126,9 +127,7 @@ def _event(kind: type[Event], payload: dict[str, Any], where: str) -> Event:
     try:
         one: Event = _adapters[kind.__name__].validate_python(payload)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise UserError(str(first["msg"]), where=where, field=field) from None
+        raise misfit(problem, where) from None
     return one
 
 

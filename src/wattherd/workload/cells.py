@@ -71,7 +71,11 @@ class Place:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise self.error(field, f"{shown(text)} is not a number of seconds")
+            raise self.error(
+                field,
+                f"{shown(text)} is not a number of seconds",
+                "a plain number, such as 90 or 0.5",
+            )
         if value < 0:
             raise self.error(field, f"{shown(text)} is negative", "seconds since the trace began")
         return value

@@ -20,8 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from wattherd import units
 from wattherd.errors import UserError
+from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.spelling import nearest
 from wattherd.workload.scenario import load
 
 Text = str | int | float
@@ -306,24 +306,10 @@ def validated_job(document: Mapping[str, Any], where: str) -> JobFile:
         job = JobFile.model_validate(document)
         job.spec()
     except ValidationError as problem:
-        raise _explained(problem, where) from None
+        raise misfit(problem, where, JobFile) from None
     except UserError as error:
         raise UserError(error.problem, where=where, field=error.field, hint=error.hint) from None
     return job
-
-
-def _explained(problem: ValidationError, where: str) -> UserError:
-    """The first thing that is wrong; a missing field is often one that was misspelt."""
-    errors = problem.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    field = ".".join(str(part) for part in first["loc"])
-    if first["type"] != "extra_forbidden":
-        message = str(first["msg"]).removeprefix("Value error, ")
-        return UserError(message[:1].lower() + message[1:], where=where, field=field)
-    known = [info.alias or name for name, info in JobFile.model_fields.items()]
-    near = nearest(field, known) if len(first["loc"]) == 1 else None
-    hint = f"did you mean {near!r}?" if near else f"fields: {', '.join(known)}"
-    return UserError("unknown field", where=where, field=field, hint=hint)
 
 
 def _command(run: str | list[str]) -> tuple[str, ...]:

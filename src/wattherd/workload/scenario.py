@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from wattherd.errors import UserError
-from wattherd.spelling import nearest
+from wattherd.misfit import misfit
 from wattherd.workload.tree_spec import DomainSpec
 
 Time = str | float
@@ -210,39 +210,7 @@ def validated(document: Mapping[str, Any], where: str) -> Scenario:
     try:
         return Scenario.model_validate(document)
     except ValidationError as problem:
-        raise _explained(problem, where) from None
-
-
-def _explained(problem: ValidationError, where: str) -> UserError:
-    errors = problem.errors(include_url=False)
-    # A field that is missing is often one that was misspelt.
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    place = [part for part in first["loc"] if first["loc"][0] != "power_tree" or part != "inline"]
-    field = ".".join(str(part) for part in place)
-    hint = ""
-    if first["type"] == "extra_forbidden":
-        known = _siblings(first["loc"])
-        near = nearest(str(first["loc"][-1]), known)
-        hint = f"did you mean {near!r}?" if near else f"fields: {', '.join(known)}"
-    message = "unknown field" if first["type"] == "extra_forbidden" else str(first["msg"])
-    return UserError(message[:1].lower() + message[1:], where=where, field=field, hint=hint)
-
-
-_GROUPS: Mapping[str, type[BaseModel]] = {
-    "jobs": JobsFile,
-    "queues": QueueSpec,
-    "cells": CellsSpec,
-    "faults": Fault,
-    "sleep": SleepSpec,
-    "power_tree": DomainSpec,
-    "caps": CapsSpec,
-}
-
-
-def _siblings(place: tuple[int | str, ...]) -> list[str]:
-    """Fields that may stand where an unknown one was found."""
-    group = _GROUPS.get(str(place[0]), Scenario) if len(place) > 1 else Scenario
-    return list(group.model_fields)
+        raise misfit(problem, where, Scenario) from None
 
 
 def beside(scenario: Scenario, folder: Path) -> Scenario:

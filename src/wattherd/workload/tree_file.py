@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from wattherd.errors import UserError
+from wattherd.misfit import misfit
 from wattherd.model.power_tree import PowerTree
 from wattherd.workload.scenario import load
 from wattherd.workload.tree_spec import DomainSpec, tree_of
@@ -33,8 +33,6 @@ def read_tree(path: Path) -> PowerTree:
     try:
         root = DomainSpec.model_validate(document)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
         hint = f"fields: {', '.join(DomainSpec.model_fields)}"
-        raise UserError(str(first["msg"]).lower(), where=str(path), field=name, hint=hint) from None
+        raise misfit(problem, str(path), DomainSpec, hint=hint) from None
     return tree_of(root, str(path))

@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from wattherd.errors import UserError
+from wattherd.misfit import misfit
 from wattherd.service.live.structured_log import Form
-from wattherd.spelling import hint_for
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
 
 
@@ -55,12 +54,4 @@ def read_config(path: Path | None, changes: Mapping[str, Any]) -> ServeConfig:
     try:
         return ServeConfig.model_validate(document)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
-    unknown = first["type"] == "extra_forbidden"
-    raise UserError(
-        "unknown field" if unknown else str(first["msg"]),
-        where=str(path or "serve"),
-        field=field,
-        hint=hint_for(field, ServeConfig.model_fields) if unknown else "",
-    )
+        raise misfit(problem, str(path or "serve"), ServeConfig) from None
