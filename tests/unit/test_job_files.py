@@ -106,7 +106,10 @@ WRONG = {
     "no number": (
         "pai",
         (PAI, "0,nan,1"),
-        "/jobs.csv:2: length: 'nan' is not a number of seconds (hint: a plain number, such as",
+        (
+            "/jobs.csv:2: length: 'nan' is not a number of seconds "
+            "(hint: a plain number, such as 90 or 0.5)"
+        ),
     ),
     "no GPU": (
         "muri",
