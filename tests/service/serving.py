@@ -94,10 +94,10 @@ class Serving:
         except (OSError, ValueError, http.client.HTTPException):  # cut off, too
             return None
 
-    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def call(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*WATTHERD, *arguments],
-            env={**os.environ, "WATTHERD_SERVER": f"http://127.0.0.1:{self.port}"},
+            env={**os.environ, "WATTHERD_SERVER": f"http://127.0.0.1:{self.port}", **more},
             capture_output=True,
             text=True,
             timeout=MOST_S,

@@ -33,10 +33,16 @@ LEAST = {
     "PUT /power/schedule": "operator",
     "PUT /power/signals": "admin",
     "GET /queues": "viewer",
+    "PUT /queues": "operator",
+    "PUT /queues/{queue}": "operator",
+    "DELETE /queues/{queue}": "operator",
     "POST /queues/{queue}/{action}": "operator",
     "GET /tenants": "viewer",
+    "PUT /tenants/{tenant}": "operator",
+    "DELETE /tenants/{tenant}": "operator",
+    "GET /groups": "viewer",
     "GET /groups/{name}": "viewer",
-    "POST /groups/{name}/cancel": "user",
+    "POST /groups/{name}/{action}": "user",
     "GET /decisions": "viewer",
     "GET /tokens": "admin",
     "POST /tokens": "admin",
@@ -48,7 +54,7 @@ LEAST = {
 WITHOUT = {"GET /health": 200, "POST /jobs/{job_id}/trainer-status": 401}
 ROOT = {"/metrics"}
 """Addresses that are not below the API's."""
-ABSENT = ("{token_id}", "{node}", "{queue}", "{name}")
+ABSENT = ("{token_id}", "{node}", "{queue}", "{name}", "DELETE /tenants", "PUT /queues")
 """What is asked for here and is not there: that is told to those alone who may ask."""
 ROLES = ["viewer", "user", "operator", "admin"]
 BODIES = {
@@ -57,6 +63,9 @@ BODIES = {
     "PUT /power": {"budget": None},
     "PUT /power/schedule": {"schedule": None},
     "PUT /power/signals": {"signals": []},
+    "PUT /queues": {"name": "root"},
+    "PUT /queues/{queue}": {"maximum_pct": 50},
+    "PUT /tenants/{tenant}": {"most_gpus": None},
     "POST /tokens": {"user": "new"},
     "POST /jobs/{job_id}/trainer-status": {"trainerStatus": {}},
 }
@@ -99,7 +108,7 @@ def served(guarded: Guarded) -> set[str]:
 
 def address(route: str, job: str) -> tuple[str, str]:
     method, _, path = route.partition(" ")
-    none = tuple((name, "none") for name in ABSENT)
+    none = tuple((name, "none") for name in (*ABSENT, "{tenant}"))
     for name, value in (("{job_id}", job), ("{action}", "resume"), *none):
         path = path.replace(name, value)
     if path == "/decisions":
@@ -142,6 +151,20 @@ def test_other_tenants_decisions_are_not_told(guarded: Guarded, job: str) -> Non
     told = {order["job_id"] for one in own for order in one["commands"]}
     assert told == {job}
     assert any(order["type"] == "StartJob" for one in own for order in one["commands"])
+
+
+def test_other_tenants_limits_are_not_told(guarded: Guarded) -> None:
+    for tenant in ("a", "b"):
+        assert (
+            guarded.ask("PUT", f"{V1}/tenants/{tenant}", "operator", {"most_gpus": 99}).status
+            == 200
+        )
+    rows = guarded.ask("GET", f"{V1}/tenants", "stranger").json["tenants"]
+    assert [(one["name"], one["most_gpus"]) for one in rows] == [("b", 99)]
+    rows = guarded.ask("GET", f"{V1}/tenants", "admin").json["tenants"]
+    assert {one["name"] for one in rows} >= {"a", "b"}
+    for tenant in ("a", "b"):
+        assert guarded.ask("DELETE", f"{V1}/tenants/{tenant}", "operator").status == 200
 
 
 def test_other_tenants_jobs_are_not_there(guarded: Guarded, job: str) -> None:

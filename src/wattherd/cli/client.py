@@ -73,9 +73,9 @@ class Client:
         """Set something; as `get`."""
         return self._json("PUT", path, {}, body)
 
-    def delete(self, path: str) -> Any:
+    def delete(self, path: str, **query: object) -> Any:
         """Do away with something; as `get`."""
-        return self._json("DELETE", path, {})
+        return self._json("DELETE", path, query)
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
         """A text as it comes; as `get`."""

@@ -32,8 +32,16 @@ def show(document: Any, output: str, table: Callable[[], None]) -> None:
         table()
 
 
+_NAMED = (
+    *(("jobs", "id"), ("nodes", "name"), ("candidates", "placement"), ("queues", "name")),
+    *(("tenants", "name"), ("groups", "name"), ("trials", "id"), ("tokens", "id")),
+    *(("acts", "number"), ("requests", "at")),
+)
+"""Lists that documents hold, and what their rows are called by."""
+
+
 def _names(document: Mapping[str, Any]) -> list[str]:
-    for kind, key in (("jobs", "id"), ("nodes", "name"), ("candidates", "placement")):
+    for kind, key in _NAMED:
         if kind in document:
             return [str(one[key]) for one in document[kind]]
     return [str(document.get("id", document.get("schema", "")))]

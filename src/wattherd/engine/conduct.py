@@ -10,8 +10,8 @@ another while the first is still writing its checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,8 @@ from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
 
 ROUND = "round"
+Requeue = Callable[[Any], tuple[Planner, Quota | None]]
+"""Planner and quota for a tree of queues, which comes as plain data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,8 @@ class CoreConfig:
 
     0 plans once per instant in which such events happen, after all of them; that a job stopped
     because a plan wanted it is no such event. Without a `sleep` policy nodes stay on. `gpus` knows
-    the devices of the cluster by their model names.
+    the devices of the cluster by their model names. `requeue` builds planner and quota anew when
+    the queues of the site change; None where the policy has no queues.
     """
 
     cluster: ClusterSpec
@@ -77,6 +80,7 @@ class CoreConfig:
     sleep: SleepPolicy | None = None
     tree: PowerTree | None = None
     rules: CapRules = OFF
+    requeue: Requeue | None = None
 
 
 @dataclass(slots=True)
@@ -160,6 +164,10 @@ class Conduct:
         """Proposals that the guard refused, by reason code."""
         self.stopped: dict[str, float] = {}
         """Stopped queues, and since when (s)."""
+        self.queues: Any = None
+        """Queues that were changed at work, as plain data; None: those of the configuration."""
+        self.limits: dict[str, int] = {}
+        """The most GPUs that jobs of a tenant may hold together."""
         self.planned = Book(config.cluster)
         self.held = Book(config.cluster)
         self.roster = Roster()
@@ -330,7 +338,15 @@ class Conduct:
             self.config.quota,
             self.stopped,
             self.strikes,
+            self.limits,
         )
+
+    def take_on(self, queues: Any) -> None:
+        """Plan for other queues; what jobs hold stays theirs. Nothing, where none are kept."""
+        if self.config.requeue is not None:
+            planner, quota = self.config.requeue(queues)
+            self.config = replace(self.config, planner=planner, quota=quota)
+            self.queues = queues
 
     def _shed(self, draft: GuardedDraft) -> None:
         """While the least needs exceed the budget: stop the least important, newest job."""

@@ -37,9 +37,11 @@ from wattherd.model.event import (
     NodeAwake,
     NodeLost,
     NodeReturned,
+    QueuesChanged,
     QueueStarted,
     QueueStopped,
     RunEvent,
+    TenantLimited,
     Woke,
 )
 from wattherd.model.job import JobSpec
@@ -119,8 +121,9 @@ class Core(Conduct):
                 self._cancel(event, batch)
             case NodeLost() | NodeReturned() | NodeAsleep() | NodeAwake():
                 self._note_node(event, batch)
-            case QueueStopped() | QueueStarted():
-                self._note_queue(event, batch)
+            case QueueStopped() | QueueStarted() | QueuesChanged() | TenantLimited():
+                self._note_shares(event)
+                batch.replan = True
             case BudgetChanged():
                 domain, source = event.domain, event.source
                 self.budgets.change(domain, event.budget_w, self.now_s, source)
@@ -309,12 +312,20 @@ class Core(Conduct):
         elif job.state is not State.STOPPING:
             self._stop(job, StopReason.NODE_LOST, Trigger.REQUEUE, batch)
 
-    def _note_queue(self, event: QueueStopped | QueueStarted, batch: Batch) -> None:
-        if isinstance(event, QueueStopped):
-            self.stopped.setdefault(event.queue, self.now_s)
-        else:
-            self.stopped.pop(event.queue, None)
-        batch.replan = True
+    def _note_shares(
+        self, event: QueueStopped | QueueStarted | QueuesChanged | TenantLimited
+    ) -> None:
+        match event:
+            case QueueStopped():
+                self.stopped.setdefault(event.queue, self.now_s)
+            case QueueStarted():
+                self.stopped.pop(event.queue, None)
+            case QueuesChanged():
+                self.take_on(event.queues)
+            case TenantLimited() if event.most_gpus is None:
+                self.limits.pop(event.tenant, None)
+            case TenantLimited(most_gpus=int(most)):
+                self.limits[event.tenant] = most
 
     def _woke(self, event: Woke, batch: Batch) -> None:
         if event.key == ROUND:

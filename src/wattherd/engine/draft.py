@@ -17,6 +17,7 @@ from wattherd.engine.book import Book
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.engine.questions import Questions
+from wattherd.engine.tenants import TenantUse
 from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
@@ -45,10 +46,11 @@ class GuardedDraft:
         quota: Quota | None = None,
         stopped: Mapping[str, float] | None = None,
         strikes: Counter[str] | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         """`lost` are the indices of nodes that must not be used, `stopped` queues likewise.
 
-        `strikes` counts refused proposals by reason code.
+        `strikes` counts refused proposals by reason code; `limits` are the most GPUs of tenants.
         """
         self._planned = planned
         self._jobs = jobs
@@ -61,6 +63,8 @@ class GuardedDraft:
         self._stopped = stopped or {}
         self._strikes = Counter[str]() if strikes is None else strikes
         self._in_use = _in_use(jobs.values()) if quota is not None else {}
+        given = ((job.spec, _gpus(job.wanted)) for job in jobs.values() if job.wanted)
+        self._tenants = TenantUse.of(limits or {}, given)
         self.touched: dict[str, None] = {}
         self.stops: dict[str, StopReason] = {}
         self.ended: dict[str, StopReason] = {}
@@ -125,10 +129,16 @@ class GuardedDraft:
         """Take (sign 1) or return a job's part of its quota and the least watts that it needs."""
         if self._quota is not None and allocations:
             self._in_use[_account(record)] += sign * _gpus(allocations)
+        if self._tenants.limits:
+            self._tenants.spend(record.spec, sign * _gpus(allocations))
         if self._room_mw is not None:
             self._room_mw -= sign * self._watts.needs_mw(record, allocations)
 
     def _allowed(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
+        if self._tenants.limits:
+            refusal = self._tenants.refuses(record.spec, _gpus(allocations), self._now_s)
+            if refusal is not None:
+                return refusal
         if self._quota is None:
             return None
         count = self._planned.gpu_count

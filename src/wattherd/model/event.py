@@ -143,6 +143,21 @@ class QueueStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesChanged(Event):
+    """From now on the site has these queues: a tree as plain data, as a configuration writes it."""
+
+    queues: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantLimited(Event):
+    """Jobs of a tenant may hold so many GPUs together from now on; None lifts the limit."""
+
+    tenant: str
+    most_gpus: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetChanged(Event):
     """A domain of the power tree may draw this much from now on; None lifts the budget.
 

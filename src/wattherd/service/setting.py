@@ -113,6 +113,12 @@ def queue_of(spec: QueueSpec) -> Queue:
     return Queue(**fields, children=tuple(queue_of(child) for child in spec.children))
 
 
+def queue_spec(queue: Queue) -> QueueSpec:
+    """As a configuration writes a queue and those below it."""
+    fields = {name: getattr(queue, name) for name in QueueSpec.model_fields if name != "children"}
+    return QueueSpec(**fields, children=[queue_spec(child) for child in queue.children])
+
+
 def _cells(scenario: Scenario) -> Cells:
     cells = scenario.cells
     within = {gpus: tuple(fanout) for gpus, fanout in cells.within.items()}

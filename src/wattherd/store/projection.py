@@ -171,9 +171,9 @@ class Projection:
 
     def audit(
         self, *, by: str | None = None, about: str | None = None, before: int | None = None,
-        limit: int = 100,
+        what: str | None = None, since_s: float | None = None, limit: int = 100,
     ) -> Sequence[Row]:  # fmt: skip
-        """Who did what, the latest first.
+        """Who did what, the latest first; `since_s` counts from the journal's beginning.
 
         Raises:
             StoreFailure: it cannot be read.
@@ -183,6 +183,10 @@ class Projection:
             query = query.where(AUDIT.c.by_whom == by)
         if about is not None:
             query = query.where(AUDIT.c.about == about)
+        if what is not None:
+            query = query.where(AUDIT.c.what == what)
+        if since_s is not None:
+            query = query.where(AUDIT.c.at_s >= since_s)
         if before is not None:
             query = query.where(AUDIT.c.seq < before)
         return self._rows(query)

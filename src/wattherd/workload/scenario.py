@@ -51,6 +51,10 @@ class QueueSpec(_Strict):
     order: str = "fifo"
     children: list[QueueSpec] = []
 
+    def names(self) -> list[str]:
+        """Of the queue itself and of all below it, parents first."""
+        return [self.name, *(name for child in self.children for name in child.names())]
+
 
 class CellsSpec(_Strict):
     """How the cluster is cut into cells for virtual clusters."""

@@ -13,7 +13,7 @@ from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.http import Refusal, add_errors
 from wattherd.service.live.metrics import route as metrics
-from wattherd.service.live.routes import decisions, groups, jobs, nodes, power, tokens
+from wattherd.service.live.routes import decisions, groups, jobs, nodes, power, queues, tokens
 from wattherd.service.live.routes import site as site_routes
 from wattherd.service.live.site import Site
 from wattherd.service.live.web.pages import add_pages
@@ -62,6 +62,7 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     power.routes(app)
     nodes.routes(app)
     tokens.routes(app)
+    queues.routes(app)
     groups.routes(app)
     decisions.routes(app)
     metrics.routes(app)

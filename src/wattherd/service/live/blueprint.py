@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -19,6 +19,7 @@ from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec
+from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.tree import QueueTree
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.given import Cells, Given, Scheduler
@@ -79,6 +80,14 @@ class Blueprint:
         }
         return json.dumps(document, sort_keys=True)
 
+    def with_queues(self, queues: Any) -> Blueprint:
+        """The same with other queues, which come as plain data.
+
+        Raises:
+            pydantic.ValidationError: they are no tree of queues.
+        """
+        return replace(self, queues=QueueSpec.model_validate(queues))
+
     def digest(self) -> str:
         """SHA-256 of the text."""
         return hashlib.sha256(self.text().encode()).hexdigest()
@@ -113,6 +122,10 @@ class Blueprint:
             del spec, model
             return curve
 
+        def requeue(queues: Any) -> tuple[Planner, Quota | None]:
+            changed = self.with_queues(queues).scheduler()
+            return changed.planner, changed.quota
+
         return CoreConfig(
             cluster=ClusterSpec((self.node,)),
             planner=scheduler.planner,
@@ -122,6 +135,7 @@ class Blueprint:
             curve_of=curve_of,
             gpus={self.gpu.name: self.gpu},
             rules=CapRules(ahead_s=AHEAD_S),
+            requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
         )
 
 

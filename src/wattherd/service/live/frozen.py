@@ -79,6 +79,8 @@ def thaw(body: bytes, config: CoreConfig) -> Frozen:
         raise Unfit(f"cannot be read: {error}") from None
     if not (isinstance(core, Core) and isinstance(standing, Standing)):
         raise Unfit("holds something else")
+    if core.queues is not None:  # they were changed after the time of the configuration
+        core.take_on(core.queues)
     return Frozen(core, standing, live, submitted)
 
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from wattherd.model.job import JobSpec
+from wattherd.policy.queue.tree import QueueTree
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import Look, job_row
+from wattherd.service.live.history import Past
+from wattherd.service.setting import queue_spec
 from wattherd.workload.scenario import QueueSpec
 
-QUEUES, TENANTS, GROUP = "wattherd.queues/1", "wattherd.tenants/1", "wattherd.group/1"
+QUEUES, TENANTS, GROUP, GROUPS = (
+    "wattherd.queues/1",
+    "wattherd.tenants/1",
+    "wattherd.group/1",
+    "wattherd.groups/1",
+)
 
 
-def queues_document(look: Look, root: QueueSpec | None) -> dict[str, Any]:
+def queues_document(look: Look) -> dict[str, Any]:
     """Every queue with its shares of the cluster (0 to 1) and what its jobs hold.
 
-    Without a tree these are the names that live jobs carry; then nothing is promised or limited.
+    `tree` is what a configuration would say. Where the policy keeps no queues there is none, and
+    the names are those that live jobs carry; then nothing is promised or limited.
     """
     use = _use(look, lambda spec: spec.queue.rpartition(".")[2])
+    quota = look.core.config.quota
+    root = queue_spec(quota.root) if isinstance(quota, QueueTree) else None
     if root is None:
         rows = [_queue(look, name, "", 1.0, 1.0, [name], use) for name in sorted(use)]
     else:
         rows = list(_below(look, root, "", 1.0, 1.0, use))
-    return {"schema": QUEUES, "queues": rows}
+    tree = None if root is None else root.model_dump(mode="json")
+    return {"schema": QUEUES, "queues": rows, "tree": tree}
 
 
 def _below(
@@ -80,11 +92,42 @@ def _sum(counts: list[Counter[str]]) -> dict[str, int]:
     return {key: sum(one[key] for one in counts) for key in ("gpus", "running", "waiting")}
 
 
-def tenants_document(look: Look, caller: Caller) -> dict[str, Any]:
-    """Tenants with live jobs that the caller may see."""
-    use = _use(look, lambda spec: spec.tenant, caller)
-    rows = [{"name": name, **_sum([use[name]])} for name in sorted(use)]
+def tenants_document(look: Look, caller: Caller, known: Iterable[str] = ()) -> dict[str, Any]:
+    """Tenants that the caller may see: with live jobs, with a limit, or `known` otherwise."""
+    use, limits = _use(look, lambda spec: spec.tenant, caller), look.core.limits
+    seen = [name for name in limits if caller.of_site or name == caller.tenant]
+    rows = [
+        {"name": name, **_sum([use[name]] if name in use else []), "most_gpus": limits.get(name)}
+        for name in sorted({*use, *seen, *known})
+    ]
     return {"schema": TENANTS, "tenants": rows}
+
+
+def groups_document(look: Look, caller: Caller) -> dict[str, Any]:
+    """Search groups with trials in memory that the caller may see, by name."""
+    trials: dict[str, list[Past]] = {}
+    for job_id in look.history:
+        past = look.history[job_id]
+        if past.spec.group and caller.sees(past.spec):
+            trials.setdefault(past.spec.group, []).append(past)
+    rows = [_group_row(look, name, trials[name]) for name in sorted(trials)]
+    return {"schema": GROUPS, "groups": rows}
+
+
+def _group_row(look: Look, name: str, pasts: list[Past]) -> dict[str, Any]:
+    live = [look.core.jobs[one.spec.id] for one in pasts if one.spec.id in look.core.jobs]
+    running = sum(record.active for record in live)
+    told = [(one.loss, one.spec.id) for one in pasts if one.loss is not None]
+    loss, best = min(told, default=(None, None))
+    return {
+        "name": name,
+        "trials": len(pasts),
+        "running": running,
+        "waiting": len(live) - running,
+        "over": len(pasts) - len(live),
+        "best": best,
+        "loss": loss,
+    }
 
 
 def group_document(look: Look, caller: Caller, name: str) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import AwareDatetime, BaseModel
 from starlette.exceptions import HTTPException
 
 from wattherd.errors import ClusterError, UserError
@@ -46,6 +46,7 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
+Since = Annotated[AwareDatetime | None, Query(description="ISO 8601 with zone")]
 TheSite = Annotated[Site, Depends(_site)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -101,15 +102,16 @@ def _rows(look: Look, pasts: Mapping[str, Past]) -> list[dict[str, Any]]:
 
 
 def audit_document(
-    site: Site, *, by: str | None, about: str | None, before: int | None, limit: int
+    site: Site, *, limit: int, since: datetime | None = None, **wanted: Any
 ) -> dict[str, Any]:
-    """Who did what, the latest first.
+    """Who did what, the latest first; `wanted` as `Projection.audit` takes it.
 
     Raises:
         StoreFailure: the store cannot be read.
     """
     site.scribe.caught_up()
-    rows = site.store.projection.audit(by=by, about=about, before=before, limit=limit)
+    since_s = None if since is None else since.timestamp() - site.clock.epoch
+    rows = site.store.projection.audit(since_s=since_s, limit=limit, **wanted)
     acts = [
         {
             "number": row["seq"],

@@ -53,9 +53,11 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         entries += 1
     replay.arrive(store.journal.last_seq)
     if not _same(replay.blueprint, wanted):
+        before = replay.state.core
         scribe.corrected(replay.take_on(wanted))
         store.snapshots.set_setting(store.journal.last_seq, wanted.text())
-        notes.append("policy, queues or devices have changed: what ran begins again")
+        if replay.state.core is not before:
+            notes.append("policy, queues or devices have changed: what ran begins again")
     return Recovered(replay, book, scribe, chronicle, entries, tuple(notes))
 
 

@@ -81,9 +81,14 @@ class Replay:
         Raises:
             UserError: no such policy, or one that lacks something.
         """
-        self.blueprint, self.scheduler = blueprint, blueprint.scheduler()
+        before, live = self.blueprint, self.state.core.queues
+        self.blueprint = blueprint
+        if live is not None and blueprint.text() == before.with_queues(live).text():
+            return []  # the configuration now says what has been in force already
+        self.scheduler = blueprint.scheduler()
         core = Core(blueprint.core_config(self.scheduler))
-        self.state, said = succeed(self.state, core)
+        stay = live if blueprint.queues == before.queues else None
+        self.state, said = succeed(self.state, core, stay)
         return self.history.overtaken(said, core.now_s)
 
     def frozen(self) -> Frozen:

@@ -208,7 +208,7 @@ def about(event: Event) -> str:
     return str(next((getattr(event, n) for n in _ABOUT if hasattr(event, n)), ""))
 
 
-_ABOUT = ("job_id", "node", "queue")
+_ABOUT = ("job_id", "node", "queue", "tenant")
 
 
 def _submission(event: JobSubmitted) -> Mapping[str, Any]:

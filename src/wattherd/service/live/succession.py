@@ -6,6 +6,8 @@ holds anything at first: what ran is begun again from its last checkpoint, as an
 
 from __future__ import annotations
 
+from typing import Any
+
 from wattherd.engine.core import Core
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
@@ -17,20 +19,27 @@ from wattherd.model.event import (
     JobHeld,
     JobSubmitted,
     NodeLost,
+    QueuesChanged,
     QueueStopped,
+    TenantLimited,
 )
 from wattherd.service.live.frozen import Frozen
 from wattherd.service.live.orders import Orders
 from wattherd.service.live.standing import Standing
 
 
-def succeed(old: Frozen, core: Core) -> tuple[Frozen, list[Command]]:
-    """The state of `core`, new until now, with the jobs of `old`; and what it says to that."""
+def succeed(old: Frozen, core: Core, queues: Any = None) -> tuple[Frozen, list[Command]]:
+    """The state of `core`, new until now, with the jobs of `old`; and what it says to that.
+
+    `queues` are those that were changed at work and are to stay, as plain data.
+    """
     before = old.core
     core.finished.update(before.finished)
     said: list[Command] = []
     orders = Orders()
     papers = old.standing.orders.papers
+    if queues is not None:
+        core.handle(QueuesChanged(at_s=before.now_s, queues=queues))
     for event in _facts(before, core):
         paper = papers.get(event.job.id) if isinstance(event, JobSubmitted) else None
         commands = core.handle(event)
@@ -55,6 +64,10 @@ def _facts(before: Core, core: Core) -> list[Event]:
     lost = [before.config.cluster.nodes[number].name for number in sorted(before.lost)]
     facts: list[Event] = [NodeLost(at_s=now_s, node=name) for name in lost if name in names]
     facts += [QueueStopped(at_s=now_s, queue=queue) for queue in sorted(before.stopped)]
+    facts += [
+        TenantLimited(at_s=now_s, tenant=tenant, most_gpus=most)
+        for tenant, most in sorted(before.limits.items())
+    ]
     facts += [
         BudgetChanged(at_s=now_s, budget_w=budget_w, source=source)
         for source, budget_w in sorted(before.budgets.by_source.get("", {}).items())

@@ -28,6 +28,7 @@ from wattherd.model.event import (
     NodeReturned,
     QueueStarted,
     QueueStopped,
+    TenantLimited,
 )
 from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import Plant
@@ -47,7 +48,7 @@ STATED = "stated"
 """Power profile of all jobs here: what a live site assumes of them."""
 _FROM_OUTSIDE = (
     *(JobCancelled, JobHeld, JobReleased, NodeLost, NodeReturned, QueueStopped, QueueStarted),
-    *(BudgetChanged, BudgetAnnounced),
+    *(BudgetChanged, BudgetAnnounced, TenantLimited),
 )
 
 
@@ -99,13 +100,15 @@ def _read(store: Store, url: str) -> Past:
     if store.journal.base().seq > 1:
         hint = "import an export from before it was compacted"
         raise UserError("the journal has lost its beginning", where=url, hint=hint)
-    blueprint = settings[-1][1]
+    blueprint, replay = settings[-1][1], Replay(settings)
     lived = LivedJobs(_rate_of(prior_curve(blueprint.gpu)))
     outside: list[Event] = []
-    for step in Replay(settings).live(store.journal.entries()):
+    for step in replay.live(store.journal.entries()):
         lived.note(step.entry.event, step.commands)
         if isinstance(step.entry.event, _FROM_OUTSIDE):
             outside.append(step.entry.event)
+    if replay.state.core.queues is not None:
+        blueprint = blueprint.with_queues(replay.state.core.queues)
     works = lived.works()
     return Past(
         blueprint=blueprint,

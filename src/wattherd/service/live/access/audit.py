@@ -10,6 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,15 @@ class Audit:
     def _older(self, number: int) -> Path:
         return self.path.with_name(f"{FILE}.{number}")
 
-    def lines(self, limit: int, **wanted: str | None) -> list[dict[str, Any]]:
+    def lines(
+        self, limit: int, *, since: datetime | None = None, **wanted: str | None
+    ) -> list[dict[str, Any]]:
         """The last lines in which every field of `wanted` that is not None has that value."""
         asked = {name: value for name, value in wanted.items() if value is not None}
         found: list[dict[str, Any]] = []
         for line in self._backwards():
+            if since is not None and datetime.fromisoformat(line["at"]) < since:
+                break
             if all(str(line.get(name)) == value for name, value in asked.items()):
                 found.append(line)
                 if len(found) == limit:

@@ -1,77 +1,92 @@
-"""Queues, tenants and search groups: what jobs have in common."""
+"""Tenants and search groups: what jobs have in common."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
 
-from wattherd.errors import UserError
-from wattherd.model.event import JobCancelled, QueueStarted, QueueStopped
+from wattherd.model.event import TenantLimited
 from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.access.gate import Desk
 from wattherd.service.live.documents import Look
-from wattherd.service.live.groupings import group_document, queues_document, tenants_document
+from wattherd.service.live.groupings import group_document, groups_document, tenants_document
 from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up
-from wattherd.workload.scenario import QueueSpec
+from wattherd.service.live.routes.jobs import ACTIONS
+from wattherd.service.live.site import Site
 
-QUEUE_ACTIONS = {"stop": QueueStopped, "start": QueueStarted}
+MOST_GPUS = 1_000_000
+Tenant = Annotated[str, Path(max_length=80, pattern=r"^[\w.@-]+$")]
+
+
+class Limit(BaseModel):
+    """The most GPUs that a tenant's jobs may hold together; null is no limit, 0 starts nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    most_gpus: Annotated[int, Field(strict=True, ge=0, le=MOST_GPUS)] | None
 
 
 def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
-    _queue_routes(app)
+    _tenant_routes(app)
     _group_routes(app)
 
+
+def _tenant_routes(app: FastAPI) -> None:
     @app.get("/api/v1/tenants")
-    async def tenants(site: TheSite, caller: TheCaller) -> dict[str, Any]:
-        """Tenants with live jobs, and what they hold; others than operators see their own."""
+    async def tenants(request: Request, site: TheSite, caller: TheCaller) -> dict[str, Any]:
+        """Tenants, what they hold and may hold; others than operators see their own."""
+        desk: Desk = request.app.state.desk
+        known = {one.tenant for one in desk.tokens.all() if one.tenant} if caller.of_site else ()
+        return await look_up(site, lambda look: tenants_document(look, caller, known))
+
+    async def limit(site: Site, caller: Caller, tenant: str, most: int | None) -> dict[str, Any]:
+        event = TenantLimited(at_s=0.0, tenant=tenant, most_gpus=most)
+        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
         return await look_up(site, lambda look: tenants_document(look, caller))
 
+    @app.put("/api/v1/tenants/{tenant}")
+    async def put(site: TheSite, caller: TheCaller, tenant: Tenant, asked: Limit) -> dict[str, Any]:
+        """Limit what a tenant's jobs hold together, in force at once; what runs goes on."""
+        return await limit(site, caller, tenant, asked.most_gpus)
 
-def _queue_routes(app: FastAPI) -> None:
-    @app.get("/api/v1/queues")
-    async def queues(site: TheSite) -> dict[str, Any]:
-        """Queues as a list, parents first: promised, allowed and used, stopped since when."""
-        root = site.config.queues
-        return await look_up(site, lambda look: queues_document(look, root))
-
-    @app.post("/api/v1/queues/{queue}/{action}")
-    async def act(site: TheSite, caller: TheCaller, queue: str, action: str) -> dict[str, Any]:
-        """Stop a queue (what runs goes on, nothing more is started), or start it again."""
-        root = site.config.queues
-        if root is None:
-            hint = "give `serve` a file with `queues`"
-            raise UserError("this site has no queues of its own", field="queue", hint=hint)
-        if queue not in _names(root) or action not in QUEUE_ACTIONS:
-            hint = f"queues: {', '.join(_names(root))}; actions: {', '.join(QUEUE_ACTIONS)}"
-            raise NotFound(f"no queue {queue!r} or no action {action!r}", hint=hint)
-        event = QUEUE_ACTIONS[action](at_s=0.0, queue=queue)
-        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
-        return await look_up(site, lambda look: queues_document(look, root))
-
-
-def _names(root: QueueSpec) -> list[str]:
-    return [root.name, *(name for child in root.children for name in _names(child))]
+    @app.delete("/api/v1/tenants/{tenant}")
+    async def lift(site: TheSite, caller: TheCaller, tenant: Tenant) -> dict[str, Any]:
+        """Lift the limit of a tenant."""
+        if tenant not in await look_up(site, lambda look: dict(look.core.limits)):
+            hint = "`wattherd tenants` lists them"
+            raise NotFound(f"tenant {tenant!r} has no limit", hint=hint)
+        return await limit(site, caller, tenant, None)
 
 
 def _group_routes(app: FastAPI) -> None:
+    @app.get("/api/v1/groups")
+    async def groups(site: TheSite, caller: TheCaller) -> dict[str, Any]:
+        """Search groups with trials that the caller may see."""
+        return await look_up(site, lambda look: groups_document(look, caller))
+
     @app.get("/api/v1/groups/{name}")
     async def group(site: TheSite, caller: TheCaller, name: str) -> dict[str, Any]:
         """The trials of a search group, and the one with the least loss."""
         return await look_up(site, lambda look: _group(look, caller, name))
 
-    @app.post("/api/v1/groups/{name}/cancel")
-    async def cancel(site: TheSite, caller: TheCaller, name: str) -> dict[str, Any]:
-        """Cancel all trials that are not over, as far as they are the caller's."""
+    @app.post("/api/v1/groups/{name}/{action}")
+    async def act(site: TheSite, caller: TheCaller, name: str, action: str) -> dict[str, Any]:
+        """Cancel, pause or resume all trials that are not over, as far as they are the caller's."""
 
         def mine(look: Look) -> list[str]:
             _group(look, caller, name)
             specs = (record.spec for record in look.core.jobs.values())
             return [one.id for one in specs if one.group == name and caller.touches(one)]
 
-        for job_id in await look_up(site, mine):
-            event = JobCancelled(at_s=0.0, job_id=job_id)
+        found = await look_up(site, mine)
+        if action not in ACTIONS:
+            raise NotFound(f"no action {action!r}", hint=", ".join(ACTIONS))
+        for job_id in found:
+            event = ACTIONS[action](at_s=0.0, job_id=job_id)
             await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
         return await look_up(site, lambda look: _group(look, caller, name))
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Query
 
 from wattherd import __version__
 from wattherd.service.live import documents
-from wattherd.service.live.http import TheCaller, TheSite, look_up
+from wattherd.service.live.http import Since, TheCaller, TheSite, look_up
 from wattherd.service.live.listing import audit_document
 from wattherd.service.live.privacy import of_nodes, seen_by
 
@@ -39,15 +39,19 @@ def routes(app: FastAPI) -> None:
         site: TheSite,
         by: str = "",
         about: str = "",
+        what: Annotated[str, Query(description="such as BudgetChanged")] = "",
+        since: Since = None,
         before: Annotated[int, Query(ge=0, le=(1 << 63) - 1)] = 0,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     ) -> dict[str, Any]:
-        """Who did what, the latest first; `about` is a job, node or queue."""
+        """Who did what, the latest first; `about` is a job, node, queue or tenant."""
         return await asyncio.to_thread(
             audit_document,
             site,
             by=by or None,
             about=about or None,
+            what=what or None,
+            since=since,
             before=before or None,
             limit=limit,
         )

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.access.gate import Desk
 from wattherd.service.live.access.tokens import SCHEMA
-from wattherd.service.live.http import NotFound
+from wattherd.service.live.http import NotFound, Since
 from wattherd.units import seconds
 
 REQUESTS = "wattherd.requests/1"
@@ -58,11 +58,20 @@ def routes(app: FastAPI) -> None:
         request: Request,
         by: str = "",
         result: str = "",
+        method: Annotated[str, Query(description="such as PUT")] = "",
+        since: Since = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     ) -> dict[str, Any]:
         """Requests that changed something or were refused, the latest first."""
         audit = _desk(request).audit
-        lines = await asyncio.to_thread(audit.lines, limit, by=by or None, result=result or None)
+        lines = await asyncio.to_thread(
+            audit.lines,
+            limit,
+            since=since,
+            by=by or None,
+            result=result or None,
+            method=method.upper() or None,
+        )
         return {"schema": REQUESTS, "requests": lines}
 
 

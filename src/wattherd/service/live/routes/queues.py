@@ -1,0 +1,97 @@
+"""Queues: looked at, stopped, and changed while the site is at work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+
+from wattherd.errors import UserError
+from wattherd.model.event import QueuesChanged, QueueStarted, QueueStopped
+from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.documents import Look
+from wattherd.service.live.groupings import queues_document
+from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up
+from wattherd.service.live.queue_changes import QueueChange, changed, event_of, present, removed
+from wattherd.service.live.site import Site
+from wattherd.workload.scenario import QueueSpec
+
+ACTIONS = {"stop": QueueStopped, "start": QueueStarted}
+Change = Callable[[QueueSpec], QueueSpec]
+
+
+def routes(app: FastAPI) -> None:
+    """Add these addresses to an application that serves a site."""
+    changing = asyncio.Lock()  # a change is made of the tree that the one before it left
+    _look_routes(app)
+
+    async def change(site: Site, caller: Caller, how: Change, what: str) -> dict[str, Any]:
+        async with changing:
+            return await _change(site, caller, how, what)
+
+    @app.put("/api/v1/queues")
+    async def replace(site: TheSite, caller: TheCaller, tree: QueueSpec) -> dict[str, Any]:
+        """Another tree in place of the one there is, in force at once and after every restart."""
+        return await change(site, caller, lambda _: tree, "another tree")
+
+    @app.put("/api/v1/queues/{queue}")
+    async def put(
+        site: TheSite, caller: TheCaller, queue: str, asked: QueueChange
+    ) -> dict[str, Any]:
+        """Change one queue, or make it below `parent`; guarantees must still add up."""
+        return await change(site, caller, lambda root: changed(root, queue, asked), f"set {queue}")
+
+    @app.delete("/api/v1/queues/{queue}")
+    async def remove(
+        site: TheSite, caller: TheCaller, queue: str, *, scale_others: bool = False
+    ) -> dict[str, Any]:
+        """Do away with a queue in which no job is left, and with those below it."""
+
+        def without(root: QueueSpec) -> QueueSpec:
+            if queue not in root.names():
+                raise NotFound(f"no queue {queue!r}", hint=f"queues: {', '.join(root.names())}")
+            return removed(root, queue, scale_others=scale_others)
+
+        return await change(site, caller, without, f"remove {queue}")
+
+
+def _look_routes(app: FastAPI) -> None:
+    @app.get("/api/v1/queues")
+    async def queues(site: TheSite) -> dict[str, Any]:
+        """Queues as a list, parents first: promised, allowed and used, stopped since when."""
+        return await look_up(site, queues_document)
+
+    @app.post("/api/v1/queues/{queue}/{action}")
+    async def act(site: TheSite, caller: TheCaller, queue: str, action: str) -> dict[str, Any]:
+        """Stop a queue (what runs goes on, nothing more is started), or start it again."""
+        try:
+            names = (await look_up(site, present)).names()
+        except UserError:
+            names = site.config.queues.names() if site.config.queues else []
+        if not names:
+            hint = "give `serve` a file with `queues`"
+            raise UserError("this site has no queues of its own", field="queue", hint=hint)
+        if queue not in names or action not in ACTIONS:
+            hint = f"queues: {', '.join(names)}; actions: {', '.join(ACTIONS)}"
+            raise NotFound(f"no queue {queue!r} or no action {action!r}", hint=hint)
+        event = ACTIONS[action](at_s=0.0, queue=queue)
+        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        return await look_up(site, queues_document)
+
+
+async def _change(site: Site, caller: Caller, how: Change, what: str) -> dict[str, Any]:
+    """Post the event; queues that are gone are not stopped when they come back one day."""
+
+    def plan(look: Look) -> tuple[QueuesChanged, list[str]]:
+        event = event_of(look, how, what)
+        names = QueueSpec.model_validate(event.queues).names()
+        return event, sorted(set(look.core.stopped) - set(names))
+
+    event, gone = await look_up(site, plan)
+    await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+    for name in gone:
+        started = QueueStarted(at_s=0.0, queue=name, cause=what)
+        await asyncio.wrap_future(site.keeper.post(started, by=caller.by))
+    return await look_up(site, queues_document)
