@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from wattherd.engine.reference import decide_reference
 from wattherd.engine.state import ClusterState
@@ -17,9 +18,12 @@ from wattherd.estimate.outlook import follow
 from wattherd.jit import HAVE_JIT
 from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request
+from wattherd.policy.place.contract import World
 from wattherd.policy.place.registry import PlacePolicy
 
 _ORDERED = -1.0
+_NO_MEMORY = -1
+"""Less than any request asks for."""
 
 
 class Placer:
@@ -53,8 +57,13 @@ class Placer:
         shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
         return empty_table(len(self.policy.parts), shapes, nodes)
 
-    def choose(self, request: Request) -> Allocation | None:
-        """Where the policy wants `request`, or None if it fits nowhere now; books nothing."""
+    def choose(
+        self, request: Request, among: NDArray[np.bool_] | None = None
+    ) -> Allocation | None:
+        """Where the policy wants `request`, or None if it fits nowhere now; books nothing.
+
+        `among` (N,) are the only nodes to choose from, and to compare with each other.
+        """
         shape = self.state.intern(request)
         if len(self._table.cursor) < self.state.shapes.capacity:
             self._table = self._sized_table()
@@ -62,7 +71,8 @@ class Placer:
             self._follow_load()
         pick = float(self._draws.random()) if self._random_ties else _ORDERED
         pick_gpu = float(self._draws.random()) if self.policy.random_gpu else _ORDERED
-        node, mask = self._decide(shape, request.memory_mib, pick, pick_gpu)
+        world = self.state.world if among is None else _only(self.state.world, among)
+        node, mask = self._decide(world, shape, request.memory_mib, pick, pick_gpu)
         return None if node == NO_NODE else Allocation(request, node, _bits(mask))
 
     def _follow_load(self) -> None:
@@ -89,10 +99,12 @@ class Placer:
         """Place nothing on `nodes` from now on, and on all others again."""
         self.state.close(nodes)
 
-    def _by_kernels(self, shape: int, memory: int, pick: float, pick_gpu: float) -> tuple[int, int]:
+    def _by_kernels(
+        self, world: World, shape: int, memory: int, pick: float, pick_gpu: float
+    ) -> tuple[int, int]:
         state = self.state
         node, mask = decide(
-            state.world,
+            world,
             self._table,
             self._plan,
             state.log,
@@ -107,9 +119,19 @@ class Placer:
         return int(node), int(mask)
 
     def _by_definition(
-        self, shape: int, memory: int, pick: float, pick_gpu: float
+        self, world: World, shape: int, memory: int, pick: float, pick_gpu: float
     ) -> tuple[int, int]:
-        return decide_reference(self.state, self._table, self.policy, shape, memory, pick, pick_gpu)
+        state, table = self.state, self._table
+        return decide_reference(state, world, table, self.policy, shape, memory, pick, pick_gpu)
+
+
+def _only(world: World, among: NDArray[np.bool_]) -> World:
+    """`world` in which all other nodes are short of memory: the one thing no score looks at.
+
+    So the score tables stay as they are, whoever may go where.
+    """
+    free = np.where(among, world.nodes.memory_free, _NO_MEMORY)
+    return world._replace(nodes=world.nodes._replace(memory_free=free))
 
 
 _SINGLE = tuple((gpu,) for gpu in range(64))

@@ -18,6 +18,7 @@ from wattherd.policy.place.registry import Part, PlacePolicy
 
 def decide_reference(
     state: ClusterState,
+    world: World,
     table: Table,
     policy: PlacePolicy,
     shape: int,
@@ -25,8 +26,7 @@ def decide_reference(
     pick: float,
     pick_gpu: float,
 ) -> tuple[int, int]:
-    """(node or `NO_NODE`, GPU bits), as `engine.table.decide`."""
-    world = state.world
+    """(node or `NO_NODE`, GPU bits), as `engine.table.decide`; `world` is the state's, or less."""
     _refresh(world, table, policy, state.log, state.changes, shape)
     keys = table.keys[:, shape]
     usable = (keys[0] > INFEASIBLE) & (world.nodes.memory_free >= memory)

@@ -1,0 +1,123 @@
+"""Builders of Kubernetes objects as JSON, the way the API server writes them, and decoded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from wattherd.engine.placer import Placer
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.request import Pod as TracePod
+from wattherd.model.request import Request
+from wattherd.runtime.kube.api_objects import decoder
+from wattherd.runtime.kube.domains import Domains
+from wattherd.runtime.kube.extender import Extender
+from wattherd.runtime.kube.fleet import Fleet
+from wattherd.runtime.kube.objects import Node, Pod
+from wattherd.service.compose import build_placer, place_policy
+
+Json = dict[str, Any]
+_POD, _NODE = decoder(Pod), decoder(Node)
+
+
+def node_json(spec: NodeSpec, name: str = "", **labels: str) -> Json:
+    """A node that gives GPUs by our annotation, like `spec`."""
+    amounts: Json = {
+        "cpu": f"{spec.cpu_milli}m",
+        "memory": f"{spec.memory_mib}Mi",
+        "pods": "1001",
+    }
+    own = {"wattherd.dev/gpu-shares": "annotation"}
+    if spec.gpu_count:
+        amounts["nvidia.com/gpu"] = str(spec.gpu_count)
+        own["nvidia.com/gpu.product"] = spec.gpu_model
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name or spec.name, "uid": spec.name, "labels": own | labels},
+        "spec": {},
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+def pod_json(name: str, request: Request, **spec: Any) -> Json:
+    """A pod that asks for `request`, shares by annotation, models by node affinity."""
+    asked: Json = {"cpu": f"{request.cpu_milli}m", "memory": f"{request.memory_mib}Mi"}
+    annotations = {}
+    if request.is_sharing:
+        annotations["wattherd.dev/gpu-milli"] = str(request.gpu_milli)
+    elif request.gpu_count:
+        asked["nvidia.com/gpu"] = str(request.gpu_count)
+    if request.gpu_count and request.models:
+        spec["affinity"] = {"nodeAffinity": wanted(request.models)}
+    container = {"name": "main", "resources": {"requests": asked}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": annotations,
+        },
+        "spec": {"containers": [container]} | spec,
+        "status": {"phase": "Pending"},
+    }  # fmt: skip
+
+
+def wanted(models: Iterable[str]) -> Json:
+    """The node affinity that asks for one of `models`."""
+    need = {"key": "nvidia.com/gpu.product", "operator": "In", "values": list(models)}
+    term = {"nodeSelectorTerms": [{"matchExpressions": [need]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": term}
+
+
+def a_pod(made: Json) -> Pod:
+    """Decoded as from the API."""
+    return _POD.decode(json.dumps(made).encode())
+
+
+def a_node(made: Json) -> Node:
+    """Decoded as from the API."""
+    return _NODE.decode(json.dumps(made).encode())
+
+
+def bound(made: Json, node: str, **annotations: str) -> Json:
+    """The same pod, on its node."""
+    meta = made["metadata"] | {"annotations": made["metadata"]["annotations"] | annotations}
+    return made | {"metadata": meta, "spec": made["spec"] | {"nodeName": node}}
+
+
+def an_extender(
+    policy: str = "fgd",
+    history: tuple[TracePod, ...] = (),
+    budgets_mw: dict[str, int] | None = None,
+    **options: float,
+) -> Extender:
+    """An extender without nodes; `history` tells what pods to expect."""
+
+    def make(cluster: ClusterSpec, asked: list[Request]) -> Placer:
+        seen = tuple(TracePod(name=str(n), request=one) for n, one in enumerate(asked))
+        draws = np.random.default_rng(0)
+        return build_placer(cluster, history or seen, place_policy(policy), draws=draws)
+
+    made = Extender(Fleet(make), Domains(budgets_mw or {}), holder="test", **options)
+    made.synced = True
+    return made
+
+
+async def asked_over_http(app: Any, path: str, body: bytes, method: str = "POST") -> Any:
+    """What an ASGI application answers, as JSON where it is JSON, else (status, text)."""
+    sent: list[Json] = []
+
+    async def receive() -> Json:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    await app({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+    status, text = sent[0]["status"], sent[1]["body"]
+    if dict(sent[0]["headers"])[b"content-type"] == b"application/json" and status == 200:
+        return json.loads(text)
+    return status, text.decode()

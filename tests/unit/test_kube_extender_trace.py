@@ -1,0 +1,142 @@
+"""Simulation equals production: kube-scheduler's questions get the decisions of `sim pack`.
+
+The extender is asked in the JSON that kube-scheduler sends, through its ASGI application; pods come
+one at a time and refused ones are deleted, as in the published experiment (FGD, ATC'23, section 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kube_builders import (
+    a_node,
+    a_pod,
+    an_extender,
+    asked_over_http,
+    bound,
+    node_json,
+    pod_json,
+)
+
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.request import Request
+from wattherd.runtime.kube.extender import Extender, Grant
+from wattherd.runtime.kube.extender_app import Bound, ExtenderApp
+from wattherd.runtime.kube.extender_wire import BindArgs
+from wattherd.runtime.sim.pack import pack
+from wattherd.service.compose import build_placer, place_policy
+from wattherd.service.reproduce.source import OpenbFiles
+from wattherd.workload.arrivals import read_order
+from wattherd.workload.streams import stream
+
+pytestmark = pytest.mark.data
+
+POLICIES = ("fgd", "pwr+fgd:0.1", "wattherd")
+SEED = 42
+FEW = 300
+
+
+class Trace:
+    """A published trace with its published order: nodes in tie order, requests as they arrive."""
+
+    def __init__(self, openb: Path, name: str) -> None:
+        experiment = OpenbFiles(openb).experiment(name)
+        assert experiment.order_file is not None
+        cluster, self.pods = experiment.cluster, experiment.pods
+        order = read_order(
+            experiment.order_file, seed=SEED, pods=len(self.pods), nodes=len(cluster.nodes)
+        )
+        self.cluster: ClusterSpec = cluster.reordered(tuple(order.nodes.tolist()))
+        self.requests: list[Request] = [self.pods[row].request for row in order.pods]
+
+    def simulated(self, policy: str, count: int) -> list[Allocation | None]:
+        placer = build_placer(
+            self.cluster, self.pods, place_policy(policy), draws=stream(SEED, "placement")
+        )
+        return pack(placer, self.requests[:count]).decisions
+
+    def extender(self, policy: str) -> Extender:
+        """It knows all nodes; their names sort as the published order has them."""
+        extender = an_extender(policy, history=self.pods)
+        for row, spec in enumerate(self.cluster.nodes):
+            extender.node_seen(a_node(node_json(spec, f"n{row:04}")))
+        return extender
+
+
+@pytest.fixture(scope="module", params=["default", "gpuspec20"])
+def trace(openb: Path, request: pytest.FixtureRequest) -> Trace:
+    return Trace(openb, request.param)
+
+
+def played(
+    extender: Extender, requests: list[Request]
+) -> Iterator[tuple[int, tuple[int, ...]] | None]:
+    """What kube-scheduler is told and has bound, pod by pod, in its own words."""
+    granted: dict[str, Grant] = {}
+
+    async def bind(args: BindArgs, grant: Grant) -> Bound:
+        granted[args.pod_uid] = grant
+        return Bound()
+
+    with ThreadPoolExecutor(1) as turns:
+        # A busy machine must not make the answer late: what is tested here is the answer.
+        app = ExtenderApp(extender, turns, bind, deadline_s=300.0)
+        everywhere = [f"n{row:04}" for row in range(len(extender.fleet.nodes))]
+        for number, request in enumerate(requests):
+            made = pod_json(f"pod-{number}", request)
+            uid = made["metadata"]["uid"]
+            sent = json.dumps({"Pod": made, "Nodes": None, "NodeNames": everywhere}).encode()
+            answer = asyncio.run(asked_over_http(app, "/filter", sent))
+            assert answer["Error"] == ""
+            if not answer["NodeNames"]:
+                assert len(answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]) == len(
+                    everywhere
+                )
+                extender.pod_gone(uid)
+                yield None
+                continue
+            (node,) = answer["NodeNames"]
+            uid = made["metadata"]["uid"]
+            args = {
+                "PodName": f"pod-{number}",
+                "PodNamespace": "default",
+                "PodUID": uid,
+                "Node": node,
+            }
+            assert asyncio.run(asked_over_http(app, "/bind", json.dumps(args).encode())) == {
+                "Error": ""
+            }
+            written = granted[uid].annotations
+            extender.pod_seen(a_pod(bound(made, node, **written)), float(number))
+            gpus = written.get("wattherd.dev/gpus", "")
+            yield int(node[1:]), tuple(map(int, gpus.split(","))) if gpus else ()
+
+
+def compare(trace: Trace, policy: str, count: int) -> int:
+    """Check every decision; returns how many pods found room."""
+    wanted = trace.simulated(policy, count)
+    found = played(trace.extender(policy), trace.requests[:count])
+    placed = 0
+    for number, (one, decision) in enumerate(zip(found, wanted, strict=True)):
+        expected = None if decision is None else (decision.node, decision.gpus)
+        assert one == expected, f"pod {number}"
+        placed += one is not None
+    return placed
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_first_arrivals_are_placed_as_simulated(trace: Trace, policy: str) -> None:
+    assert compare(trace, policy, FEW) == FEW
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_arrival_is_placed_as_simulated(trace: Trace, policy: str) -> None:
+    placed = compare(trace, policy, len(trace.requests))
+    assert FEW < placed < len(trace.requests)
