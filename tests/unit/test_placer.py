@@ -194,3 +194,25 @@ def test_equal_streams_give_equal_decisions_on_both_paths() -> None:
         for compiled in (True, False, True)
     ]
     assert runs[0] == runs[1] == runs[2]
+
+
+@BOTH
+@pytest.mark.parametrize("policy", ["fgd", "pwr+fgd:0.1", "wattherd"])
+def test_among_some_nodes_the_others_might_as_well_not_be(policy: str, compiled: bool) -> None:
+    """Masked nodes neither win nor count in what scores are compared with."""
+    state = a_state(TWINS)
+    placer = a_placer(state, policy, compiled=compiled)
+    state.place(Allocation(sharing(1_000, 500), 0, (0,)))
+    state.place(Allocation(exclusive(2_000, 1), 2, (1,)))
+    for request in (sharing(1_000, 300), exclusive(1_000, 1), cpu_only(500)):
+        among = np.ones(4, dtype=np.bool_)
+        found = []
+        while (chosen := placer.choose(request, among)) is not None:
+            assert among[chosen.node]
+            twin = a_placer(state, policy, compiled=compiled)
+            state.close(np.flatnonzero(~among).tolist())
+            assert twin.choose(request) == chosen
+            state.close(())
+            found.append(chosen.node)
+            among[chosen.node] = False
+        assert sorted(found) == [0, 1, 2, 3]

@@ -295,9 +295,9 @@ class Extender:
             return Refusal(Token.GPU_MODEL, f"has {facts.spec.gpu_model or 'no GPU'}")
         if not roomy:
             return Refusal(Token.ROOM, _wanted(ask))
-        return self._no_watts(facts, request.gpu_count)
+        return self._no_watts(facts, request.gpu_count) or Refusal(Token.ROOM, _wanted(ask))
 
-    def _no_watts(self, facts: NodeFacts, devices: int) -> Refusal:
+    def _no_watts(self, facts: NodeFacts, devices: int) -> Refusal | None:
         placer, columns = self.fleet.placer, self._power()
         if placer is None:
             return _UNKNOWN
@@ -310,21 +310,25 @@ class Extender:
             draw = self.domains.draw_mw(columns, placer.state, domain)
             if draw + needs > budget:
                 return Refusal(Token.POWER, full(domain, draw, budget, needs))
-        return Refusal(Token.ROOM, _wanted(ask=None))
+        return None
 
 
 _UNKNOWN = Refusal(Token.UNKNOWN_NODE, "the node is not known yet")
 
 
-def _wanted(ask: Ask | None) -> str:
-    if ask is None:
-        return "has no room"
-    gpus = ""
-    if ask.share_milli is not None:
-        gpus = f", {ask.share_milli}/1000 of a GPU"
-    elif ask.whole + ask.slots:
-        gpus = f", {ask.whole + ask.slots} GPUs"
-    return f"has no room for {ask.cpu_milli} milli-CPU, {ask.memory_mib} MiB{gpus} together"
+def _wanted(ask: Ask) -> str:
+    devices = ask.whole + ask.slots
+    parts = [
+        text
+        for text, wanted in (
+            (f"{ask.cpu_milli} milli-CPU", ask.cpu_milli),
+            (f"{ask.memory_mib} MiB", ask.memory_mib),
+            (f"{ask.share_milli}/1000 of a GPU", ask.share_milli),
+            (f"{devices} GPU{'s' if devices > 1 else ''}", devices and ask.share_milli is None),
+        )
+        if wanted
+    ]
+    return f"has no room for {' and '.join(parts)} together"
 
 
 def _key(pod: Pod) -> str:

@@ -2,7 +2,8 @@
 
 As the kubelet and kube-scheduler count it (KEP-753 sidecars, KEP-2837 pod-level resources, KEP-1287
 resize in place): the larger of what runs at last and what any init container needs when its turn
-comes, beside the sidecars begun before it; then the overhead of the runtime class.
+comes, beside the sidecars begun before it; then the overhead of the runtime class. The API server
+lets no negative amounts pass.
 """
 
 from __future__ import annotations

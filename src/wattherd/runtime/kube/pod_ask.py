@@ -89,7 +89,7 @@ def ask_of_foreign(pod: Pod) -> Ask:
     except PodRefused:
         pass
     try:
-        amounts = {name: max(0, amount) for name, amount in pod_amounts(pod).items()}
+        amounts = pod_amounts(pod)
     except UserError:
         amounts = {}
     return _ask(amounts, None, ())
@@ -137,14 +137,11 @@ def _share(pod: Pod) -> int | None:
 
 
 def _check(amounts: Amounts, share: int | None) -> None:
-    """Refuse what would mean two things at once, or less than nothing."""
+    """Refuse what would mean two things at once."""
     kinds = [name for name in (*names.GPU_RESOURCES, names.NVIDIA_SHARED) if amounts.get(name)]
     count = sum(amounts[name] for name in kinds)
-    negative = sorted(name for name, amount in amounts.items() if amount < 0)
     problem = ""
-    if negative:
-        problem = f"asks for less than no {negative[0]}"
-    elif len(kinds) > 1:
+    if len(kinds) > 1:
         problem = f"asks for {' and '.join(kinds)} at once"
     elif share is not None and count > 1:
         problem = f"a share of one GPU, but {count} of {kinds[0]}"
