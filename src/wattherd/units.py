@@ -87,6 +87,14 @@ def show_hertz(value: float) -> str:
     return f"{value / 1e6:,.0f} MHz"
 
 
+def show_bytes(value: float) -> str:
+    """A size for people."""
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value:,.0f} B"
+
+
 def show_seconds(value: float) -> str:
     """A duration for people."""
     if value < 120:

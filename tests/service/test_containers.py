@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,32 +20,52 @@ from local_site import MOST_S, Site, until
 
 from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled
+from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.containers import Container, Inside
 from wattherd.runtime.local.executor import end_stray
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import validated_job
 
 IMAGE = "registry.example/train@sha256:" + "a" * 64
+ENTER = """
+R=$0; mkdir $R; mount -t tmpfs none $R
+for one in /*; do
+    if [ -L $one ]; then cp -P $one $R/
+    elif [ -d $one ] && mkdir $R$one; then mount --rbind $one $R$one; fi
+done
+BINDS
+exec chroot $R sh -c 'cd "$0"; exec "$@"' "$@"
+"""
 RUNNER = """#!{python}
 import json, os, sys
+ENTER = {enter!r}
 with open({log!r}, "a") as log:
     print(json.dumps(sys.argv[1:]), file=log)
 if "rm" in sys.argv[1:2]:
     sys.exit()
 args = sys.argv[sys.argv.index("run"):]
-names = [args[n + 1] for n, one in enumerate(args) if one == "--env"]
+every = lambda flag: [args[n + 1] for n, one in enumerate(args) if one == flag]
 at = args.index("--entrypoint")
-os.chdir(args[args.index("--workdir") + 1])
 command = [args[at + 1], *args[at + 3:]]
-found = {{name: os.environ[name] for name in ["PATH", *names]}}
+found = {{"PATH": os.environ["PATH"]}}
+for name in every("--env"):
+    found[name.split("=")[0]] = name.partition("=")[2] if "=" in name else os.environ[name]
+moved = [one.split(":") for one in every("--volume") if one.split(":")[0] != one.split(":")[1]]
+if moved:
+    binds = "".join(f"mkdir -p $R{{to}}; mount --bind {{at}} $R{{to}}; " for at, to in moved)
+    command = ["unshare", "--mount", "sh", "-euc", ENTER.replace("BINDS", binds), {root!r},
+               every("--workdir")[0], *command]
+else:
+    os.chdir(every("--workdir")[0])
 os.execvpe(command[0], command, found)
 """
 
 
 def inside(**more: Any) -> Inside:
     usual = {
-        "name": "wattherd-j-1-1-0", "cwd": Path("/work"), "folders": [Path("/run"), Path("/work")],
-        "names": ["PATH", "KEY", "RANK"], "uuids": ["GPU-a", "GPU-b"], "user": (7, 8),
+        "name": "wattherd-j-1-1-0", "cwd": "/work", "env": ["PATH", "KEY", "RANK"],
+        "volumes": {Path("/run"): "/run", Path("/data"): "/wattherd/inputs"},
+        "uuids": ["GPU-a", "GPU-b"], "user": (7, 8), "rlimits": {"RLIMIT_NOFILE": 1024},
         "limits": {"cpus": 1.5, "memory_bytes": 1 << 30, "processes": None},
     }  # fmt: skip
     return Inside(**{**usual, **more})
@@ -54,9 +76,10 @@ def test_the_command_line_of_docker() -> None:
     assert container.run(inside(), ["python3", "train.py"]) == [
         *("docker", "--config", "/etc/login"),
         *("run", "--rm", "--init", "--name", "wattherd-j-1-1-0", "--network", "host"),
-        *("--volume", "/run:/run", "--volume", "/work:/work", "--workdir", "/work"),
+        *("--volume", "/run:/run", "--volume", "/data:/wattherd/inputs", "--workdir", "/work"),
         *("--env", "KEY", "--env", "RANK", "--gpus", '"device=GPU-a,GPU-b"'),
-        *("--cpus", "1.5", "--memory", str(1 << 30), "--shm-size", "4096", "--user", "7:8"),
+        *("--cpus", "1.5", "--memory", str(1 << 30), "--ulimit", "nofile=1024"),
+        *("--shm-size", "4096", "--user", "7:8"),
         *("--entrypoint", "python3", IMAGE, "train.py"),
     ]
 
@@ -74,7 +97,14 @@ def test_podman_takes_devices_and_logins_in_its_own_way() -> None:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     runner = tmp_path / "bin" / "docker"
     runner.parent.mkdir()
-    runner.write_text(RUNNER.format(python=sys.executable, log=str(tmp_path / "calls")))
+    runner.write_text(
+        RUNNER.format(
+            python=sys.executable,
+            log=str(tmp_path / "calls"),
+            enter=ENTER,
+            root=str(tmp_path / "root"),
+        )
+    )
     runner.chmod(0o755)
     monkeypatch.setenv("PATH", f"{runner.parent}:{os.environ['PATH']}")
     site = Site(tmp_path / "jobs", MemoryJournal())
@@ -116,6 +146,65 @@ def test_what_is_left_of_a_cancelled_job_is_removed(site: Site) -> None:
     site.wait(job, "Cancelled")
     ran, removed = calls(site)
     assert removed == ["rm", "--force", ran[ran.index("--name") + 1]]
+
+
+def test_data_code_and_results_are_at_the_same_paths_in_every_container(
+    site: Site, tmp_path: Path
+) -> None:
+    """The runner here enters a name space of its own, in which volumes are where it was told."""
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("no mount name spaces for us")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("41")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.sh").write_text(
+        "pwd; echo $WATTHERD_INPUTS $WATTHERD_OUTPUTS; ls /wattherd;"
+        " echo $(($(cat /wattherd/inputs/set/x) + 1)) > /wattherd/outputs/y"
+    )
+    tmp_path.chmod(0o755)
+    paper = validated_job(
+        {
+            "run": "true",
+            "container": {"image": IMAGE},
+            "inputs": {"set": f"{tmp_path}/data"},
+            "outputs": {"y": f"{tmp_path}/y"},
+            "code": f"{tmp_path}/code",
+            "user": pwd.getpwuid(os.geteuid()).pw_name,
+        },
+        "test",
+    ).paper()
+    job = site.submit("sh train.sh", paper=paper)
+    site.wait(job, "Succeeded")
+    assert site.log(job).split() == [
+        *("/wattherd/code", "/wattherd/inputs", "/wattherd/outputs", "code", "inputs", "outputs"),
+    ]
+    assert (tmp_path / "y").read_text() == "42\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others bring what they may read themselves")
+def test_root_brings_nothing_to_a_container_without_a_user(site: Site) -> None:
+    paper = {**paper_of(), "inputs": {"x": "/etc/shadow"}}
+    job = site.submit("true", paper=paper)
+    site.wait(job, "Failed")
+    end = run_dir.read(site.root / job / "run-1" / run_dir.EXIT)
+    assert end is not None
+    assert "a container with data needs a user" in end["why"]
+
+
+def test_a_job_does_not_choose_the_runner_or_what_it_loads(site: Site, tmp_path: Path) -> None:
+    """Its PATH is for inside: the runner may be root's."""
+    evil = tmp_path / "evil" / "docker"
+    evil.parent.mkdir()
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    evil.chmod(0o755)
+    envs = {"PATH": f"{evil.parent}:/usr/bin:/bin", "LD_DEBUG": "all", "A": "b"}
+    job = site.submit("echo $A", paper={**paper_of(), "envs": envs})
+    site.wait(job, "Succeeded")
+    assert not (tmp_path / "was-run").exists()
+    (ran, _) = calls(site)
+    assert f"PATH={envs['PATH']}" in ran
+    assert "LD_DEBUG=all" in ran
+    assert "LD_DEBUG" not in run_dir.read(site.root / job / "run-1" / run_dir.ORDER)["env"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ from local_site import Site
 from wattherd.errors import UserError
 from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.executor import end_stray
-from wattherd.runtime.local.staging import bring
+from wattherd.runtime.local.transfer import git
+from wattherd.runtime.local.transfer.files import bring
 from wattherd.testing.live import MemoryJournal
+from wattherd.wire.places import GitPlace, parse
 from wattherd.workload.job_file import validated_job
 
 
@@ -98,6 +101,103 @@ def test_a_job_is_brought_nothing_that_its_user_may_not_read(site: Site) -> None
     assert not (site.root / job / "work" / "inputs" / "s").exists()
 
 
+# --- code from git ---------------------------------------------------------------------------
+
+
+def repository(folder: Path) -> dict[str, str]:
+    """Two commits, by the names that they go by: a tag, a branch, and the numbers of both."""
+    run = ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.org", "-C", str(folder)]
+
+    def git(*words: str) -> str:
+        return subprocess.run([*run, *words], check=True, capture_output=True, text=True).stdout
+
+    (folder / "train").mkdir(parents=True)
+    git("init", "--quiet", "--initial-branch=main")
+    commits = []
+    for number in ("1", "2"):
+        (folder / "train" / "version").write_text(number)
+        git("add", "-A")
+        git("commit", "--quiet", "-m", number)
+        commits.append(git("rev-parse", "HEAD").strip())
+        if number == "1":
+            git("tag", "v1")
+            git("branch", "old/style")
+    return {"first": commits[0], "second": commits[1]}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize(
+    ("revision", "version"),
+    [
+        ("", "2"),
+        ("@main", "2"),
+        ("@v1", "1"),
+        ("@old/style", "1"),
+        ("@FIRST", "1"),
+        ("@SHORT", "1"),
+    ],
+)
+def test_code_comes_from_git_at_its_revision(tmp_path: Path, revision: str, version: str) -> None:
+    commits = repository(tmp_path / "repo")
+    revision = revision.replace("FIRST", commits["first"]).replace("SHORT", commits["first"][:9])
+    place = parse(f"git+file://{tmp_path}/repo{revision}")
+    assert isinstance(place, GitPlace)
+    commit = git.bring(place, tmp_path / "code")
+    assert commit == commits["first" if version == "1" else "second"]
+    assert (tmp_path / "code" / "train" / "version").read_text() == version
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["code", "repo"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_tasks_begin_in_the_folder_of_the_repository_that_was_asked_for(site: Site) -> None:
+    commits = repository(site.root.parent / "repo")
+    place = f"git+file://{site.root.parent}/repo@v1#subdirectory=train"
+    job = site.submit("cat version; pwd", paper=paper_of(code=place))
+    site.wait(job, "Succeeded")
+    assert f"brought code: commit {commits['first']}" in site.log(job)
+    assert site.log(job).endswith(f"1{site.root / job / 'work' / 'code'}\n")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("repo@v9", "no branch, tag or commit 'v9'"),
+        ("none", "does not appear to be a git repository"),
+        ("repo#subdirectory=docs", "no folder 'docs'"),
+    ],
+)
+def test_what_git_does_not_have_is_told(site: Site, place: str, words: str) -> None:
+    repository(site.root.parent / "repo")
+    job = site.submit("true", paper=paper_of(code=f"git+file://{site.root.parent}/{place}"))
+    site.wait(job, "Failed")
+    assert words in site.log(job)
+    assert not (site.root / job / "work" / "code").exists()
+
+
+# --- links -----------------------------------------------------------------------------------
+
+
+def test_results_are_not_taken_through_a_link(site: Site) -> None:
+    folder = given(site)
+    paper = paper_of(outputs={"y": f"{folder}/y"})
+    job = site.submit("ln -s /etc/hostname $WATTHERD_OUTPUTS/y", paper=paper)
+    site.wait(job, "Failed")
+    assert "is a link" in site.log(job)
+    assert not (folder / "y").exists()
+
+
+def test_data_is_not_brought_through_a_link(site: Site) -> None:
+    """Which an earlier run of the job may have left."""
+    folder = given(site)
+    paper = paper_of(inputs={"set": f"{folder}/data"})
+    run = f"rm -r $WATTHERD_INPUTS; ln -s {folder} $WATTHERD_INPUTS; exit $((2 - WATTHERD_ATTEMPT))"
+    job = site.submit(run, paper=paper, restarts=1, backoff_s=0.0)
+    site.wait(job, "Failed")
+    assert "lies behind one" in site.log(job, attempt=2)
+    assert not (folder / "set").exists()
+
+
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     for name, file in (("new", "b"), ("old", "a")):
         (tmp_path / name).mkdir()
@@ -110,10 +210,17 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"inputs": {"x": "s3://bucket/x"}},
+        {"inputs": {"x": "s3://key:secret@bucket/x"}},
+        {"inputs": {"x": "s3:///x"}},
+        {"inputs": {"x": "ftp://host/x"}},
+        {"code": "git+https://ann:token@host/repo"},
+        {"code": "git+https://host/repo@--upload-pack=x"},
+        {"code": "git+https://host/repo#egg=x"},
+        {"outputs": {"x": "git+https://host/repo"}},
         {"inputs": {"../x": "/x"}},
         {"outputs": {"x": "relative/x"}},
-        {"code": "/c", "container": {"image": "train:1", "tag_allowed": True}},
+        {"outputs": {"x": {"to": "/x", "when": "never"}}},
+        {"s3": {"endpoint": "https://ann:token@host"}},
     ],
 )
 def test_places_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,6 +21,7 @@ from wattherd import units
 from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.workload.job_places import OutputSpec, Place, S3Spec, Target
 from wattherd.workload.scenario import load
 
 Text = str | int | float
@@ -54,15 +54,15 @@ Size = Annotated[Text, _by(units.size_bytes)]
 Watts = Annotated[Text, _by(units.watts)]
 
 
-def _is_place(uri: str) -> str:
-    parts = urlsplit(uri)
-    if (parts.scheme == "file" and not parts.netloc) or (not parts.scheme and uri[:1] == "/"):
-        return uri
-    raise ValueError(f"{uri!r} is neither file:///PATH nor an absolute path (NFS: its mount)")
+def _is_limit(value: int | str) -> int | str:
+    if value != "unlimited":
+        units.size_bytes(str(value))
+    return value
 
 
 Name = Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")]
-Place = Annotated[str, AfterValidator(_is_place)]
+Limit = Annotated[int | str, AfterValidator(_is_limit)]
+LimitName = Literal["core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack"]
 
 
 class _Strict(BaseModel):
@@ -177,10 +177,17 @@ class JobFile(_Strict):
     inputs: dict[Name, Place] = Field(
         default={}, description="brought to $WATTHERD_INPUTS/NAME before the start"
     )
-    outputs: dict[Name, Place] = Field(
+    outputs: dict[Name, Target | OutputSpec] = Field(
         default={}, description="$WATTHERD_OUTPUTS/NAME is taken there after success"
     )
-    code: Place | None = Field(default=None, description="a folder; a copy is where tasks begin")
+    code: Place | None = Field(
+        default=None, description="a folder or git repository; a copy is where tasks begin"
+    )
+    s3: S3Spec = S3Spec()
+    processes: int | None = Field(default=None, ge=1, description="most at a time; else 4096")
+    ulimits: dict[LimitName, Limit] = Field(
+        default={}, description="of each process: numbers, sizes or `unlimited`"
+    )
     task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
 
     @model_validator(mode="before")
@@ -199,8 +206,6 @@ class JobFile(_Strict):
     def _something_to_run(self) -> JobFile:
         if (self.run is None) == (not self.task_roles):
             raise ValueError("needs either `run` or `taskRoles`")
-        if self.container and (self.inputs or self.outputs or self.code):
-            raise ValueError("a container is brought no data or code: have its image hold them")
         return self
 
     def spec(self, *, user: str = "", tenant: str = "", at: datetime | None = None) -> JobSpec:
@@ -275,7 +280,13 @@ class JobFile(_Strict):
             "user": self.user,
             "container": None if self.container is None else self.container.paper(),
             "inputs": dict(self.inputs),
-            "outputs": dict(self.outputs),
+            "outputs": {
+                name: {"to": one, "when": "success"} if isinstance(one, str) else one.model_dump()
+                for name, one in self.outputs.items()
+            },
+            "s3": self.s3.model_dump(exclude_none=True),
+            "processes": self.processes,
+            "ulimits": {name: _limit(value) for name, value in self.ulimits.items()},
             "code": self.code,
             "power": self.power.model_dump(mode="json"),
         }
@@ -315,6 +326,11 @@ def validated_job(document: Mapping[str, Any], where: str) -> JobFile:
 def _command(run: str | list[str]) -> tuple[str, ...]:
     """A list is run as it stands, a text by the shell."""
     return ("/bin/sh", "-c", run) if isinstance(run, str) else tuple(run)
+
+
+def _limit(value: int | str) -> int:
+    """As the kernel has it: -1 is without limit."""
+    return -1 if value == "unlimited" else units.size_bytes(str(value))
 
 
 def _seconds(text: Text | None) -> float | None:

@@ -1,19 +1,30 @@
 """Tasks in containers: the command line of a runner, docker or podman, that is installed here.
 
 Values of variables are not on the command line, where everybody could read them: the runner takes
-them from its own environment. Folders of the run lie inside where they lie outside, GPUs are passed
-in by UUID (docker's `--gpus`, podman's CDI devices), and the host's network is used, so that the
-tasks of a gang find each other. Limits are the runner's to keep: a container is no child of ours.
+them from its own environment. Folders of the run lie inside where they lie outside; data, code and
+results also at paths that are the same for every job. GPUs are passed in by UUID (docker's
+`--gpus`, podman's CDI devices), and the host's network is used, so that the tasks of a gang find
+each other. Limits are the runner's to keep: a container is no child of ours.
 For the same reason a supervisor that is done has the runner remove what may be left.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wattherd.errors import UserError
+from wattherd.runtime.local.folders import Folders
+from wattherd.runtime.local.rlimits import docker_flags
+
+INPUTS, OUTPUTS, CODE = "/wattherd/inputs", "/wattherd/outputs", "/wattherd/code"
+"""Where a container finds what was brought, and leaves its results."""
+RUNNERS = ("LD_", "DOCKER_", "CONTAINER", "_CONTAINER", "STORAGE_", "BUILDAH_", "PODMAN_", "GO",
+           "REGISTRY_", "XDG_", "DBUS_", "NETAVARK", "PATH", "HOME", "TMPDIR")  # fmt: skip
+"""How names begin of variables that change what the runner itself does, which is not the job."""
 HOST_ONLY = frozenset({"PATH", "HOME", "TMPDIR", "NVIDIA_VISIBLE_DEVICES"})
 """Variables that mean nothing, or something else, inside."""
 
@@ -39,11 +50,12 @@ class Container:
             *self._runner(),
             *("run", "--rm", "--init", "--name", inside.name, "--network", "host"),
             *self._login(),
-            *(part for folder in inside.folders for part in ("--volume", f"{folder}:{folder}")),
-            *("--workdir", str(inside.cwd)),
-            *(part for name in sorted(set(inside.names) - HOST_ONLY) for part in ("--env", name)),
+            *(part for at, to in inside.volumes.items() for part in ("--volume", f"{at}:{to}")),
+            *("--workdir", inside.cwd),
+            *(part for name in sorted(set(inside.env) - HOST_ONLY) for part in ("--env", name)),
             *self._devices(inside.uuids),
             *self._limits(inside.limits),
+            *docker_flags(inside.rlimits),
             *(("--shm-size", str(self.shm_bytes)) if self.shm_bytes is not None else ()),
             *(("--user", f"{inside.user[0]}:{inside.user[1]}") if inside.user else ()),
             *("--entrypoint", argv[0], self.image, *argv[1:]),
@@ -83,12 +95,41 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What a task finds in its container; `names` are variables, `user` user and group."""
+    """What a task finds in its container: `volumes` are paths inside by those outside.
+
+    `env` are names of variables, or assignments; `user` user and group.
+    """
 
     name: str
-    cwd: Path
-    folders: Iterable[Path]
-    names: Iterable[str]
+    cwd: str
+    volumes: Mapping[Path, str]
+    env: Iterable[str]
     uuids: Sequence[str]
     limits: Mapping[str, Any]
+    rlimits: Mapping[str, int]
     user: tuple[int, int] | None
+
+
+def volumes_of(folders: Folders) -> dict[Path, str]:
+    """Where what is staged lies inside."""
+    return {folders.inputs: INPUTS, folders.outputs: OUTPUTS, folders.code: CODE}
+
+
+def for_runner(
+    env: Mapping[str, str], users: Mapping[str, str], secrets: Iterable[str]
+) -> tuple[dict[str, str], list[str]]:
+    """The environment of the runner, and the assignments that it is told by word instead.
+
+    The runner may be root's; a user's `PATH` or `LD_PRELOAD` is for inside.
+
+    Raises:
+        UserError: a secret under such a name, as words can be read by everybody.
+    """
+    for name in secrets:
+        if name.startswith(RUNNERS):
+            raise UserError("no secret can have this name in a container", field=f"secrets.{name}")
+    apart = [name for name in users if name.startswith(RUNNERS)]
+    own = {name: value for name, value in env.items() if name not in apart}
+    kept = {name: os.environ[name] for name in apart if name in ("PATH", "HOME", "TMPDIR")
+            and name in os.environ}  # fmt: skip
+    return {**own, **kept}, [f"{name}={users[name]}" for name in apart]

@@ -22,10 +22,13 @@ from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local import cgroups, run_dir, staging
+from wattherd.runtime.local import cgroups, run_dir
 from wattherd.runtime.local.devices import Caps, Machine
-from wattherd.runtime.local.orders import Folders, StatusServer, order_of, secrets_of, user_of
+from wattherd.runtime.local.folders import Folders
+from wattherd.runtime.local.orders import StatusServer, order_of, secrets_of, user_of
 from wattherd.runtime.local.ownership import hand_over, make_passage
+from wattherd.runtime.local.staging import staging_plan
+from wattherd.runtime.local.transfer import archive
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
 
 POLL_S = 0.1
@@ -182,11 +185,10 @@ class LocalExecutor:
         hand_over(folders.job, folders.run, own, reports, user_of(run.paper))
         duty = 1.0 if run.cap_w is None else self._duty(_key(run.start), run.cap_w)
         run_dir.write(folders.run / run_dir.CONTROL, {"duty": duty, "cap_w": run.cap_w})
-        if "staging" in order:
-            run_dir.write(folders.run / run_dir.STAGING, order["staging"])
-            stager = folders.run / run_dir.STAGER  # our own may be where the user may not read
-            stager.write_bytes(Path(staging.__file__).read_bytes())
-            stager.chmod(run_dir.READABLE)
+        plan = staging_plan(run.paper, folders)
+        if plan is not None:
+            run_dir.write(folders.run / run_dir.STAGING, plan)
+            archive.write(folders.run / run_dir.TRANSFER)
         run_dir.write(folders.run / run_dir.ORDER, order)
 
     def _launch(self, run: RunOrder, folders: Folders) -> int:

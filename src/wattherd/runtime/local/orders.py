@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
-import shutil
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,18 @@ from wattherd.errors import UserError
 from wattherd.model.allocation import Allocation
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.containers import Container, Inside
+from wattherd.runtime.local.containers import (
+    INPUTS,
+    OUTPUTS,
+    Container,
+    Inside,
+    for_runner,
+    volumes_of,
+)
 from wattherd.runtime.local.devices import Machine
-from wattherd.runtime.local.ownership import open_to_all
+from wattherd.runtime.local.folders import Folders
+from wattherd.runtime.local.rlimits import rlimits_of
+from wattherd.runtime.local.staging import staged, staging_plan
 
 LOG_BYTES = 50 << 20
 MOST_PROCESSES = 4096
@@ -45,44 +52,11 @@ class StatusServer:
         return {**known, f"{TRAINER}CA_CERT": self.ca_file} if self.ca_file else known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
-    """Where a job's files are; `run` is this attempt's."""
-
-    job: Path
-    run: Path
-
-    @property
-    def work(self) -> Path:
-        """Current directory of its tasks, unless it names another."""
-        return self.job / "work"
-
-    @property
-    def inputs(self) -> Path:
-        """Data that is brought."""
-        return self.work / "inputs"
-
-    @property
-    def outputs(self) -> Path:
-        """Results that are taken away."""
-        return self.work / "outputs"
-
-    @property
-    def code(self) -> Path:
-        """Code that is brought; where tasks then begin."""
-        return self.work / "code"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Kept from attempt to attempt."""
-        return self.job / "checkpoint"
-
-
 def order_of(
     run: RunOrder, machine: Machine, folders: Folders, status: StatusServer | None = None
 ) -> dict[str, Any]:
     """The document `order.json`."""
-    paper = run.paper
+    paper, user = run.paper, user_of(run.paper)
     order = {
         "group": group_of(folders.run, run),
         "tasks": list(_tasks(run, machine, folders)),
@@ -92,46 +66,16 @@ def order_of(
         },
         "secrets": sorted(paper.get("secrets", {})),
         "limits": _limits(run, machine),
-        "rlimits": {"RLIMIT_CORE": 0},
+        "rlimits": rlimits_of(paper),
         "umask": paper.get("umask", "077"),
-        "user": user_of(paper),
+        "user": user,
         "log_bytes": int(paper.get("log_bytes", LOG_BYTES)),
         "afterwards": [],
     }
-    plan = staging_plan(paper, folders)
-    if plan is not None:
-        order["staging"] = plan
-        at = folders.run
-        wrapped = [_interpreter(order["user"]), str(at / run_dir.STAGER), str(at / run_dir.STAGING)]
-        for task in order["tasks"]:
-            task["argv"] = [*wrapped, str(task["rank"]), "--", *task["argv"]]
+    if staging_plan(paper, folders) is not None:
+        order = staged(order, paper, folders)
     container = Container.of(paper)
     return order if container is None else _contained(order, container, run, folders)
-
-
-def _interpreter(user: tuple[int, int] | None) -> str:
-    """Our own where the job's user may run it, else the system's."""
-    system = shutil.which("python3", path=os.defpath)
-    able = [one for one in (sys.executable, system) if one and open_to_all(Path(one))]
-    return able[0] if user is not None and able else sys.executable
-
-
-def staging_plan(paper: Mapping[str, Any], folders: Folders) -> dict[str, Any] | None:
-    """What is to be brought, and taken away in the end; None if nothing is."""
-    inputs, outputs, code = (paper.get(name) for name in ("inputs", "outputs", "code"))
-    if not (inputs or outputs or code):
-        return None
-    bring = {str(folders.inputs / name): source for name, source in (inputs or {}).items()}
-    if code:
-        bring[str(folders.code)] = code
-    return {
-        "folder": str(folders.work),
-        "bring": bring,
-        "take": dict(outputs or {}),
-        "outputs": str(folders.outputs),
-        "cwd": str(folders.code) if code else "",
-        "checkpointed": str(folders.run / run_dir.CHECKPOINTED),
-    }
 
 
 def _contained(
@@ -139,21 +83,28 @@ def _contained(
 ) -> dict[str, Any]:
     """The same order, its tasks in containers: the runner is ours, the job's user is inside."""
     tasks = []
-    own = (folders.run, folders.work, Path(_checkpoint(run, folders)))
+    env, assigned = for_runner(order["env"], run.paper.get("envs", {}), order["secrets"])
+    volumes = {
+        **{one: str(one) for one in (folders.run, folders.work, Path(_checkpoint(run, folders)))},
+        **(volumes_of(folders) if "staging" in order else {}),
+    }
     for task in order["tasks"]:
-        shown = task["env"]["CUDA_VISIBLE_DEVICES"]
+        shown, cwd = task["env"]["CUDA_VISIBLE_DEVICES"], Path(task["cwd"])
         inside = Inside(
             name=f"wattherd-{order['group']}-{task['rank']}",
-            cwd=Path(task["cwd"]),
-            folders=list(dict.fromkeys([*own, Path(task["cwd"])])),
-            names=[*order["env"], *task["env"], *order["secrets"]],
+            cwd=volumes.get(cwd, str(cwd)),
+            volumes={cwd: str(cwd), **volumes},
+            env=[*env, *task["env"], *order["secrets"], *assigned],
             uuids=shown.split(",") if shown else [],
             limits=order["limits"],
+            rlimits=order["rlimits"],
             user=order["user"],
         )
         tasks.append({**task, "argv": container.run(inside, task["argv"])})
         order["afterwards"].append(container.remove(inside.name))
-    return {**order, "tasks": tasks, "user": None}
+    if "staging" in order:
+        env = {**env, "WATTHERD_INPUTS": INPUTS, "WATTHERD_OUTPUTS": OUTPUTS}
+    return {**order, "tasks": tasks, "env": env, "rlimits": {}, "user": None}
 
 
 def _checkpoint(run: RunOrder, folders: Folders) -> str:
@@ -223,6 +174,7 @@ def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
     gpus = sum(len(one.gpus) for one in run.start.allocations)
     return {
         **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+        **_home(run.paper),
         **{str(name): str(value) for name, value in run.paper.get("envs", {}).items()},
         "WATTHERD_JOB_ID": run.spec.id,
         "WATTHERD_ATTEMPT": str(run.start.attempt),
@@ -236,6 +188,14 @@ def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
     }
 
 
+def _home(paper: Mapping[str, Any]) -> dict[str, str]:
+    """Of a job that runs as somebody: where their programs look for what they keep."""
+    if paper.get("user") is None:
+        return {}
+    entry = pwd.getpwnam(paper["user"])  # `user_of` has found them
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+
+
 def _limits(run: RunOrder, machine: Machine) -> dict[str, Any]:
     """What the allocations came with; slots bring their part of the processor."""
     allocations = run.start.allocations
@@ -245,7 +205,7 @@ def _limits(run: RunOrder, machine: Machine) -> dict[str, Any]:
     return {
         "cpus": asked or slots or None,
         "memory_bytes": memory_mib << 20 if memory_mib else None,
-        "processes": int(run.paper.get("processes", MOST_PROCESSES)),
+        "processes": int(run.paper.get("processes") or MOST_PROCESSES),
     }
 
 

@@ -1,7 +1,7 @@
 """The directory of one run: how its supervisor, the executor and the job itself talk.
 
     order.json      what to run, written by the executor before the supervisor exists
-    staging.json    what is brought to the job, and taken away, by staging.py
+    staging.json    what is brought to the job, and taken away, by transfer.zip
     begun           made once, exclusively: whoever makes it runs the order, so nothing runs twice;
                     holds number and start of that process, and of the system it was booted in
     started.json    all tasks run
@@ -32,7 +32,7 @@ from typing import IO, Any
 
 ORDER, BEGUN, STARTED, CONTROL = "order.json", "begun", "started.json", "control.json"
 HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "exit.json"
-STAGING, STAGER = "staging.json", "staging.py"
+STAGING, TRANSFER = "staging.json", "transfer.zip"
 CHECKPOINTED, TOKEN = "checkpointed", "trainer-token"
 LOGS = "logs"
 TIDY_S = 30.0

@@ -29,6 +29,7 @@ from typing import Any
 
 from wattherd.runtime.local import cgroups, run_dir
 from wattherd.runtime.local.logs import RotatingLog
+from wattherd.runtime.local.staging import BRING, CHECKPOINT, SUCCESS
 from wattherd.runtime.local.throttle import Throttle
 
 POLL_S = 0.05
@@ -37,7 +38,9 @@ COOPERATIVE_PART = 0.6
 """Of the grace, for jobs that read `control.json`."""
 REQUEUE = 128 + signal.SIGTERM
 """Exit code of a job that checkpointed on request."""
-CANNOT_RUN = 127
+CANNOT_STAGE, CANNOT_RUN = 125, 127
+PUMP_S = 5.0
+"""For what is left of a log when everything that prints is gone."""
 OUT_OF_MEMORY = 128 + signal.SIGKILL
 SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL = 36, 1
 """prctl(2): orphaned descendants become our children; tasks die with us."""
@@ -57,6 +60,7 @@ class Supervisor:
         self._group = cgroups.Group(cgroups.find(), order["group"], limits, os.getpid())
         self._tasks: list[subprocess.Popen[bytes]] = []
         self._pumps: list[threading.Thread] = []
+        self._courier: subprocess.Popen[bytes] | None = None
         self._throttle = Throttle(self._group)
         self._control: dict[str, Any] = {}
         self._seen: tuple[int, int] | None = None
@@ -66,12 +70,11 @@ class Supervisor:
     def run(self) -> None:
         """From the first task to `exit.json`."""
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        problem = self._begin()
-        code = CANNOT_RUN if problem else self._watch()
+        code, problem = self._carry_out()
         self._group.kill()
         run_dir.tidy_up(self._order)
         for pump in self._pumps:
-            pump.join(timeout=5)
+            pump.join(timeout=PUMP_S)
         self._count()
         stopped = (code == REQUEUE and self._asked_to_stop()) or (
             code == OUT_OF_MEMORY and self._stop is not None
@@ -81,6 +84,39 @@ class Supervisor:
         ended = {"exit_code": code, "stopped": stopped and not memory, "why": why}
         run_dir.write(self._folder / run_dir.EXIT, {**ended, "at": time.time()}, durable=True)
         self._group.remove()
+
+    def _carry_out(self) -> tuple[int, str]:
+        """Bring, run, take: the exit code, and what was wrong if it does not say so itself.
+
+        A run that has saved its state has stopped well, also where a copy could not be taken.
+        """
+        code = self._stage(BRING)
+        if code != 0:
+            return code, "could not be brought its data" if code == CANNOT_STAGE else ""
+        problem = self._begin()
+        if problem:
+            return CANNOT_RUN, problem
+        code = self._watch()
+        if code == 0:
+            code = self._stage(SUCCESS)
+            return code, "its results could not be taken" if code == CANNOT_STAGE else ""
+        if code == REQUEUE and self._stage(CHECKPOINT):
+            return code, "its results were not taken at this stop"
+        return code, ""
+
+    def _stage(self, phase: str) -> int:
+        """Have data brought or results taken; the exit code of who does so."""
+        staging = self._order.get("staging")
+        if staging is None:
+            return 0
+        argv = [*staging["argv"], phase]
+        env = {**staging["env"], **self._secrets(staging["secrets"])}
+        self._courier = self._spawn(argv, str(self._folder), env, staging["user"])
+        pump = self._pump(self._courier, 0)
+        while (code := _exit_code(self._courier.poll())) is None:
+            self._look()
+        pump.join(timeout=PUMP_S)
+        return code
 
     def _asked_to_stop(self) -> bool:
         """Whether it is to stop, be it that the job read so before we did."""
@@ -94,41 +130,52 @@ class Supervisor:
         """
         for task in self._order["tasks"]:
             try:
-                self._tasks.append(self._spawn(task))
+                env = {**self._order["env"], **task["env"], **self._secrets(self._order["secrets"])}
+                user = self._order["user"]
+                self._tasks.append(self._spawn(task["argv"], task["cwd"], env, user))
             except (OSError, subprocess.SubprocessError) as error:
                 return f"cannot run {task['argv'][0]!r}: {error}"
-        secrets = [os.environb.get(name.encode(), b"") for name in self._order["secrets"]]
         for task, process in zip(self._order["tasks"], self._tasks, strict=True):
-            path = self._folder / run_dir.LOGS / f"{task['rank']}.log"
-            log = RotatingLog(path, self._order["log_bytes"], secrets)
-            pump = threading.Thread(target=log.pump, args=(process.stdout,), daemon=True)
-            pump.start()
-            self._pumps.append(pump)
+            self._pumps.append(self._pump(process, task["rank"]))
         run_dir.write(self._folder / run_dir.STARTED, {"at": time.time()})
         return ""
 
-    def _spawn(self, task: dict[str, Any]) -> subprocess.Popen[bytes]:
-        secrets = {name: os.environ[name] for name in self._order["secrets"] if name in os.environ}
+    def _secrets(self, names: list[str]) -> dict[str, str]:
+        return {name: os.environ[name] for name in names if name in os.environ}
+
+    def _pump(self, process: subprocess.Popen[bytes], rank: int) -> threading.Thread:
+        """A thread that writes down what a process prints."""
+        secrets = [os.environb.get(name.encode(), b"") for name in self._order["secrets"]]
+        path = self._folder / run_dir.LOGS / f"{rank}.log"
+        log = RotatingLog(path, self._order["log_bytes"], secrets)
+        pump = threading.Thread(target=log.pump, args=(process.stdout,), daemon=True)
+        pump.start()
+        return pump
+
+    def _spawn(
+        self, argv: list[str], cwd: str, env: dict[str, str], user: list[int] | None
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - what users submit is what is run
-            task["argv"],
-            cwd=task["cwd"],
-            env={**self._order["env"], **task["env"], **secrets},
+            argv,
+            cwd=cwd,
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=self._settle,  # noqa: PLW1509 - no thread has been started yet
+            # No thread of ours runs while tasks are forked: those of couriers have been joined.
+            preexec_fn=lambda: self._settle(user),  # noqa: PLW1509
             umask=int(self._order["umask"], 8),
         )
 
-    def _settle(self) -> None:
+    def _settle(self, user: list[int] | None) -> None:
         """In the child, before it becomes the task: into the group, limited, and as its user."""
         self._group.enter()
         ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         for name, most in self._order["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (most, most))
-        if self._order["user"] is not None:
-            uid, gid = self._order["user"]
+        if user is not None:
+            uid, gid = user
             os.setgroups([])
             os.setgid(gid)
             os.setuid(uid)
@@ -139,10 +186,14 @@ class Supervisor:
             code = self._verdict()
             if code is not None:
                 return code
-            self._heed()
-            self._reap()
-            self._count()
-            self._throttle.sleep(POLL_S)
+            self._look()
+
+    def _look(self) -> None:
+        """What is done all the time while something runs."""
+        self._heed()
+        self._reap()
+        self._count()
+        self._throttle.sleep(POLL_S)
 
     def _verdict(self) -> int | None:
         """The exit code of the run, once it is certain."""
@@ -167,7 +218,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Orphans that fell to us and have ended."""
-        known = {task.pid for task in self._tasks}
+        known = {one.pid for one in (self._courier, *self._tasks) if one is not None}
         with contextlib.suppress(ChildProcessError):
             while True:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

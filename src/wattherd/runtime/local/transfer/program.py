@@ -1,0 +1,125 @@
+"""Brings a job its data and code, or takes its results away: what the supervisor starts.
+
+    python -I transfer.zip PLAN.json bring | success | checkpoint
+
+`bring` fetches what is not there yet, so that a later run of the job finds it. `success` takes all
+results away, `checkpoint` those that are wanted whenever a run stops with its state saved. Nothing
+is brought or taken through a link that leads out of the job's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wattherd.errors import UserError, WattherdError
+from wattherd.runtime.local.transfer import bucket_read, bucket_write, files, git
+from wattherd.runtime.local.transfer.bucket import Store
+from wattherd.units import show_bytes, show_seconds
+from wattherd.wire.places import BucketPlace, FilePlace, GitPlace, parse
+
+CANNOT_STAGE = 125
+"""Exit code when data, code or results could not be copied."""
+PLAN = Mapping[str, Any]
+
+
+def stage_in(plan: PLAN) -> None:
+    """Bring what is not there yet.
+
+    Raises:
+        WattherdError, OSError: something cannot be brought.
+    """
+    Path(plan["outputs"]).mkdir(parents=True, exist_ok=True)
+    for target, source in plan["bring"].items():
+        at = _within(Path(target), Path(plan["folder"]))
+        if not at.exists():
+            began_s = time.monotonic()
+            told = _bring(plan, source, at)
+            if told:
+                _say(f"brought {at.name}: {told}", began_s)
+
+
+def _bring(plan: PLAN, source: str, target: Path) -> str:
+    """What there is to tell of it."""
+    place = parse(source)
+    if isinstance(place, FilePlace):
+        files.bring(Path(place.path), target)
+        return ""
+    if isinstance(place, GitPlace):
+        return f"commit {git.bring(place, target)} of {place.url}"
+    came = bucket_read.bring(Store(plan["s3"]), place, target)
+    unchecked = f", {came.unchecked} without a checksum" if came.unchecked else ""
+    return f"{_amount(came.objects, came.size_bytes)} from {place}{unchecked}"
+
+
+def stage_out(plan: PLAN, phase: str) -> None:
+    """Take away what that phase takes.
+
+    Raises:
+        WattherdError, OSError: something cannot be taken.
+    """
+    outputs = Path(plan["outputs"])
+    for name, where in plan["take"].items():
+        if phase == "success" or where["when"] == phase:
+            began_s = time.monotonic()
+            told = _take(plan, _within(outputs / name, Path(plan["folder"])), where["to"])
+            if told:
+                _say(f"took {name}: {told}", began_s)
+
+
+def _take(plan: PLAN, source: Path, target: str) -> str:
+    place = parse(target)
+    if isinstance(place, FilePlace):
+        files.bring(source, Path(place.path))
+        return ""
+    if isinstance(place, BucketPlace):
+        return f"{_amount(*bucket_write.take(Store(plan['s3']), source, place))} to {place}"
+    raise UserError("results cannot be taken to a git repository", where=target)
+
+
+def _within(path: Path, folder: Path) -> Path:
+    """The path, which no link of the job's makes mean another place.
+
+    Raises:
+        UserError: it does.
+    """
+    if path.resolve() != folder.resolve() / path.relative_to(folder):
+        raise UserError("is a link, or lies behind one", where=str(path))
+    return path
+
+
+def _amount(objects: int, size: int) -> str:
+    return f"{objects:,} {'file' if objects == 1 else 'files'}, {show_bytes(size)}"
+
+
+def _say(text: str, began_s: float) -> None:
+    print(f"wattherd: {text}, {show_seconds(time.monotonic() - began_s)}", flush=True)  # noqa: T201
+
+
+def run(plan_file: Path, phase: str) -> int:
+    """The exit code: 0, or that something could not be copied and why was said."""
+    plan = json.loads(plan_file.read_text(encoding="utf-8"))
+    try:
+        if phase == "bring":
+            stage_in(plan)
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a stop's grace is for this, too
+            stage_out(plan, phase)
+    except (WattherdError, OSError) as error:
+        print(f"wattherd: cannot stage: {_line(error)}", flush=True)  # noqa: T201
+        return CANNOT_STAGE
+    return 0
+
+
+def _line(error: Exception) -> str:
+    return error.line() if isinstance(error, UserError) else str(error)
+
+
+def main() -> None:
+    """Do what the command line says."""
+    sys.exit(run(Path(sys.argv[1]), sys.argv[2]))
