@@ -44,6 +44,7 @@ COMMANDS = {
     "audit": ("wattherd.cli.audit:audit", "Who did what, and who asked for what."),
     "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
     "token": ("wattherd.cli.token:token", "Who may use the service."),
+    "schema": ("wattherd.cli.schema:schema", "The JSON Schema of job files, for editors."),
     "top": ("wattherd.cli.top:top", "Watch draw, jobs and devices live."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "completion": ("wattherd.cli.completion:completion", "Complete commands by the Tab key."),
