@@ -30,6 +30,7 @@ from wattherd.model.event import (
     BudgetChanged,
     CapApplied,
     Computed,
+    DeviceReturned,
     Event,
     JobExited,
     JobReleased,
@@ -176,6 +177,8 @@ class Shell:
         names = [node.name for node in self.config.cluster.nodes]
         assert not any(names[part.node] in self.lost for part in order.allocations)
         assert not any(names[part.node] in self.off for part in order.allocations)
+        out = self.core.drained.out
+        assert not any((part.node, gpu) in out for part in order.allocations for gpu in part.gpus)
         self.attempts[order.job_id] = order.attempt
         run = Run(order.job_id, order.attempt, list(order.allocations))
         self.runs[order.job_id, order.attempt] = run
@@ -225,6 +228,9 @@ class Shell:
         """Heal the world and let every job end; fails if that needs for ever."""
         for node in list(self.lost):
             self.deliver(NodeReturned(at_s=self.now_s, node=node))
+        nodes = self.config.cluster.nodes
+        for at, gpu in list(self.core.drained.out):
+            self.deliver(DeviceReturned(at_s=self.now_s, node=nodes[at].name, gpu=gpu))
         self.deliver(BudgetChanged(at_s=self.now_s, budget_w=None))
         for queue in list(self.core.stopped):
             self.deliver(QueueStarted(at_s=self.now_s, queue=queue))

@@ -21,6 +21,8 @@ from wattherd.engine.placer import Placer
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import (
     BudgetChanged,
+    DeviceDrained,
+    DeviceReturned,
     JobCancelled,
     JobHeld,
     JobProgressed,
@@ -30,6 +32,7 @@ from wattherd.model.event import (
     NodeReturned,
     QueueStarted,
     QueueStopped,
+    RankLagged,
     RunEvent,
     Woke,
 )
@@ -162,6 +165,28 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from([NodeLost, NodeReturned]), node=NODES)
     def break_or_repair(self, what: type[NodeLost | NodeReturned], node: str) -> None:
         self.shell.deliver(what(at_s=self.shell.now_s, node=node))
+
+    @rule(what=st.sampled_from([DeviceDrained, DeviceReturned]), node=NODES, gpu=st.integers(0, 4))
+    def drain_or_return(
+        self, what: type[DeviceDrained | DeviceReturned], node: str, gpu: int
+    ) -> None:
+        self.shell.deliver(what(at_s=self.shell.now_s, node=node, gpu=gpu))
+
+    @precondition(lambda self: self.shell.with_status("running"))
+    @rule(number=st.integers(0, 99), rank=st.integers(0, 3))
+    def lag(self, number: int, rank: int) -> None:
+        run = self.pick(self.shell.with_status("running"), number)
+        ranks = sum(len(part.gpus) for part in run.parts)
+        self.shell.deliver(
+            RankLagged(
+                at_s=self.shell.now_s,
+                job_id=run.job_id,
+                attempt=run.attempt,
+                rank=rank,
+                ranks=ranks,
+                slowdown=2.0,
+            )
+        )
 
     @precondition(lambda self: self.shell.switching())
     @rule(number=st.integers(0, 9))

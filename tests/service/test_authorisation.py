@@ -27,6 +27,7 @@ LEAST = {
     "POST /jobs/{job_id}/{action}": "user",
     "GET /nodes": "viewer",
     "POST /nodes/{node}/{action}": "operator",
+    "POST /gpus/{gpu}/{action}": "operator",
     "GET /power": "viewer",
     "GET /metrics": "viewer",
     "PUT /power": "operator",
@@ -54,7 +55,10 @@ LEAST = {
 WITHOUT = {"GET /health": 200, "POST /jobs/{job_id}/trainer-status": 401}
 ROOT = {"/metrics"}
 """Addresses that are not below the API's."""
-ABSENT = ("{token_id}", "{node}", "{queue}", "{name}", "DELETE /tenants", "PUT /queues")
+ABSENT = (
+    *("{token_id}", "{node}", "{gpu}", "{queue}", "{name}"),
+    *("DELETE /tenants", "PUT /queues"),
+)
 """What is asked for here and is not there: that is told to those alone who may ask."""
 ROLES = ["viewer", "user", "operator", "admin"]
 BODIES = {

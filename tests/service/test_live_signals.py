@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from test_live_site import Service, service
+
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
-
 from wattherd.cli.client import Client
 
 __all__ = ["service"]

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from wattherd_train import files, protocol
 from wattherd_train.batches import BatchPlan
 from wattherd_train.checkpoints import Checkpoints
 from wattherd_train.control import Control, StopOrder
+from wattherd_train.pace import RankPace
 from wattherd_train.progress import Reporter
 from wattherd_train.quorum import Alone, AnyRank, Collective, Quorum, SharedFile
 from wattherd_train.trouble import Trouble
@@ -65,6 +67,7 @@ class Job:
         progress = _path(environ, protocol.PROGRESS) if self.world.leads else None
         self._reporter = Reporter(progress, self._trouble)
         self._reporter.announce()
+        self._pace = RankPace(self._run_dir, self.world, self._trouble)
         self._quorum = self._default_quorum()
         self._plan: BatchPlan | None = None
         self._signalled = False
@@ -89,12 +92,18 @@ class Job:
 
         `samples` are those of this step over all ranks. Call it at every step: a line is written at
         most once a second, by the first rank only, and `loss` (a number, or a tensor of one
-        element) is read no more often than that.
+        element) is read no more often than that. Every rank tells how long it needed for its own
+        part of a step, so that one that holds up the others is found.
         """
         self.step_done = number
+        self._pace.step(number)
         micro = self._plan.micro_batch if self._plan is not None else None
         values = {"loss": loss, "total": total, "micro_batch": micro}
         self._reporter.step(number, samples, values)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """`with job.waiting():` around what waits for other ranks: reductions, barriers."""
+        return self._pace.waiting()
 
     def exit_checkpointed(self) -> NoReturn:
         """End this process: the state is saved, and the job goes on from it later.
@@ -119,7 +128,8 @@ class Job:
         property and as a method.
         """
         order = self.stop_order
-        now = self._quorum.decide(int(self.step_done), wanted=order is not None)
+        with self._pace.waiting():
+            now = self._quorum.decide(int(self.step_done), wanted=order is not None)
         return StopAnswer(now, order.reason if order else "another rank")
 
     @property

@@ -80,21 +80,61 @@ def nodes(*, drain: str | None, back: str | None, server: str | None, output: st
     show(document, output, table)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @server_option
 @LIVE_OUTPUT
-def gpus(*, server: str | None, output: str) -> None:
-    """Every device and who is on it."""
-    from wattherd.cli.tables import print_table
+@click.pass_context
+def gpus(context: click.Context, *, server: str | None, output: str) -> None:
+    """Every device: who is on it, what it draws, whether it is in use."""
+    if context.invoked_subcommand is None:
+        _show_gpus(Client(server).get("nodes"), output)
 
-    document = Client(server).get("nodes")
+
+@gpus.command()
+@click.argument("gpu")
+@click.option("--reason", default="", help="Why, for those who see it later.")
+@server_option
+@LIVE_OUTPUT
+def drain(*, gpu: str, reason: str, server: str | None, output: str) -> None:
+    """Stop what runs on GPU (a UUID or a number) and start nothing there; others stay."""
+    _show_gpus(Client(server).post(f"gpus/{gpu}/drain", {"reason": reason}), output)
+
+
+@gpus.command()
+@click.argument("gpu")
+@server_option
+@LIVE_OUTPUT
+def undrain(*, gpu: str, server: str | None, output: str) -> None:
+    """Use a drained GPU again."""
+    _show_gpus(Client(server).post(f"gpus/{gpu}/return"), output)
+
+
+def _show_gpus(document: Any, output: str) -> None:
+    from wattherd.cli.tables import print_table
 
     def table() -> None:
         rows = [
-            [node["name"], str(gpu["number"]), gpu["model"], " ".join(gpu["jobs"]) or "-"]
+            [
+                node["name"],
+                str(gpu["number"]),
+                gpu["model"],
+                gpu["state"],
+                _watts(gpu),
+                "-" if gpu["cap_w"] is None else f"{gpu['cap_w']:,.1f}",
+                " ".join(gpu["jobs"]) or gpu["cause"] or "-",
+                *([gpu["uuid"] or "-"] if output == "wide" else []),
+            ]
             for node in document["nodes"]
             for gpu in node["gpus"]
         ]
-        print_table(["NODE", "GPU", "MODEL", "JOBS"], rows)
+        names = ["NODE", "GPU", "MODEL", "STATE", "WATTS", "CAP", "JOBS/WHY"]
+        print_table([*names, *(["UUID"] if output == "wide" else [])], rows)
 
     show(document, output, table)
+
+
+def _watts(gpu: Any) -> str:
+    """An estimate is marked as one: no instrument has said it."""
+    if gpu["draw_w"] is None:
+        return "-"
+    return f"{'~' if gpu['stated'] == 'model' else ''}{gpu['draw_w']:,.1f}"

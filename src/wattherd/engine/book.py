@@ -44,21 +44,54 @@ class Book:
         """The same as bits, GPU 0 lowest."""
         self._parts: list[dict[int, int]] = [{} for _ in nodes]
         """Free milli-GPU of the GPUs that are shared, by number."""
+        self._out = [0] * len(nodes)
+        """GPUs that nobody is given any more, as bits."""
+        self._parked = [0] * len(nodes)
+        """Those of them that nobody has."""
 
     @property
     def used_gpu_milli(self) -> int:
         """GPU given away, in milli-GPU."""
         shared = sum(sum(parts.values()) for parts in self._parts)
-        free = self.whole_gpus * WHOLE_GPU_MILLI + shared
+        parked = sum(bits.bit_count() for bits in self._parked)
+        free = (self.whole_gpus + parked) * WHOLE_GPU_MILLI + shared
         return int(self.gpu_count.sum()) * WHOLE_GPU_MILLI - free
 
     def gpu_free(self, node: int) -> list[int]:
-        """Free milli-GPU of each GPU of a node."""
-        free, parts = self._free[node], self._parts[node]
+        """Free milli-GPU of each GPU of a node; none of those that are out of use."""
+        free, parts, out = self._free[node], self._parts[node], self._out[node]
         return [
-            WHOLE_GPU_MILLI if free >> gpu & 1 else parts.get(gpu, 0)
+            WHOLE_GPU_MILLI if free >> gpu & 1 else 0 if out >> gpu & 1 else parts.get(gpu, 0)
             for gpu in range(int(self.gpu_count[node]))
         ]
+
+    def usable_gpus(self) -> Ints:
+        """GPUs of each node that are not out of use, given away or not."""
+        return self.gpu_count - np.array([bits.bit_count() for bits in self._out], dtype=np.int64)
+
+    def take_out(self, node: int, gpu: int) -> None:
+        """Give a GPU to nobody any more; who has it keeps it until it is released."""
+        self._out[node] |= 1 << gpu
+        if self._free[node] >> gpu & 1:
+            self._free[node] &= ~(1 << gpu)
+            self._parked[node] |= 1 << gpu
+            self.whole[node] -= 1
+            self.whole_gpus -= 1
+
+    def put_back(self, node: int, gpu: int) -> None:
+        """A GPU that was taken out may be given away again."""
+        self._out[node] &= ~(1 << gpu)
+        if self._parked[node] >> gpu & 1:
+            self._parked[node] &= ~(1 << gpu)
+            self._free_up(node, 1 << gpu)
+
+    def _free_up(self, node: int, bits: int) -> None:
+        """GPUs that nobody has any more are free, or out of use."""
+        self._parked[node] |= bits & self._out[node]
+        bits &= ~self._out[node]
+        self._free[node] |= bits
+        self.whole[node] += bits.bit_count()
+        self.whole_gpus += bits.bit_count()
 
     def room(self, role: TaskRole, models: tuple[str, ...]) -> Ints:
         """How many tasks of `role` each node could still take, of the GPU `models` if any."""
@@ -83,7 +116,10 @@ class Book:
         """GPUs of each node of which at least `milli` is free."""
         if milli == WHOLE_GPU_MILLI:
             return self.whole
-        shared = [sum(free >= milli for free in parts.values()) for parts in self._parts]
+        shared = [
+            sum(free >= milli for gpu, free in parts.items() if not out >> gpu & 1)
+            for parts, out in zip(self._parts, self._out, strict=True)
+        ]
         return self.whole + np.array(shared, dtype=np.int64)
 
     def choose(self, request: Request, node: int, among: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -163,11 +199,10 @@ class Book:
         if request.gpu_milli == WHOLE_GPU_MILLI:
             bits = _bits(allocation.gpus)
             parts = self._parts[node]
-            if bits & self._free[node] or (parts and parts.keys() & set(allocation.gpus)):
+            unheld = self._free[node] | self._parked[node]
+            if bits & unheld or (parts and parts.keys() & set(allocation.gpus)):
                 raise Bug(f"cannot release {allocation}: {self.describe(node)}")
-            self._free[node] |= bits
-            self.whole[node] += request.gpu_count
-            self.whole_gpus += request.gpu_count
+            self._free_up(node, bits)
         elif request.gpu_count:
             self._share(allocation, request.gpu_milli)
 
@@ -180,9 +215,7 @@ class Book:
             if not 0 <= milli <= WHOLE_GPU_MILLI:
                 raise Bug(f"cannot book {allocation}: {self.describe(node)}")
             if milli == WHOLE_GPU_MILLI:
-                self._free[node] |= 1 << gpu
-                self.whole[node] += 1
-                self.whole_gpus += 1
+                self._free_up(node, 1 << gpu)
                 continue
             parts[gpu] = milli
             if whole:

@@ -22,6 +22,7 @@ from wattherd.engine.book import Book
 from wattherd.engine.budgets import Budgets
 from wattherd.engine.caps import Caps
 from wattherd.engine.draft import WAKE, GuardedDraft
+from wattherd.engine.drained import DrainedDevices
 from wattherd.engine.feasibility import Feasibility
 from wattherd.engine.joules import Joules
 from wattherd.engine.ledger import JobRecord, may_run
@@ -106,7 +107,7 @@ class Look:
 
     def gpus_per_node(self) -> NDArray[np.int64]:
         """GPUs of each usable node."""
-        count = self.core.planned.gpu_count.copy()
+        count = self.core.planned.usable_gpus()
         if self.core.lost:
             count[list(self.core.lost)] = 0
         return count
@@ -168,6 +169,7 @@ class Conduct:
         """Queues that were changed at work, as plain data; None: those of the configuration."""
         self.limits: dict[str, int] = {}
         """The most GPUs that jobs of a tenant may hold together."""
+        self.drained = DrainedDevices()
         self.planned = Book(config.cluster)
         self.held = Book(config.cluster)
         self.roster = Roster()

@@ -9,20 +9,25 @@ same commands; the core reads no clock and draws no chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from wattherd.engine.budgets import Fall
 from wattherd.engine.conduct import ROUND, Batch, Conduct, CoreConfig
 from wattherd.engine.draft import WAKE
+from wattherd.engine.drained import Drained, Place
 from wattherd.engine.joules import SAME_S, Account, moved
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
 from wattherd.errors import Bug
+from wattherd.model.allocation import Allocation, device_of_rank
 from wattherd.model.command import Command, RejectJob, WakeAt
 from wattherd.model.event import (
     BudgetAnnounced,
     BudgetChanged,
     CapApplied,
     Computed,
+    DeviceDrained,
+    DeviceReturned,
     Event,
     JobCancelled,
     JobExited,
@@ -40,6 +45,7 @@ from wattherd.model.event import (
     QueuesChanged,
     QueueStarted,
     QueueStopped,
+    RankLagged,
     RunEvent,
     TenantLimited,
     Woke,
@@ -63,6 +69,10 @@ ENDLESS_W = 1e12
 
 
 _PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured})
+
+
+def _uses(allocations: Sequence[Allocation], place: Place) -> bool:
+    return any(one.node == place[0] and place[1] in one.gpus for one in allocations)
 
 
 class Core(Conduct):
@@ -121,22 +131,26 @@ class Core(Conduct):
                 self._cancel(event, batch)
             case NodeLost() | NodeReturned() | NodeAsleep() | NodeAwake():
                 self._note_node(event, batch)
+            case DeviceDrained() | DeviceReturned():
+                self._note_device(event, batch)
             case QueueStopped() | QueueStarted() | QueuesChanged() | TenantLimited():
                 self._note_shares(event)
                 batch.replan = True
-            case BudgetChanged():
-                domain, source = event.domain, event.source
-                self.budgets.change(domain, event.budget_w, self.now_s, source)
-                self.watts.state(self.budgets.stated_w[domain], domain)
-                self._hold_to(event.domain, batch)
-            case BudgetAnnounced():
-                begins_s, budget_w = event.begins_s, event.budget_w
-                self.budgets.announce(event.domain, begins_s, budget_w, event.source)
-                self._hold_to(event.domain, batch)
+            case BudgetChanged() | BudgetAnnounced():
+                self._note_budget(event, batch)
             case Computed():
                 batch.due = self.questions.note(event)
             case _:
                 raise Bug(f"the core knows no event {type(event).__name__}")
+
+    def _note_budget(self, event: BudgetChanged | BudgetAnnounced, batch: Batch) -> None:
+        domain, budget_w, source = event.domain, event.budget_w, event.source
+        if isinstance(event, BudgetChanged):
+            self.budgets.change(domain, budget_w, self.now_s, source)
+            self.watts.state(self.budgets.stated_w[domain], domain)
+        else:
+            self.budgets.announce(domain, event.begins_s, budget_w, source)
+        self._hold_to(domain, batch)
 
     def _submitted_job(self, event: JobSubmitted, batch: Batch) -> None:
         spec = event.job
@@ -244,6 +258,8 @@ class Core(Conduct):
                 job.loss = event.loss
             case JobMeasured():
                 job.report = event.report
+            case RankLagged():
+                self._lags(job, event, batch)
             case CapApplied():
                 self._caps.applied(job, event.cap_w, self.jobs)
             case JobStopped():
@@ -311,6 +327,38 @@ class Core(Conduct):
             self._end(job, trigger, f"node {self.config.cluster.nodes[node].name} lost", batch)
         elif job.state is not State.STOPPING:
             self._stop(job, StopReason.NODE_LOST, Trigger.REQUEUE, batch)
+
+    def _note_device(self, event: DeviceDrained | DeviceReturned, batch: Batch) -> None:
+        node = self._nodes.get(event.node)
+        if node is None or not 0 <= event.gpu < self.config.cluster.nodes[node].gpu_count:
+            return
+        if isinstance(event, DeviceDrained):
+            self._drain((node, event.gpu), event.cause, batch)
+        elif self.drained.returned((node, event.gpu)):
+            self.planned.put_back(node, event.gpu)
+            batch.replan = True
+
+    def _drain(self, place: Place, cause: str, batch: Batch) -> None:
+        """Nobody is given a device any more; who has it is asked to checkpoint and leave it."""
+        if place in self.drained.out:
+            return
+        self.drained.out[place] = Drained(self.now_s, cause)
+        for job in list(self.jobs.values()):
+            if _uses(job.wanted, place):
+                self._forget_plan(job)
+            if _uses(job.allocations, place) and job.state in (State.STARTING, State.RUNNING):
+                self._stop(job, StopReason.DEVICE_DRAINED, Trigger.REQUEUE, batch)
+        self.planned.take_out(*place)
+        batch.replan = True
+
+    def _lags(self, job: JobRecord, event: RankLagged, batch: Batch) -> None:
+        """One rank holds all others up: told in the job's story, and held against its device."""
+        place = device_of_rank(job.allocations, event.rank, event.ranks)
+        on = "" if place is None else f" on GPU {place[1]}"
+        why = f"rank {event.rank}{on} needs {event.slowdown:.1f} times what the others need"
+        job.story.append(Entry(self.now_s, "lags", why))
+        if place is not None and self.drained.lagged(place, job.id, event.attempt):
+            self._drain(place, f"ranks lagged there in two runs, last {job.id}", batch)
 
     def _note_shares(
         self, event: QueueStopped | QueueStarted | QueuesChanged | TenantLimited

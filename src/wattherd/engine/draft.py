@@ -141,7 +141,7 @@ class GuardedDraft:
                 return refusal
         if self._quota is None:
             return None
-        count = self._planned.gpu_count
+        count = self._planned.usable_gpus()
         total = int(count.sum()) - sum(int(count[node]) for node in self._lost)
         use = Use(now_s=self._now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
         return self._quota.admits(record.spec, _gpus(allocations), use)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +23,13 @@ def validate(core: Core) -> None:
     Raises:
         Bug: one is broken; names it, with the story of the job concerned.
     """
-    _check_book(core.held, [a for job in core.jobs.values() for a in job.allocations], "held")
-    _check_book(core.planned, [a for job in core.jobs.values() for a in job.wanted], "planned")
+    out = core.drained.out
+    held = [a for job in core.jobs.values() for a in job.allocations]
+    _check_book(core.held, held, "held", {})
+    planned = [a for job in core.jobs.values() for a in job.wanted]
+    _check_book(core.planned, planned, "planned", out)
+    if any((a.node, gpu) in out for a in planned for gpu in a.gpus):
+        raise Bug("a drained device is planned for")
     for job in core.jobs.values():
         _check_job(core, job)
     _check_roster(core)
@@ -32,8 +38,10 @@ def validate(core: Core) -> None:
         raise Bug(f"jobs both live and finished: {sorted(both)}")
 
 
-def _check_book(book: Book, allocations: list[Allocation], name: str) -> None:
-    """What is free must be what the allocations leave, within capacity."""
+def _check_book(
+    book: Book, allocations: list[Allocation], name: str, out: Collection[tuple[int, int]]
+) -> None:
+    """What is free must be what the allocations and drained devices leave, within capacity."""
     nodes = book.cluster.nodes
     cpu = np.array([node.cpu_milli for node in nodes])
     memory = np.array([node.memory_mib for node in nodes])
@@ -43,6 +51,8 @@ def _check_book(book: Book, allocations: list[Allocation], name: str) -> None:
         memory[allocation.node] -= allocation.request.memory_mib
         for gpu in allocation.gpus:
             gpus[allocation.node][gpu] -= allocation.request.gpu_milli
+    for node, gpu in out:
+        gpus[node][gpu] = 0
     have_gpus = [book.gpu_free(node) for node in range(len(nodes))]
     sums = (int(book.whole.sum()), sum(node.cpu_milli for node in nodes) - int(cpu.sum()))
     for what, adds_up, negative in (

@@ -57,9 +57,7 @@ class Placer:
         shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
         return empty_table(len(self.policy.parts), shapes, nodes)
 
-    def choose(
-        self, request: Request, among: NDArray[np.bool_] | None = None
-    ) -> Allocation | None:
+    def choose(self, request: Request, among: NDArray[np.bool_] | None = None) -> Allocation | None:
         """Where the policy wants `request`, or None if it fits nowhere now; books nothing.
 
         `among` (N,) are the only nodes to choose from, and to compare with each other.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wattherd.model.request import Request
@@ -19,3 +20,14 @@ class Allocation:
     gpus: tuple[int, ...] = ()
     role: int = 0
     tasks: int = 1
+
+
+def device_of_rank(
+    allocations: Sequence[Allocation], rank: int, ranks: int
+) -> tuple[int, int] | None:
+    """Node and GPU of one rank of a run, where every rank has one GPU; None where that is not so.
+
+    Ranks are counted through the allocations in order, and through the GPUs of each.
+    """
+    devices = [(one.node, gpu) for one in allocations for gpu in one.gpus]
+    return devices[rank] if len(devices) == ranks and 0 <= rank < ranks else None

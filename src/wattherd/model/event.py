@@ -101,6 +101,31 @@ class CapApplied(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankLagged(RunEvent):
+    """One rank of `ranks` needs `slowdown` times what the others need for their part of a step."""
+
+    rank: int
+    ranks: int
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDrained(Event):
+    """GPU number `gpu` of a node is to be used no more; its jobs checkpoint and wait again."""
+
+    node: str
+    gpu: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReturned(Event):
+    """A drained GPU may be used again."""
+
+    node: str
+    gpu: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(Event):
     """A node no longer answers; what ran there is gone."""
 

@@ -51,6 +51,7 @@ class StopReason(StrEnum):
     RESIZED = "Resized"
     MIGRATED = "Migrated"
     NODE_LOST = "NodeLost"
+    DEVICE_DRAINED = "DeviceDrained"
     USER_REQUEST = "UserRequest"
     TIME_LIMIT = "TimeLimit"
     BUDGET_CUT = "BudgetCut"

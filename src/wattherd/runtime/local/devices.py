@@ -26,10 +26,11 @@ within the second of a meter up to 4 % more than the mean were seen (docs/guides
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device: a GPU with its UUID, or a slot with so many vCPUs."""
+    """One device: a GPU with its UUID and PCI address, or a slot with so many vCPUs."""
 
     model: str
     uuid: str = ""
+    address: str = ""
     cpus: float = 0.0
 
 
@@ -50,6 +51,16 @@ class Machine:
         numbers = dict.fromkeys(gpu for one in allocations for gpu in one.gpus)
         return tuple(uuid for gpu in numbers if (uuid := self.devices[gpu].uuid))
 
+    def at(self, address: str) -> int | None:
+        """Number of the GPU at a PCI address, however it is written; None if none is known.
+
+        Kernels write `0000:3b:00` or `0000:3b:00.0`, drivers `00000000:3B:00.0`.
+        """
+        wanted = _slot(address)
+        known = [_slot(one.address) for one in self.devices]
+        found = [at for at, slot in enumerate(known) if slot and slot == wanted]
+        return found[0] if len(found) == 1 else None
+
     def duty(self, cap_w: float | None) -> float:
         """The part of the time a slot may compute so as to stay below `cap_w` in every second."""
         if cap_w is None:
@@ -57,6 +68,15 @@ class Machine:
         span_w = self.gpu.max_w - self.gpu.idle_w
         part = (cap_w - self.gpu.idle_w) / span_w
         return 1.0 if part >= 1.0 else max(0.0, (1.0 - DUTY_MARGIN) * part)
+
+
+def _slot(address: str) -> tuple[int, ...]:
+    """Domain, bus and device of a PCI address; nothing where it is none."""
+    parts = address.partition(".")[0].split(":")
+    try:
+        return tuple(int(part, 16) for part in parts) if len(parts) == 3 else ()
+    except ValueError:
+        return ()
 
 
 class Caps(Protocol):

@@ -27,6 +27,7 @@ from wattherd.runtime.local.devices import Caps, Machine
 from wattherd.runtime.local.folders import Folders
 from wattherd.runtime.local.orders import StatusServer, order_of, secrets_of, user_of
 from wattherd.runtime.local.ownership import hand_over, make_passage
+from wattherd.runtime.local.ranks import RankPace, paces
 from wattherd.runtime.local.staging import staging_plan
 from wattherd.runtime.local.transfer import archive
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
@@ -166,6 +167,13 @@ class LocalExecutor:
         """Of every run: vCPUs in use over the last seconds, and bytes of memory."""
         with self._lock:
             return {key: watched.usage for key, watched in self._runs.items()}
+
+    def paces(self) -> dict[Key, list[RankPace]]:
+        """What the ranks of runs that have several say of their pace."""
+        with self._lock:
+            keys = list(self._runs)
+        found = {key: list(paces(self._folders(key).run)) for key in keys}
+        return {key: ranks for key, ranks in found.items() if ranks}
 
     # Runs ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
     control.json    what is wanted of it now: stop, notice, duty, cap_w; replaced as a whole
     heeded.json     what of it the supervisor has seen to: the duty in force
     progress.jsonl  what the job reports of itself, a line each
+    rank-N.json     how long rank N of several needs for its own part of a step
     checkpointed    made by the job before it ends early with its state saved, as it was asked to
     trainer-token   what the job shows the service when it reports over HTTP; its secret
     usage.json      processor time and memory so far, renewed every second

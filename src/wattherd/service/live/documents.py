@@ -191,12 +191,34 @@ def nodes_document(look: Look) -> dict[str, Any]:
     nodes = []
     for number, node in enumerate(look.core.config.cluster.nodes):
         devices = [
-            {"number": gpu, "model": node.gpu_model, "jobs": holders.get((number, gpu), [])}
+            _device_row(look, (number, gpu), holders.get((number, gpu), []))
             for gpu in range(node.gpu_count)
         ]
         lost = number in look.core.lost
         nodes.append({"name": node.name, "state": "Lost" if lost else "Ready", "gpus": devices})
     return {"schema": NODES, "nodes": nodes, "gpu_max_w": look.machine.gpu.max_w}
+
+
+def _device_row(look: Look, place: tuple[int, int], jobs: list[str]) -> dict[str, Any]:
+    """One device: whose it is, what it draws and may draw, and why it is out of use if it is."""
+    node, gpu = place
+    core, machine = look.core, look.machine
+    drained = core.drained.out.get(place)
+    state = "Lost" if node in core.lost else "Ready" if drained is None else "Drained"
+    caps_w = [core.jobs[one].cap_w for one in jobs]
+    by_device = look.book.samples[-1].by_device if look.book.samples else ()
+    return {
+        "number": gpu,
+        "uuid": machine.devices[gpu].uuid if gpu < len(machine.devices) else "",
+        "model": core.config.cluster.nodes[node].gpu_model,
+        "state": state,
+        "cause": "" if drained is None else drained.cause,
+        "since": None if drained is None else look.time(drained.since_s),
+        "draw_w": by_device[gpu] if gpu < len(by_device) else None,
+        "stated": look.stated,
+        "cap_w": min((cap for cap in caps_w if cap is not None), default=None),
+        "jobs": jobs,
+    }
 
 
 def power_document(look: Look, *, last: int = 1) -> dict[str, Any]:

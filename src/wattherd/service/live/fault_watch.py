@@ -1,4 +1,4 @@
-"""Takes a node out of use when one of its devices is at fault."""
+"""Takes a device out of use when it is at fault, or the node where it is not known which."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattherd.errors import UserError
-from wattherd.model.event import Event, NodeLost
+from wattherd.model.event import DeviceDrained, Event, NodeLost
+from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.faults import KernelLog, fault_of
 
 PERIOD_S = 1.0
@@ -18,20 +19,20 @@ _LOG = logging.getLogger(__name__)
 class FaultWatch:
     """Looks into the kernel's log once a second, in a thread of its own.
 
-    `tell` takes the node out of use: its jobs are stopped and queued again, and nothing is started
-    on it before an operator has it back. `count` gets node, device and kind of every fault.
+    `tell` takes the device out of use: its jobs are stopped and queued again, and nothing is
+    started on it before an operator has it back. `count` gets node, device and kind of every fault.
     """
 
     def __init__(
         self,
         log: Path,
-        node: str,
+        machine: Machine,
         tell: Callable[[Event], None],
         count: Callable[[str, str, str], None],
     ) -> None:
         """Without a log to read nothing is watched; `problem` says why."""
         self.problem = ""
-        self._node, self._tell, self._count = node, tell, count
+        self._machine, self._tell, self._count = machine, tell, count
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
         self._log: KernelLog | None = None
@@ -63,6 +64,11 @@ class FaultWatch:
             fault = fault_of(line)
             if fault is None:
                 continue
-            _LOG.error("%s %s: %s; the node is drained", self._node, fault.gpu, fault.text)
-            self._count(self._node, fault.gpu, fault.kind)
-            self._tell(NodeLost(at_s=0.0, node=self._node, cause=fault.text))
+            node, gpu = self._machine.node.name, self._machine.at(fault.gpu)
+            what = "the node" if gpu is None else f"GPU {gpu}"
+            _LOG.error("%s %s: %s; %s is drained", node, fault.gpu, fault.text, what)
+            self._count(node, fault.gpu, fault.kind)
+            if gpu is None:
+                self._tell(NodeLost(at_s=0.0, node=node, cause=fault.text))
+            else:
+                self._tell(DeviceDrained(at_s=0.0, node=node, gpu=gpu, cause=fault.text))

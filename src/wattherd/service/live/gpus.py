@@ -46,6 +46,7 @@ class Found:
     memory_mib: int
     lowest_w: float
     default_w: float
+    address: str = ""
 
 
 def found_gpus() -> Sequence[Found]:
@@ -66,7 +67,16 @@ def _found(handle: Any) -> Found:
         memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
         lowest_w=pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)[0] * 1e-3,
         default_w=pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) * 1e-3,
+        address=_address(handle),
     )
+
+
+def _address(handle: Any) -> str:
+    """PCI address, by which the kernel names a GPU at fault; empty where the driver has none."""
+    try:
+        return str(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+    except pynvml.NVMLError:
+        return ""
 
 
 def machine_of(name: str, found: Sequence[Found]) -> tuple[Machine, Sequence[str]]:
@@ -84,7 +94,7 @@ def machine_of(name: str, found: Sequence[Found]) -> tuple[Machine, Sequence[str
         gpu_count=len(managed),
         gpu_model=model.name,
     )
-    devices = tuple(Device(model=model.name, uuid=one.uuid) for one in managed)
+    devices = tuple(Device(model=model.name, uuid=one.uuid, address=one.address) for one in managed)
     notes = [f"GPUs of another model are left alone: {', '.join(left)}"] if left else []
     return Machine(node=node, devices=devices, gpu=model, stated="measured"), notes
 

@@ -29,6 +29,7 @@ from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.metrics.tally import Tally
 from wattherd.service.live.notices import Notices
 from wattherd.service.live.pace import PaceWatch
+from wattherd.service.live.rank_watch import RankWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.signal_watch import SignalWatch, configured
@@ -147,7 +148,7 @@ def _begin(
     recovered = recover(store, Blueprint.of(config, machine))
     replay, scribe = recovered.replay, recovered.scribe
     history, core = replay.history, replay.state.core
-    tally = Tally(config.policy, recovered.book.joules, core.jobs.values())
+    tally = Tally(config.policy, recovered.book.joules, core.jobs.values(), [machine.node.name])
 
     def lags(job_id: str) -> None:
         tally.straggler(history.jobs[job_id].spec.queue if job_id in history.jobs else "")
@@ -180,9 +181,12 @@ def _begin(
     meters, caps = _instruments(config, machine)
     executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status, caps)
 
+    ranks = RankWatch(executor.paces, keeper.tell, time.time)
+
     def keep(sample: Sample, span_s: float) -> None:
         scribe.sampled(sample.at_s, sample_row(sample, span_s))
         pace.look(sample.at_s)
+        ranks.look()
 
     meter = DrawMeter(
         keeper, machine, clock, executor.usage, book=recovered.book, keep=keep, measure=meters
@@ -193,7 +197,7 @@ def _begin(
     )  # fmt: skip
     keeper.recover(executor)
     snapshots.grown(recovered.entries)
-    faults = FaultWatch(config.kernel_log, machine.node.name, keeper.tell, tally.fault)
+    faults = FaultWatch(config.kernel_log, machine, keeper.tell, tally.fault)
     keeper.begin()
     scribe.begin()
     meter.begin()

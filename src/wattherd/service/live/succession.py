@@ -15,6 +15,7 @@ from wattherd.model.command import Command
 from wattherd.model.event import (
     BudgetAnnounced,
     BudgetChanged,
+    DeviceDrained,
     Event,
     JobHeld,
     JobSubmitted,
@@ -63,6 +64,7 @@ def _facts(before: Core, core: Core) -> list[Event]:
     names = {node.name for node in core.config.cluster.nodes}
     lost = [before.config.cluster.nodes[number].name for number in sorted(before.lost)]
     facts: list[Event] = [NodeLost(at_s=now_s, node=name) for name in lost if name in names]
+    facts += _drained(before, core)
     facts += [QueueStopped(at_s=now_s, queue=queue) for queue in sorted(before.stopped)]
     facts += [
         TenantLimited(at_s=now_s, tenant=tenant, most_gpus=most)
@@ -86,6 +88,17 @@ def _facts(before: Core, core: Core) -> list[Event]:
     facts += [JobSubmitted(at_s=now_s, job=record.spec) for record in records]
     held = [record.id for record in records if _is_held(record)]
     return facts + [JobHeld(at_s=now_s, job_id=job_id) for job_id in held]
+
+
+def _drained(before: Core, core: Core) -> list[Event]:
+    """Devices stay out of use where the new core has them, too."""
+    counts = {node.name: node.gpu_count for node in core.config.cluster.nodes}
+    nodes = before.config.cluster.nodes
+    return [
+        DeviceDrained(at_s=before.now_s, node=nodes[at].name, gpu=gpu, cause=why.cause)
+        for (at, gpu), why in sorted(before.drained.out.items())
+        if gpu < counts.get(nodes[at].name, 0)
+    ]
 
 
 def _is_held(record: JobRecord) -> bool:

@@ -20,6 +20,8 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import (
     BudgetAnnounced,
     BudgetChanged,
+    DeviceDrained,
+    DeviceReturned,
     Event,
     JobCancelled,
     JobHeld,
@@ -48,7 +50,7 @@ STATED = "stated"
 """Power profile of all jobs here: what a live site assumes of them."""
 _FROM_OUTSIDE = (
     *(JobCancelled, JobHeld, JobReleased, NodeLost, NodeReturned, QueueStopped, QueueStarted),
-    *(BudgetChanged, BudgetAnnounced, TenantLimited),
+    *(BudgetChanged, BudgetAnnounced, TenantLimited, DeviceDrained, DeviceReturned),
 )
 
 

@@ -55,6 +55,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{V1}/jobs/{{job_id}}/{{action}}"): Role.USER,
     ("GET", f"{V1}/nodes"): Role.VIEWER,
     ("POST", f"{V1}/nodes/{{node}}/{{action}}"): Role.OPERATOR,
+    ("POST", f"{V1}/gpus/{{gpu}}/{{action}}"): Role.OPERATOR,
     ("GET", f"{V1}/power"): Role.VIEWER,
     ("PUT", f"{V1}/power"): Role.OPERATOR,
     ("PUT", f"{V1}/power/schedule"): Role.OPERATOR,

@@ -46,6 +46,8 @@ class Moment:
     strikes: dict[str, int] = field(default_factory=dict)
     owners: list[tuple[str, str, str, str, str]] = field(default_factory=list)
     progress: dict[str, float] = field(default_factory=dict)
+    drained: frozenset[int] = frozenset()
+    """Numbers of devices that are out of use."""
 
 
 def moment_of(look: Look, named: Callable[[JobSpec], bool]) -> Moment:
@@ -53,6 +55,7 @@ def moment_of(look: Look, named: Callable[[JobSpec], bool]) -> Moment:
     core = look.core
     found = Moment(core.now_s, core.watts.stated_w, strikes=dict(core.strikes))
     lost = len(core.lost)
+    found.drained = frozenset(gpu for _, gpu in core.drained.out)
     found.nodes = {"ready": len(core.config.cluster.nodes) - lost, "lost": lost}
     for record in core.jobs.values():
         _count(found, record, core)
@@ -135,6 +138,9 @@ class Exposition:
                 (labels, moment.caps_w.get(n, most_w)) for n, labels in enumerate(devices)
             ],
         }
+        found["wattherd_gpu_drained"] = [
+            (labels, float(n in moment.drained)) for n, labels in enumerate(devices)
+        ]
         if sample is not None:
             node = self._site.machine.node.name
             age_s = max(0.0, self._site.clock.now_s() - last_heard_s(list(book.samples)))

@@ -55,6 +55,11 @@ _ALL = (
            help="Faults in the kernel's log (xid-NUMBER, ecc); `gpu` is the PCI address."),
     Metric(name="wattherd_job_stragglers_total", kind=COUNTER, labels=("queue",),
            help="Runs that fell below half of their pace at the same cap, or went silent."),
+    Metric(name="wattherd_rank_stragglers_total", kind=COUNTER, labels=("node", "gpu"),
+           help="Ranks that held up the others of their run, by the device they were on; `gpu` is "
+           "empty where a rank has none, or several."),
+    Metric(name="wattherd_gpu_drained", kind=GAUGE, labels=_GPU,
+           help="1 while a device is out of use, else 0."),
     Metric(name="wattherd_cap_changes_total", kind=COUNTER, labels=("direction", "result"),
            help="Caps that were ordered (lower, raise, lift, repeat) and what came of them "
            "(applied, superseded, dropped)."),

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import ACTIVE, TABLE, State
+from wattherd.model.allocation import device_of_rank
 from wattherd.model.command import (
     Command,
     Compute,
@@ -23,7 +24,15 @@ from wattherd.model.command import (
     StopJob,
     WakeNode,
 )
-from wattherd.model.event import CapApplied, Event, JobExited, JobStarted, JobStopped, JobSubmitted
+from wattherd.model.event import (
+    CapApplied,
+    Event,
+    JobExited,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    RankLagged,
+)
 from wattherd.model.job import JobSpec
 from wattherd.service.live.metrics.names import COUNTER, HISTOGRAM, METRICS
 from wattherd.store.entry import Entry
@@ -66,9 +75,14 @@ class Tally:
     """Counters and histograms in a registry of their own; `told` after every turn."""
 
     def __init__(
-        self, policy: str, energy_of: Callable[[str], float], jobs: Iterable[JobRecord] = ()
+        self,
+        policy: str,
+        energy_of: Callable[[str], float],
+        jobs: Iterable[JobRecord] = (),
+        nodes: Sequence[str] = (),
     ) -> None:
-        """`energy_of` gives a job's joules; `jobs` are those that are known from before."""
+        """`energy_of` gives a job's joules; `jobs` are those known from before, `nodes` names."""
+        self._nodes = nodes
         self.registry = CollectorRegistry()
         self._policy, self._energy_of = policy, energy_of
         self._made: dict[str, Any] = {
@@ -85,6 +99,8 @@ class Tally:
         """Count entries and the core's answers; `live` is what it knows after them."""
         touched = dict.fromkeys(self._resting)
         for entry, commands in turns:
+            if isinstance(entry.event, RankLagged):
+                self._lagged(entry.event, live.get(entry.event.job_id))
             touched.update(dict.fromkeys(self._hear(entry.event)))
             for command in commands:
                 touched.update(dict.fromkeys(self._obey(command, entry.event.at_s)))
@@ -102,6 +118,15 @@ class Tally:
     def straggler(self, queue: str) -> None:
         """A task was found to lag behind."""
         self._of("wattherd_job_stragglers_total", queue).inc()
+
+    def _lagged(self, event: RankLagged, record: JobRecord | None) -> None:
+        held = () if record is None or record.attempt != event.attempt else record.allocations
+        place = device_of_rank(held, event.rank, event.ranks)
+        gpu = "" if place is None else str(place[1])
+        self._of("wattherd_rank_stragglers_total", self._node(place), gpu).inc()
+
+    def _node(self, place: tuple[int, int] | None) -> str:
+        return "" if place is None else self._nodes[place[0]]
 
     def _of(self, name: str, *labels: str) -> Any:
         made = self._made[name]

@@ -1,23 +1,35 @@
-"""Nodes: taken out of use and back."""
+"""Nodes and single devices: taken out of use and back."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import Body, FastAPI
+from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
-from wattherd.model.event import NodeLost, NodeReturned
+from wattherd.model.event import DeviceDrained, DeviceReturned, NodeLost, NodeReturned
 from wattherd.service.live import documents
 from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up
 from wattherd.service.live.site import Site
 
 ACTIONS = {"drain": NodeLost, "return": NodeReturned}
+DEVICE_ACTIONS = {"drain": DeviceDrained, "return": DeviceReturned}
+LONGEST_REASON = 200
+
+
+class Why(BaseModel):
+    """Why something is done, for those who see it later."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = Field(default="", max_length=LONGEST_REASON, examples=["fan replaced at noon"])
 
 
 def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
+    _device_routes(app)
 
     @app.post("/api/v1/nodes/{node}/{action}")
     async def act(site: TheSite, caller: TheCaller, node: str, action: str) -> dict[str, Any]:
@@ -32,6 +44,38 @@ def routes(app: FastAPI) -> None:
         event = ACTIONS[action](at_s=0.0, node=node, cause=f"{action} by {caller.by}")
         await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
         return await look_up(site, documents.nodes_document)
+
+
+def _device_routes(app: FastAPI) -> None:
+    @app.post("/api/v1/gpus/{gpu}/{action}")
+    async def act(
+        site: TheSite,
+        caller: TheCaller,
+        gpu: str,
+        action: str,
+        why: Annotated[Why | None, Body()] = None,
+    ) -> dict[str, Any]:
+        """Drain one device (its jobs checkpoint and queue again, others stay); or return it.
+
+        `gpu` is its UUID or number.
+        """
+        number = _number(site, gpu)
+        if action not in DEVICE_ACTIONS:
+            raise NotFound(f"no action {action!r}", hint=", ".join(DEVICE_ACTIONS))
+        said = why.reason if why is not None else ""
+        cause = said or f"{action} by {caller.by}"
+        node = site.machine.node.name
+        event = DEVICE_ACTIONS[action](at_s=0.0, node=node, gpu=number, cause=cause)
+        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        return await look_up(site, documents.nodes_document)
+
+
+def _number(site: Site, gpu: str) -> int:
+    devices = site.machine.devices
+    named = [at for at, one in enumerate(devices) if gpu in (one.uuid or str(at), str(at))]
+    if not named:
+        raise NotFound(f"no GPU {gpu!r}", hint="`wattherd gpus` lists all")
+    return named[0]
 
 
 async def _still_stopping(site: Site) -> bool:

@@ -76,6 +76,9 @@ def _cell(
     if node in look.core.lost:
         return Cell(number=gpu, share=None, tip=f"{where}: lost with its node", lost=True)
     jobs = holders.get((node, gpu), [])
+    drained = look.core.drained.out.get((node, gpu))
+    if drained is not None:
+        return Cell(number=gpu, share=None, tip=f"{where}: drained ({drained.cause})", lost=True)
     if not jobs:
         return Cell(number=gpu, share=None, tip=f"{where}: idle")
     last = look.book.samples[-1].by_job if look.book.samples else {}
