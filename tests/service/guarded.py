@@ -22,6 +22,16 @@ from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.site import open_site
 
 MOST_S = 60.0
+PEOPLE = (
+    ("viewer", Role.VIEWER, "a"),
+    ("user", Role.USER, "a"),
+    ("colleague", Role.USER, "a"),
+    ("stranger", Role.USER, "b"),
+    ("nobody", Role.USER, ""),
+    ("operator", Role.OPERATOR, ""),
+    ("admin", Role.ADMIN, ""),
+)
+"""Somebody of every role; `stranger` is of another tenant than most, `nobody` of the nameless."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,12 @@ class Guarded:
         made = self.desk.tokens.create(user=name, role=role, tenant=tenant, **more)
         self.tokens[name] = made[1]
         return made[0].id
+
+    def let_people_in(self) -> Guarded:
+        """A token for each of them, by name."""
+        for name, role, tenant in PEOPLE:
+            self.let_in(name, role, tenant)
+        return self
 
     def ask(self, method: str, path: str, who: str = "", body: Any = None, **headers: str) -> Reply:
         if self.tokens[who]:

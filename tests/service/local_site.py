@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from wattherd.model.event import JobHeld, JobReleased
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
 from wattherd.runtime.local.devices import Machine, slots
-from wattherd.runtime.local.executor import LocalExecutor
+from wattherd.runtime.local.executor import LocalExecutor, end_stray
 from wattherd.service.live.keeper import Keeper
 from wattherd.testing.live import MemoryJournal, SetClock
 
@@ -47,6 +50,7 @@ class Site:
             count=more.pop("tasks", 1),
             command=_command(run),
             memory_mib=more.pop("memory_mib", 0),
+            cpu_milli=more.pop("cpu_milli", 0),
         )
         spec = JobSpec(id="new", submit_s=0.0, roles=(role,), **more)
         return self.keeper.submit(spec, paper or {}, by="ann").result(MOST_S)
@@ -79,6 +83,21 @@ class Site:
         self.executor._over.set()
         self.keeper._inbox.put(None)
         self.keeper._thread.join()
+
+
+@contextlib.contextmanager
+def passable_site() -> Iterator[Site]:
+    """Below /tmp itself: folders of tests are closed to other users."""
+    above = Path(tempfile.mkdtemp())
+    above.chmod(0o711)
+    site = Site(above / "jobs", MemoryJournal())
+    try:
+        yield site
+    finally:
+        site.keeper.end()
+        for folder in site.root.glob("*/run-*"):
+            end_stray(folder)
+        shutil.rmtree(above)
 
 
 class _Since(SetClock):

@@ -12,7 +12,6 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from starlette.routing import Route
 
 from service.guarded import Guarded
-from wattherd.service.live.access.caller import Role
 
 V1 = "/api/v1"
 LEAST = {
@@ -77,17 +76,7 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    guarded = Guarded(tmp_path_factory.mktemp("site") / "state")
-    for name, role, tenant in (
-        ("viewer", Role.VIEWER, "a"),
-        ("user", Role.USER, "a"),
-        ("colleague", Role.USER, "a"),
-        ("stranger", Role.USER, "b"),
-        ("nobody", Role.USER, ""),
-        ("operator", Role.OPERATOR, ""),
-        ("admin", Role.ADMIN, ""),
-    ):
-        guarded.let_in(name, role, tenant)
+    guarded = Guarded(tmp_path_factory.mktemp("site") / "state").let_people_in()
     yield guarded
     guarded.close()
 

@@ -36,15 +36,7 @@ HTML = "text/html,*/*"
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    guarded = Guarded(tmp_path_factory.mktemp("site") / "state", budget="300W")
-    for name, role, tenant in (
-        ("viewer", Role.VIEWER, "a"),
-        ("user", Role.USER, "a"),
-        ("stranger", Role.USER, "b"),
-        ("operator", Role.OPERATOR, ""),
-        ("admin", Role.ADMIN, ""),
-    ):
-        guarded.let_in(name, role, tenant)
+    guarded = Guarded(tmp_path_factory.mktemp("site") / "state", budget="300W").let_people_in()
     yield guarded
     guarded.close()
 

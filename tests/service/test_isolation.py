@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from local_site import MOST_S, Site, until
+from local_site import MOST_S, Site, passable_site, until
 
+from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.executor import end_stray
-from wattherd.testing.live import MemoryJournal
+from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local.rlimits import rlimits_of
+from wattherd.workload.job_file import validated_job
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other users")
+needs_cgroups = pytest.mark.skipif(
+    not cgroups.find().complete, reason=f"cgroups: {cgroups.find().why_not}"
+)
 VICTIM, OTHER = {"user": "nobody"}, {"user": "daemon"}
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """Below /tmp itself: folders of tests are closed to other users."""
-    above = Path(tempfile.mkdtemp())
-    above.chmod(0o711)
-    site = Site(above / "jobs", MemoryJournal())
-    yield site
-    site.keeper.end()
-    for folder in site.root.glob("*/run-*"):
-        end_stray(folder)
-    shutil.rmtree(above)
+    with passable_site() as site:
+        yield site
 
 
 def victim(site: Site, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job with a secret, a checkpoint, reports and a log, that goes on running."""
-    monkeypatch.setenv("SOURCE", "open-sesame")
+    monkeypatch.setenv("WATTHERD_SECRET_SOURCE", "open-sesame")
     job = site.submit(
         "echo weights > $WATTHERD_CHECKPOINT_DIR/w; echo words; echo mine > file;"
         """echo '{"step": 3}' >> $WATTHERD_PROGRESS; sleep 600""",
-        paper={**VICTIM, "secrets": {"KEY": "env:SOURCE"}},
+        paper={**VICTIM, "secrets": {"KEY": "env:WATTHERD_SECRET_SOURCE"}},
     )
     until(lambda: "words" in site.log(job))
     until(lambda: site.keeper.ask(lambda core: core.jobs[job].progress).result(MOST_S) == 3.0)
@@ -131,3 +127,97 @@ def test_a_job_without_a_user_keeps_its_folder_to_the_service(site: Site) -> Non
     assert stat.S_IMODE((site.root / job).stat().st_mode) == 0o700
     site.keeper.post(JobCancelled(at_s=0.0, job_id=job), by="ann").result(MOST_S)
     site.wait(job, "Cancelled")
+
+
+@needs_root
+def test_a_job_gets_no_secret_that_its_user_may_not_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "hidden")
+    secret = site.root.parent / "secret"
+    secret.write_text("hidden")
+    secret.chmod(0o600)
+    for source in (f"file:{secret}", "env:DATABASE_PASSWORD"):
+        job = site.submit("echo $KEY", paper={**VICTIM, "secrets": {"KEY": source}})
+        site.wait(job, "Failed")
+        end = run_dir.read(site.root / job / "run-1" / run_dir.EXIT)
+        assert end is not None
+        assert "secrets.KEY" in end["why"]
+        assert "hidden" not in end["why"] + site.log(job)
+    shutil.chown(secret, "nobody")
+    job = site.submit("echo ${#KEY}", paper={**VICTIM, "secrets": {"KEY": f"file:{secret}"}})
+    site.wait(job, "Succeeded")
+    assert site.log(job) == "6\n"
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+def test_limits_of_each_process_are_as_asked(site: Site) -> None:
+    paper = validated_job({"run": "true", "ulimits": {"nofile": 77, "stack": "1MiB"}}, "").paper()
+    job = site.submit("ulimit -n; ulimit -s; ulimit -c", paper=paper)
+    site.wait(job, "Succeeded")
+    assert site.log(job).split() == ["77", "1024", "0"]
+
+
+def test_a_job_may_have_many_files_open_unless_it_says_otherwise(site: Site) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    job = site.submit("ulimit -n")
+    site.wait(job, "Succeeded")
+    assert int(site.log(job)) == (65_536 if hard < 0 else min(hard, 65_536))
+
+
+def test_only_root_raises_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
+    assert rlimits_of({})["RLIMIT_NOFILE"] == 4096
+    with pytest.raises(UserError, match="above the 4,096"):
+        rlimits_of({"ulimits": {"nofile": 5000}})
+
+
+@needs_cgroups
+def test_a_job_computes_no_more_than_it_asked_for(site: Site) -> None:
+    """Four busy loops and half a processor: a limit, so that a busy machine makes it only less."""
+    job = site.submit("for n in 1 2 3 4; do (while :; do :; done) & done; wait", cpu_milli=500)
+    site.wait(job, "Running")
+    usage = site.root / job / "run-1" / run_dir.USAGE
+
+    def used() -> tuple[float, float]:
+        found = run_dir.read(usage) or {"cpu_s": 0.0, "at": 0.0}
+        return found["cpu_s"], found["at"]
+
+    until(lambda: used()[0] > 0.2)
+    before_s, began_s = used()
+    until(lambda: used()[1] > began_s + 2.5)
+    after_s, ended_s = used()
+    assert after_s - before_s <= 0.5 * (ended_s - began_s) * 1.1 + 0.1
+
+
+@needs_cgroups
+def test_beside_a_fork_bomb_others_go_on(site: Site) -> None:
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    evil = site.submit(["python3", "-c", bomb], paper={"processes": 50}, grace_s=0.0, cpu_milli=500)
+    site.wait(evil, "Running")
+    pids = cgroups.find().pids
+    assert pids is not None
+    order = run_dir.read(site.root / evil / "run-1" / run_dir.ORDER)
+    assert order is not None
+    inside = pids / order["group"] / "pids.current"
+    until(lambda: int(inside.read_text()) == 50)
+    beside = site.submit("echo still here")
+    site.wait(beside, "Succeeded")
+    assert int(inside.read_text()) <= 50
+    site.keeper.post(JobCancelled(at_s=0.0, job_id=evil), by="ann").result(MOST_S)
+    site.wait(evil, "Cancelled")
+    assert not inside.exists()
+
+
+@needs_cgroups
+def test_who_takes_too_much_memory_harms_nobody_else(site: Site) -> None:
+    """The children of a job count, too."""
+    beside = site.submit("sleep 600", memory_mib=64)
+    site.wait(beside, "Running")
+    hog = "x = bytearray(40 << 20)\nimport time\ntime.sleep(600)"
+    evil = site.submit(f"python3 -c '{hog}' & python3 -c '{hog}' & wait -n", memory_mib=64)
+    site.wait(evil, "Failed")
+    assert site.state(beside) == "Running"

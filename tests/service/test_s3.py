@@ -6,21 +6,18 @@ import contextlib
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from local_site import Site, until
+from local_site import Site, passable_site, until
 from object_store import BadWire, ObjectStore
 
 from wattherd.errors import ClusterError, UserError, WattherdError
 from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.transfer import bucket_read, bucket_write
 from wattherd.runtime.local.transfer.bucket import Store
-from wattherd.testing.live import MemoryJournal
 from wattherd.wire.places import BucketPlace
 from wattherd.workload.job_file import validated_job
 
@@ -334,14 +331,8 @@ def test_a_folder_that_fails_is_not_marked(
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    above = Path(tempfile.mkdtemp())
-    above.chmod(0o711)
-    site = Site(above / "jobs", MemoryJournal())
-    yield site
-    site.keeper.end()
-    for folder in site.root.glob("*/run-*"):
-        end_stray(folder)
-    shutil.rmtree(above)
+    with passable_site() as site:
+        yield site
 
 
 def paper_of(store: ObjectStore, **fields: Any) -> dict[str, Any]:

@@ -5,34 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from local_site import Site
+from local_site import Site, passable_site
 
 from wattherd.errors import UserError
 from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.transfer import git
 from wattherd.runtime.local.transfer.files import bring
-from wattherd.testing.live import MemoryJournal
 from wattherd.wire.places import GitPlace, parse
 from wattherd.workload.job_file import validated_job
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    above = Path(tempfile.mkdtemp())
-    above.chmod(0o755)
-    site = Site(above / "jobs", MemoryJournal())
-    yield site
-    site.keeper.end()
-    for folder in site.root.glob("*/run-*"):
-        end_stray(folder)
-    shutil.rmtree(above)
+    with passable_site() as site:
+        yield site
 
 
 def paper_of(**fields: Any) -> dict[str, Any]:

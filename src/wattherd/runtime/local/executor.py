@@ -25,9 +25,10 @@ from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, run_dir
 from wattherd.runtime.local.devices import Caps, Machine
 from wattherd.runtime.local.folders import Folders
-from wattherd.runtime.local.orders import StatusServer, order_of, secrets_of, user_of
+from wattherd.runtime.local.orders import StatusServer, order_of, user_of
 from wattherd.runtime.local.ownership import hand_over, make_passage
 from wattherd.runtime.local.ranks import RankPace, paces
+from wattherd.runtime.local.secrets import secrets_of
 from wattherd.runtime.local.staging import staging_plan
 from wattherd.runtime.local.transfer import archive
 from wattherd.runtime.local.watched import CANNOT_RUN, Watched
@@ -206,7 +207,7 @@ class LocalExecutor:
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-m", "wattherd.runtime.local.supervisor", str(folders.run)],
-            {**os.environ, **secrets_of(run.paper)},
+            {**os.environ, **secrets_of(run.paper, user_of(run.paper))},
             file_actions=[*actions, (os.POSIX_SPAWN_DUP2, 1, 2)],
             setsid=True,
         )

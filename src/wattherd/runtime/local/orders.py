@@ -228,29 +228,6 @@ def user_of(paper: Mapping[str, Any]) -> tuple[int, int] | None:
     return entry.pw_uid, entry.pw_gid
 
 
-def secrets_of(paper: Mapping[str, Any]) -> dict[str, str]:
-    """Values of secrets, by the names under which the job expects them.
-
-    Raises:
-        UserError: a secret that cannot be read.
-    """
-    return {name: _secret(name, str(source)) for name, source in paper.get("secrets", {}).items()}
-
-
-def _secret(name: str, source: str) -> str:
-    kind, _, where = source.partition(":")
-    try:
-        if kind == "file":
-            return Path(where).read_text(encoding="utf-8").rstrip("\n")
-        if kind == "env":
-            return os.environ[where]
-    except (OSError, KeyError, UnicodeDecodeError):
-        raise UserError(f"cannot read {source!r}", field=f"secrets.{name}") from None
-    raise UserError(
-        f"{source!r} is no secret", field=f"secrets.{name}", hint="file:/path or env:NAME"
-    )
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -75,11 +75,35 @@ def open_regular(path: Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be read, or is something else.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    return _regular(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), str(path))
+
+
+def _regular(descriptor: int, name: str) -> IO[bytes]:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "no plain file", str(path))
+        raise OSError(errno.EINVAL, "no plain file", name)
     return os.fdopen(descriptor, "rb")
+
+
+def open_below(root: Path, *names: str) -> IO[bytes]:
+    """Open the plain file at `root`/NAMES, no part of which below `root` may be a link.
+
+    A job without a user of its own could put links in place of folders, too, and so show one
+    tenant's files to whoever may read another's logs.
+
+    Raises:
+        OSError: it cannot be read, or there is something else on the way.
+    """
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in names[:-1]:
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = below
+        descriptor = os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+    finally:
+        os.close(at)
+    return _regular(descriptor, names[-1])
 
 
 def write_token(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.explanation import explanation
 from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up, the_job
 from wattherd.service.live.listing import job_list
-from wattherd.service.live.logs import grown, log_path, tail
+from wattherd.service.live.logs import TaskLog
 from wattherd.service.live.privacy import check_request
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
@@ -133,15 +133,15 @@ def _log_route(app: FastAPI) -> None:
         """What a task printed; with `follow` also what it goes on to print."""
         past = await the_job(site, caller, job_id)
         chosen = attempt or past.attempts
-        path = log_path(site.config.state / "jobs", job_id, chosen, rank)
-        first, offset = tail(path, None if lines < 0 else lines)
+        log = TaskLog(site.config.state / "jobs", job_id, chosen, rank)
+        first, offset = log.tail(None if lines < 0 else lines)
 
         async def stream() -> AsyncIterator[bytes]:
             yield first
             at = offset
             while follow:
                 over = await look_up(site, lambda look: documents.run_is_over(look, job_id, chosen))
-                for chunk in grown(path, at):
+                for chunk in log.grown(at):
                     at += len(chunk)
                     yield chunk
                 if over:

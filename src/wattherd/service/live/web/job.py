@@ -18,7 +18,7 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import Look, job_document
 from wattherd.service.live.draw import Sample
 from wattherd.service.live.explanation import explanation
-from wattherd.service.live.logs import log_path, tail
+from wattherd.service.live.logs import TaskLog
 from wattherd.service.live.web.picture import HALF, Picture, picture
 from wattherd.service.live.web.scene import Scene
 
@@ -209,5 +209,5 @@ def _log(root: Path, job_id: str, attempt: int) -> str:
     """The end of what its first task printed in its last run."""
     if attempt < 1:
         return ""
-    text, _ = tail(log_path(root, job_id, attempt, 0), LOG_LINES)
+    text, _ = TaskLog(root, job_id, attempt, 0).tail(LOG_LINES)
     return text[-MOST_LOG_BYTES:].decode("utf-8", "replace")
