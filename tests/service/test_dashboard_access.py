@@ -27,6 +27,11 @@ LEAST = {
     "GET /jobs/{job_id}": "viewer",
     "POST /jobs/{job_id}/{action}": "user",
     "POST /budget": "operator",
+    "GET /jobs/{job_id}/app": "viewer",
+    **{
+        f"{method} /jobs/{{job_id}}/app/{{path:path}}": "viewer"
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+    },
 }
 """Written down by hand: what the service's own table says is what is tested."""
 WITHOUT = {"GET /login": 200, "POST /login": 403, "POST /logout": 403, "GET /static/{name}": 200}
@@ -82,7 +87,7 @@ def test_every_page_has_its_line_here(guarded: Guarded) -> None:
     assert served == LEAST.keys() | WITHOUT.keys()
 
 
-@pytest.mark.parametrize("route", LEAST)
+@pytest.mark.parametrize("route", [one for one in LEAST if "/app" not in one])
 def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: str) -> None:
     method, path = address(route, job)
     nobody = guarded.ask(method, path, accept=HTML)
@@ -96,6 +101,19 @@ def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: s
             reply = page(guarded, path, role)
             assert reply.status == (404 if "{name}" in route else 200), role
         assert may or "Permission denied" in reply.text
+
+
+@pytest.mark.parametrize("route", [one for one in LEAST if "/app" in one])
+def test_pages_of_a_job_need_a_login_whatever_the_method(
+    guarded: Guarded, job: str, route: str
+) -> None:
+    method, _, path = route.partition(" ")
+    there = path.replace("{job_id}", job).replace("{path:path}", "x")
+    nobody = guarded.ask(method, there, accept=HTML)
+    assert (nobody.status, nobody.headers["location"]) == (303, f"/login?next={there}")
+    for role in ROLES:  # it serves none; who may open those that do is in test_apps
+        reply = guarded.ask(method, there, role)
+        assert (reply.status, "location" in reply.headers) in ((404, False), (307, True)), role
 
 
 @pytest.mark.parametrize("route", WITHOUT)

@@ -16,6 +16,7 @@ from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_candidates, show_ex
 from wattherd.errors import UserError
 
 POLL_S = 0.5
+APPS = ("jupyter", "vscode", "web")
 FINAL = ("Succeeded", "Failed", "Cancelled", "TimedOut")
 
 server_option: Callable[[Any], Any] = click.option(
@@ -34,6 +35,7 @@ def _job_options(command: Any) -> Any:
             click.option("-t", "--time", "limit", help="Time limit: 12h."),
             click.option("--restarts", type=int, help="How often it is tried again."),
             click.option("--after", multiple=True, metavar="JOB", help="Start after its success."),
+            click.option("--app", type=click.Choice(APPS), help="It serves pages."),
             click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment."),
             click.argument("command", nargs=-1, type=click.UNPROCESSED),
         ]
@@ -48,7 +50,7 @@ def _document(file: Path | None, command: tuple[str, ...], changes: dict[str, An
 
     if file is not None:
         document = read_job(file).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    elif command:
+    elif command or changes["app"]:
         document = {"workdir": str(Path.cwd())}
     else:
         raise UserError("nothing to run", field="COMMAND", hint="wattherd submit -- python t.py")
@@ -69,6 +71,7 @@ def _changes(
     limit: str | None,
     restarts: int | None,
     after: tuple[str, ...],
+    app: str | None,
     env: tuple[str, ...],
 ) -> dict[str, Any]:
     return {
@@ -79,6 +82,7 @@ def _changes(
         "time": {"limit": limit} if limit else None,
         "restarts": restarts,
         "after": list(after),
+        "app": app,
         "envs": dict(_pair(one) for one in env),
     }
 
@@ -183,8 +187,9 @@ def _when(client: Client, job_id: str, *, after: int) -> Any:
 @LIVE_OUTPUT
 def show_command(*, job: str, server: str | None, output: str) -> None:
     """Everything about JOB."""
-    document = Client(server).get(f"jobs/{job}")
-    show(document, output, lambda: show_job(document))
+    client = Client(server)
+    document = client.get(f"jobs/{job}")
+    show(document, output, lambda: show_job(document, client.server))
 
 
 @click.command("explain")

@@ -101,8 +101,8 @@ def _duration(started: str | None, finished: str | None) -> str:
     return show_seconds(max(0.0, (end - datetime.fromisoformat(started)).total_seconds()))
 
 
-def show_job(job: Mapping[str, Any]) -> None:
-    """One job, a line for each thing known of it."""
+def show_job(job: Mapping[str, Any], server: str = "") -> None:
+    """One job of `server`, a line for each thing known of it."""
     show_jobs([job], wide=True)
     spec = job["spec"]
     for role in spec["roles"]:
@@ -115,6 +115,8 @@ def show_job(job: Mapping[str, Any]) -> None:
         "loss": job["loss"],
     }
     click.echo("  ".join(f"{name} {value:g}" for name, value in known.items() if value is not None))
+    if job.get("app"):
+        click.echo(f"{job['app']['kind']}: {server}{job['app']['path']}")
     _show_story(job["story"])
 
 

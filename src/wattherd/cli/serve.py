@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from wattherd.service.live.config import ServeConfig
 
 
+LEAVE_S = 3
+"""For answers under way when the service ends; some of them have no end."""
+
+
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="YAML file; options override it.")
 @click.option("--state", type=click.Path(path_type=Path), help="Folder of journal and runs.")
@@ -41,6 +45,7 @@ def serve(config: Path | None, signals: tuple[str, ...], **changes: object) -> N
 
         from wattherd.runtime.local.orders import StatusServer
         from wattherd.service.live.api import app_of, desk_of
+        from wattherd.service.live.apps.sockets import MOST_BYTES
         from wattherd.service.live.site import open_site
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
@@ -68,7 +73,14 @@ def serve(config: Path | None, signals: tuple[str, ...], **changes: object) -> N
     try:
         app = app_of(site, desk)
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", server_header=False, **tls)
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                server_header=False,
+                ws_max_size=MOST_BYTES,
+                timeout_graceful_shutdown=LEAVE_S,
+                **tls,
+            )
         )
         # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

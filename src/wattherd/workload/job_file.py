@@ -15,12 +15,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from wattherd import units
 from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.workload.app_spec import AppSpec, Kind
 from wattherd.workload.job_places import OutputSpec, Place, S3Spec, Target
 from wattherd.workload.scenario import load
 
@@ -189,6 +198,15 @@ class JobFile(_Strict):
         default={}, description="of each process: numbers, sizes or `unlimited`"
     )
     task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
+    app: AppSpec | None = Field(
+        default=None, description="it serves pages: jupyter, vscode, or web"
+    )
+
+    @field_validator("app", mode="before", json_schema_input_type=AppSpec | Kind | None)
+    @classmethod
+    def _kind_alone(cls, app: Any) -> Any:
+        """`app: jupyter` is short for its kind."""
+        return {"kind": app} if isinstance(app, str) else app
 
     @model_validator(mode="before")
     @classmethod
@@ -204,6 +222,8 @@ class JobFile(_Strict):
 
     @model_validator(mode="after")
     def _something_to_run(self) -> JobFile:
+        if self.run is None and self.app is not None and not self.task_roles:
+            self.run = self.app.command
         if (self.run is None) == (not self.task_roles):
             raise ValueError("needs either `run` or `taskRoles`")
         return self
@@ -288,6 +308,7 @@ class JobFile(_Strict):
             "processes": self.processes,
             "ulimits": {name: _limit(value) for name, value in self.ulimits.items()},
             "code": self.code,
+            "app": None if self.app is None else self.app.paper(),
             "power": self.power.model_dump(mode="json"),
         }
 

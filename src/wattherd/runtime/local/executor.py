@@ -23,6 +23,7 @@ from wattherd.model.event import Event, JobExited
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local.apps import App
 from wattherd.runtime.local.devices import Caps, Machine
 from wattherd.runtime.local.folders import Folders
 from wattherd.runtime.local.orders import StatusServer, order_of, user_of
@@ -185,7 +186,9 @@ class LocalExecutor:
     def _prepare(self, run: RunOrder, folders: Folders) -> None:
         for folder in (folders.run, folders.work, folders.checkpoint):
             folder.mkdir(parents=True, exist_ok=True)
-        order = order_of(run, self._machine, folders, self._status)
+        asked = run.paper.get("app")
+        app = App.made(folders.run, run.spec.id, asked) if asked else None
+        order = order_of(run, self._machine, folders, self._status, app)
         own = [folders.work, folders.checkpoint]
         if self._status is not None:
             own.append(run_dir.write_token(folders.run))
@@ -203,11 +206,13 @@ class LocalExecutor:
     def _launch(self, run: RunOrder, folders: Folders) -> int:
         """A process of its own, in a session of its own: it does not end with us."""
         log = (os.POSIX_SPAWN_OPEN, 1, folders.run / "supervisor.log", _APPEND, 0o600)
+        app = App.read(folders.run)
+        hidden = {**secrets_of(run.paper, user_of(run.paper)), **(app.secrets() if app else {})}
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), log]
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-m", "wattherd.runtime.local.supervisor", str(folders.run)],
-            {**os.environ, **secrets_of(run.paper, user_of(run.paper))},
+            {**os.environ, **hidden},
             file_actions=[*actions, (os.POSIX_SPAWN_DUP2, 1, 2)],
             setsid=True,
         )

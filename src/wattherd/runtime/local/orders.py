@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from wattherd.errors import UserError
 from wattherd.model.allocation import Allocation
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.apps import App, free_port
 from wattherd.runtime.local.containers import (
     INPUTS,
     OUTPUTS,
@@ -53,7 +53,11 @@ class StatusServer:
 
 
 def order_of(
-    run: RunOrder, machine: Machine, folders: Folders, status: StatusServer | None = None
+    run: RunOrder,
+    machine: Machine,
+    folders: Folders,
+    status: StatusServer | None = None,
+    app: App | None = None,
 ) -> dict[str, Any]:
     """The document `order.json`."""
     paper, user = run.paper, user_of(run.paper)
@@ -63,8 +67,9 @@ def order_of(
         "env": {
             **_environment(run, folders),
             **(status.environment(run.spec.id, folders.run) if status else {}),
+            **(app.environment() if app else {}),
         },
-        "secrets": sorted(paper.get("secrets", {})),
+        "secrets": sorted({*paper.get("secrets", {}), *(app.secrets() if app else ())}),
         "limits": _limits(run, machine),
         "rlimits": rlimits_of(paper),
         "umask": paper.get("umask", "077"),
@@ -119,7 +124,7 @@ def group_of(folder: Path, run: RunOrder) -> str:
 
 def _tasks(run: RunOrder, machine: Machine, folders: Folders) -> Iterator[dict[str, Any]]:
     """One process per task; where the job launches its own, one for all tasks of an allocation."""
-    port = _free_port()
+    port = free_port()
     launches = run.paper.get("launch", "node") == "node"
     groups = [
         (one, gpus, len(gpus))
@@ -226,9 +231,3 @@ def user_of(paper: Mapping[str, Any]) -> tuple[int, int] | None:
         hint = "only root may run jobs as somebody else"
         raise UserError(f"cannot run as {name!r}", field="user", hint=hint)
     return entry.pw_uid, entry.pw_gid
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,6 +10,7 @@
     progress.jsonl  what the job reports of itself, a line each
     rank-N.json     how long rank N of several needs for its own part of a step
     checkpointed    made by the job before it ends early with its state saved, as it was asked to
+    app.json        where a job that serves pages listens, and what it wants to be shown
     trainer-token   what the job shows the service when it reports over HTTP; its secret
     usage.json      processor time and memory so far, renewed every second
     exit.json       how it ended, written last

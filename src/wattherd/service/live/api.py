@@ -10,6 +10,7 @@ from wattherd.service.live.access.audit import Audit
 from wattherd.service.live.access.gate import Desk, Gate
 from wattherd.service.live.access.rates import Rates
 from wattherd.service.live.access.tokens import FILE, TokenFile
+from wattherd.service.live.apps import route as apps
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.http import Refusal, add_errors
 from wattherd.service.live.metrics import route as metrics
@@ -66,6 +67,7 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     groups.routes(app)
     decisions.routes(app)
     metrics.routes(app)
+    apps.routes(app)
     add_pages(app, scene_of(site))
     app.add_middleware(Gate, desk=app.state.desk)
     return app

@@ -14,6 +14,7 @@ from wattherd.engine.core import Core
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.model.reason import Reason
+from wattherd.runtime.local.apps import base_of
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.explain import HAND_OVER, NEXT_PLAN
 from wattherd.service.live.draw import DrawBook, Sample
@@ -67,6 +68,7 @@ def job_document(look: Look, job_id: str) -> dict[str, Any]:
         "spec": _spec(past),
         "attempts": past.attempts,
         "exit_code": past.exit_code,
+        "app": _app(past, record),
         "story": [
             {"at": look.time(entry.at_s), "what": entry.what, "cause": entry.cause}
             for entry in (record.story if record else ())
@@ -103,6 +105,14 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
         "reason": _reason(look, record, past),
         "position": position,
     }
+
+
+def _app(past: Past, record: JobRecord | None) -> dict[str, Any] | None:
+    """Where a job's own pages are, while it runs."""
+    app = past.paper.get("app")
+    if not app or record is None or not record.active:
+        return None
+    return {"kind": app["kind"], "path": base_of(record.id), "share": app["share"]}
 
 
 def _state(past: Past, record: JobRecord | None) -> str:

@@ -17,6 +17,7 @@ from wattherd.runtime.local.devices import Machine, slots
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
 from wattherd.runtime.local.ownership import make_passage
+from wattherd.service.live.apps.idle import IdleWatch
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.chronicle import Chronicle
 from wattherd.service.live.clock import JournalClock
@@ -71,6 +72,7 @@ class Site:
     snapshots: SnapshotProcess
     tally: Tally
     faults: FaultWatch
+    idle: IdleWatch
     notes: tuple[str, ...]
     """What was noticed when the store was opened."""
 
@@ -88,6 +90,7 @@ class Site:
         self.faults.end()
         self.meter.end()
         self.notices.end()
+        self.idle.end()
         self.signals.end()
         self.keeper.end()
         self.scribe.end()
@@ -204,10 +207,12 @@ def _begin(
     faults.begin()
     notices = Notices(keeper, clock)
     notices.begin()
+    idle = IdleWatch(keeper)
+    idle.begin()
     problems = [one for one in (faults.problem, signals.problem) if one]
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
-        machine, clock, scribe, snapshots, tally, faults, (*recovered.notes, *problems),
+        machine, clock, scribe, snapshots, tally, faults, idle, (*recovered.notes, *problems),
     )  # fmt: skip
     _set_budget(site)
     signals.begin()

@@ -24,11 +24,13 @@ from wattherd.errors import ClusterError
 from wattherd.service.live.access.audit import Audit
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.access.rates import Rates, retry_after
-from wattherd.service.live.access.rules import V1, Free, Rule, RuleBook
+from wattherd.service.live.access.rules import V1, Free, Rule, RuleBook, is_app
 from wattherd.service.live.access.tokens import TokenFile
 
 COOKIE = "wattherd_token"
 """The dashboard's. It opens pages; of the API it opens only what changes nothing."""
+ALONE = (b"cross-origin-opener-policy", b"same-origin")
+"""Pages that jobs serve may open ours, but get no hold of them."""
 MOST_BODY = 1 << 20
 SAFE = ("GET", "HEAD")
 FAILURES_PER_S, FAILURES_BURST = 2.0, 20.0
@@ -95,6 +97,11 @@ class _Visit:
         return str(self.scope.get("method", "GET"))
 
     @property
+    def app(self) -> bool:
+        """Whether it is passed on to a job: of any length, and not ours to write down."""
+        return is_app(self.scope["path"])
+
+    @property
     def address(self) -> str:
         return str((self.scope.get("client") or ("",))[0])
 
@@ -127,7 +134,7 @@ class Gate:
 
     async def _admit(self, visit: _Visit) -> None:
         desk, path = self._desk, visit.scope["path"]
-        if _length(visit.headers) > MOST_BODY:
+        if _length(visit.headers) > MOST_BODY and not visit.app:
             raise Denied(413, f"more than {MOST_BODY:,} bytes")
         if isinstance(visit.rule, Free):
             return
@@ -193,7 +200,7 @@ class Gate:
             "status": visit.status or 500,
             "result": _result(visit.status),
         }
-        changes = visit.method not in SAFE and visit.rule is not Free.OWN
+        changes = visit.method not in SAFE and visit.rule is not Free.OWN and not visit.app
         if visit.status in (401, 403) or (changes and visit.status != 429):
             self._desk.audit.add(line)
         if _log.isEnabledFor(logging.INFO):
@@ -266,7 +273,7 @@ def _measured(visit: _Visit, receive: Receive) -> Receive:
     async def measured() -> Message:
         message = await receive()
         visit.taken += len(message.get("body", b""))
-        if visit.taken > MOST_BODY:
+        if visit.taken > MOST_BODY and not visit.app:
             raise Denied(413, f"more than {MOST_BODY:,} bytes")
         return message
 
@@ -277,6 +284,10 @@ def _noted(visit: _Visit, send: Callable[[Any], Awaitable[None]]) -> Send:
     async def noted(message: Message) -> None:
         if message["type"] == "http.response.start":
             visit.status = message["status"]
+            if not visit.app:
+                message = {**message, "headers": [*message.get("headers", ()), ALONE]}
+        elif message["type"] == "websocket.accept":
+            visit.status = 101
         await send(message)
 
     return noted

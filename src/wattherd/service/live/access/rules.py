@@ -26,6 +26,10 @@ class Free(Enum):
 
 Rule: TypeAlias = Role | Free
 V1 = "/api/v1"
+APP_PATH = "/jobs/{job_id}/app/{path:path}"
+APP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""Pages that a job serves, and their WebSockets, which are asked for by GET. Whose they are is
+looked at where they are passed on (`apps.route`)."""
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/health"): Free.ANYONE,
     ("POST", f"{V1}/jobs/{{job_id}}/trainer-status"): Free.OWN,
@@ -42,6 +46,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/compare/{name}"): Role.VIEWER,
     ("GET", "/jobs/{job_id}"): Role.VIEWER,
     ("POST", "/jobs/{job_id}/{action}"): Role.USER,
+    ("GET", "/jobs/{job_id}/app"): Role.VIEWER,
+    **{(method, APP_PATH): Role.VIEWER for method in APP_METHODS},
     ("POST", "/budget"): Role.OPERATOR,
     ("GET", f"{V1}/openapi.json"): Role.VIEWER,
     ("GET", "/metrics"): Role.VIEWER,
@@ -78,6 +84,14 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/audit"): Role.ADMIN,
     ("GET", f"{V1}/audit/requests"): Role.ADMIN,
 }
+
+
+_APP = compile_path(APP_PATH)[0]
+
+
+def is_app(path: str) -> bool:
+    """Whether a path is one of a job's own pages."""
+    return _APP.match(path) is not None
 
 
 class RuleBook:

@@ -15,6 +15,7 @@ from wattherd.report.curve_picture import CurvePicture, draw_curve
 from wattherd.report.draw_picture import hue_of
 from wattherd.report.timeline import Line, Lines, draw_timelines, time_unit
 from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.access.opening import opens
 from wattherd.service.live.documents import Look, job_document
 from wattherd.service.live.draw import Sample
 from wattherd.service.live.explanation import explanation
@@ -54,6 +55,7 @@ def job_view(scene: Scene, caller: Caller, job_id: str) -> dict[str, Any] | None
             if one is not None
         ],
         "touches": scene.live and facts["touches"] and facts["going"],
+        "opens": scene.live and document["app"] is not None and facts["opens"],
     }
 
 
@@ -70,6 +72,7 @@ def _taken(look: Look, scene: Scene, caller: Caller, job_id: str) -> Any:
         **_facts(document, record, curve),
         "estimated": look.stated == "model",
         "touches": caller.touches(past.spec),
+        "opens": opens(caller, past),
         "going": record is not None,
         "gpus": max(1, record.gpus) if record else max(1, past.spec.gpus),
         "preemptions": record.preemptions if record else None,

@@ -1,0 +1,97 @@
+"""A small program that serves pages and a WebSocket, as a job would: run with a port and a base.
+
+It answers with what it was asked, so that tests see what was passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+SECRET = os.environ.get("WATTHERD_APP_SECRET", "")
+
+
+def _told(request: Request | WebSocket) -> dict[str, object]:
+    return {
+        "path": request.url.path,
+        "query": request.url.query,
+        "headers": {name: request.headers.getlist(name) for name in request.headers},
+        "knows": request.headers.get("x-wattherd-app-secret") == SECRET,
+    }
+
+
+async def echo(request: Request) -> Response:
+    body = await request.body()
+    return JSONResponse({**_told(request), "method": request.method, "length": len(body)})
+
+
+async def cookies(request: Request) -> Response:
+    answer = Response("set")
+    answer.set_cookie("plain", "1", path="/", domain="example.org")
+    answer.set_cookie("wattherd_token", "stolen")
+    answer.headers["clear-site-data"] = '"cookies"'
+    answer.headers["service-worker-allowed"] = "/"
+    answer.headers["connection"] = "x-private"
+    answer.headers["x-private"] = "1"
+    answer.headers["content-security-policy"] = "default-src 'self'"
+    return answer
+
+
+async def moved(request: Request) -> Response:
+    return RedirectResponse(request.query_params["to"])
+
+
+async def endless(request: Request) -> Response:
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            number = 0
+            while True:
+                yield b"line %d\n" % number
+                number += 1
+                await asyncio.sleep(0.05)
+        finally:
+            print("left", flush=True)
+
+    return StreamingResponse(lines())
+
+
+async def talk(socket: WebSocket) -> None:
+    chosen = socket.scope["subprotocols"]
+    await socket.accept(subprotocol=chosen[-1] if chosen else None)
+    await socket.send_text(json.dumps(_told(socket)))
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            print(f"closed {message['code']}", flush=True)
+            return
+        if message.get("text") == "end":
+            await socket.close(4001, "as asked")
+        elif message.get("text") is not None:
+            await socket.send_text(message["text"] * 2)
+        else:
+            await socket.send_bytes(message["bytes"][::-1])
+
+
+app = Starlette(
+    routes=[
+        Route("/cookies", cookies),
+        Route("/moved", moved),
+        Route("/endless", endless),
+        WebSocketRoute("/talk", talk),
+        WebSocketRoute("/jobs/{job}/app/talk", talk),
+        Route("/{path:path}", echo, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
+    ]
+)
+
+if __name__ == "__main__":
+    print("secret:", SECRET, flush=True)
+    uvicorn.run(app, port=int(os.environ["WATTHERD_APP_PORT"]), log_level="warning")
