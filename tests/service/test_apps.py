@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -144,11 +145,10 @@ def test_an_endless_answer_comes_as_it_is_made_and_ends_with_its_reader(
     guarded: Guarded, job: str
 ) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=60)
-    connection.request("GET", f"/jobs/{job}/app/endless", headers={"cookie": cookie(guarded)})
-    answer = connection.getresponse()
-    assert [answer.readline() for _ in range(3)] == [b"line 0\n", b"line 1\n", b"line 2\n"]
-    answer.close()
-    connection.close()
+    with contextlib.closing(connection):
+        connection.request("GET", f"/jobs/{job}/app/endless", headers={"cookie": cookie(guarded)})
+        with connection.getresponse() as answer:
+            assert [answer.readline() for _ in range(2)] == [b"line 0\n", b"line 1\n"]
     guarded.until(lambda: "left" in guarded.ask("GET", f"{V1}/jobs/{job}/logs", "user").text)
 
 
@@ -399,25 +399,30 @@ def test_an_endless_answer_does_not_keep_the_service_from_ending(tmp_path: Path)
     try:
         serving.ready()
         run = [sys.executable, str(PROGRAM)]
-        answer = serving.ask("jobs", {"run": run, "app": "web"})
-        path = f"/jobs/{answer['id']}/app/"
+        job = serving.ask("jobs", {"run": run, "app": "web"})["id"]
 
-        def asked(what: str) -> http.client.HTTPResponse:
-            connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=60)
-            connection.request("GET", path + what)
-            return connection.getresponse()
+        def status() -> int:
+            with contextlib.closing(_connection(serving)) as connection:
+                connection.request("GET", f"/jobs/{job}/app/")
+                return connection.getresponse().status
 
-        until(lambda: asked("").status == 200)
-        endless = asked("endless")
-        assert endless.readline() == b"line 0\n"
-        assert serving.process is not None
-        serving.process.terminate()
-        assert serving.process.wait(60) in (0, -15)
+        until(lambda: status() == 200)
+        with contextlib.closing(_connection(serving)) as connection:
+            connection.request("GET", f"/jobs/{job}/app/endless")
+            with connection.getresponse() as endless:
+                assert endless.readline() == b"line 0\n"
+                assert serving.process is not None
+                serving.process.terminate()
+                assert serving.process.wait(60) in (0, -15)
         serving.begin()  # the job has gone on, and is found again
         serving.ready()
-        assert asked("").status == 200
-        assert serving.ask(f"jobs/{answer['id']}")["attempts"] == 1
-        serving.ask(f"jobs/{answer['id']}/cancel", {})
-        serving.wait_for(answer["id"], "Cancelled")
+        assert status() == 200
+        assert serving.ask(f"jobs/{job}")["attempts"] == 1
+        serving.ask(f"jobs/{job}/cancel", {})
+        serving.wait_for(job, "Cancelled")
     finally:
         serving.end()
+
+
+def _connection(serving: Serving) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", serving.port, timeout=60)
