@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AwareDatetime, BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 
 from wattherd.errors import ClusterError, UserError
@@ -21,6 +22,7 @@ from wattherd.service.live.site import Site
 from wattherd.store.entry import StoreDoubt, StoreFailure
 
 Answer = TypeVar("Answer")
+_DAY = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 class Refusal(BaseModel):
@@ -46,7 +48,18 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
-Since = Annotated[AwareDatetime | None, Query(description="ISO 8601 with zone")]
+def _written_out(text: object) -> object:
+    """Numbers would be taken for seconds or milliseconds, whichever looks likelier."""
+    if isinstance(text, str) and not _DAY.match(text):
+        raise ValueError("is no date and time, such as 2026-11-21T08:00:00Z")
+    return text
+
+
+Since = Annotated[
+    AwareDatetime | None,
+    BeforeValidator(_written_out),
+    Query(description="ISO 8601 with zone"),
+]
 TheSite = Annotated[Site, Depends(_site)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 
