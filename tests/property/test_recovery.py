@@ -13,6 +13,7 @@ pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
 from wattherd import __version__
 from wattherd.engine.core import Core
 from wattherd.engine.invariants import validate
+from wattherd.engine.ledger import JobRecord
 from wattherd.errors import UserError
 from wattherd.model.event import (
     BudgetChanged,
@@ -24,7 +25,9 @@ from wattherd.model.event import (
     NodeReturned,
 )
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.schedule.gandiva_nodes import Homes, Resident
 from wattherd.runtime.local.devices import slots
+from wattherd.service.live import frozen
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.frozen import Unfit, freeze, thaw
@@ -160,8 +163,12 @@ def _plain(job: Any) -> Any:
     return {name: getattr(job, name) for name in job.__slots__ if name != "listed"}
 
 
-@given(actions=ACTIONS, at=st.floats(0, 1), policy=st.sampled_from(["fifo-backfill", "drf"]))
-@settings(max_examples=60)
+MEMORIES = ["fifo-backfill", "drf", "gandiva", "tiresias"]
+"""With nothing, little and much that a planner remembers from cycle to cycle."""
+
+
+@given(actions=ACTIONS, at=st.floats(0, 1), policy=st.sampled_from(MEMORIES))
+@settings(max_examples=100)
 def test_snapshot_and_tail_are_as_good_as_everything(
     actions: list[Action], at: float, policy: str
 ) -> None:
@@ -214,6 +221,36 @@ def test_another_policy_and_fewer_devices_take_every_job_over(
         assert (job.state == "Held") <= (before[job_id].state in ("Held", "Stopping"))
     assert replay.state.standing.orders.runs == {}
     assert set(replay.state.standing.orders.specs) == set(before)
+
+
+@pytest.mark.parametrize("kind", [Resident, Homes, JobRecord])
+def test_a_snapshot_of_objects_that_lacked_an_attribute_is_refused(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when an upgrade within a version gave planner or core something more to remember."""
+    entries, plan = entries_of("gandiva", [("submit", 0), ("tell", 0)]), blueprint("gandiva")
+    replay = Replay([(0, plan)])
+    for _ in replay.live(entries):
+        pass
+    config = plan.core_config(plan.scheduler())
+    body = freeze(replay.frozen())
+    thaw(body, config)
+    plain = frozen._attributes
+    monkeypatch.setattr(
+        frozen, "_attributes", lambda one: [*plain(one), "newer"] if one is kind else plain(one)
+    )
+    with pytest.raises(Unfit, match=f"{kind.__name__} had other attributes"):
+        thaw(body, config)
+
+
+def test_a_job_that_waits_for_its_own_number_is_refused_and_nobody_else() -> None:
+    world = World(blueprint("fifo"))
+    strange = world.keeper.submit(JobSpec(id="new", submit_s=0.0, after=("j-1",)), {}, by="ann")
+    plain = world.keeper.submit(JobSpec(id="new", submit_s=0.0), {}, by="bob")
+    world.keeper.turn()
+    with pytest.raises(UserError, match="waits for itself"):
+        strange.result(0)
+    assert plain.result(0) == "j-1"
 
 
 def test_bytes_that_are_no_snapshot_make_nothing() -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from wattherd.engine.core import Core
-from wattherd.errors import ClusterError
+from wattherd.errors import ClusterError, UserError
 from wattherd.model.command import (
     Command,
     Compute,
@@ -250,7 +250,7 @@ class Keeper:
         """Journal first; only what is kept happens."""
         try:
             self._settle()
-            wishes = self._new(wishes)
+            wishes = self._numbered(self._new(wishes), now_s)
             facts = [*self._facts, *self.orders.due(now_s)]
             entries = self._entries(facts, wishes, now_s)
             self._append(entries)
@@ -301,21 +301,32 @@ class Keeper:
                 asked.add(request)
         return found
 
+    def _numbered(self, wishes: Sequence[_Wish], now_s: float) -> list[_Wish]:
+        """The same at their time, new jobs with their ids; what cannot have its own is refused."""
+        found: list[_Wish] = []
+        number = self.standing.submitted + 1
+        for wish in wishes:
+            event = replace(wish.event, at_s=now_s)
+            if isinstance(event, JobSubmitted):
+                try:
+                    job = replace(event.job, id=f"j-{number}", submit_s=now_s)
+                except UserError as error:  # it waits for itself, as nobody knew before
+                    wish.done.set_exception(error)
+                    continue
+                event, number = replace(event, job=job), number + 1
+            found.append(replace(wish, event=event))
+        return found
+
     def _entries(
         self, facts: Sequence[Event], wishes: Sequence[_Wish], now_s: float
     ) -> list[Entry]:
-        seq, number = self.standing.seq, self.standing.submitted
+        seq = self.standing.seq
         entries = [
             Entry(seq=seq + i, event=replace(event, at_s=now_s), by="system")
             for i, event in enumerate(facts, start=1)
         ]
         for i, wish in enumerate(wishes, start=len(facts) + 1):
-            event = replace(wish.event, at_s=now_s)
-            if isinstance(event, JobSubmitted):
-                number += 1
-                job = replace(event.job, id=f"j-{number}", submit_s=now_s)
-                event = replace(event, job=job)
-            entries.append(Entry(seq=seq + i, event=event, by=wish.by, paper=wish.paper))
+            entries.append(Entry(seq=seq + i, event=wish.event, by=wish.by, paper=wish.paper))
         return entries
 
     def _happen(self, entries: Sequence[Entry]) -> None:
