@@ -18,6 +18,8 @@ import pytest
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from nvml_driver import COMPILER, LOST, NO_PERMISSION, Driver
+from test_knobs_zeusd import Daemon
+from test_knobs_zeusd import serving as zeusd
 
 from wattherd.cli.client import Client
 from wattherd.runtime.local.executor import end_stray
@@ -33,11 +35,12 @@ class Service:
 
     gpus: Driver
     state: Path
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "wattherd.cli.main", "serve", "--state", str(self.state),
-             "--port", "0"],
+             "--port", "0", *self.options],
             env=self.gpus.environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stderr is not None
@@ -106,6 +109,40 @@ def test_where_limits_may_not_be_set_the_job_computes_less(service: Service) -> 
     duty = json.loads(heeded.read_text())["duty"]
     assert 0.5 < duty < (200 - 30) / (300 - 30)  # of the watts above idle, with a margin
     assert service.gpus.kept("limit0") is None
+
+
+def test_limits_are_set_through_a_daemon_where_we_may_not(tmp_path: Path) -> None:
+    daemon, socket = Daemon(), tmp_path / "zeusd.sock"
+    driver = Driver(tmp_path)
+    driver.setters(NO_PERMISSION)
+    with zeusd(daemon, socket):
+        service = Service(driver, tmp_path / "state", ("--zeusd", str(socket)))
+        try:
+            job = service.submit("sleep 600", gpus=2)
+            service.until(lambda: service.job(job)["state"] == "Running")
+            service.client.put("power", {"budget": 400})
+            service.until(lambda: service.job(job)["cap_w"] == 200.0)
+            assert [daemon.limits_mw[n] for n in (0, 1)] == [200_000, 200_000]
+            row = service.client.get("power")["instruments"][0]
+            assert (row["watts"], row["control"], row["problems"]) == ("measured", "caps", [])
+            assert row["knob"].startswith("zeusd+unix:")
+            service.client.post(f"jobs/{job}/cancel", {})
+            service.until(lambda: daemon.limits_mw[0] == 300_000)
+        finally:
+            service.end()
+
+
+def test_what_was_found_and_what_is_wrong_with_it_is_told(service: Service) -> None:
+    service.gpus.setters(NO_PERMISSION)
+    job = service.submit("sleep 600", gpus=1)
+    service.client.put("power", {"budget": 350})
+    service.until(lambda: service.job(job)["cap_w"] is not None)
+    service.until(lambda: service.client.get("power")["instruments"][0]["problems"])
+    rows = service.client.get("power")["instruments"]
+    assert [row["meter"] for row in rows] == ["nvml://GPU-First", "nvml://GPU-Second"]
+    assert "permission" in " ".join(rows[0]["problems"]).lower()
+    (node,) = service.client.get("nodes")["nodes"]
+    assert [gpu["stated"] for gpu in node["gpus"]] == ["measured", "measured"]
 
 
 def test_a_silent_gpu_counts_at_its_worst(service: Service) -> None:

@@ -36,12 +36,27 @@ def _table(document: Any) -> None:
     for one in document["announced"]:
         when = one["at"][:19].replace("T", " ")
         click.echo(f"{'announced':<10}{show_watts(one['budget_w'])} from {when} UTC on")
+    _instruments(document["instruments"])
     for one in document["signals"]:
         note = f" ({one['note']})" if one["note"] else ""
         click.echo(f"{'signal':<10}{one['signal']}: {one['contact']}{note}")
     by_job = document["samples"][-1]["by_job"] if document["samples"] else {}
     if by_job:
         print_table(["JOB", "WATTS"], [[job, f"{watts:,.1f}"] for job, watts in by_job.items()])
+
+
+def _instruments(rows: Any) -> None:
+    """What measures and what limits, said once for devices that are alike."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        meter, knob = (row[one].partition(":")[0] for one in ("meter", "knob"))
+        watts = f"watts {row['watts']}{f' ({meter})' if meter else ''}" if row["watts"] else ""
+        control = f"limited by {row['control']}{f' ({knob})' if knob else ''}"
+        said = ", ".join(part for part in (watts, control if row["control"] else "") if part)
+        kinds.setdefault((said, "; ".join(row["problems"])), []).append(row["device"])
+    for (said, problems), devices in kinds.items():
+        many = f"{devices[0]} to {devices[-1].rpartition(' ')[2]}" if devices[1:] else devices[0]
+        click.echo(f"{'device':<10}{many}: {said}{f' ({problems})' if problems else ''}")
 
 
 @click.command("set")

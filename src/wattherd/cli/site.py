@@ -72,10 +72,12 @@ def nodes(*, drain: str | None, back: str | None, server: str | None, output: st
                 node["state"],
                 node["gpus"][0]["model"] if node["gpus"] else "-",
                 f"{sum(bool(gpu['jobs']) for gpu in node['gpus'])}/{len(node['gpus'])}",
+                str(sum(gpu["state"] == "Drained" for gpu in node["gpus"])),
+                _sum(node["gpus"]),
             ]
             for node in document["nodes"]
         ]
-        print_table(["NODE", "STATE", "MODEL", "IN USE"], rows)
+        print_table(["NODE", "STATE", "MODEL", "IN USE", "DRAINED", "WATTS"], rows)
 
     show(document, output, table)
 
@@ -131,6 +133,13 @@ def _show_gpus(document: Any, output: str) -> None:
         print_table([*names, *(["UUID"] if output == "wide" else [])], rows)
 
     show(document, output, table)
+
+
+def _sum(gpus: Any) -> str:
+    known = [gpu for gpu in gpus if gpu["draw_w"] is not None]
+    if not known:
+        return "-"
+    return _watts({**known[0], "draw_w": sum(gpu["draw_w"] for gpu in known)})
 
 
 def _watts(gpu: Any) -> str:

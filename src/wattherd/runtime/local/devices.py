@@ -26,11 +26,19 @@ within the second of a meter up to 4 % more than the mean were seen (docs/guides
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device: a GPU with its UUID and PCI address, or a slot with so many vCPUs."""
+    """One device: a GPU, or a slot with so many vCPUs.
+
+    A GPU has its UUID, its PCI `address`, its `number` in its `maker`'s library, and the addresses
+    of what measures and limits it.
+    """
 
     model: str
     uuid: str = ""
     address: str = ""
+    number: int = 0
+    maker: str = ""
+    meter: str = ""
+    knob: str = ""
     cpus: float = 0.0
 
 

@@ -23,7 +23,7 @@ from wattherd.runtime.local.containers import (
     for_runner,
     volumes_of,
 )
-from wattherd.runtime.local.devices import Machine
+from wattherd.runtime.local.devices import Device, Machine
 from wattherd.runtime.local.folders import Folders
 from wattherd.runtime.local.rlimits import rlimits_of
 from wattherd.runtime.local.staging import staged, staging_plan
@@ -139,16 +139,21 @@ def _tasks(run: RunOrder, machine: Machine, folders: Folders) -> Iterator[dict[s
             "argv": list(role.command),
             "cwd": str(run.paper.get("workdir") or folders.work),
             "env": {
-                **_visible([machine.devices[gpu].uuid for gpu in gpus]),
+                **_visible([machine.devices[gpu] for gpu in gpus]),
                 **_ranks(rank, len(groups), processes, port),
             },
         }
 
 
-def _visible(uuids: list[str]) -> dict[str, str]:
-    """GPUs that CUDA and container runtimes show; those of others, and of no one, stay hidden."""
-    shown = ",".join(uuid for uuid in uuids if uuid)
-    return {"CUDA_VISIBLE_DEVICES": shown, "NVIDIA_VISIBLE_DEVICES": shown or "void"}
+def _visible(devices: list[Device]) -> dict[str, str]:
+    """GPUs that CUDA, ROCm and container runtimes show; those of others stay hidden.
+
+    ROCm knows GPUs by number: its UUIDs are others than those of the driver's library.
+    """
+    shown = ",".join(one.uuid for one in devices if one.uuid and one.maker != "amd")
+    numbers = ",".join(str(one.number) for one in devices if one.maker == "amd")
+    amd = {"ROCR_VISIBLE_DEVICES": numbers} if numbers else {}
+    return {"CUDA_VISIBLE_DEVICES": shown, "NVIDIA_VISIBLE_DEVICES": shown or "void", **amd}
 
 
 def _split(allocation: Allocation) -> list[tuple[int, ...]]:

@@ -37,6 +37,10 @@ class ServeConfig(BaseModel):
     slots: int | None = Field(default=None, ge=1, description="parts of the processor, without GPU")
     log: Form = Field(default=Form.NONE, description="decisions on standard error")
     kernel_log: Path = Field(default=Path("/dev/kmsg"), description="tells faults of devices")
+    powercap: Path | None = Field(
+        default=None, description="meters and limits of the processor, also for slots asked for"
+    )
+    zeusd: Path | None = Field(default=None, description="socket of a zeusd that sets GPU limits")
     job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
     queues: QueueSpec | None = None

@@ -220,6 +220,8 @@ def _device_row(look: Look, place: tuple[int, int], jobs: list[str]) -> dict[str
     return {
         "number": gpu,
         "uuid": machine.devices[gpu].uuid if gpu < len(machine.devices) else "",
+        "meter": machine.devices[gpu].meter if gpu < len(machine.devices) else "",
+        "knob": machine.devices[gpu].knob if gpu < len(machine.devices) else "",
         "model": core.config.cluster.nodes[node].gpu_model,
         "state": state,
         "cause": "" if drained is None else drained.cause,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from wattherd.engine.core import Core
 from wattherd.errors import ClusterError
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.live.contract import Clock
+from wattherd.service.live.instruments import MODEL, Instruments
 from wattherd.service.live.keeper import Keeper
 
 PERIOD_S = 1.0
@@ -103,16 +104,17 @@ class DrawMeter:
         *,
         book: DrawBook | None = None,
         keep: Callable[[Sample, float], None] = lambda *_: None,
-        measure: Callable[[], Sequence[float | None]] | None = None,
+        instruments: Instruments | None = None,
     ) -> None:
-        """`usage` gives vCPUs and bytes of every run, `measure` watts of every device.
+        """`usage` gives vCPUs and bytes of every run, `instruments` watts of devices or of all.
 
         `keep` gets every sample and the seconds it stands for; `book` goes on from an earlier one.
         """
         self.book = book or DrawBook()
         self._keep = keep
         self._keeper, self._machine, self._clock, self._usage = keeper, machine, clock, usage
-        self._measure = measure
+        self._measure = instruments.meters if instruments is not None else None
+        self._total = instruments.total if instruments is not None else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="draw", daemon=True)
 
@@ -161,12 +163,23 @@ class DrawMeter:
         A device that does not say what it draws is taken to draw the most it can.
         """
         if self._measure is None:
-            return self._modelled(running), self._machine.stated
+            return self._shared_out(running)
         said = self._measure()
         worst_w = self._machine.gpu.max_w
         silent = any(watts is None for watts in said)
         told = [worst_w if watts is None else watts for watts in said]
         return told, WORST_CASE if silent else self._machine.stated
+
+    def _shared_out(self, running: list[_Running]) -> tuple[list[float], str]:
+        """What is measured of all together, in parts as they are modelled; else the model."""
+        modelled = self._modelled(running)
+        if self._total is None:
+            return modelled, MODEL
+        total_w = self._total.total_w()
+        if total_w is None:
+            return [self._machine.gpu.max_w] * len(modelled), WORST_CASE
+        part = total_w / sum(modelled)
+        return [watts * part for watts in modelled], self._machine.stated
 
     def _modelled(self, running: list[_Running]) -> list[float]:
         """Idle watts, and more in proportion to processor time."""

@@ -1,29 +1,16 @@
-"""NVIDIA GPUs of this machine: what they are, what they draw, and how they are capped.
-
-Where there is a driver, `machine_of` describes the GPUs by what it says; `GpuMeters` reads their
-watts and `GpuCaps` sets power limits, which are put back as they were found when a GPU is free.
-"""
+"""NVIDIA GPUs of this machine, as their driver describes them by NVML."""
 
 from __future__ import annotations
 
 import os
 import re
-import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
 from wattherd.catalog.gpus import GPUS, GpuModel
-from wattherd.errors import ClusterError
-from wattherd.knobs.journal import Journal
-from wattherd.knobs.knob import Knob
-from wattherd.knobs.registry import open_knob
-from wattherd.meters.contract import Quality
-from wattherd.meters.meter import Meter
-from wattherd.meters.registry import open_meter
 from wattherd.model.cluster import NodeSpec
 from wattherd.runtime.local.devices import Device, Machine, memory_mib
 from wattherd.wire.nvml import ALL, Gpus
@@ -34,7 +21,6 @@ PATIENCE_S = 5.0
 MIB = 1 << 20
 IDLE_PART = 0.1
 """Of the power limit: what a GPU of unknown model is taken to draw when idle. Estimated."""
-JOURNAL = "caps.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +32,7 @@ class Found:
     memory_mib: int
     lowest_w: float
     default_w: float
+    number: int = 0
     address: str = ""
 
 
@@ -53,15 +40,16 @@ def found_gpus() -> Sequence[Found]:
     """GPUs in the driver's order; none where there is no driver, or it does not answer."""
     gpus = Gpus(ALL, Patience(PATIENCE_S))
     try:
-        return gpus.ask(lambda handles: [_found(handle) for handle in handles])
+        return gpus.ask(lambda handles: [_found(at, handle) for at, handle in enumerate(handles)])
     except DeviceError:
         return []
     finally:
         gpus.close()
 
 
-def _found(handle: Any) -> Found:
+def _found(number: int, handle: Any) -> Found:
     return Found(
+        number=number,
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         name=pynvml.nvmlDeviceGetName(handle),
         memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
@@ -94,7 +82,18 @@ def machine_of(name: str, found: Sequence[Found]) -> tuple[Machine, Sequence[str
         gpu_count=len(managed),
         gpu_model=model.name,
     )
-    devices = tuple(Device(model=model.name, uuid=one.uuid, address=one.address) for one in managed)
+    devices = tuple(
+        Device(
+            model=model.name,
+            uuid=one.uuid,
+            address=one.address,
+            number=one.number,
+            maker="nvidia",
+            meter=f"nvml://{one.uuid}",
+            knob=f"nvml://{one.uuid}",
+        )
+        for one in managed
+    )
     notes = [f"GPUs of another model are left alone: {', '.join(left)}"] if left else []
     return Machine(node=node, devices=devices, gpu=model, stated="measured"), notes
 
@@ -126,58 +125,3 @@ def _catalogued(gpu: Found) -> GpuModel | None:
         if alike.match(name)
     ]
     return GPUS[min(able)[2]] if able else None
-
-
-class GpuMeters:
-    """Watts of every device, in the machine's order."""
-
-    def __init__(self, uuids: Sequence[str]) -> None:
-        """Nothing is asked yet."""
-        self._meters: Sequence[Meter] = [open_meter(f"nvml://{uuid}") for uuid in uuids]
-
-    def __call__(self) -> Sequence[float | None]:
-        """What each draws; None for those that do not say."""
-        return [_watts(meter) for meter in self._meters]
-
-    def close(self) -> None:
-        """Let go of the driver."""
-        for meter in self._meters:
-            meter.close()
-
-
-def _watts(meter: Meter) -> float | None:
-    try:
-        reading = meter.read()
-    except ClusterError:
-        return None
-    return None if reading.quality is Quality.STALE else reading.watts
-
-
-@dataclass(slots=True)
-class GpuCaps:
-    """Implements `runtime.local.devices.Caps`; what was found is noted in `folder` first."""
-
-    folder: Path
-    _knobs: dict[str, Knob] = field(default_factory=dict)
-    _journal: Journal | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def set(self, uuids: Iterable[str], cap_w: float | None) -> bool:
-        """Cap every one of them, or put it back for None; whether all hold it now."""
-        with self._lock:
-            knobs = [self._knob(uuid) for uuid in uuids]
-            if cap_w is None:
-                restored = [knob.restore() for knob in knobs]
-                return all(one.in_force for one in restored)
-            outcomes = [knob.set(cap_w) for knob in knobs]
-            return all(
-                one.in_force and one.read_back is not None and one.read_back <= cap_w + 1.0
-                for one in outcomes
-            )
-
-    def _knob(self, uuid: str) -> Knob:
-        if self._journal is None:
-            self._journal = Journal(self.folder / JOURNAL)
-        if uuid not in self._knobs:
-            self._knobs[uuid] = open_knob(f"nvml://{uuid}", self._journal)
-        return self._knobs[uuid]

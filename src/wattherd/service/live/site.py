@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from wattherd.engine.core import Core
 from wattherd.errors import UserError
 from wattherd.model.command import Command
 from wattherd.model.event import BudgetChanged, NodeLost
-from wattherd.runtime.local.devices import Machine, slots
+from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
 from wattherd.runtime.local.ownership import make_passage
@@ -25,7 +24,9 @@ from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawMeter, Sample, sample_row
 from wattherd.service.live.fault_watch import FaultWatch
+from wattherd.service.live.finding import Found, found
 from wattherd.service.live.history import History
+from wattherd.service.live.instruments import Instruments
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.metrics.tally import Tally
 from wattherd.service.live.notices import Notices
@@ -41,14 +42,6 @@ from wattherd.store.database import in_folder
 from wattherd.store.entry import Entry
 from wattherd.store.store import Store
 from wattherd.units import watts
-
-try:
-    from wattherd.service.live import gpus
-except ImportError:  # the extra for NVIDIA GPUs is not installed
-    gpus = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from wattherd.service.live.gpus import GpuCaps, GpuMeters
 
 Answer = TypeVar("Answer")
 
@@ -67,6 +60,7 @@ class Site:
     notices: Notices
     signals: SignalWatch
     machine: Machine
+    instruments: Instruments
     clock: JournalClock
     scribe: Scribe
     snapshots: SnapshotProcess
@@ -89,6 +83,7 @@ class Site:
         """Leave everything as it is; runs go on."""
         self.faults.end()
         self.meter.end()
+        self.instruments.close()
         self.notices.end()
         self.idle.end()
         self.signals.end()
@@ -111,41 +106,23 @@ def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
         raise UserError(
             f"cannot be made: {error.strerror}", where=str(config.state), hint=hint
         ) from None
-    machine, notes = _machine(config)
+    here = found(config)
     store = Store.open(_url(config))
     try:
-        site = _begin(config, machine, store, status)
+        site = _begin(config, here, store, status)
     except BaseException:
         store.close()
         raise
-    site.notes = (*site.notes, *notes)
+    site.notes = (*site.notes, *here.notes)
     return site
-
-
-def _machine(config: ServeConfig) -> tuple[Machine, Sequence[str]]:
-    """GPUs where a driver shows some and no slots are asked for, else slots."""
-    name = socket.gethostname()
-    found = gpus.found_gpus() if gpus is not None and config.slots is None else ()
-    if gpus is not None and found:
-        return gpus.machine_of(name, found)
-    return slots(name, config.slots), ()
-
-
-def _instruments(config: ServeConfig, machine: Machine) -> tuple[GpuMeters | None, GpuCaps | None]:
-    """What measures and caps the machine's GPUs; nothing for slots."""
-    uuids = [one.uuid for one in machine.devices if one.uuid]
-    if gpus is None or not uuids:
-        return None, None
-    return gpus.GpuMeters(uuids), gpus.GpuCaps(config.state)
 
 
 def _url(config: ServeConfig) -> str:
     return config.store or in_folder(config.state)
 
 
-def _begin(
-    config: ServeConfig, machine: Machine, store: Store, status: StatusServer | None
-) -> Site:
+def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer | None) -> Site:
+    machine, instruments = here.machine, here.instruments
     snapshots = SnapshotProcess(_url(config), config.snapshot_every)
     epoch = float(store.journal.fact("epoch", repr(time.time())))
     recovered = recover(store, Blueprint.of(config, machine))
@@ -181,8 +158,7 @@ def _begin(
         on_cycle=tally.cycle,
         standing=replay.state.standing,
     )
-    meters, caps = _instruments(config, machine)
-    executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status, caps)
+    executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status, instruments.caps)
 
     ranks = RankWatch(executor.paces, keeper.tell, time.time)
 
@@ -190,9 +166,16 @@ def _begin(
         scribe.sampled(sample.at_s, sample_row(sample, span_s))
         pace.look(sample.at_s)
         ranks.look()
+        instruments.limit.hold(sample.budget_w)
 
     meter = DrawMeter(
-        keeper, machine, clock, executor.usage, book=recovered.book, keep=keep, measure=meters
+        keeper,
+        machine,
+        clock,
+        executor.usage,
+        book=recovered.book,
+        keep=keep,
+        instruments=instruments,
     )
     signals = SignalWatch(
         keeper, clock, _limited(config, machine), config.state,
@@ -212,7 +195,8 @@ def _begin(
     problems = [one for one in (faults.problem, signals.problem) if one]
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
-        machine, clock, scribe, snapshots, tally, faults, idle, (*recovered.notes, *problems),
+        machine, instruments, clock, scribe, snapshots, tally, faults, idle,
+        (*recovered.notes, *problems),
     )  # fmt: skip
     _set_budget(site)
     signals.begin()

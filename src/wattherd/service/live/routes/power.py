@@ -131,4 +131,5 @@ async def _document(site: Site, caller: Caller, last: int = 1) -> dict[str, Any]
     document = await look_up(
         site, lambda look: of_power(power_document(look, last=last), seen_by(look, caller))
     )
-    return {**document, **site.signals.told()}
+    told = {**document, **site.signals.told()}
+    return {**told, "instruments": await asyncio.to_thread(site.instruments.rows)}

@@ -1,0 +1,139 @@
+"""Looks for GPUs, meters and knobs when a service starts: NVML, zeusd, AMD SMI, RAPL.
+
+Slots of the processor are given away where no GPU is found, or where they are asked for. What is
+found decides how the machine is described to the core; `Instruments` is what it is run with.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from wattherd.errors import ClusterError
+from wattherd.knobs.rapl import present_uris
+from wattherd.knobs.registry import open_knob
+from wattherd.meters.rapl import counters
+from wattherd.meters.registry import open_meter
+from wattherd.runtime.local.devices import (
+    CORE_IDLE_W,
+    CORE_MAX_W,
+    LEAST_DUTY,
+    Machine,
+    slots,
+)
+from wattherd.service.live import amd_gpus
+from wattherd.service.live.config import ServeConfig
+from wattherd.service.live.instruments import Instruments
+from wattherd.wire.trouble import DeviceError
+
+try:
+    from wattherd.service.live import gpus
+except ImportError:  # the extra for NVIDIA GPUs is not installed
+    gpus = None  # type: ignore[assignment]
+
+
+POWERCAP, NOWHERE = Path("/sys/class/powercap"), Path("/nonexistent")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """This machine, what measures and limits it, and what is to be said of it."""
+
+    machine: Machine
+    instruments: Instruments
+    notes: tuple[str, ...]
+
+
+def found(config: ServeConfig) -> Found:
+    """Look everywhere; nothing is changed by that."""
+    machine, notes = _machine(config)
+    packages: Sequence[str] = ()
+    if not any(device.uuid for device in machine.devices):
+        packages, trouble = _packages(_powercap(config))
+        notes = (*notes, *trouble)
+    limits = present_uris(_powercap(config).absolute()) if packages else []
+    if packages:
+        machine = _by_rapl(machine, limits)
+    instruments = Instruments(machine, config.state, packages=packages, limits=limits)
+    return Found(machine, instruments, (*instruments.words(), *notes))
+
+
+def _machine(config: ServeConfig) -> tuple[Machine, Sequence[str]]:
+    """GPUs where a driver shows some and no slots are asked for, else slots."""
+    name = socket.gethostname()
+    if config.slots is None:
+        nvidia = gpus.found_gpus() if gpus is not None else ()
+        if gpus is not None and nvidia:
+            machine, notes = gpus.machine_of(name, nvidia)
+            return _by_zeusd(machine, config.zeusd), notes
+        amd = amd_gpus.found_gpus()
+        if amd:
+            return amd_gpus.machine_of(name, amd)
+    return slots(name, config.slots), ()
+
+
+def _by_zeusd(machine: Machine, socket_path: Path | None) -> Machine:
+    """The same GPUs, limited through a daemon that may do so where we may not."""
+    if socket_path is None:
+        return machine
+    at = quote(str(socket_path.absolute()))
+    devices = tuple(
+        replace(device, knob=f"zeusd+unix://{at}?gpu={device.number}") for device in machine.devices
+    )
+    return replace(machine, devices=devices)
+
+
+def _powercap(config: ServeConfig) -> Path:
+    """Slots that are asked for are parts of the processor: the whole of it says nothing of them.
+
+    Who names the meters as well wants the whole.
+    """
+    if config.powercap is not None:
+        return config.powercap
+    return POWERCAP if config.slots is None else NOWHERE
+
+
+def _packages(powercap: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """Meters of the processor's packages, or why there are none that could be read."""
+    try:
+        names = [one.folder.name for one in counters(powercap) if one.name.startswith("package")]
+    except DeviceError:
+        return (), ()
+    uris = [f"rapl:{name}?root={quote(str(powercap.absolute()))}" for name in names]
+    try:
+        for uri in uris:
+            with open_meter(uri) as meter:
+                meter.read()
+    except ClusterError as error:
+        return (), (f"the processor's meters are not used: {error}",)
+    return uris, ()
+
+
+def _by_rapl(machine: Machine, limits: Sequence[str]) -> Machine:
+    """Slots that draw what the packages may at most, where these say how much that is."""
+    most_w = [_highest_w(uri) for uri in limits]
+    known_w = [one for one in most_w if one is not None]
+    if not known_w or len(known_w) < len(most_w):
+        return replace(machine, stated="measured")
+    max_w = sum(known_w) / len(machine.devices)
+    idle_w = max_w * CORE_IDLE_W / CORE_MAX_W
+    gpu = replace(
+        machine.gpu,
+        idle_w=idle_w,
+        max_w=max_w,
+        min_cap_w=idle_w + LEAST_DUTY * (max_w - idle_w),
+        source="RAPL",
+        note="idle: estimated",
+    )
+    return replace(machine, gpu=gpu, stated="measured")
+
+
+def _highest_w(uri: str) -> float | None:
+    try:
+        with open_knob(uri) as knob:
+            return knob.limits().highest
+    except ClusterError:
+        return None

@@ -1,0 +1,98 @@
+"""A live site on a machine with AMD GPUs: the amdsmi package, as it is, on a small library."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amdsmi_driver import COMPILER, AmdDriver, wrapper
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+from wattherd.cli.client import Client
+from wattherd.runtime.local.executor import end_stray
+from wattherd.service.live.amd_gpus import Found, model_of
+
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with"),
+    pytest.mark.skipif(wrapper() is None, reason="amdsmi is not installed"),
+]
+MOST_S = 60.0
+
+
+@dataclass
+class Service:
+    """A service that sees two GPUs of 200 to 750 W that draw 420 and 840 W."""
+
+    gpus: AmdDriver
+    state: Path
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wattherd.cli.main", "serve", "--state", str(self.state),
+             "--port", "0"],
+            env=self.gpus.environment, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        first, self.note = self.process.stderr.readline(), self.process.stderr.readline()
+        found = re.search(r"http://\S+", first)
+        assert found, first
+        self.client = Client(found[0])
+
+    def until(self, true: Callable[[], Any]) -> None:
+        end_s = time.monotonic() + MOST_S
+        while not true():
+            assert time.monotonic() < end_s, "waited in vain"
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(MOST_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    (tmp_path / "lib").mkdir()
+    service = Service(AmdDriver(tmp_path / "lib"), tmp_path / "state")
+    yield service
+    service.end()
+    for folder in service.state.glob("jobs/*/run-*"):
+        end_stray(folder)
+
+
+def test_amd_gpus_are_measured_capped_and_put_back(service: Service) -> None:
+    assert "measured by amdsmi" in service.note
+    client = service.client
+    service.until(lambda: client.get("power")["draw_w"] == 1260.0)
+    document = {"run": "echo $ROCR_VISIBLE_DEVICES; sleep 600", "gpus": 2}
+    job = str(client.post("jobs", {**document, "checkpoint": {"grace": 5}})["id"])
+    log = service.state / "jobs" / job / "run-1" / "logs" / "0.log"
+    service.until(lambda: log.exists() and log.read_text() == "0,1\n")
+    client.put("power", {"budget": 1000})
+    service.until(lambda: client.get(f"jobs/{job}")["cap_w"] == 500.0)
+    assert [service.gpus.kept(gpu) for gpu in (0, 1)] == [500_000_000, 500_000_000]
+    client.post(f"jobs/{job}/cancel", {})
+    service.until(lambda: service.gpus.kept(0) == service.gpus.kept(1) == 750_000_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "idle_w"),
+    [("AMD Instinct MI300X", "MI300X", None), ("Radeon Odd", "Radeon-Odd", 70.0)],
+    ids=["known", "unknown"],
+)
+def test_models_are_found_in_the_catalog(name: str, model: str, idle_w: float | None) -> None:
+    found = Found(number=0, uuid="u", name=name, memory_mib=1000, lowest_w=200.0, default_w=700.0)
+    made = model_of(found)
+    assert made.name == model
+    assert idle_w is None or made.idle_w == pytest.approx(idle_w)
+    assert made.max_w == 700.0
