@@ -84,7 +84,10 @@ class Guarded:
         with contextlib.closing(connection):
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
-            told = {name.lower(): value for name, value in answer.getheaders()}
+            told: dict[str, str] = {}
+            for name, value in answer.getheaders():
+                before = told.get(name.lower())
+                told[name.lower()] = value if before is None else f"{before}, {value}"
             return Reply(answer.status, told, answer.read().decode())
 
     def submit(self, who: str, run: str = "true", **more: Any) -> str:

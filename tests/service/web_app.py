@@ -13,7 +13,13 @@ from collections.abc import AsyncIterator
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -44,6 +50,50 @@ async def cookies(request: Request) -> Response:
     answer.headers["x-private"] = "1"
     answer.headers["content-security-policy"] = "default-src 'self'"
     return answer
+
+
+HOSTILE = """<!doctype html><title>hostile</title><button>open</button><script>
+const told = {};
+const attempt = async (name, act) => {
+  try { told[name] = String(await act()); } catch { told[name] = "blocked"; }
+};
+const framed = (url) => new Promise((done) => {
+  const frame = document.createElement("iframe");
+  frame.onload = () => {
+    try { done(frame.contentDocument.body.innerText.length > 0 ? "read" : "empty"); }
+    catch { done("blocked"); }
+  };
+  frame.src = url;
+  document.body.append(frame);
+});
+const spoken = (path) => new Promise((done, failed) => {
+  const socket = new WebSocket(location.origin.replace("http", "ws") + path);
+  socket.onmessage = () => done("spoken");
+  socket.onerror = failed;
+});
+(async () => {
+  await attempt("own", async () => (await fetch("own")).status);
+  await attempt("own socket", () => spoken(location.pathname.replace("hostile", "talk")));
+  await attempt("fetch", async () => (await fetch("/api/v1/whoami")).status);
+  await attempt("fetch a page", async () => (await fetch("/")).status);
+  await attempt("frame", () => framed("/"));
+  await attempt("frame the api", () => framed("/api/v1/whoami"));
+  await attempt("worker", () => navigator.serviceWorker.register("own", {scope: "/"}));
+  document.title = JSON.stringify(told);
+})();
+document.querySelector("button").onclick = () => {
+  const opened = window.open("/api/v1/whoami");
+  setTimeout(() => {
+    let read = "blocked";
+    try { read = opened.closed ? "closed" : opened.document.body.innerText; } catch {}
+    document.title = "opened: " + read;
+  }, 3000);
+};
+</script>"""
+
+
+async def hostile(request: Request) -> Response:
+    return HTMLResponse(HOSTILE)
 
 
 async def moved(request: Request) -> Response:
@@ -86,6 +136,7 @@ app = Starlette(
         Route("/cookies", cookies),
         Route("/moved", moved),
         Route("/endless", endless),
+        Route("/hostile", hostile),
         WebSocketRoute("/talk", talk),
         WebSocketRoute("/jobs/{job}/app/talk", talk),
         Route("/{path:path}", echo, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),

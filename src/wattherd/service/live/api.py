@@ -5,9 +5,11 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from wattherd import __version__
+from wattherd.errors import UserError
 from wattherd.service.live import trainer_status
 from wattherd.service.live.access.audit import Audit
-from wattherd.service.live.access.gate import Desk, Gate
+from wattherd.service.live.access.gate import Desk, Gate, Login
+from wattherd.service.live.access.oidc.settings import OidcSettings
 from wattherd.service.live.access.rates import Rates
 from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.apps import route as apps
@@ -17,6 +19,7 @@ from wattherd.service.live.metrics import route as metrics
 from wattherd.service.live.routes import decisions, groups, jobs, nodes, power, queues, tokens
 from wattherd.service.live.routes import site as site_routes
 from wattherd.service.live.site import Site
+from wattherd.service.live.web import single_sign_on
 from wattherd.service.live.web.pages import add_pages
 from wattherd.service.live.web.scene import scene_of
 
@@ -38,7 +41,22 @@ def desk_of(config: ServeConfig) -> Desk:
         tokens=TokenFile(config.state / FILE),
         audit=Audit(config.state),
         rates=Rates(config.rate_per_s, config.rate_burst),
+        issuer=None if config.oidc is None else _login_of(config.oidc),
     )
+
+
+def _login_of(settings: OidcSettings) -> Login:
+    """Single sign-on.
+
+    Raises:
+        UserError: the extra is not installed, or a secret cannot be read.
+    """
+    try:
+        from wattherd.service.live.access.oidc.sign_in import SignIn
+    except ImportError as missing:
+        hint = 'pip install "wattherd[oidc]"'
+        raise UserError(f"needs {missing.name}", field="oidc", hint=hint) from None
+    return SignIn(settings)
 
 
 def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
@@ -68,6 +86,7 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     decisions.routes(app)
     metrics.routes(app)
     apps.routes(app)
+    single_sign_on.routes(app)
     add_pages(app, scene_of(site))
     app.add_middleware(Gate, desk=app.state.desk)
     return app

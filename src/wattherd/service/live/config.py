@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattherd.misfit import misfit
+from wattherd.service.live.access.oidc.settings import OidcSettings
 from wattherd.service.live.structured_log import Form
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
 
@@ -43,6 +44,7 @@ class ServeConfig(BaseModel):
     zeusd: Path | None = Field(default=None, description="socket of a zeusd that sets GPU limits")
     job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
+    oidc: OidcSettings | None = Field(default=None, description="single sign-on")
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()
 

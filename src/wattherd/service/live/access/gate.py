@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
@@ -38,11 +38,54 @@ FAILURES_PER_S, FAILURES_BURST = 2.0, 20.0
 _log = logging.getLogger("wattherd.access")
 
 
-class Issuer(Protocol):
-    """Somebody else whose word is taken for who a caller is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A login under way: where to send the browser, and what it is to bring back in a cookie."""
+
+    url: str
+    cookie: str
+
+
+class Login(Protocol):
+    """Somebody else whose word is taken for who a caller is, and where browsers log in."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def public_url(self) -> str | None:
+        """Where browsers find this service, if they are not to be asked."""
+        ...
 
     def caller(self, shown: str) -> Caller | None:
-        """Who shows that token; None if it is not theirs or not valid."""
+        """Who shows that token; None if it is not theirs or not valid.
+
+        Raises:
+            ClusterError: that cannot be told at the moment.
+        """
+        ...
+
+    def begin(self, site: str, there: str) -> Begun:
+        """Begin a login that is to lead to the path `there` of `site`.
+
+        Raises:
+            ClusterError: it cannot be begun.
+        """
+        ...
+
+    def finish(self, cookie: str, query: Mapping[str, str]) -> tuple[Caller, str, str]:
+        """The caller, what their browser is to show from now on, and where to go.
+
+        Raises:
+            NotLoggedIn: it did not succeed.
+            ClusterError: it cannot be finished.
+        """
+        ...
+
+    def end(self, shown: str) -> None:
+        """Log a browser out."""
         ...
 
 
@@ -53,7 +96,7 @@ class Desk:
     tokens: TokenFile
     audit: Audit
     rates: Rates
-    issuer: Issuer | None = None
+    issuer: Login | None = None
     rules: RuleBook = field(default_factory=RuleBook)
     told: Callable[[Denied, Scope], Response] | None = None
     """How people are told that they go no further, on addresses that are not the API's."""

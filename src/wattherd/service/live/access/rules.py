@@ -37,6 +37,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/login"): Free.ANYONE,
     ("POST", "/login"): Free.ANYONE,
     ("POST", "/logout"): Free.ANYONE,
+    ("GET", "/login/oidc"): Free.ANYONE,
+    ("GET", "/login/oidc/callback"): Free.ANYONE,
     ("GET", "/"): Role.VIEWER,
     ("GET", "/cluster"): Role.VIEWER,
     ("GET", "/timeline"): Role.VIEWER,

@@ -112,14 +112,14 @@ async def _told(request: Request, error: Exception) -> Response:
 def _problem(request: Request, problem: PageProblem) -> Response:
     text = render(
         "problem.html.j2",
-        **_frame(request, getattr(request.state, "caller", None)),
+        **frame(request, getattr(request.state, "caller", None)),
         title=problem.title,
         text=problem.text,
     )
-    return _html(request, text, problem.status)
+    return html(request, text, problem.status)
 
 
-def _frame(request: Request, caller: Caller | None) -> dict[str, Any]:
+def frame(request: Request, caller: Caller | None) -> dict[str, Any]:
     """What every page needs; a session is begun where there is none yet."""
     forms: Forms = request.app.state.forms
     session = session_of(request) or secrets.token_urlsafe(32)
@@ -137,7 +137,8 @@ def _frame(request: Request, caller: Caller | None) -> dict[str, Any]:
     }
 
 
-def _html(request: Request, text: str, status: int = 200) -> HTMLResponse:
+def html(request: Request, text: str, status: int = 200) -> HTMLResponse:
+    """A page of ours, which runs no script but ours."""
     headers = {
         "Content-Security-Policy": POLICY,
         "Referrer-Policy": "same-origin",
@@ -158,9 +159,9 @@ async def page(
     scene: Scene = request.app.state.scene
 
     def work() -> str:
-        return render(template, **_frame(request, caller), **view(scene, caller))
+        return render(template, **frame(request, caller), **view(scene, caller))
 
-    return _html(request, await asyncio.to_thread(work))
+    return html(request, await asyncio.to_thread(work))
 
 
 async def form(request: Request) -> dict[str, str]:
@@ -298,11 +299,22 @@ async def order(request: Request, event: Any, caller: Caller) -> None:
 
 
 async def _login_page(request: Request) -> Response:
-    text = render("login.html.j2", **_frame(request, None), next=_own(request), problem="")
-    return _html(request, text)
+    return _asked_to_log_in(request)
 
 
-def _own(request: Request) -> str:
+def _asked_to_log_in(request: Request, problem: str = "") -> Response:
+    desk: Desk | None = getattr(request.app.state, "desk", None)
+    text = render(
+        "login.html.j2",
+        **frame(request, None),
+        next=own_path(request),
+        problem=problem,
+        issuer=desk.issuer.name if desk is not None and desk.issuer is not None else "",
+    )
+    return html(request, text, 403 if problem else 200)
+
+
+def own_path(request: Request) -> str:
     """Where to go after the login: an address of this site only."""
     there = request.query_params.get("next", "/")
     own = there.startswith("/") and not there.startswith(("//", "/\\"))
@@ -314,12 +326,10 @@ async def _log_in(request: Request) -> Response:
     token = fields.get("token", "").strip()
     desk: Desk | None = getattr(request.app.state, "desk", None)
     if desk is None or desk.open or await _opens(request, desk, token):
-        answer: Response = RedirectResponse(_own(request), status_code=303)
+        answer: Response = RedirectResponse(own_path(request), status_code=303)
         keep(request, answer, COOKIE, token)
         return answer
-    problem = "No such token, or it is no longer good."
-    text = render("login.html.j2", **_frame(request, None), next=_own(request), problem=problem)
-    return _html(request, text, 403)
+    return _asked_to_log_in(request, "No such token, or it is no longer good.")
 
 
 async def _opens(request: Request, desk: Desk, token: str) -> bool:
@@ -331,9 +341,12 @@ async def _opens(request: Request, desk: Desk, token: str) -> bool:
     address = request.client.host if request.client else ""
     if desk.failures.wait_s(address, time.monotonic(), take=False):
         raise PageProblem(429, "Too many wrong tokens", "Wait a little, then try again.")
-    known = await asyncio.to_thread(desk.tokens.caller, token)
-    if known is None and desk.issuer is not None:
-        known = await asyncio.to_thread(desk.issuer.caller, token)
+    try:
+        known = await asyncio.to_thread(desk.tokens.caller, token)
+        if known is None and desk.issuer is not None:
+            known = await asyncio.to_thread(desk.issuer.caller, token)
+    except ClusterError as error:
+        raise PageProblem(503, "Not possible now", str(error)) from None
     if known is None:
         desk.failures.wait_s(address, time.monotonic())
     return known is not None
@@ -341,6 +354,9 @@ async def _opens(request: Request, desk: Desk, token: str) -> bool:
 
 async def _log_out(request: Request) -> Response:
     await form(request)
+    desk: Desk | None = getattr(request.app.state, "desk", None)
+    if desk is not None and desk.issuer is not None:
+        desk.issuer.end(request.cookies.get(COOKIE, ""))
     answer = RedirectResponse("/login", status_code=303)
     answer.delete_cookie(COOKIE)
     return answer

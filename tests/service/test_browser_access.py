@@ -1,0 +1,83 @@
+"""In a real browser: a login by way of another site, and what pages of a job cannot reach."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+from service.dashboard_site import a_browser
+from service.guarded import Guarded
+from wattherd.service.live.access.caller import Role
+
+PROGRAM = Path(__file__).with_name("web_app.py")
+MOST_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with a_browser() as browser:
+        yield browser
+
+
+def test_a_login_at_another_site_leads_to_the_page_that_was_asked_for(
+    browser: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("jwt", reason="the extra `oidc` is not installed")
+    from service.oidc_issuer import OidcIssuer
+    from service.test_oidc import settings_of
+
+    issuer = OidcIssuer("localhost")  # another site than 127.0.0.1, as browsers count
+    guarded = Guarded(tmp_path / "state", oidc=settings_of(issuer, tmp_path, name="Example"))
+    context = browser.new_context(base_url=guarded.url)
+    try:
+        page = context.new_page()
+        page.set_default_timeout(MOST_MS)
+        page.goto("/queue?shown=running")
+        page.get_by_role("link", name="Log in by Example").click()
+        page.wait_for_url("**/queue*")
+        assert "ann" in page.locator("header").inner_text()
+        page.goto("/")
+        page.get_by_role("button", name="Log out").click()
+        page.wait_for_url("**/login*")
+        page.goto("/queue")
+        assert page.url.startswith(f"{guarded.url}/login")
+    finally:
+        context.close()
+        guarded.close()
+        issuer.end()
+
+
+def test_scripts_of_a_job_reach_the_job_and_nothing_else(browser: Any, tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "state")
+    guarded.let_in("user", Role.USER, "a")
+    guarded.let_in("admin", Role.ADMIN)
+    run: Any = [sys.executable, str(PROGRAM)]
+    job = guarded.submit("user", run, app="web")
+    context = browser.new_context(base_url=guarded.url)
+    try:
+        cookie = {"name": "wattherd_token", "value": guarded.tokens["admin"], "httpOnly": True}
+        context.add_cookies([{**cookie, "url": guarded.url, "sameSite": "Strict"}])
+        page = context.new_page()
+        page.set_default_timeout(MOST_MS)
+        guarded.until(lambda: guarded.ask("GET", f"/jobs/{job}/app/", "user").status == 200)
+        page.goto(f"/jobs/{job}/app/hostile")
+        page.wait_for_function("document.title.startsWith('{')")
+        told = json.loads(page.title())
+        assert (told.pop("own"), told.pop("own socket")) == ("200", "spoken")
+        assert set(told.values()) == {"blocked"}, told
+        with context.expect_page() as opened:
+            page.get_by_role("button").click()
+        opened.value.wait_for_load_state()
+        assert "admin" in opened.value.content()  # the person sees it; the script does not
+        page.wait_for_function("document.title.startsWith('opened')")
+        assert page.title() in ("opened: closed", "opened: blocked")
+    finally:
+        context.close()
+        guarded.close()
