@@ -14,7 +14,7 @@ from wattherd.errors import ClusterError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
-from wattherd.service.live.keeper import Keeper
+from wattherd.service.live.keeper import GAP_S, Keeper
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes
@@ -221,3 +221,59 @@ def test_a_wake_up_in_a_million_years_is_waited_for_in_parts() -> None:
     site.turns()
     assert site.keeper.orders.next_wake_s() == 3e13
     assert site.keeper._patience_s() == 3600.0
+
+
+def test_a_submission_is_acknowledged_while_the_core_thinks() -> None:
+    site = Site()
+    thinks, goes_on = threading.Event(), threading.Event()
+    site.keeper.begin()
+
+    def think(core: Core) -> int:
+        thinks.set()
+        assert goes_on.wait(30)
+        return len(core.jobs)
+
+    thought = site.keeper.ask(think)
+    assert thinks.wait(30)
+    wish = site.keeper.hand_in(a_job(), {}, "ann", then=lambda core, job_id: core.jobs[job_id])
+    twin = site.keeper.hand_in(a_job(), {}, "ann", key="k")
+    again = site.keeper.hand_in(a_job(), {}, "ann", key="k")
+    cancelled = site.keeper.post(JobCancelled(at_s=0.0, job_id="j-2"), by="ann")
+    assert [one.done.result(30) for one in (wish, twin, again)] == ["j-1", "j-2", "j-2"]
+    assert (twin.again, again.again) == (False, True)
+    assert [entry.event.job.id for entry in site.journal.kept[:2]] == ["j-1", "j-2"]  # type: ignore[attr-defined]
+    assert not thought.done()
+    assert not cancelled.done()  # what is no submission is done when it has happened
+    goes_on.set()
+    assert thought.result(30) == 0
+    assert wish.told.result(30).id == "j-1"
+    assert again.told.result(30) is None
+    assert cancelled.result(30) == "j-2"
+    assert site.keeper.ask(lambda core: list(core.jobs)).result(30) == ["j-1"]
+    site.keeper.end()
+
+
+def test_who_no_longer_waits_harms_nobody() -> None:
+    site = Site()
+    wish = site.keeper.hand_in(a_job(), {}, "ann", then=lambda core, job_id: core.jobs["none"])
+    forgotten = site.keeper.hand_in(a_job(), {}, "ann", then=lambda core, job_id: job_id)
+    question = site.keeper.ask(lambda core: len(core.jobs))
+    assert forgotten.told.cancel()
+    assert forgotten.done.cancel()
+    assert question.cancel()
+    site.turns()
+    assert set(site.states) == {"j-1", "j-2"}
+    with pytest.raises(KeyError):
+        wish.told.result(0)
+
+
+def test_wake_ups_of_a_stream_of_submissions_share_a_turn() -> None:
+    site = Site()
+    site.keeper.begin()
+    for _ in range(50):
+        site.clock.at_s += GAP_S / 10
+        site.keeper.submit(a_job(), {}, by="ann").result(30)
+    site.keeper.end()
+    kinds = [type(entry.event).__name__ for entry in site.journal.kept]
+    assert kinds.count("JobSubmitted") == 50
+    assert kinds.count("Woke") <= 6

@@ -53,6 +53,8 @@ class Database:
         self._engine = _engine(url)
         self._writing = threading.Lock()
         self._writer: sa.Connection | None = None
+        self._synced: bool | None = None
+        """Whether the writer's commits wait for the disk; None if that has not been said yet."""
         self._file_lock: lock.FileLock | None = None
         try:
             self._begin()
@@ -145,11 +147,12 @@ class Database:
 
     def _sync(self, connection: sa.Connection, *, durable: bool) -> None:
         """With a write-ahead log, commits without a sync are lost together or not at all."""
-        if self.is_sqlite:
+        if self.is_sqlite and durable is not self._synced:
             word = "FULL" if durable else "NORMAL"
             cursor = connection.connection.cursor()
             cursor.execute(f"PRAGMA synchronous={word}")
             cursor.close()
+            self._synced = durable
 
     def tidy(self) -> None:
         """Move what is in the write-ahead log to its place, while others go on writing.
@@ -169,7 +172,7 @@ class Database:
             raise StoreFailure(why(error)) from None
 
     def _disconnect(self) -> None:
-        connection, self._writer = self._writer, None
+        connection, self._writer, self._synced = self._writer, None, None
         if connection is not None:
             with contextlib.suppress(SQLAlchemyError):
                 connection.invalidate()

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 import sqlalchemy as sa
 
 from wattherd.errors import UserError
+from wattherd.store import bulk
 from wattherd.store.database import Database, in_folder
 from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
 from wattherd.store.event_log import event_of, plain
@@ -154,7 +155,7 @@ class Journal:
         after = (rows[-1]["seq"], digest)
         try:
             with self.database.writing() as connection:
-                connection.execute(ENTRIES.insert(), rows)
+                bulk.insert(connection, ENTRIES, rows)
         except StoreFailure as failure:
             self._look_again(before, after, failure)
         self._last = self._told = after

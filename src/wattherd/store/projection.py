@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import sqlalchemy as sa
 
+from wattherd.store import bulk
 from wattherd.store.database import Database
 from wattherd.store.journal import put_fact
 from wattherd.store.tables import ANSWERS, AUDIT, FACTS, JOBS, SAMPLES
@@ -86,7 +87,7 @@ class Projection:
             _replace(connection, JOBS.c.id, list(batch.jobs.values()))
             _replace(connection, AUDIT.c.seq, batch.audit)
             _replace(connection, SAMPLES.c.at_s, batch.samples)
-            _book(connection, batch.energy_j)
+            bulk.raise_to(connection, JOBS.c.id, JOBS.c.energy_j, batch.energy_j)
             for name, value in batch.facts.items():
                 put_fact(connection, name, value)
             if batch.seq:
@@ -235,18 +236,8 @@ _TEXTS = (JOBS.c.id, JOBS.c.name)
 def _replace(connection: sa.Connection, key: sa.Column[Any], rows: Sequence[Row]) -> None:
     if not rows:
         return
-    gone = key.table.delete().where(key == sa.bindparam("gone"))
-    connection.execute(gone, [{"gone": row[key.name]} for row in rows])
-    connection.execute(key.table.insert(), list(rows))
-
-
-def _book(connection: sa.Connection, energy_j: Mapping[str, float]) -> None:
-    """Joules of jobs, where they have a row; they only grow."""
-    if energy_j:
-        booked_j = sa.bindparam("booked_j", type_=sa.Float)
-        known = sa.and_(JOBS.c.id == sa.bindparam("job"), JOBS.c.energy_j < booked_j)
-        rows = [{"job": job, "booked_j": joules} for job, joules in energy_j.items()]
-        connection.execute(JOBS.update().where(known).values(energy_j=booked_j), rows)
+    bulk.delete(connection, key, [row[key.name] for row in rows])
+    bulk.insert(connection, key.table, rows)
 
 
 def _by_minute(samples: Sequence[Row]) -> list[Row]:

@@ -13,6 +13,7 @@ from typing import Any
 from wattherd.engine.core import Core
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
+from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.runtime.local.apps import base_of
 from wattherd.runtime.local.devices import Machine
@@ -62,17 +63,67 @@ def job_document(look: Look, job_id: str) -> dict[str, Any]:
     """One job, all of it."""
     past = look.history[job_id]
     record = look.core.jobs.get(job_id)
+    story = [
+        {"at": look.time(entry.at_s), "what": entry.what, "cause": entry.cause}
+        for entry in (record.story if record else ())
+    ]
+    return _whole(job_row(look, job_id), past, story, _app(past, record))
+
+
+def new_job_document(epoch: float, spec: JobSpec, paper: Mapping[str, Any]) -> dict[str, Any]:
+    """A job that was written down and that the core has not heard of yet."""
+    past = Past(spec=spec, paper=paper, by="")
+    row = (
+        _told_by(past)
+        | dict.fromkeys(_TOLD_BY_RUNS)
+        | {
+            "state": past.state,
+            "gpus": spec.gpus,
+            "energy_j": 0.0,
+            "submitted": time_of(epoch, spec.submit_s),
+            "where": [],
+            "reason": {"code": NEXT_PLAN, "text": NEXT_PLAN},
+        }
+    )
+    story = [{"at": row["submitted"], "what": "submitted", "cause": ""}]
+    return _whole(row, past, story)
+
+
+def _whole(
+    row: Mapping[str, Any],
+    past: Past,
+    story: list[dict[str, Any]],
+    app: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     return {
         "schema": JOB,
-        **job_row(look, job_id),
+        **row,
         "spec": _spec(past),
         "attempts": past.attempts,
         "exit_code": past.exit_code,
-        "app": _app(past, record),
-        "story": [
-            {"at": look.time(entry.at_s), "what": entry.what, "cause": entry.cause}
-            for entry in (record.story if record else ())
-        ],
+        "app": app,
+        "story": story,
+    }
+
+
+_TOLD_BY_RUNS = (
+    "watts", "cap_w", "remaining_s", "rate_per_s", "started", "finished", "position",
+)  # fmt: skip
+"""What a job that has never run has none of."""
+
+
+def _told_by(past: Past) -> dict[str, Any]:
+    """What its user said of a job, and what it reported."""
+    return {
+        "id": past.spec.id,
+        "name": past.paper.get("name", ""),
+        "user": past.spec.user,
+        "tenant": past.spec.tenant,
+        "queue": past.spec.queue,
+        "priority": past.spec.priority,
+        "progress": past.progress,
+        "total": past.total,
+        "loss": past.loss,
     }
 
 
@@ -81,23 +132,16 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
     past = look.history[job_id]
     record = look.core.jobs.get(job_id)
     last = look.book.samples[-1].by_job if look.book.samples else {}
+    runs = record is not None and record.active
     return {
-        "id": job_id,
-        "name": past.paper.get("name", ""),
-        "user": past.spec.user,
-        "tenant": past.spec.tenant,
-        "queue": past.spec.queue,
-        "priority": past.spec.priority,
+        **_told_by(past),
         "state": _state(past, record),
         "gpus": record.gpus if record and record.active else past.spec.gpus,
-        "watts": last.get(job_id) if record and record.active else None,
+        "watts": last.get(job_id) if runs else None,
         "cap_w": record.cap_w if record and record.active else None,
         "energy_j": look.book.energy_j.get(job_id, past.energy_j),
-        "progress": past.progress,
-        "total": past.total,
         "remaining_s": _remaining_s(past, record),
         "rate_per_s": record.rate_per_s if record else None,
-        "loss": past.loss,
         "submitted": look.time(past.spec.submit_s),
         "started": look.time(past.first_start_s),
         "finished": look.time(past.finish_s),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -23,6 +24,7 @@ from wattherd.store.entry import StoreDoubt, StoreFailure
 
 Answer = TypeVar("Answer")
 _DAY = re.compile(r"\d{4}-\d\d-\d\dT")
+PATIENCE_S = 30.0
 
 
 class Refusal(BaseModel):
@@ -65,8 +67,24 @@ TheCaller = Annotated[Caller, Depends(_caller)]
 
 
 async def look_up(site: Site, of: Callable[[Look], Answer]) -> Answer:
-    """Something of the state between two turns."""
-    return await asyncio.to_thread(site.look, of)
+    """Something of the state between two turns.
+
+    Raises:
+        ClusterError: the core thinks for too long.
+    """
+    found = await answer_within(PATIENCE_S, site.asking(of))
+    if found is None:
+        raise ClusterError(f"the core has not answered within {PATIENCE_S:.0f} s")
+    return found[0]
+
+
+async def answer_within(patience_s: float, asked: Future[Answer]) -> tuple[Answer] | None:
+    """An answer of the core, or None if it takes longer."""
+    try:
+        async with asyncio.timeout(patience_s):
+            return (await asyncio.wrap_future(asked),)
+    except TimeoutError:
+        return None
 
 
 async def the_job(site: Site, caller: Caller, job_id: str, *, touch: bool = False) -> Past:

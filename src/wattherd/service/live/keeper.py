@@ -1,29 +1,31 @@
 """The keeper of a live cluster: the only one who speaks with the core.
 
 Everything that happens is an event: written to the journal first, then handed to the core, whose
-orders are carried out at once. All of it is done by one thread, turn by turn; others put things
-into its inbox. A turn writes all that came in meanwhile with one commit, so that a thousand
-submissions cost hardly more than one.
+orders are carried out at once. Two threads do that. The *clerk* takes what users want, writes all
+of it that came in meanwhile with one commit, and acknowledges submissions as soon as they are on
+disk, however long the core thinks. Where it does not think, the clerk tells it of them, too. The
+*keeper* takes turns: it writes facts and wake-ups, lets everything happen that was written since
+the last turn, with one plan for all of it, and answers questions. A thousand submissions cost
+hardly more than one.
 
-What users want fails if the journal cannot take it: nothing is acknowledged that a crash could
-lose. Facts of the world cannot be refused; they are kept until the journal takes them. Where a
-connection is lost in the middle of a commit, the journal is read again before anything else is
-written, and what it kept after all has happened.
+How things are numbered and written, and what is done when they cannot be, is in `register`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from wattherd.engine.core import Core
-from wattherd.errors import ClusterError, UserError
+from wattherd.errors import ClusterError
 from wattherd.model.command import (
     Command,
     Compute,
@@ -37,24 +39,18 @@ from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import Executor, RunOrder
 from wattherd.runtime.sim.world import Computer
 from wattherd.service.live.contract import Clock, Journal
-from wattherd.service.live.standing import KEY, Standing, request_of
-from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
+from wattherd.service.live.register import Line, Register, Wish
+from wattherd.service.live.standing import KEY, Standing
+from wattherd.store.entry import Entry
 
 RETRY_S = 1.0
 """How long to wait before the journal is tried again."""
+GAP_S = 0.05
+"""Between two turns with wake-ups: submissions that come one by one get one plan and one commit."""
 MOST_PATIENCE_S = 3600.0
 """Longer waits are taken in parts: no clock waits for a job's limit of a million years."""
 Answer = TypeVar("Answer")
-
-
-@dataclass(slots=True)
-class _Wish:
-    """An event that somebody asks for; `done` gets the id of the job it is about, or an error."""
-
-    event: Event
-    by: str
-    paper: Mapping[str, Any] | None
-    done: Future[str]
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -64,20 +60,17 @@ class _Question:
     of: Callable[[Core], Any]
     done: Future[Any]
 
-
-@dataclass(slots=True)
-class _Turn:
-    """What one turn has to do."""
-
-    wishes: list[_Wish] = field(default_factory=list)
-    questions: list[_Question] = field(default_factory=list)
+    def fail(self, error: BaseException) -> None:
+        """Tell whoever still waits."""
+        with contextlib.suppress(InvalidStateError):
+            self.done.set_exception(error)
 
 
 class Keeper:
     """Runs one core. Call `recover` once, then `begin`; `post`, `tell` and `ask` from any thread.
 
-    `on_turn` is called with every entry and its answer, recovered ones too, in the keeper's thread:
-    for projections and live pages. It must be quick and must not fail; nor must `on_cycle`, which
+    `on_turn` is called with every entry and its answer, recovered ones too, one call at a time: for
+    projections and live pages. It must be quick and must not fail; nor must `on_cycle`, which
     hears how many seconds the core and the handing out of its orders took.
     """
 
@@ -100,23 +93,30 @@ class Keeper:
         self.core = core
         self.standing = standing or Standing()
         self.orders = self.standing.orders
-        self.store_problem = ""
-        """Why the journal takes nothing at the moment; empty if it does."""
         self.broken: BaseException | None = None
         """What stopped the core, if anything did."""
         self._journal, self._clock = journal, clock
         self._computers, self._pool = computers or {}, pool
         self._on_turn, self._on_cycle = on_turn, on_cycle
         self._executor: Executor | None = None
-        self._inbox: queue.SimpleQueue[_Wish | _Question | Event | None] = queue.SimpleQueue()
-        self._facts: list[Event] = []
-        self._in_doubt = False
-        """Whether the journal may hold more than is known here."""
-        self._doubted = 0
-        """How many of the facts are then in it already."""
-        self._turn = _Turn()
+        self._register = Register(journal, clock, self.standing)
+        self._inbox: queue.SimpleQueue[_Question | Event | None] = queue.SimpleQueue()
+        """None says that there is something to do."""
+        self._wishes: queue.SimpleQueue[Wish | None] = queue.SimpleQueue()
+        self._lines: list[Line] = []
+        self._questions: list[_Question] = []
+        """What the turn at hand has to do."""
+        self._woken_s = -math.inf
+        """When wake-ups were last seen to."""
+        self._core_at_work = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._clerk = threading.Thread(target=self._take_wishes, name="clerk", daemon=True)
+
+    @property
+    def store_problem(self) -> str:
+        """Why the journal takes nothing at the moment; empty if it does."""
+        return self._register.problem
 
     # From any thread ----------------------------------------------------------------------------
 
@@ -128,15 +128,24 @@ class Keeper:
         The result is the id, there once the job is on disk. Of several submissions by the same
         user with the same `key` the first counts, and all get its id.
         """
+        return self.hand_in(spec, paper, by, key).done
+
+    def hand_in(
+        self,
+        spec: JobSpec,
+        paper: Mapping[str, Any],
+        by: str,
+        key: str = "",
+        then: Callable[[Core, str], Any] | None = None,
+    ) -> Wish:
+        """The same, for who wants to know more than the id; `then` is asked after its turn."""
         if key:
             paper = {**paper, KEY: key}
-        return self.post(JobSubmitted(at_s=0.0, job=spec), by=by, paper=paper)
+        return self._wish(Wish(JobSubmitted(at_s=0.0, job=spec), by, paper, then=then))
 
     def post(self, event: Event, *, by: str, paper: Mapping[str, Any] | None = None) -> Future[str]:
         """Ask for an event of a user; the future fails with `StoreFailure` if it is not kept."""
-        done: Future[str] = Future()
-        self._put(_Wish(event, by, paper, done))
-        return done
+        return self._wish(Wish(event, by, paper)).done
 
     def tell(self, event: Event) -> None:
         """Report a fact of the world; its time is set here."""
@@ -145,15 +154,20 @@ class Keeper:
     def ask(self, question: Callable[[Core], Answer]) -> Future[Answer]:
         """Look something up in the core, between two turns."""
         done: Future[Answer] = Future()
-        self._put(_Question(question, done))
+        self._inbox.put(_Question(question, done))
+        self._unless_broken()
         return done
 
-    def _put(self, item: _Wish | _Question) -> None:
-        self._inbox.put(item)
+    def _wish(self, wish: Wish) -> Wish:
+        self._wishes.put(wish)
+        self._unless_broken()
+        return wish
+
+    def _unless_broken(self) -> None:
         if self.broken is not None:  # nobody takes it out any more
             self._give_up(self.broken)
 
-    # The thread ---------------------------------------------------------------------------------
+    # The threads --------------------------------------------------------------------------------
 
     def recover(self, executor: Executor) -> int:
         """Replay the journal and have `executor` adopt what is to run; the number of entries.
@@ -165,6 +179,7 @@ class Keeper:
         tail = self._journal.entries(self.standing.seq)
         for told in self.standing.replay(self.core, tail):
             self._look_on([told])
+        self._register.stand()
         self._executor = executor
         executor.adopt(self._runs())
         for question in list(self.orders.questions.values()):
@@ -183,13 +198,16 @@ class Keeper:
     def begin(self) -> None:
         """Let the turns begin."""
         self._thread.start()
+        self._clerk.start()
 
     def end(self) -> None:
         """Finish the turn at hand and stop; runs go on by themselves."""
         self._over.set()
+        self._wishes.put(None)
         self._inbox.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in (self._clerk, self._thread):
+            if thread.is_alive():
+                thread.join()
         if self._executor is not None:
             self._executor.close()
 
@@ -201,143 +219,93 @@ class Keeper:
             self._give_up(error)
             raise
 
+    def _take_wishes(self) -> None:
+        """Write what users want, again and again; it happens at once, or in the next turn.
+
+        Plans are what takes long: they are made upon wake-ups, which are the other thread's.
+        """
+        try:
+            while not self._over.is_set() and self.broken is None:
+                self._register.write([wish for wish in _all_of(self._wishes, None) if wish])
+                if self._core_at_work.acquire(blocking=False):
+                    try:
+                        self._happen()
+                    finally:
+                        self._core_at_work.release()
+                self._inbox.put(None)
+                self._unless_broken()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
     def _give_up(self, error: BaseException) -> None:
         """A broken core decides nothing more: whoever still waits is told so."""
         self.broken = error
-        waiting = (*self._turn.wishes, *self._turn.questions, *self._drained())
-        for item in waiting:
-            if isinstance(item, _Wish | _Question) and not item.done.done():
-                item.done.set_exception(ClusterError(f"the core has stopped: {error}"))
+        lines = [*self._lines, *self._register.taken()]
+        left = [*self._questions, *_all_of(self._inbox), *_all_of(self._wishes)]
+        for item in (*(line.wish for line in lines), *left):
+            if item is not None and not isinstance(item, Event):
+                item.fail(ClusterError(f"the core has stopped: {error}"))
+        self._wishes.put(None)
 
     def _patience_s(self) -> float:
         """How long nothing needs to be done by itself."""
-        if self._facts or self.store_problem:
+        if self._register.facts or self.store_problem:
             return RETRY_S
         wake_s = self.orders.next_wake_s()
-        left_s = MOST_PATIENCE_S if wake_s is None else wake_s - self._clock.now_s()
+        due_s = math.inf if wake_s is None else max(wake_s, self._woken_s + GAP_S)
+        left_s = due_s - self._clock.now_s()
         return min(MOST_PATIENCE_S, max(0.0, left_s))
 
     def turn(self, patience_s: float = 0.0) -> None:
-        """Wait so long for something to happen, then deal with all that did."""
-        turn = self._turn = self._collected(patience_s)
-        now_s = self._clock.now_s()
-        if turn.wishes or self._facts or self._in_doubt or self.orders.due(now_s):
-            self._write(turn.wishes, now_s)
-        for question in turn.questions:
+        """Wait so long for something to happen, then deal with all that did.
+
+        Wishes are the clerk's to write, unless turns are taken by hand.
+        """
+        self._questions = self._collected(patience_s)
+        with self._core_at_work:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        by_hand = self._clerk.ident is None
+        wishes = [wish for wish in _all_of(self._wishes) if wish] if by_hand else []
+        facts, in_doubt = self._register.facts, self._register.in_doubt
+        if wishes or facts or in_doubt or self._is_due(at_once=by_hand):
+            self._woken_s = self._clock.now_s()
+            self._register.write(wishes, facts=True, due=self.orders.due)
+        self._happen()
+        for question in self._questions:
             _answer(question, self.core)
 
-    def _collected(self, patience_s: float) -> _Turn:
-        turn = _Turn()
-        for item in self._drained(patience_s):
-            if isinstance(item, _Wish):
-                turn.wishes.append(item)
-            elif isinstance(item, _Question):
-                turn.questions.append(item)
+    def _is_due(self, *, at_once: bool) -> bool:
+        now_s, wake_s = self._clock.now_s(), self.orders.next_wake_s()
+        rested = at_once or now_s >= self._woken_s + GAP_S
+        return rested and wake_s is not None and wake_s <= now_s
+
+    def _collected(self, patience_s: float) -> list[_Question]:
+        questions: list[_Question] = []
+        for item in _all_of(self._inbox, patience_s):
+            if isinstance(item, _Question):
+                questions.append(item)
             elif item is not None:
-                self._facts.append(item)
-        return turn
+                self._register.facts.append(item)
+        return questions
 
-    def _drained(self, patience_s: float = 0.0) -> Iterator[_Wish | _Question | Event | None]:
-        """All that is in the inbox; the first of it is waited for."""
-        try:
-            yield self._inbox.get(timeout=patience_s) if patience_s else self._inbox.get_nowait()
-            while True:
-                yield self._inbox.get_nowait()
-        except queue.Empty:
+    def _happen(self) -> None:
+        """All that is written and has not happened yet."""
+        lines = self._lines = self._register.taken()
+        if not lines:
             return
-
-    def _write(self, wishes: Sequence[_Wish], now_s: float) -> None:
-        """Journal first; only what is kept happens."""
-        try:
-            self._settle()
-            wishes = self._numbered(self._new(wishes), now_s)
-            facts = [*self._facts, *self.orders.due(now_s)]
-            entries = self._entries(facts, wishes, now_s)
-            self._append(entries)
-        except StoreFailure as failure:
-            self.store_problem = str(failure)
-            for wish in wishes:
-                wish.done.set_exception(failure)
-            return
-        self.store_problem = ""
-        self._facts.clear()
-        self._happen(entries)
-        for wish, entry in zip(wishes, entries[len(facts) :], strict=True):
-            wish.done.set_result(_about(entry.event))
-
-    def _append(self, entries: Sequence[Entry]) -> None:
-        if not entries:
-            return
-        try:
-            self._journal.append(entries)
-        except StoreDoubt:
-            self._doubted = len(self._facts)
-            self._in_doubt = True
-            raise
-
-    def _settle(self) -> None:
-        """What the journal kept although it could not say so has happened."""
-        if not self._in_doubt:
-            return
-        kept = self._journal.settle()
-        if kept:
-            del self._facts[: self._doubted]
-            self._happen(kept)
-        self._doubted, self._in_doubt = 0, False
-
-    def _new(self, wishes: Sequence[_Wish]) -> list[_Wish]:
-        """Wishes that were not fulfilled before; the others get their answer again."""
-        found: list[_Wish] = []
-        asked: set[tuple[str, str] | None] = set()
-        for wish in wishes:
-            request = request_of(wish.by, wish.paper)
-            known = None if request is None else self.standing.requests.get(request)
-            if known is not None:
-                wish.done.set_result(known)
-            elif request is not None and request in asked:
-                self._inbox.put(wish)  # its twin is about to be fulfilled
-            else:
-                found.append(wish)
-                asked.add(request)
-        return found
-
-    def _numbered(self, wishes: Sequence[_Wish], now_s: float) -> list[_Wish]:
-        """The same at their time, new jobs with their ids; what cannot have its own is refused."""
-        found: list[_Wish] = []
-        number = self.standing.submitted + 1
-        for wish in wishes:
-            event = replace(wish.event, at_s=now_s)
-            if isinstance(event, JobSubmitted):
-                try:
-                    job = replace(event.job, id=f"j-{number}", submit_s=now_s)
-                except UserError as error:  # it waits for itself, as nobody knew before
-                    wish.done.set_exception(error)
-                    continue
-                event, number = replace(event, job=job), number + 1
-            found.append(replace(wish, event=event))
-        return found
-
-    def _entries(
-        self, facts: Sequence[Event], wishes: Sequence[_Wish], now_s: float
-    ) -> list[Entry]:
-        seq = self.standing.seq
-        entries = [
-            Entry(seq=seq + i, event=replace(event, at_s=now_s), by="system")
-            for i, event in enumerate(facts, start=1)
-        ]
-        for i, wish in enumerate(wishes, start=len(facts) + 1):
-            entries.append(Entry(seq=seq + i, event=wish.event, by=wish.by, paper=wish.paper))
-        return entries
-
-    def _happen(self, entries: Sequence[Entry]) -> None:
         begun_s = time.perf_counter()
         told: list[tuple[Entry, Sequence[Command]]] = []
-        for entry, commands in self.standing.replay(self.core, entries):
+        for entry, commands in self.standing.replay(self.core, [line.entry for line in lines]):
             told.append((entry, commands))
             for command in commands:
                 self._carry_out(command)
         self._on_cycle(time.perf_counter() - begun_s)
         self._look_on(told)
+        for line in lines:
+            self._register.happened(line, self.core)
 
     def _look_on(self, told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
         if self._on_turn is not None:
@@ -375,13 +343,19 @@ class Keeper:
             self._pool.submit(work)
 
 
-def _about(event: Event) -> str:
-    if isinstance(event, JobSubmitted):
-        return event.job.id
-    return str(getattr(event, "job_id", ""))
+def _all_of(box: queue.SimpleQueue[Item], patience_s: float | None = 0.0) -> Iterator[Item]:
+    """All that is in a box; the first of it is waited for so long (None is for ever)."""
+    try:
+        yield box.get_nowait() if patience_s == 0.0 else box.get(timeout=patience_s)
+        while True:
+            yield box.get_nowait()
+    except queue.Empty:
+        return
 
 
 def _answer(question: _Question, core: Core) -> None:
+    if not question.done.set_running_or_notify_cancel():
+        return  # nobody waits for it any more
     try:
         question.done.set_result(question.of(core))
     except Exception as error:  # noqa: BLE001 - it is the asker's, who gets it

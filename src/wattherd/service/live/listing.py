@@ -35,7 +35,7 @@ def job_list(site: Site, asked: JobFilter, *, over: bool) -> dict[str, Any]:
     if not over or (shown and not shown & set(_FINAL)):
         rows = list(_live(site, asked, shown))
         return {"schema": JOBS, "jobs": rows, "before": None}
-    site.scribe.caught_up()
+    site.catch_up()
     states = tuple(_FINAL[state] for state in sorted(shown & set(_FINAL)))
     found = site.store.projection.jobs(replace(asked, states=states))
     pasts = {row["id"]: past_of(row) for row in reversed(found)}
@@ -109,7 +109,7 @@ def audit_document(
     Raises:
         StoreFailure: the store cannot be read.
     """
-    site.scribe.caught_up()
+    site.catch_up()
     since_s = None if since is None else since.timestamp() - site.clock.epoch
     rows = site.store.projection.audit(since_s=since_s, limit=limit, **wanted)
     acts = [

@@ -24,8 +24,8 @@ from wattherd.store.projection import Batch, Projection
 
 SYSTEM = "system"
 """Who brings facts of the world; everybody else is in the audit."""
-PAUSE_S = 0.05
-"""Between two writes: what comes meanwhile is written together."""
+PAUSE_S = 0.25
+"""Between two writes, unless somebody waits: what comes meanwhile is written together."""
 RETRY_S = 1.0
 SAMPLES_S = 10.0
 """How long samples of watts may wait for company."""
@@ -68,6 +68,8 @@ class Scribe:
         self._waiting = _Waiting()
         self._now_s = 0.0
         self._change = threading.Condition()
+        """That something is written, or the first of what is to be written has come."""
+        self._hurry = threading.Event()
         self._end = False
         self._thread = threading.Thread(target=self._run, name="scribe", daemon=True)
 
@@ -77,10 +79,12 @@ class Scribe:
         if not fresh:
             return
         with self._change:
+            idle = not self._waiting.turns
             self._waiting.turns.extend(fresh)
             self._waiting.jobs.update((past.spec.id, past) for past in touched)
             self._heard = fresh[-1][0].seq
-            self._change.notify_all()
+            if idle:  # waking a thread for every turn costs more than the turn
+                self._change.notify_all()
 
     def corrected(self, touched: Iterable[Past]) -> None:
         """Take jobs that changed although nothing happened."""
@@ -99,8 +103,9 @@ class Scribe:
 
     def end(self) -> None:
         """Write what there is, and stop."""
+        self._end = True
+        self._hurry.set()
         with self._change:
-            self._end = True
             self._change.notify_all()
         if self._thread.is_alive():
             self._thread.join()
@@ -109,13 +114,15 @@ class Scribe:
         """Wait until all that was told up to now is written."""
         with self._change:
             goal = self._heard
+            if self._written < goal:
+                self._hurry.set()
             return self._change.wait_for(lambda: self._written >= goal, patience_s)
 
     def _run(self) -> None:
         thinned_s = tidied_s = time.monotonic()
         while not self._end:
             with self._change:
-                self._change.wait_for(lambda: self._waiting.turns or self._end, SAMPLES_S)
+                self._change.wait_for(self._has_to_write, SAMPLES_S)
             written = self.write()
             if written and time.monotonic() >= thinned_s + THIN_S:
                 thinned_s = time.monotonic()
@@ -123,12 +130,13 @@ class Scribe:
             if written and time.monotonic() >= tidied_s + TIDY_S:
                 tidied_s = time.monotonic()
                 self._try(self._projection.tidy)
-            self._rest(PAUSE_S if written else RETRY_S)
+            self._hurry.wait(PAUSE_S if written else RETRY_S)
+            if not self._end:
+                self._hurry.clear()
         self.write()
 
-    def _rest(self, pause_s: float) -> None:
-        with self._change:
-            self._change.wait_for(lambda: self._end, pause_s)
+    def _has_to_write(self) -> bool:
+        return bool(self._waiting.turns) or self._end
 
     def _try(self, what: Callable[[], None]) -> None:
         try:
@@ -160,7 +168,7 @@ class Scribe:
             jobs={job_id: self._row(past) for job_id, past in taken.jobs.items()},
             audit=[audit_row(entry) for entry, _ in taken.turns if entry.by != SYSTEM],
             samples=taken.samples,
-            energy_j=dict(self._book.energy_j),
+            energy_j=dict(self._book.energy_j) if taken.samples else {},
             facts={OVER: json.dumps([self._book.over_s, self._book.over_j])},
         )
 

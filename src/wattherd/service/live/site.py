@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -72,12 +72,20 @@ class Site:
 
     def look(self, of: Callable[[Look], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
-        history, book = self.history, self.meter.book
+        return self.asking(of).result(patience_s)
 
-        def ask(core: Core) -> Answer:
-            return of(Look(core, history, book, self.machine, self.clock.epoch))
+    def asking(self, of: Callable[[Look], Answer]) -> Future[Answer]:
+        """The same, without waiting for it."""
+        return self.keeper.ask(lambda core: of(self.look_at(core)))
 
-        return self.keeper.ask(ask).result(patience_s)
+    def look_at(self, core: Core) -> Look:
+        """What documents are made of, for use between two turns."""
+        return Look(core, self.history, self.meter.book, self.machine, self.clock.epoch)
+
+    def catch_up(self) -> None:
+        """Wait until the projections know of everything that was acknowledged up to now."""
+        self.look(lambda _: None)
+        self.scribe.caught_up()
 
     def close(self) -> None:
         """Leave everything as it is; runs go on."""

@@ -8,7 +8,6 @@ this, and nothing after the run is over.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import math
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pydantic import BaseModel, Field
 from wattherd.model.event import JobProgressed
 from wattherd.runtime.local import run_dir
 from wattherd.service.live.documents import Look
+from wattherd.service.live.http import look_up
 from wattherd.service.live.site import Site
 
 WHOLE = 100.0
@@ -77,7 +77,7 @@ def routes(app: FastAPI) -> None:
     ) -> JSONResponse:
         """Take what the trainer of a running job says of its progress."""
         site: Site = request.app.state.site
-        run = await asyncio.to_thread(site.look, lambda look: running(look, job_id))
+        run = await look_up(site, lambda look: running(look, job_id))
         if run is None or not may_report(run.folder(site.config.state), authorization):
             return JSONResponse({"error": "no run of this job has that token"}, status_code=401)
         event = progress_of(body.trainerStatus, run)

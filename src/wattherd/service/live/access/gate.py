@@ -7,6 +7,7 @@ rule (`access.rules`) is not there.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import logging
 import time
@@ -291,6 +292,7 @@ def _host(named: str) -> str:
     return named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
 
 
+@functools.lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether the name or address can only mean this machine."""
     try:

@@ -37,7 +37,7 @@ def routes(app: FastAPI) -> None:
         elif not caller.of_site:
             raise Denied(403, "the whole log is the operators'", "name one of your jobs: ?job=j-1")
         site_log = site.store.database
-        await asyncio.to_thread(site.scribe.caught_up)
+        await asyncio.to_thread(site.catch_up)
         found = await asyncio.to_thread(
             decisions, site_log, after=after, job=job or None, limit=limit
         )

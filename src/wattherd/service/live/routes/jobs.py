@@ -5,25 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, Header, Query
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
-from wattherd.model.event import JobCancelled, JobHeld, JobReleased
+from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.explanation import explanation
-from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up, the_job
+from wattherd.service.live.http import (
+    NotFound,
+    TheCaller,
+    TheSite,
+    answer_within,
+    look_up,
+    the_job,
+)
 from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import TaskLog
 from wattherd.service.live.privacy import check_request
+from wattherd.service.live.register import Wish
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
 from wattherd.workload.job_file import JobFile
 
 POLL_S = 0.3
+THINKING_S = 0.05
+"""How long the answer to a submission, which is on disk, waits for what the core makes of it."""
 MOST = (1 << 63) - 1
 """The largest number that a database holds."""
 ACTIONS = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
@@ -53,16 +63,21 @@ def _submission_routes(app: FastAPI) -> None:
         caller: TheCaller,
         job: JobFile,
         idempotency_key: Annotated[str, Header(max_length=200)] = "",
-    ) -> dict[str, Any]:
+    ) -> JSONResponse:
         """Hand a job in; it is on disk when this answers.
 
         Whoever did not hear the answer may ask again with the same `Idempotency-Key`.
         """
         await _check(site, caller, job)
         spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
-        done = site.keeper.submit(spec, job.paper(), caller.by, idempotency_key)
-        job_id = await asyncio.wrap_future(done)
-        return await look_up(site, lambda look: documents.job_document(look, job_id))
+        wish = site.keeper.hand_in(
+            spec,
+            job.paper(),
+            caller.by,
+            idempotency_key,
+            lambda core, job_id: documents.job_document(site.look_at(core), job_id),
+        )
+        return JSONResponse(await _first_document(site, wish), status_code=201)
 
     @app.post("/api/v1/dry-run")
     async def try_out(site: TheSite, caller: TheCaller, job: JobFile) -> dict[str, Any]:
@@ -71,6 +86,17 @@ def _submission_routes(app: FastAPI) -> None:
         spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
         now_s = site.clock.now_s()
         return await look_up(site, lambda look: dry_run(look, spec, now_s))
+
+
+async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
+    """What the core says to a new job, if it does so soon; else what is known when it is kept."""
+    told = await answer_within(THINKING_S, wish.told)
+    if told is not None and told[0] is not None:
+        return cast("dict[str, Any]", told[0])
+    job_id = await asyncio.wrap_future(wish.done)
+    if wish.again or not isinstance(wish.event, JobSubmitted):
+        return await look_up(site, lambda look: documents.job_document(look, job_id))
+    return documents.new_job_document(site.clock.epoch, wish.event.job, wish.paper or {})
 
 
 async def _check(site: Site, caller: Caller, job: JobFile) -> None:
