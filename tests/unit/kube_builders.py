@@ -88,20 +88,25 @@ def bound(made: Json, node: str, **annotations: str) -> Json:
     return made | {"metadata": meta, "spec": made["spec"] | {"nodeName": node}}
 
 
-def an_extender(
-    policy: str = "fgd",
-    history: tuple[TracePod, ...] = (),
-    budgets_mw: dict[str, int] | None = None,
-    **options: float,
-) -> Extender:
-    """An extender without nodes; `history` tells what pods to expect."""
+def fleet_of(policy: str, history: tuple[TracePod, ...] = ()) -> Fleet:
+    """The account of a cluster without nodes; `history` tells what pods to expect."""
 
     def make(cluster: ClusterSpec, asked: list[Request]) -> Placer:
         seen = tuple(TracePod(name=str(n), request=one) for n, one in enumerate(asked))
         draws = np.random.default_rng(0)
         return build_placer(cluster, history or seen, place_policy(policy), draws=draws)
 
-    made = Extender(Fleet(make), Domains(budgets_mw or {}), holder="test", **options)
+    return Fleet(make)
+
+
+def an_extender(
+    policy: str = "fgd",
+    history: tuple[TracePod, ...] = (),
+    budgets_mw: dict[str, int] | None = None,
+    **options: float,
+) -> Extender:
+    """An extender without nodes."""
+    made = Extender(fleet_of(policy, history), Domains(budgets_mw or {}), holder="test", **options)
     made.synced = True
     return made
 

@@ -19,6 +19,7 @@ from kube_builders import (
     an_extender,
     asked_over_http,
     bound,
+    fleet_of,
     node_json,
     pod_json,
 )
@@ -29,6 +30,9 @@ from wattherd.model.request import Request
 from wattherd.runtime.kube.extender import Extender, Grant
 from wattherd.runtime.kube.extender_app import Bound, ExtenderApp
 from wattherd.runtime.kube.extender_wire import BindArgs
+from wattherd.runtime.kube.objects import Node
+from wattherd.runtime.kube.orders import BindPod
+from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.sim.pack import pack
 from wattherd.service.compose import build_placer, place_policy
 from wattherd.service.reproduce.source import OpenbFiles
@@ -37,6 +41,8 @@ from wattherd.workload.streams import stream
 
 pytestmark = pytest.mark.data
 
+Found = tuple[int, tuple[int, ...]] | None
+"""Node and GPUs, None for a pod that was refused."""
 POLICIES = ("fgd", "pwr+fgd:0.1", "wattherd")
 SEED = 42
 FEW = 300
@@ -64,9 +70,20 @@ class Trace:
     def extender(self, policy: str) -> Extender:
         """It knows all nodes; their names sort as the published order has them."""
         extender = an_extender(policy, history=self.pods)
-        for row, spec in enumerate(self.cluster.nodes):
-            extender.node_seen(a_node(node_json(spec, f"n{row:04}")))
+        for node in self.nodes():
+            extender.node_seen(node)
         return extender
+
+    def scheduler(self, policy: str) -> Scheduler:
+        """As `extender`."""
+        scheduler = Scheduler(fleet_of(policy, self.pods), holder="test")
+        for node in self.nodes():
+            scheduler.node_seen(node)
+        return scheduler
+
+    def nodes(self) -> Iterator[Node]:
+        for row, spec in enumerate(self.cluster.nodes):
+            yield a_node(node_json(spec, f"n{row:04}"))
 
 
 @pytest.fixture(scope="module", params=["default", "gpuspec20"])
@@ -74,9 +91,7 @@ def trace(openb: Path, request: pytest.FixtureRequest) -> Trace:
     return Trace(openb, request.param)
 
 
-def played(
-    extender: Extender, requests: list[Request]
-) -> Iterator[tuple[int, tuple[int, ...]] | None]:
+def played(extender: Extender, requests: list[Request]) -> Iterator[Found]:
     """What kube-scheduler is told and has bound, pod by pod, in its own words."""
     granted: dict[str, Grant] = {}
 
@@ -118,10 +133,24 @@ def played(
             yield int(node[1:]), tuple(map(int, gpus.split(","))) if gpus else ()
 
 
-def compare(trace: Trace, policy: str, count: int) -> int:
+def scheduled(scheduler: Scheduler, requests: list[Request]) -> Iterator[Found]:
+    """What the second scheduler binds, pod by pod; pods that find no room are deleted."""
+    for number, request in enumerate(requests):
+        made = pod_json(f"pod-{number}", request, schedulerName="wattherd")
+        scheduler.pod_seen(a_pod(made), float(number))
+        binds = [one for one in scheduler.plan(float(number)) if isinstance(one, BindPod)]
+        if not binds:
+            scheduler.pod_gone(made["metadata"]["uid"])
+            yield None
+            continue
+        (bind,) = binds
+        scheduler.pod_seen(a_pod(bound(made, bind.node, **bind.annotations)), number + 0.5)
+        gpus = bind.annotations.get("wattherd.dev/gpus", "")
+        yield int(bind.node[1:]), tuple(map(int, gpus.split(","))) if gpus else ()
+
+
+def compare(wanted: list[Allocation | None], found: Iterator[Found]) -> int:
     """Check every decision; returns how many pods found room."""
-    wanted = trace.simulated(policy, count)
-    found = played(trace.extender(policy), trace.requests[:count])
     placed = 0
     for number, (one, decision) in enumerate(zip(found, wanted, strict=True)):
         expected = None if decision is None else (decision.node, decision.gpus)
@@ -132,11 +161,29 @@ def compare(trace: Trace, policy: str, count: int) -> int:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_first_arrivals_are_placed_as_simulated(trace: Trace, policy: str) -> None:
-    assert compare(trace, policy, FEW) == FEW
+    found = played(trace.extender(policy), trace.requests[:FEW])
+    assert compare(trace.simulated(policy, FEW), found) == FEW
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_second_scheduler_places_the_first_arrivals_as_simulated(
+    trace: Trace, policy: str
+) -> None:
+    found = scheduled(trace.scheduler(policy), trace.requests[:FEW])
+    assert compare(trace.simulated(policy, FEW), found) == FEW
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_arrival_is_placed_as_simulated(trace: Trace, policy: str) -> None:
-    placed = compare(trace, policy, len(trace.requests))
+    found = played(trace.extender(policy), trace.requests)
+    placed = compare(trace.simulated(policy, len(trace.requests)), found)
+    assert FEW < placed < len(trace.requests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_second_scheduler_places_every_arrival_as_simulated(trace: Trace, policy: str) -> None:
+    found = scheduled(trace.scheduler(policy), trace.requests)
+    placed = compare(trace.simulated(policy, len(trace.requests)), found)
     assert FEW < placed < len(trace.requests)

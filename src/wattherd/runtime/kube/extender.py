@@ -16,29 +16,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wattherd.errors import Bug
 from wattherd.runtime.kube import names
+from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.domains import (
     SITE,
-    Columns,
     Domains,
-    added_mw,
-    columns_of,
     full,
-    least_mw,
 )
-from wattherd.runtime.kube.fleet import Fleet, Holding, Mask, Spot
+from wattherd.runtime.kube.fleet import Fleet, Holding, Mask
 from wattherd.runtime.kube.node_facts import NodeFacts, node_facts
 from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.pod_ask import Ask, ask_of, ask_of_foreign
+from wattherd.runtime.kube.pod_ask import Ask, ask_of, ask_of_foreign, gpus_of
 from wattherd.runtime.kube.refusal import PodRefused, Refusal, Token
 
 HOLD_S = 60.0
 """A binding is seen within a second; after this long something is wrong and worth a look."""
 TOP_SCORE = 10
 _OVER = frozenset({"Succeeded", "Failed"})
-_MOST_TRIES = 64
-"""Times that a share is tried elsewhere because its GPU would be one too many for the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +65,7 @@ class Extender:
         self._holder = holder
         self._hold_s = hold_s
         self._decisions = 0
-        self._columns: Columns | None = None
-        self._columns_of: object = None
+        self._chooser = Chooser(fleet, domains)
 
     # What happened --------------------------------------------------------------------------------
 
@@ -106,7 +99,7 @@ class Extender:
             if not known.confirmed:
                 self.fleet.confirm(uid, at_s)
             return
-        gpus = _gpus(pod) if known is None or known.node != node else known.gpus
+        gpus = gpus_of(pod) if known is None or known.node != node else known.gpus
         self.fleet.hold(
             Holding(
                 uid=uid, key=_key(pod), ask=ask, node=node, gpus=gpus, confirmed=True, since_s=at_s
@@ -142,7 +135,7 @@ class Extender:
         if self.fleet.placer is None:
             return Verdict(None, {"": Refusal(Token.UNKNOWN_NODE, "no node is known yet")})
         candidates = self.fleet.rows_of(node_names)
-        spot, added = self._affordable(ask, candidates & self.fleet.open_for(ask))
+        spot, added = self._chooser.choose(ask, candidates & self.fleet.open_for(ask))
         if spot is None:
             return Verdict(None, self._refusals(ask, node_names, candidates))
         self._decisions += 1
@@ -177,7 +170,7 @@ class Extender:
             return scores
         among = self.fleet.rows_of(node_names) & self.fleet.open_for(ask)
         for score in range(TOP_SCORE, 0, -1):
-            spot, _ = self._affordable(ask, among)
+            spot, _ = self._chooser.choose(ask, among)
             if spot is None:
                 break
             scores[spot.node] = score
@@ -208,39 +201,6 @@ class Extender:
         known = self.fleet.holdings.get(uid)
         if known is not None and not known.confirmed:
             self.fleet.let_go(uid)
-
-    # Watts ----------------------------------------------------------------------------------------
-
-    def _power(self) -> Columns:
-        placer = self.fleet.placer
-        if placer is None:
-            raise Bug("watts were asked for without a node")
-        if self._columns is None or self._columns_of != (placer, self.fleet.version):
-            self._columns = columns_of(self.fleet.order)
-            self._columns_of = (placer, self.fleet.version)
-        return self._columns
-
-    def _affordable(self, ask: Ask, among: Mask) -> tuple[Spot | None, int]:
-        """The policy's choice of what the budgets can bear, and what it adds in mW."""
-        placer, columns = self.fleet.placer, self._power()
-        if placer is None:
-            return None, 0
-        state = placer.state
-        if not self.domains.budgets_mw:
-            spot = self.fleet.choose(ask, among)
-            return spot, 0 if spot is None else added_mw(columns, state, spot.allocation)
-        room = self.domains.room_mw(columns, state)
-        for request, giving in self.fleet.requests(ask):
-            cheap = among & giving & (least_mw(columns, state, request) <= room)
-            for _ in range(_MOST_TRIES):
-                chosen = placer.choose(request, cheap)
-                if chosen is None:
-                    break
-                added = added_mw(columns, state, chosen)
-                if added <= room[chosen.node]:
-                    return Spot(self.fleet.order[chosen.node].name, chosen), added
-                cheap[chosen.node] = False
-        return None, 0
 
     # Why not --------------------------------------------------------------------------------------
 
@@ -298,7 +258,7 @@ class Extender:
         return self._no_watts(facts, request.gpu_count) or Refusal(Token.ROOM, _wanted(ask))
 
     def _no_watts(self, facts: NodeFacts, devices: int) -> Refusal | None:
-        placer, columns = self.fleet.placer, self._power()
+        placer, columns = self.fleet.placer, self._chooser.columns()
         if placer is None:
             return _UNKNOWN
         row = self.fleet.order.index(facts)
@@ -333,12 +293,3 @@ def _wanted(ask: Ask) -> str:
 
 def _key(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
-def _gpus(pod: Pod) -> tuple[int, ...] | None:
-    """The GPUs that were written on the pod when it was bound, None if none were."""
-    text = pod.metadata.annotation(names.GPUS)
-    parts = text.split(",") if text else []
-    if not parts or not all(part.isascii() and part.isdigit() and len(part) < 3 for part in parts):
-        return None
-    return tuple(int(part) for part in parts)

@@ -26,6 +26,8 @@ from wattherd.runtime.kube.pod_ask import Ask
 
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+_GROWTH = 2
+"""So many times the pods learned from, and it is time to learn again."""
 MakePlacer = Callable[[ClusterSpec, list[Request]], Placer]
 """A policy at work on an empty cluster, given what pods ask for as far as they are known."""
 
@@ -59,13 +61,15 @@ class Spot:
 class Fleet:
     """Nodes and holdings; every change keeps the engine's state true to them."""
 
-    def __init__(self, make_placer: MakePlacer) -> None:
-        """Empty, until it is told."""
+    def __init__(self, make_placer: MakePlacer, *, learns: bool = False) -> None:
+        """Empty, until it is told; one that `learns` takes the pods it holds for those to come."""
         self.nodes: dict[str, NodeFacts] = {}
         self.holdings: dict[str, Holding] = {}
         self.version = 0
         """Counts changes of nodes, for whoever keeps things derived from them."""
         self._make_placer = make_placer
+        self._learns = learns
+        self._learned_from = 0
         self._on: dict[str, dict[str, Holding]] = {}
         self._gone: set[str] = set()
         self._placed: dict[str, tuple[Allocation, ...]] = {}
@@ -118,6 +122,8 @@ class Fleet:
         self.let_go(holding.uid)
         self.holdings[holding.uid] = holding
         self._on.setdefault(holding.node, {})[holding.uid] = holding
+        if self._learns and len(self.holdings) > _GROWTH * max(1, self._learned_from):
+            self._placer = None
         if self._placer is not None and holding.node in self._row:
             self._seat(holding)
 
@@ -143,6 +149,10 @@ class Fleet:
     def held_on(self, node: str) -> Collection[Holding]:
         """Everybody on a node."""
         return self._on.get(node, {}).values()
+
+    def seats(self, uid: str) -> tuple[Allocation, ...]:
+        """What a holding takes in the engine's state; nothing while its node is not known."""
+        return self._placed.get(uid, ()) if self.placer is not None else ()
 
     # Where to -------------------------------------------------------------------------------------
 
@@ -208,6 +218,7 @@ class Fleet:
         self._order = [self.nodes[name] for name in sorted(self.nodes)]
         self._row = {facts.name: row for row, facts in enumerate(self._order)}
         self._placed, self._crowded = {}, set()
+        self._learned_from = len(self.holdings)
         asked = [self._plain(holding) for holding in self.holdings.values()]
         cluster = ClusterSpec(tuple(facts.spec for facts in self._order))
         self._placer = self._make_placer(cluster, asked)

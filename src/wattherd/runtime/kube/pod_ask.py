@@ -174,3 +174,12 @@ def _named(needs: list[Requirement] | tuple[Requirement, ...]) -> tuple[str, ...
         if need.key in names.PRODUCT_LABELS and need.operator == "In":
             return tuple(catalog_model(value) or value for value in need.values or ())
     return ()
+
+
+def gpus_of(pod: Pod) -> tuple[int, ...] | None:
+    """The GPUs that were written on the pod when it was bound, None if none were."""
+    text = pod.metadata.annotation(names.GPUS)
+    parts = text.split(",") if text else []
+    if not parts or not all(part.isascii() and part.isdigit() and len(part) < 3 for part in parts):
+        return None
+    return tuple(int(part) for part in parts)

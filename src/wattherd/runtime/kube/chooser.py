@@ -1,0 +1,51 @@
+"""The policy's choice among the nodes that power budgets can bear."""
+
+from __future__ import annotations
+
+from wattherd.engine.placer import Placer
+from wattherd.runtime.kube.domains import Columns, Domains, added_mw, columns_of, least_mw
+from wattherd.runtime.kube.fleet import Fleet, Mask, Spot
+from wattherd.runtime.kube.pod_ask import Ask
+
+_MOST_TRIES = 64
+"""Times that a share is tried elsewhere because its GPU would be one too many for the budget."""
+
+
+class Chooser:
+    """Chooses on `fleet` within the budgets of `domains`; books nothing."""
+
+    def __init__(self, fleet: Fleet, domains: Domains) -> None:
+        """Both are looked at anew with every question."""
+        self.fleet = fleet
+        self.domains = domains
+        self._columns: Columns | None = None
+        self._columns_of: tuple[Placer | None, int] = (None, -1)
+
+    def columns(self) -> Columns:
+        """Watts of the nodes, in the engine's order."""
+        now = (self.fleet.placer, self.fleet.version)
+        if self._columns is None or self._columns_of != now:
+            self._columns, self._columns_of = columns_of(self.fleet.order), now
+        return self._columns
+
+    def choose(self, ask: Ask, among: Mask) -> tuple[Spot | None, int]:
+        """Where the policy wants a pod, of the nodes in `among`, and what it adds there in mW."""
+        placer, columns = self.fleet.placer, self.columns()
+        if placer is None:
+            return None, 0
+        state = placer.state
+        if not self.domains.budgets_mw:
+            spot = self.fleet.choose(ask, among)
+            return spot, 0 if spot is None else added_mw(columns, state, spot.allocation)
+        room = self.domains.room_mw(columns, state)
+        for request, giving in self.fleet.requests(ask):
+            cheap = among & giving & (least_mw(columns, state, request) <= room)
+            for _ in range(_MOST_TRIES):
+                chosen = placer.choose(request, cheap)
+                if chosen is None:
+                    break
+                added = added_mw(columns, state, chosen)
+                if added <= room[chosen.node]:
+                    return Spot(self.fleet.order[chosen.node].name, chosen), added
+                cheap[chosen.node] = False
+        return None, 0

@@ -1,0 +1,236 @@
+"""The planner of the second scheduler: gangs placed pod by pod by a placement policy, or not.
+
+Works are tried by priority, then in order of coming. One that finds no room waits and is tried
+again when there may be more; one of higher priority may have works of lower priority stopped (the
+lowest and newest first, none that does not help), and takes their place when they are gone.
+
+Single pods are placed exactly as by `policy.schedule.placed`: by `Placer.choose`, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.runtime.kube.chooser import Chooser
+from wattherd.runtime.kube.fleet import Fleet, Holding, Mask, Spot
+from wattherd.runtime.kube.works import Member, Work, role_of
+
+
+@dataclass(slots=True)
+class GangPlanner:
+    """Plans by `chooser` on the account of the cluster; `works` are the jobs by id.
+
+    `allowed` are the nodes (N,) that a member may go to at all.
+    """
+
+    chooser: Chooser
+    works: Mapping[str, Work]
+    allowed: Callable[[Member], Mask]
+    changed: bool = True
+    """Whether anything happened that may have made room; whoever knows sets it."""
+    waiting: dict[str, JobView] = field(default_factory=dict)
+    unseated: dict[str, JobView] = field(default_factory=dict)
+    """Works whose pods are on nodes, for which the guard finds too little."""
+    excess: dict[str, None] = field(default_factory=dict)
+    """Of these, the ones that the budgets cannot bear."""
+    victims: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Of each work that has others stopped: which ones."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The account of the cluster."""
+        return self.chooser.fleet
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Seat those who are there, then try those who wait."""
+        for job in view.left():
+            self.waiting.pop(job.id, None)
+            self.victims.pop(job.id, None)
+            self.unseated.pop(job.id, None)
+        for job_id in [one for one in self.unseated if one not in self.works]:
+            del self.unseated[job_id]
+        fresh = self._hear(view)
+        self._sit_down(view, draft)
+        turn = list(self.waiting.values()) if self.changed else fresh
+        self.changed = False
+        for job in sorted(turn, key=lambda job: (-job.spec.priority, job.number)):
+            self._try(job, view, draft)
+
+    def _hear(self, view: View) -> list[JobView]:
+        """Who came; those who are seated are to sit down."""
+        fresh: list[JobView] = []
+        for job in view.entered():
+            if job.wanted:
+                continue
+            if self.works[job.id].seated:
+                self.unseated[job.id] = job
+            else:
+                self.waiting[job.id] = job
+                fresh.append(job)
+        return fresh
+
+    def _sit_down(self, view: View, draft: Draft) -> None:
+        """Pods on nodes are facts; the guard may find neither room nor watts for all of them."""
+        there = sorted(self.unseated.values(), key=lambda job: (-job.spec.priority, job.number))
+        for job in there:
+            refused = draft.start(job, self.works[job.id].shares)
+            if refused is None:
+                del self.unseated[job.id]
+                continue
+            draft.wait(job, replace(refused, since_s=view.now_s))
+            if refused.code is ReasonCode.WAITING_FOR_POWER:
+                self.excess[job.id] = None
+
+    def _try(self, job: JobView, view: View, draft: Draft) -> None:
+        if self._busy(job.id):
+            return
+        work = self.works[job.id]
+        spots, failed = self._seat_all(work.members, view.now_s)
+        if failed is None:
+            shares = [
+                Share(spot.allocation.node, 1, role_of(work, number), gpus=spot.allocation.gpus)
+                for number, spot in enumerate(spots)
+            ]
+            if draft.start(job, shares) is None:
+                del self.waiting[job.id]
+            else:
+                self._let_go(work.members)
+            return
+        self._wait(job, failed, len(spots), view, draft)
+
+    def _busy(self, job_id: str) -> bool:
+        """Whether works that were stopped for it are not gone yet."""
+        mine = self.victims.get(job_id, frozenset())
+        there = mine & self.fleet.holdings.keys()
+        if mine and not there:
+            del self.victims[job_id]
+        return bool(there)
+
+    def _seat_all(
+        self, members: Iterable[Member], now_s: float
+    ) -> tuple[list[Spot], Member | None]:
+        """Places for all, held; or the first member that found none, and nothing held."""
+        spots: list[Spot] = []
+        seated: list[Member] = []
+        for member in members:
+            spot, added = self.chooser.choose(member.ask, self._may(member))
+            if spot is None:
+                self._let_go(seated)
+                return spots, member
+            self.fleet.hold(_holding(member, spot, added, now_s))
+            spots.append(spot)
+            seated.append(member)
+        return spots, None
+
+    def _may(self, member: Member) -> Mask:
+        return self.allowed(member) & self.fleet.open_for(member.ask)
+
+    def _let_go(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self.fleet.let_go(member.uid)
+
+    def _wait(self, job: JobView, failed: Member, found: int, view: View, draft: Draft) -> None:
+        stopped = self._make_room(job, view, draft)
+        if stopped:
+            self.victims[job.id] = stopped
+            text = f"{len(stopped)} pods of lower priority are being stopped"
+            code = ReasonCode.WAITING_FOR_PREEMPTION
+            draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=text))
+            return
+        members = len(self.works[job.id].members)
+        free = int(draft.free_gpus().sum())
+        asked = job.spec.gpus
+        code = ReasonCode.FRAGMENTED if free >= asked > 0 else ReasonCode.WAITING_FOR_GPUS
+        if not asked:
+            code = ReasonCode.WAITING_FOR_TURN
+        unblocks = f"room for pod {failed.key}"
+        if members > 1:
+            unblocks += f"; {found} of {members} pods have room"
+        draft.wait(
+            job,
+            Reason(
+                code=code,
+                since_s=view.now_s,
+                asked=asked,
+                available=free,
+                unit="GPUs",
+                unblocks=unblocks,
+            ),
+        )
+
+    def _make_room(self, job: JobView, view: View, draft: Draft) -> frozenset[str]:
+        """Stop the fewest works of lower priority, newest of the lowest first; which pods."""
+        work = self.works[job.id]
+        if any(member.pod.spec.preemption_policy == "Never" for member in work.members):
+            return frozenset()
+        lower = [
+            other
+            for other in view.live()
+            if other.wanted and other.spec.priority < job.spec.priority and self._ours(other)
+        ]
+        lower.sort(key=lambda other: (other.spec.priority, -other.number))
+        taken = self._enough(work, lower, view.now_s)
+        for other in taken:
+            draft.stop(other, StopReason.PREEMPTED_FOR_PRIORITY)
+        return frozenset(uid for other in taken for uid in self.works[other.id].uids)
+
+    def _ours(self, job: JobView) -> bool:
+        return all(member.pod.metadata.deletion_timestamp is None
+                   for member in self.works[job.id].members)  # fmt: skip
+
+    def _enough(self, work: Work, lower: list[JobView], now_s: float) -> list[JobView]:
+        """Of `lower` those whose going makes room, tried out on the account and put back."""
+        gone: list[tuple[JobView, list[Holding]]] = []
+        fits = False
+        for other in lower:
+            held = self._held(other)
+            self._release(held)
+            gone.append((other, held))
+            fits = self._fits(work, now_s)
+            if fits:
+                break
+        needed = [other for other, _ in gone] if fits else []
+        for other, held in reversed(gone[:-1] if fits else []):
+            # The most important first: who need not go, stays.
+            self._restore(held)
+            if self._fits(work, now_s):
+                needed.remove(other)
+            else:
+                self._release(held)
+        for _, held in gone:
+            self._restore(held)
+        return needed
+
+    def _held(self, job: JobView) -> list[Holding]:
+        holdings = self.fleet.holdings
+        uids = sorted(self.works[job.id].uids)
+        return [holdings[uid] for uid in uids if uid in holdings]
+
+    def _release(self, held: Iterable[Holding]) -> None:
+        for one in held:
+            self.fleet.let_go(one.uid)
+
+    def _restore(self, held: Iterable[Holding]) -> None:
+        for one in held:
+            self.fleet.hold(one)
+
+    def _fits(self, work: Work, now_s: float) -> bool:
+        _, failed = self._seat_all(work.members, now_s)
+        if failed is None:
+            self._let_go(work.members)
+        return failed is None
+
+
+def _holding(member: Member, spot: Spot, added_mw: int, now_s: float) -> Holding:
+    return Holding(
+        uid=member.uid,
+        key=member.key,
+        ask=member.ask,
+        node=spot.node,
+        gpus=spot.allocation.gpus,
+        since_s=now_s,
+        watts_mw=added_mw,
+    )

@@ -1,0 +1,39 @@
+"""What the second scheduler wants done; what came of it is seen in the API, or told to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BindPod:
+    """Bind this pod to this node, with these annotations."""
+
+    uid: str
+    key: str
+    node: str
+    decision: str
+    annotations: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    """Have a pod stopped through the eviction API, and why."""
+
+    uid: str
+    key: str
+    why: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TellPod:
+    """Why a pod waits, for its condition; told again only when it changed."""
+
+    uid: str
+    key: str
+    reason: str
+    text: str
+
+
+Order = BindPod | EvictPod | TellPod

@@ -1,0 +1,423 @@
+"""The second scheduler's decisions: what the API shows in, bindings and evictions out; no I/O.
+
+A shell over `engine.core.Core`. What was seen of nodes, pods and groups is kept level: late and
+repeated news change nothing, and `plan` compares what is with what the core was told, tells it the
+difference as events, and turns its commands into orders. Everything the core knows follows from the
+API: pods on nodes become jobs that run there, waiting pods works that wait, and a new core, after a
+restart or when the set of nodes changes, is told the same things.
+
+Without an agent on the nodes nothing caps a device, so that none is assumed to be capped: budgets
+count every device in use at its maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+
+from wattherd.engine.core import Core
+from wattherd.engine.draft import WAKE
+from wattherd.engine.placer import Placer
+from wattherd.model.command import Command, RejectJob, StartJob, StopJob, WakeAt
+from wattherd.model.event import (
+    BudgetChanged,
+    Event,
+    JobCancelled,
+    JobExited,
+    JobStarted,
+    JobSubmitted,
+    Woke,
+)
+from wattherd.model.reason import Reason, StopReason
+from wattherd.model.request import Request
+from wattherd.policy.contract import Share
+from wattherd.runtime.kube import names
+from wattherd.runtime.kube.admissible import Volumes
+from wattherd.runtime.kube.api_objects import PodGroup
+from wattherd.runtime.kube.chooser import Chooser
+from wattherd.runtime.kube.core_config import core_config, domain_name
+from wattherd.runtime.kube.domains import Domains
+from wattherd.runtime.kube.eligible import Eligible
+from wattherd.runtime.kube.fleet import Fleet, Holding
+from wattherd.runtime.kube.gang_planner import GangPlanner
+from wattherd.runtime.kube.groups import GroupId, group_of
+from wattherd.runtime.kube.node_facts import node_facts
+from wattherd.runtime.kube.objects import Node, Pod
+from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellPod
+from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
+from wattherd.runtime.kube.queueing import Queueing, Waiting
+from wattherd.runtime.kube.works import Member, Work, seated_work, work_of
+
+_OVER = frozenset({"Succeeded", "Failed"})
+
+
+class Scheduler:
+    """One scheduler of a cluster, known to pods by `name`.
+
+    `budgets_mw` are milliwatts by power domain (the site's name is empty); `holder` signs
+    decisions.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        budgets_mw: Mapping[str, int] | None = None,
+        *,
+        name: str = "wattherd",
+        holder: str = "",
+    ) -> None:
+        """Nothing is known yet."""
+        self.fleet = fleet
+        self.core: Core | None = None
+        self.volumes = Volumes()
+        self.wake_s: float | None = None
+        """When `plan` is to be called though nothing was seen, if ever."""
+        self._domains = Domains(budgets_mw or {})
+        self._chooser = Chooser(fleet, self._domains)
+        self._name = name
+        self._holder = holder
+        self._pods: dict[str, Pod] = {}
+        self._groups: dict[GroupId, PodGroup] = {}
+        self._eligible = Eligible(fleet, self.volumes, self._pods)
+        self._queueing = Queueing(name, self._pods, self._groups, self.volumes)
+        self._works: dict[str, Work] = {}
+        self._work_of: dict[str, str] = {}
+        self._serial = count(1)
+        self._planner = self._new_planner()
+        self._core_of: Placer | None = None
+        self._wakes: dict[str, float] = {}
+        self._evicted: set[str] = set()
+        self._to_evict: dict[str, str] = {}
+        self._told: dict[str, tuple[str, str]] = {}
+        self._rejected: dict[str, Reason] = {}
+        self._dirty = True
+        self._freed = True
+        """Whether there may be room that was not there before."""
+
+    # What was seen --------------------------------------------------------------------------------
+
+    def node_seen(self, node: Node) -> None:
+        """A node is there, or changed."""
+        before = self.fleet.version
+        self.fleet.node_seen(node_facts(node))
+        changed = self.fleet.version != before
+        self._dirty |= changed
+        self._freed |= changed
+
+    def node_gone(self, name: str) -> None:
+        """A node was deleted; its pods draw until they are gone, too."""
+        self.fleet.node_gone(name)
+        self._dirty = True
+
+    def pod_seen(self, pod: Pod, at_s: float) -> None:
+        """A pod is there, or changed; one that ended is as one that is gone."""
+        uid = pod.metadata.uid
+        if pod.status.phase in _OVER:
+            self.pod_gone(uid)
+            return
+        self._pods[uid] = pod
+        self._dirty = True
+        if pod.spec.node_name:
+            self._seated(pod, at_s)
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod was deleted."""
+        self._pods.pop(uid, None)
+        self._told.pop(uid, None)
+        self._evicted.discard(uid)
+        self._to_evict.pop(uid, None)
+        self.fleet.let_go(uid)
+        self._dirty = self._freed = True
+
+    def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
+        """A group is there, or changed."""
+        self._groups[group_id] = group
+        self._dirty = True
+
+    def group_gone(self, group_id: GroupId) -> None:
+        """A group was deleted; its pods are on their own."""
+        self._groups.pop(group_id, None)
+        self._dirty = True
+
+    def volumes_changed(self) -> None:
+        """Somebody changed `volumes`."""
+        self._eligible.forget()
+        self._dirty = self._freed = True
+
+    def _seated(self, pod: Pod, at_s: float) -> None:
+        uid, node, ask = pod.metadata.uid, pod.spec.node_name, ask_of_foreign(pod)
+        known = self.fleet.holdings.get(uid)
+        if known is not None and (known.node, known.ask) == (node, ask):
+            if not known.confirmed:
+                self.fleet.confirm(uid, at_s)
+            return
+        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        self.fleet.hold(
+            Holding(uid=uid, key=key, ask=ask, node=node, gpus=gpus_of(pod), confirmed=True)
+        )
+
+    def not_bound(self, uid: str) -> None:
+        """The API server refused for good; a gang of which one pod cannot be bound is undone."""
+        known = self.fleet.holdings.get(uid)
+        if known is None or known.confirmed:
+            return
+        self.fleet.let_go(uid)
+        self._dirty = self._freed = True
+        work = self._works.get(self._work_of.get(uid, ""))
+        for member in work.members if work is not None else ():
+            if member.uid != uid:
+                self._to_evict[member.uid] = f"pod {known.key} of its gang could not be bound"
+
+    def not_evicted(self, uid: str) -> None:
+        """The eviction was refused, by a disruption budget for instance: it is asked for again."""
+        self._evicted.discard(uid)
+        self._dirty = True
+
+    def not_told(self, uid: str) -> None:
+        """The reason did not arrive: it is told again."""
+        self._told.pop(uid, None)
+        self._dirty = True
+
+    def overdue(self, now_s: float, hold_s: float) -> list[Holding]:
+        """Bindings not seen to happen: look there, then tell `pod_seen` or `not_bound`."""
+        return [
+            one
+            for one in self.fleet.holdings.values()
+            if not one.confirmed and now_s - one.since_s > hold_s
+        ]
+
+    # What to do -----------------------------------------------------------------------------------
+
+    def budget(self, domain: str, budget_mw: int | None, at_s: float) -> list[Order]:
+        """A domain may draw this much from now on; whoever is too many is evicted."""
+        budgets = self._domains.budgets_mw
+        known = set(budgets)
+        budgets.pop(domain, None)
+        if budget_mw is not None:
+            budgets[domain] = budget_mw
+        if self.core is None or self.core.tree is None or domain not in known:
+            self.core = None
+        else:
+            watts = None if budget_mw is None else budget_mw / 1000
+            self._obey([BudgetChanged(at_s=at_s, budget_w=watts, domain=domain_name(domain))], at_s)
+        self._dirty = self._freed = True
+        return self.plan(at_s)
+
+    def plan(self, at_s: float) -> list[Order]:
+        """Orders that follow from all that was seen up to now."""
+        awake = self.wake_s is not None and self.wake_s <= at_s
+        if not (self._dirty or awake):
+            return []
+        self._dirty = False
+        placer = self.fleet.placer
+        if placer is None:
+            return []
+        if self.core is None or self._core_of is not placer:
+            self._begin(placer, at_s)
+        self._planner.changed |= self._freed
+        self._freed = False
+        waiting = self._queueing.waiting(self.fleet.holdings, self._to_evict)
+        events = self._differences(waiting, at_s)
+        if self._planner.changed:
+            events.append(Woke(at_s=at_s, key=WAKE))
+        orders = self._obey(events, at_s)
+        self._shed()
+        orders += self._evictions()
+        return orders + self._tell(waiting)
+
+    def _new_planner(self) -> GangPlanner:
+        allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
+        return GangPlanner(self._chooser, self._works, allowed)
+
+    def _begin(self, placer: Placer, at_s: float) -> None:
+        """A core that knows nothing yet: it will be told all that is."""
+        budgets_w = {name: mw / 1000 for name, mw in self._domains.budgets_mw.items()}
+        self._works.clear()
+        self._work_of.clear()
+        self._wakes.clear()
+        self._rejected.clear()
+        self._planner = self._new_planner()
+        self.core = Core(core_config(self.fleet.order, budgets_w, self._planner))
+        self.core.now_s = at_s
+        self._core_of = placer
+
+    # Telling the core what is ---------------------------------------------------------------------
+
+    def _differences(self, waiting: Iterable[Waiting], at_s: float) -> list[Event]:
+        wanted = {one.uids: one for one in waiting if one.ready}
+        events: list[Event] = []
+        for work in list(self._works.values()):
+            held = [uid for uid in work.uids if self._is_seated(uid)]
+            if len(held) == len(work.members) or (not held and work.uids in wanted):
+                continue
+            events += self._end(work, at_s)
+        events += self._seat_those_there(at_s)
+        for one in wanted.values():
+            if not any(uid in self._work_of for uid in one.uids):
+                events.append(self._submit(one, at_s))
+        return events
+
+    def _is_seated(self, uid: str) -> bool:
+        return bool(self.fleet.seats(uid)) if uid in self.fleet.holdings else False
+
+    def _end(self, work: Work, at_s: float) -> list[Event]:
+        """Its pods are not those it was made for any more."""
+        for uid in work.uids:
+            self._work_of.pop(uid, None)
+        del self._works[work.id]
+        self._rejected.pop(work.id, None)
+        job = self.core.jobs.get(work.id) if self.core is not None else None
+        if job is None:
+            return []
+        if job.active:
+            return [JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt)]
+        return [JobCancelled(at_s=at_s, job_id=work.id)]
+
+    def _seat_those_there(self, at_s: float) -> list[Event]:
+        """Pods on nodes that no work stands for, by gang."""
+        there: dict[GroupId | str, list[Member]] = {}
+        for uid, holding in self.fleet.holdings.items():
+            pod = self._pods.get(uid)
+            if pod is not None and uid not in self._work_of and self._is_seated(uid):
+                there.setdefault(group_of(pod) or uid, []).append(Member(pod, holding.ask))
+        events: list[Event] = []
+        for members in there.values():
+            seats = [seat for member in members for seat in self.fleet.seats(member.uid)]
+            ours = all(one.pod.spec.scheduler_name == self._name for one in members)
+            work = seated_work(self._new_id(members), members, seats, at_s, ours=ours)
+            self._know(work)
+            events.append(JobSubmitted(at_s=at_s, job=work.spec))
+        return events
+
+    def _submit(self, waiting: Waiting, at_s: float) -> Event:
+        members = waiting.members
+        requests = [self._plain(member) for member in members]
+        work = work_of(self._new_id(members), members, requests, at_s)
+        self._know(work)
+        return JobSubmitted(at_s=at_s, job=work.spec)
+
+    def _plain(self, member: Member) -> Request:
+        """What a pod asks for, before it is known how a node gives GPUs."""
+        known = self.fleet.requests(member.ask)
+        return known[0][0] if known else member.ask.without_gpus()
+
+    def _new_id(self, members: Iterable[Member]) -> str:
+        return f"{next(iter(members)).key}#{next(self._serial)}"
+
+    def _know(self, work: Work) -> None:
+        self._works[work.id] = work
+        for uid in work.uids:
+            self._work_of[uid] = work.id
+
+    # Doing what it says ---------------------------------------------------------------------------
+
+    def _obey(self, events: Iterable[Event], at_s: float) -> list[Order]:
+        """Tell the core, and carry out what it commands, until it has no more to say now."""
+        core, orders = self.core, list[Order]()
+        if core is None:
+            return orders
+        ahead = list(events)
+        while ahead or (due := self._due(at_s)):
+            event = ahead.pop(0) if ahead else due[0]
+            if isinstance(event, Woke):
+                self._wakes.pop(event.key, None)
+            for command in core.handle(event):
+                orders += self._carry_out(command, ahead, at_s)
+        self.wake_s = min(self._wakes.values(), default=None)
+        return orders
+
+    def _due(self, at_s: float) -> list[Event]:
+        return [Woke(at_s=at_s, key=key) for key, when_s in self._wakes.items() if when_s <= at_s]
+
+    def _carry_out(self, command: Command, ahead: list[Event], at_s: float) -> list[Order]:
+        match command:
+            case WakeAt():
+                self._wakes[command.key] = command.at_s
+            case StartJob():
+                started = JobStarted(at_s=at_s, job_id=command.job_id, attempt=command.attempt)
+                ahead.insert(0, started)
+                return self._start(command)
+            case StopJob() if command.job_id in self._works:
+                self._evict(self._works[command.job_id], str(command.reason))
+            case RejectJob():
+                self._rejected[command.job_id] = command.reason
+            case _:
+                pass
+        return []
+
+    def _start(self, command: StartJob) -> list[Order]:
+        """Bind its pods, unless they are there; from now on it is as one that was found."""
+        work = self._works[command.job_id]
+        if work.seated:
+            return []
+        shares = [
+            Share(one.node, one.tasks, one.role, gpus=one.gpus) for one in command.allocations
+        ]
+        self._works[work.id] = replace(work, seated=True, shares=tuple(shares))
+        return [self._bind(member) for member in work.members]
+
+    def _shed(self) -> None:
+        """Pods of ours for which there are no watts, as after a restart below a lower budget."""
+        for job_id in self._planner.excess:
+            if job_id in self._works:
+                self._evict(self._works[job_id], str(StopReason.BUDGET_CUT))
+        self._planner.excess.clear()
+
+    def _evict(self, work: Work, why: str) -> None:
+        """Only pods that chose this scheduler are its to stop."""
+        for member in work.members:
+            if member.pod.spec.scheduler_name == self._name:
+                self._to_evict.setdefault(member.uid, why)
+
+    def _bind(self, member: Member) -> Order:
+        holding = self.fleet.holdings[member.uid]
+        decision = f"{self._holder}/{next(self._serial)}"
+        written = {names.WATTS: f"{holding.watts_mw / 1000:g}"}
+        if holding.gpus:
+            written[names.GPUS] = ",".join(map(str, holding.gpus))
+        domain = self.fleet.nodes[holding.node].domain
+        if domain:
+            written[names.DOMAIN] = domain
+        return BindPod(member.uid, member.key, holding.node, decision, written)
+
+    def _evictions(self) -> list[Order]:
+        """Of those that are to go, the ones that are there; each is told once."""
+        orders: list[Order] = []
+        for uid, why in self._to_evict.items():
+            holding, pod = self.fleet.holdings.get(uid), self._pods.get(uid)
+            if pod is None or holding is None or not holding.confirmed or uid in self._evicted:
+                continue
+            self._evicted.add(uid)
+            if pod.metadata.deletion_timestamp is None:
+                given = pod.spec.termination_grace_period_seconds
+                grace_s = 30.0 if given is None else float(given)
+                orders.append(EvictPod(uid, holding.key, why, grace_s))
+        return orders
+
+    # Saying why -----------------------------------------------------------------------------------
+
+    def _tell(self, waiting: Iterable[Waiting]) -> list[Order]:
+        orders: list[Order] = []
+        for one in waiting:
+            for member in one.members:
+                if member.uid in self.fleet.holdings:
+                    continue
+                told = self._why(one, member)
+                if told is not None and self._told.get(member.uid) != told:
+                    self._told[member.uid] = told
+                    orders.append(TellPod(member.uid, member.key, *told))
+        return orders
+
+    def _why(self, waiting: Waiting, member: Member) -> tuple[str, str] | None:
+        if waiting.refusal is not None:
+            return waiting.refusal
+        job_id = self._work_of.get(member.uid, "")
+        job = self.core.jobs.get(job_id) if self.core is not None else None
+        reason = self._rejected.get(job_id) or (job.reason if job is not None else None)
+        if reason is None:
+            return None
+        out = sorted(self._eligible.why(member.pod).items(), key=lambda item: -item[1])
+        beside = "".join(f"; {nodes} nodes: {refusal.line()}" for refusal, nodes in out[:3])
+        code = str(reason.code)
+        return code, reason.text().removeprefix(code).removeprefix(": ") + beside
