@@ -8,7 +8,7 @@ POLICIES := wattherd,fgd,pwr+fgd:0.1,best-fit,gpu-packing,random
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack demo-schedule test test-slow test-servers lint type format golden bench reproduce lock clean
+.PHONY: help setup demo demo-pack demo-schedule test test-slow test-kube test-servers kube-binaries lint type format golden bench reproduce lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,10 +47,17 @@ demo-schedule: .venv/.demo ## training jobs under a power budget that is cut by 
 	@$(WATTHERD) report $(DEMO_JOBS)
 
 test: .venv/.dev lint type ## lint, types and tests (minutes)
-	@.venv/bin/pytest -n $(JOBS) -m "not slow"
+	@.venv/bin/pytest -n $(JOBS) -m "not slow and not kube"
+	@.venv/bin/pytest -m "not slow and kube"
 
 test-slow: .venv/.dev ## what takes long: every published bin of every trace
-	@.venv/bin/pytest -n $(JOBS) -m slow
+	@.venv/bin/pytest -n $(JOBS) -m "slow and not kube"
+
+test-kube: .venv/.dev ## on a real control plane only, the slow ones included
+	@.venv/bin/pytest -m kube
+
+kube-binaries: ## etcd, Kubernetes, KWOK and helm for these tests: built from Go modules, once
+	@scripts/kube-binaries.sh
 
 test-servers: .venv/.dev ## servers that tests talk to (Debian packages, as root)
 	@scripts/test-servers.sh

@@ -1,0 +1,72 @@
+"""What a reader of the API hands over: the latest state of each object, once, to another thread.
+
+Changes wait by object: whoever is slow gets the newest state and misses those between, so that what
+waits is bounded by the number of objects, and the reader never waits for the one who decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which object: a name may be used again, a uid never is."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """The newest state of an object; None when it is no more, or no longer selected."""
+
+    key: Key
+    item: T | None
+
+
+class Changes(Generic[T]):
+    """Changes of one kind of object, in the order in which each object's first one came.
+
+    One thread puts, any takes.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has changed yet."""
+        self._lock = threading.Condition()
+        self._waiting: dict[Key, T | None] = {}
+        self._complete = False
+
+    def put(self, key: Key, item: T | None) -> None:
+        """An object has this state now."""
+        with self._lock:
+            self._waiting[key] = item
+            self._lock.notify_all()
+
+    def mark_complete(self) -> None:
+        """All that existed at some moment has been put: from now on there is a whole picture."""
+        with self._lock:
+            self._complete = True
+            self._lock.notify_all()
+
+    def wait_complete(self, timeout_s: float | None = None) -> bool:
+        """Whether a whole list has been put, within this time; what it says may still wait here."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._complete, timeout_s)
+
+    def take(self, timeout_s: float | None = None) -> list[Change[T]]:
+        """All that wait, in one batch; empty if none came within `timeout_s` (None: for ever)."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._waiting, timeout_s)
+            taken, self._waiting = self._waiting, {}
+        return [Change(key, item) for key, item in taken.items()]
+
+    def __len__(self) -> int:
+        """How many objects wait."""
+        with self._lock:
+            return len(self._waiting)

@@ -1,0 +1,56 @@
+"""An event loop in a thread of its own: reading the API is never held up by deciding."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_ROUNDS = 5
+"""Of the loop, until connections that were aborted are really closed (TLS over TCP needs three)."""
+
+
+class LoopThread:
+    """Runs coroutines until it is closed; those still at work are cancelled then."""
+
+    def __init__(self, name: str) -> None:
+        """Start the thread; `name` is what debuggers show."""
+        self._loop = asyncio.new_event_loop()
+        self._works: set[Future[Any]] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start it; cancelling the future cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        # asyncio lets a task that nobody refers to be collected in the middle of its work.
+        self._works.add(future)
+        future.add_done_callback(self._works.discard)
+        return future
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Start it and wait for what it returns or raises."""
+        return self.begin(work).result(timeout_s)
+
+    def close(self) -> None:
+        """Cancel what is at work, wait until it has ended, stop the thread."""
+        if self._loop.is_closed():
+            return
+        self.run(self._wind_up())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _wind_up(self) -> None:
+        others = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+        for each in others:
+            each.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()

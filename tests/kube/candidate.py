@@ -1,0 +1,40 @@
+"""A process that stands for election and writes down every moment at which it holds that it leads.
+
+Run by tests: `python candidate.py KUBECONFIG NAMESPACE IDENTITY FILE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from wattherd.runtime.kube.access import find_access
+from wattherd.runtime.kube.lease import Elector, Term, Times, boot_s
+from wattherd.runtime.kube.objects import ObjectMeta
+from wattherd.runtime.kube.transport import Transport
+
+TIMES = Times(lease_s=6, renew_s=4.0, retry_s=0.5)
+EVERY_S = 0.02
+
+
+async def stand(kubeconfig: Path, namespace: str, identity: str, file: Path) -> None:
+    """For ever; a line is `BOOT_S IDENTITY EPOCH`."""
+    about = ObjectMeta(name="leader", namespace=namespace)
+    async with Transport(find_access(kubeconfig)) as transport:
+        term = Term(about=about, identity=identity, times=TIMES)
+        elector = Elector(transport, term, np.random.default_rng(len(identity)))
+        work = asyncio.create_task(elector.run())
+        with file.open("a", buffering=1) as lines:
+            while not work.done():
+                now_s = boot_s()
+                if term.holds(now_s):
+                    lines.write(f"{now_s:.6f} {identity} {elector.epoch}\n")
+                await asyncio.sleep(EVERY_S)
+        await work
+
+
+if __name__ == "__main__":
+    asyncio.run(stand(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])))

@@ -1,0 +1,238 @@
+"""A real control plane on loopback: etcd, kube-apiserver, controllers, KWOK, schedulers.
+
+Everything is made for one run and thrown away: certificates, keys, tokens, data. RBAC is on, the
+admin is the one with `token`; others are service accounts that tests make.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import ssl
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import trustme
+import yaml
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from kube_api import KubeApi, Object
+from kube_server import Server, free_ports
+
+STAGES = Path(__file__).with_name("kwok_stages.yaml")
+FREE_BYTES = 1 << 30
+"""Room that data in memory must leave."""
+
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "Metadata",
+            "verbs": ["create", "delete", "patch"],
+            "resources": [{"group": "", "resources": ["pods", "pods/binding", "pods/eviction"]}],
+        },
+        {"level": "None"},
+    ],
+}
+POD_GROUPS = (
+    "--feature-gates=GenericWorkload=true,GangScheduling=true",
+    "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+)
+"""Flags of an API server that serves native pod groups, which 1.36 does not by itself."""
+
+
+class ControlPlane:
+    """One plane in a folder of its own; its parts can be killed and started again.
+
+    Args:
+        programs: the folder of the binaries.
+        apiserver: further flags of the API server, such as `POD_GROUPS`.
+        controllers: further flags of the controller manager.
+    """
+
+    def __init__(
+        self, programs: Path, *, apiserver: tuple[str, ...] = (), controllers: tuple[str, ...] = ()
+    ) -> None:
+        self.programs = programs
+        self.folder = Path(tempfile.mkdtemp(prefix="wattherd-kube-", dir=_in_memory()))
+        self.token = secrets.token_hex(16)
+        self._schedulers: list[Server] = []
+        self._ports = dict(zip(("etcd", "peer", "api", "kwok"), free_ports(4), strict=True))
+        self.url = f"https://127.0.0.1:{self._ports['api']}"
+        self._make_secrets()
+        self.api = KubeApi(self.url, self.tls(), self.token)
+        self.kubeconfig = self.kubeconfig_of(self.token)
+        self.etcd = self._etcd()
+        self.apiserver = self._apiserver(apiserver)
+        self.controllers = self._controllers(controllers)
+        self.kwok = self._kwok()
+
+    def start(self) -> None:
+        self.etcd.start()
+        self.apiserver.start()
+        self.controllers.begin()
+        self.kwok.start()
+
+    def close(self) -> None:
+        self.api.close()
+        for server in (*self._schedulers, self.kwok, self.controllers, self.apiserver, self.etcd):
+            server.resume()
+            server.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- who may talk to it --------------------------------------------------------------------
+
+    def _make_secrets(self) -> None:
+        authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+        server = authority.issue_cert("127.0.0.1", "kubernetes.default.svc")
+        authority.cert_pem.write_to_path(self.folder / "ca.crt")
+        server.private_key_and_cert_chain_pem.write_to_path(self.folder / "api.pem")
+        admin = authority.issue_cert(
+            "admin.test", common_name="test-admin", organization_name="system:masters"
+        )
+        admin.cert_chain_pems[0].write_to_path(self.folder / "admin.crt")
+        admin.private_key_pem.write_to_path(self.folder / "admin.key")
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        (self.folder / "accounts.key").write_bytes(pem)
+        (self.folder / "tokens.csv").write_text(f"{self.token},test,test,system:masters\n")
+        (self.folder / "audit.json").write_text(json.dumps(AUDIT_POLICY))
+
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+
+    def kubeconfig_of(self, token: str, name: str = "admin") -> Path:
+        """A kubeconfig file for the holder of a token."""
+        return self.write_kubeconfig(name, {"token": token})
+
+    def write_kubeconfig(self, name: str, user: Mapping[str, object]) -> Path:
+        """A kubeconfig file with these credentials."""
+        cluster = {"server": self.url, "certificate-authority": str(self.folder / "ca.crt")}
+        path = self.folder / f"{name}.kubeconfig"
+        text = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": name, "user": dict(user)}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
+        }
+        path.write_text(yaml.safe_dump(text))
+        path.chmod(0o600)
+        return path
+
+    # --- its parts -----------------------------------------------------------------------------
+
+    def _etcd(self) -> Server:
+        client, peer = (f"http://127.0.0.1:{self._ports[each]}" for each in ("etcd", "peer"))
+        self.etcd_url = client
+        arguments = [
+            *("--data-dir", str(self.folder / "etcd"), "--unsafe-no-fsync", "--log-level=warn"),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"default={peer}", "--quota-backend-bytes", str(4 << 30)),
+        ]
+        ready = lambda: _healthy(f"{client}/health")  # noqa: E731
+        return Server(self.programs / "etcd", arguments, self.log("etcd"), ready=ready)
+
+    def _apiserver(self, further: tuple[str, ...]) -> Server:
+        folder = self.folder
+        arguments = [
+            f"--etcd-servers={self.etcd_url}",
+            *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
+            *(f"--secure-port={self._ports['api']}", "--service-cluster-ip-range=10.0.0.0/24"),
+            f"--tls-cert-file={folder}/api.pem",
+            f"--tls-private-key-file={folder}/api.pem",
+            f"--client-ca-file={folder}/ca.crt",
+            f"--token-auth-file={folder}/tokens.csv",
+            *("--authorization-mode=RBAC", "--anonymous-auth=false"),
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={folder}/accounts.key",
+            f"--service-account-signing-key-file={folder}/accounts.key",
+            *(f"--audit-policy-file={folder}/audit.json", f"--audit-log-path={self.audit_log}"),
+            *("--endpoint-reconciler-type=none", "--profiling=false"),
+            *further,
+        ]
+        log = self.log("apiserver")
+        return Server(self.programs / "kube-apiserver", arguments, log, ready=self.api.ready)
+
+    def _controllers(self, further: tuple[str, ...]) -> Server:
+        arguments = [
+            *(f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0"),
+            f"--service-account-private-key-file={self.folder}/accounts.key",
+            f"--root-ca-file={self.folder}/ca.crt",
+            *("--kube-api-qps=2000", "--kube-api-burst=4000", "--concurrent-gc-syncs=20"),
+            *further,
+        ]
+        program = self.programs / "kube-controller-manager"
+        return Server(program, arguments, self.log("controllers"), ready=lambda: True)
+
+    def _kwok(self) -> Server:
+        address = f"127.0.0.1:{self._ports['kwok']}"
+        arguments = [
+            *(f"--kubeconfig={self.kubeconfig}", f"--config={STAGES}"),
+            *(f"--server-address={address}", "--node-lease-duration-seconds=40"),
+            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+        ]
+        ready = lambda: _healthy(f"http://{address}/healthz")  # noqa: E731
+        return Server(self.programs / "kwok", arguments, self.log("kwok"), ready=ready)
+
+    def scheduler(self, *, config: Object | None = None, name: str = "scheduler") -> Server:
+        """A stock kube-scheduler, not started yet; it is stopped with the plane at the latest.
+
+        Args:
+            config: fields of its KubeSchedulerConfiguration (profiles, extenders...).
+            name: of its log and configuration file.
+        """
+        connection = {"kubeconfig": str(self.kubeconfig), "qps": 2000, "burst": 4000}
+        port = free_ports(1)[0]
+        text = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": connection,
+            **(config or {}),
+        }
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(text))
+        arguments = [f"--config={path}", "--bind-address=127.0.0.1", f"--secure-port={port}"]
+        tls = ssl._create_unverified_context()  # it makes its own certificate
+        ready = lambda: _healthy(f"https://127.0.0.1:{port}/readyz", tls)  # noqa: E731
+        server = Server(self.programs / "kube-scheduler", arguments, self.log(name), ready=ready)
+        self._schedulers.append(server)
+        return server
+
+    # --- what is left to read ------------------------------------------------------------------
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.folder / "audit.log"
+
+    def audit(self) -> Iterator[Object]:
+        """What clients did to pods, in the order in which the API server answered."""
+        with self.audit_log.open() as lines:
+            for line in lines:
+                yield json.loads(line)
+
+
+def _in_memory() -> str | None:
+    """Memory for the data, where there is enough: tests wait less for it than for a disk."""
+    shared = Path("/dev/shm")
+    fits = shared.is_dir() and shutil.disk_usage(shared).free > FREE_BYTES
+    return str(shared) if fits else None
+
+
+def _healthy(url: str, tls: ssl.SSLContext | None = None) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2, context=tls) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -1,0 +1,123 @@
+"""Two processes stand for election on a real API server; one is stopped, killed, cut off."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from control_plane import ControlPlane
+from kube_server import Server, wait_until
+
+from wattherd.runtime.kube.lease import boot_s
+
+HERE = Path(__file__).parent
+Candidates = tuple[Server, Server]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    path = tmp_path / "told"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def candidates(
+    plane: ControlPlane, namespace: str, tmp_path: Path, told: Path
+) -> Iterator[Candidates]:
+    """Two that are equal; the first one leads already."""
+
+    def a_candidate(identity: str) -> Server:
+        command = [
+            str(HERE / "candidate.py"),
+            str(plane.kubeconfig),
+            namespace,
+            identity,
+            str(told),
+        ]
+        log = tmp_path / f"{identity}.log"
+        return Server(Path(sys.executable), command, log, ready=lambda: True)
+
+    both = (a_candidate("one"), a_candidate("two"))
+    both[0].begin()
+    wait_until(lambda: leader_since(told, 0.0) == "one", "the first one leads")
+    both[1].begin()
+    yield both
+    for each in both:
+        each.resume()
+        each.kill()
+
+
+def moments(told: Path) -> list[tuple[float, str, int]]:
+    """When who held to lead, in which term, in the order of time."""
+    lines = [line.split() for line in told.read_text().splitlines(keepends=True) if "\n" in line]
+    return sorted((float(at), who, int(epoch)) for at, who, epoch in lines)
+
+
+def leader_since(told: Path, since_s: float) -> str | None:
+    """Who has led since then, if anybody has."""
+    return next((who for at_s, who, _ in reversed(moments(told)) if at_s > since_s), None)
+
+
+def terms(told: Path) -> list[tuple[int, str]]:
+    """Leader after leader, as time went by; one name twice if two led in turns."""
+    led = [(epoch, who) for _, who, epoch in moments(told)]
+    return [key for key, _ in itertools.groupby(led)]
+
+
+def assert_one_at_a_time(told: Path) -> None:
+    epochs = [epoch for epoch, _ in terms(told)]
+    assert epochs == sorted(set(epochs)), f"terms overlap: {terms(told)}"
+
+
+def test_a_leader_that_is_stopped_and_goes_on_finds_itself_replaced(
+    candidates: Candidates, told: Path
+) -> None:
+    one, _ = candidates
+    one.pause()
+    paused_s = boot_s()
+    wait_until(lambda: leader_since(told, paused_s + 1) == "two", "the other one leads")
+    one.resume()
+    resumed_s = boot_s()
+    wait_until(lambda: boot_s() > resumed_s + 3 and leader_since(told, resumed_s + 2), "a while")
+    assert_one_at_a_time(told)
+
+
+def test_a_leader_that_is_killed_is_followed_by_the_other(
+    candidates: Candidates, told: Path
+) -> None:
+    one, _ = candidates
+    one.kill()
+    killed_s = boot_s()
+    wait_until(lambda: leader_since(told, killed_s) == "two", "the other one leads")
+    one.begin()  # of the same name, but not of the same term
+    wait_until(lambda: leader_since(told, boot_s() - 1) == "two", "the other one still leads")
+    assert_one_at_a_time(told)
+
+
+def test_while_nobody_can_renew_nobody_leads(
+    plane: ControlPlane, candidates: Candidates, told: Path
+) -> None:
+    plane.apiserver.pause()
+    try:
+        last_s = moments(told)[-1][0]
+        wait_until(lambda: boot_s() > last_s + 12, "longer than any term")
+        ended_s = moments(told)[-1][0]
+        assert ended_s < boot_s() - 3, "the leader has stopped by itself"
+    finally:
+        plane.apiserver.resume()
+    wait_until(lambda: leader_since(told, ended_s + 3), "somebody leads again")
+    assert_one_at_a_time(told)
+
+
+def test_kubectl_shows_who_leads(
+    plane: ControlPlane, namespace: str, candidates: Candidates, kube_programs: Path
+) -> None:
+    command = [kube_programs / "kubectl", f"--kubeconfig={plane.kubeconfig}", "-n", namespace]
+    command += ["get", "lease", "leader", "-o", "jsonpath={.spec.holderIdentity}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "one"
