@@ -31,6 +31,7 @@ LEFT_OUT = {
     r"\.\.\.": "says itself that it is a part only",
     r"^wattherd top": "needs a terminal; tests/service/test_demo_run.py shows the same data",
     r"prometheus --config": "serves until Ctrl-C; run by tests/servers/test_prometheus.py",
+    r"^wattherd kube|^kube-scheduler": "needs a cluster; run by tests/kube",
     r"^wattherd view": "serves until Ctrl-C; run by tests/service/test_dashboard.py",
     r"--return NODE": "stands for a node that was lost",
     r"^wattherd demo": "run by tests/service/test_demo_run.py",

@@ -49,6 +49,7 @@ COMMANDS = {
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "completion": ("wattherd.cli.completion:completion", "Complete commands by the Tab key."),
     "demo": ("wattherd.cli.demo:demo", "Real trainings under a budget that is cut midway."),
+    "kube": ("wattherd.cli.kube:kube", "Decide for Kubernetes clusters."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),

@@ -1,0 +1,135 @@
+"""`wattherd kube`: Kubernetes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wattherd.errors import UserError
+
+
+@click.group()
+def kube() -> None:
+    """Decide for Kubernetes clusters: docs/guides/kubernetes.md."""
+
+
+def _cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that all who decide for a cluster have."""
+    options = (
+        click.option("--policy", default="fgd", show_default=True, help="See `policies`."),
+        click.option(
+            "--history",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Pod list (CSV) that tells which pods to expect; else those on the cluster.",
+        ),
+        click.option("--budget", "budgets", multiple=True, help="40kW, or DOMAIN=8kW."),
+        click.option("--kubeconfig", type=click.Path(path_type=Path), help="As of kubectl."),
+        click.option("--context", help="Context of the kubeconfig."),
+        click.option("--lease", default="", help="NAMESPACE/NAME: of several copies one works."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@kube.command()
+@_cluster
+@click.option("--name", default="wattherd", show_default=True, help="As pods call it.")
+def scheduler(**chosen: Any) -> None:
+    """Schedule the pods that ask for it: gangs, priorities, watts."""
+    try:
+        from wattherd.service.kube import KubeOptions, live_scheduler
+    except ImportError as missing:
+        hint = 'pip install "wattherd[kube]"'
+        raise UserError(f"needs {missing.name}", hint=hint) from None
+    live = live_scheduler(KubeOptions(**chosen))
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    live.begin()
+    try:
+        click.echo(f"wattherd schedules pods with schedulerName: {chosen['name']}", err=True)
+        over.wait()
+    finally:
+        live.close()
+
+
+@kube.command()
+@_cluster
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8088, show_default=True, help="Port; 0 takes any that is free.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM).")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")
+@click.option("--client-ca", type=click.Path(path_type=Path), help="Who signs the scheduler's.")
+@click.option("--deadline", default=0.2, show_default=True, help="Seconds, then no answer is one.")
+def extender(
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    client_ca: Path | None,
+    deadline: float,
+    **chosen: Any,
+) -> None:
+    """Answer a stock kube-scheduler: which node, within which watts."""
+    try:
+        import uvicorn
+
+        from wattherd.service.kube import KubeOptions, live_extender
+    except ImportError as missing:
+        hint = 'pip install "wattherd[kube]"'
+        raise UserError(f"needs {missing.name}", hint=hint) from None
+    tls = _tls(host, tls_cert, tls_key, client_ca)
+    live, app = live_extender(KubeOptions(deadline_s=deadline, **chosen))
+    listener = _listen(host, port)
+    shown = listener.getsockname()[:2]
+    click.echo(
+        f"wattherd answers on {'https' if tls else 'http'}://{shown[0]}:{shown[1]}", err=True
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", server_header=False, access_log=False, **tls)
+    )
+    live.begin()
+    try:
+        # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        server.run(sockets=[listener])
+    finally:
+        live.close()
+
+
+def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None) -> dict[str, Any]:
+    """Options of the server; other machines are let in by certificate only.
+
+    Raises:
+        UserError: what belongs together is not given together.
+    """
+    if (cert is None) != (key is None):
+        raise UserError("certificate and key go together", field="--tls-cert")
+    open_to_others = host not in ("127.0.0.1", "::1", "localhost")
+    if open_to_others and (cert is None or client_ca is None):
+        hint = "give --tls-cert, --tls-key and --client-ca"
+        raise UserError("whoever may ask may bind pods", where=host, field="--host", hint=hint)
+    if cert is None:
+        return {}
+    found: dict[str, Any] = {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}
+    if client_ca is not None:
+        found |= {"ssl_ca_certs": str(client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return found
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        problem = f"cannot listen: {error.strerror}"
+        raise UserError(problem, where=f"{host}:{port}", hint="choose another --port") from None

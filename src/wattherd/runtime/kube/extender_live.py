@@ -1,0 +1,119 @@
+"""The extender on a cluster: follows nodes and pods, binds, looks after what it reserved.
+
+Nothing is decided before a whole list of nodes and pods was heard, nor while they have not been
+heard of for long, nor without the lease where one is kept: several copies may stand behind one
+address, and only the leader answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+
+from wattherd.runtime.kube.access import Access
+from wattherd.runtime.kube.binder import EPOCH, Bind, Binder, Outcome
+from wattherd.runtime.kube.changes import Change
+from wattherd.runtime.kube.extender import Extender, Grant
+from wattherd.runtime.kube.extender_app import Bound
+from wattherd.runtime.kube.extender_wire import BindArgs
+from wattherd.runtime.kube.feed import LOOK_S, Feed
+from wattherd.runtime.kube.lease import Elector, Term, Times
+from wattherd.runtime.kube.lookup import found_pod
+from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.reflector import Selection
+
+LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+FREE = frozenset(
+    {Outcome.STALE, Outcome.GONE, Outcome.GATED, Outcome.NO_NODE, Outcome.FENCED, Outcome.DENIED}
+)
+"""Not `TAKEN`: the pod is somewhere, and until it is seen there its room here is kept."""
+
+
+class LiveExtender:
+    """An extender at work: `begin`, serve an `ExtenderApp` of its `turns` and `bind`, `close`."""
+
+    def __init__(
+        self,
+        extender: Extender,
+        access: Access,
+        draws: np.random.Generator,
+        *,
+        lease: ObjectMeta | None = None,
+        identity: str = "",
+    ) -> None:
+        """`lease` names the record by which copies agree on who answers, as `identity`."""
+        self.extender = extender
+        self.feed = Feed(access, draws)
+        self.feed.follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
+        self.feed.follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
+        self.feed.also(self._watch)
+        seeds = draws.spawn(2)
+        self._elector: Elector | None = None
+        if lease is not None:
+            self._elector = Elector(self.feed.transport, Term(lease, identity, Times()), seeds[0])
+        self._binder = Binder(
+            self.feed.transport,
+            seeds[1],
+            may_bind=self.leads,
+            knows_node=lambda name: name in extender.fleet.nodes,
+        )
+
+    def begin(self) -> None:
+        """Start reading; decisions begin when the cluster was seen."""
+        self.feed.open()
+        self.feed.begin(*([self._elector.run()] if self._elector is not None else []))
+
+    def close(self) -> None:
+        """Stop; a lease is given back, what was decided and not bound is decided anew by others."""
+        self.feed.close()
+
+    def leads(self) -> bool:
+        """Whether this copy may answer and bind."""
+        return self._elector is None or self._elector.may_act()
+
+    async def bind(self, args: BindArgs, grant: Grant) -> Bound:
+        """Bind a pod where it was reserved; for `ExtenderApp`."""
+        order = Bind(
+            namespace=args.pod_namespace,
+            pod=args.pod_name,
+            uid=args.pod_uid,
+            node=args.node,
+            decision=grant.decision,
+            annotations=grant.annotations | self._term(),
+        )
+        done = await asyncio.wrap_future(self.feed.loop.begin(self._binder.bind(order)))
+        if done.outcome is Outcome.BOUND:
+            return Bound()
+        return Bound(f"{done.outcome}: {done.why}", free=done.outcome in FREE)
+
+    def _term(self) -> dict[str, str]:
+        """The term we lead in, so that what a leader of an earlier one still sends is known."""
+        return {} if self._elector is None else {EPOCH: str(self._elector.epoch)}
+
+    def _hear_nodes(self, batch: list[Change[Node]]) -> None:
+        for change in batch:
+            if change.item is None:
+                self.extender.node_gone(change.key.name)
+            else:
+                self.extender.node_seen(change.item)
+
+    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
+        now_s = time.monotonic()
+        for change in batch:
+            if change.item is None:
+                self.extender.pod_gone(change.key.uid)
+            else:
+                self.extender.pod_seen(change.item, now_s)
+
+    def _watch(self) -> None:
+        """Whether to answer at all; and whether pods not seen to be bound are bound after all."""
+        while not self.feed.over.wait(LOOK_S):
+            self.extender.synced = self.feed.sees() and self.leads()
+            for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
+                found = found_pod(self.feed, holding)
+                if found is not None and found.spec.node_name:
+                    self.feed.turn(self.extender.pod_seen, found, time.monotonic())
+                elif found is not None:
+                    self.feed.turn(self.extender.unbound, holding.uid)

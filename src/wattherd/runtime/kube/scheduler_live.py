@@ -1,0 +1,245 @@
+"""The second scheduler on a cluster: hears, plans, binds, evicts, and says why pods wait.
+
+Plans are made in the thread that hears the news, when there is any; what they order is carried out
+by the loop that talks to the API, up to 64 bindings at once; what became of it is heard in turn.
+Nothing is planned before everything was listed and heard, without the lease, or on an old picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
+
+from wattherd.runtime.kube.access import Access
+from wattherd.runtime.kube.api_objects import (
+    DeleteOptions,
+    Eviction,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodGroup,
+    Preconditions,
+    encode,
+)
+from wattherd.runtime.kube.binder import EPOCH, Bind, Binder, Bound, Outcome
+from wattherd.runtime.kube.changes import Change
+from wattherd.runtime.kube.extender_live import FREE, LIVE_PODS
+from wattherd.runtime.kube.feed import LOOK_S, Feed
+from wattherd.runtime.kube.groups import GroupId, GroupKind
+from wattherd.runtime.kube.lease import Elector, Term, Times
+from wattherd.runtime.kube.lookup import found_pod
+from wattherd.runtime.kube.objects import Condition, Node, Object, ObjectMeta, Pod, PodStatus
+from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellPod
+from wattherd.runtime.kube.reflector import Selection
+from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.transport import STRATEGIC, Refused, Unreachable
+
+HOLD_S = 60.0
+_AGAIN_S = 5.0
+_PAUSE_S = 0.02
+"""Between looks whether there is anything to plan: news of one burst are planned together."""
+_GROUPS = {
+    GroupKind.NATIVE: "/apis/scheduling.k8s.io/v1alpha2",
+    GroupKind.OLDER: "/apis/scheduling.x-k8s.io/v1alpha1",
+}
+
+
+class _Status(Object, frozen=True):
+    status: PodStatus
+
+
+class LiveScheduler:
+    """A scheduler at work; `begin` and `close` it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        access: Access,
+        draws: np.random.Generator,
+        *,
+        lease: ObjectMeta | None = None,
+        identity: str = "",
+    ) -> None:
+        """`lease` names the record by which copies agree on who schedules, as `identity`."""
+        self.scheduler = scheduler
+        self.feed = Feed(access, draws)
+        follow = self.feed.follow
+        follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
+        follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
+        follow(Selection("/api/v1/persistentvolumes", PersistentVolume), self._hear_volumes)
+        claims = Selection("/api/v1/persistentvolumeclaims", PersistentVolumeClaim)
+        follow(claims, self._hear_claims)
+        self.feed.also(self._work)
+        seeds = draws.spawn(2)
+        self._elector: Elector | None = None
+        if lease is not None:
+            self._elector = Elector(self.feed.transport, Term(lease, identity, Times()), seeds[0])
+        self._binder = Binder(
+            self.feed.transport,
+            seeds[1],
+            may_bind=self.leads,
+            knows_node=lambda name: name in scheduler.fleet.nodes,
+        )
+
+    def begin(self) -> None:
+        """Start; groups are followed where the API server knows them."""
+        self.feed.open()
+        for kind, path in _GROUPS.items():
+            if self._is_served(path):
+                self.feed.follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
+        self.feed.begin(*([self._elector.run()] if self._elector is not None else []))
+
+    def close(self) -> None:
+        """Stop; a lease is given back, what runs stays."""
+        self.feed.close()
+
+    def leads(self) -> bool:
+        """Whether this copy may plan and bind."""
+        return self._elector is None or self._elector.may_act()
+
+    def _is_served(self, path: str) -> bool:
+        try:
+            self.feed.loop.run(self.feed.transport.request("GET", path))
+        except (Refused, Unreachable):
+            return False
+        return True
+
+    # News -----------------------------------------------------------------------------------------
+
+    def _hear_nodes(self, batch: list[Change[Node]]) -> None:
+        for change in batch:
+            if change.item is None:
+                self.scheduler.node_gone(change.key.name)
+            else:
+                self.scheduler.node_seen(change.item)
+
+    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
+        now_s = time.monotonic()
+        for change in batch:
+            if change.item is None:
+                self.scheduler.pod_gone(change.key.uid)
+            else:
+                self.scheduler.pod_seen(change.item, now_s)
+
+    def _hear_volumes(self, batch: list[Change[PersistentVolume]]) -> None:
+        volumes = self.scheduler.volumes.volumes
+        for change in batch:
+            volumes.pop(change.key.name, None)
+            if change.item is not None:
+                volumes[change.key.name] = change.item
+        self.scheduler.volumes_changed()
+
+    def _hear_claims(self, batch: list[Change[PersistentVolumeClaim]]) -> None:
+        claims = self.scheduler.volumes.claims
+        for change in batch:
+            key = (change.key.namespace, change.key.name)
+            claims.pop(key, None)
+            if change.item is not None:
+                claims[key] = change.item
+        self.scheduler.volumes_changed()
+
+    def _hear_groups(self, kind: GroupKind) -> Callable[[list[Change[PodGroup]]], None]:
+        def hear(batch: list[Change[PodGroup]]) -> None:
+            for change in batch:
+                group = GroupId(kind, change.key.namespace, change.key.name)
+                if change.item is None:
+                    self.scheduler.group_gone(group)
+                else:
+                    self.scheduler.group_seen(group, change.item)
+
+        return hear
+
+    # Work -----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        looked_s = time.monotonic()
+        while not self.feed.over.wait(_PAUSE_S):
+            if not (self.feed.sees() and self.leads()):
+                continue
+            for order in self.feed.turn(self.scheduler.plan, time.monotonic()):
+                self._carry_out(order)
+            if time.monotonic() - looked_s > LOOK_S:
+                looked_s = time.monotonic()
+                self._look_after()
+
+    def _look_after(self) -> None:
+        for holding in self.feed.turn(self.scheduler.overdue, time.monotonic(), HOLD_S):
+            found = found_pod(self.feed, holding)
+            if found is not None and found.spec.node_name:
+                self.feed.turn(self.scheduler.pod_seen, found, time.monotonic())
+            elif found is not None:
+                self.feed.turn(self.scheduler.not_bound, holding.uid)
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case BindPod():
+                self.feed.loop.begin(self._binder.bind(self._bind(order))).add_done_callback(
+                    self._bound
+                )
+            case EvictPod():
+                self.feed.loop.begin(self._evict(order))
+            case TellPod():
+                self.feed.loop.begin(self._tell(order))
+
+    def _bind(self, order: BindPod) -> Bind:
+        """With the term we lead in: what a leader of an earlier one still sends is known by it."""
+        namespace, _, name = order.key.partition("/")
+        term = {} if self._elector is None else {EPOCH: str(self._elector.epoch)}
+        return Bind(
+            namespace=namespace,
+            pod=name,
+            uid=order.uid,
+            node=order.node,
+            decision=order.decision,
+            annotations=order.annotations | term,
+        )
+
+    def _bound(self, done: Future[Bound]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            result = done.result()
+            if result.outcome is not Outcome.BOUND and result.outcome in FREE:
+                self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
+
+    async def _evict(self, order: EvictPod) -> None:
+        """By the eviction API, so that disruption budgets are kept; asked again when refused."""
+        namespace, _, name = order.key.partition("/")
+        options = DeleteOptions(
+            grace_period_seconds=int(order.grace_s), preconditions=Preconditions(uid=order.uid)
+        )
+        body = Eviction(
+            api_version="policy/v1",
+            kind="Eviction",
+            metadata=ObjectMeta(name=name, namespace=namespace),
+            delete_options=options,
+        )
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        try:
+            await self.feed.transport.request("POST", path, body=encode(body))
+        except Refused as refused:
+            if refused.status not in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT):
+                await self._later(self.scheduler.not_evicted, order.uid)
+        except Unreachable:
+            await self._later(self.scheduler.not_evicted, order.uid)
+
+    async def _later(self, tell: Callable[[str], None], uid: str) -> None:
+        """What was refused is asked for again, but not at once."""
+        await asyncio.sleep(_AGAIN_S)
+        self.feed.turns.submit(tell, uid)
+
+    async def _tell(self, order: TellPod) -> None:
+        """In the pod's condition, where `kubectl describe` shows it; told again when it changes."""
+        namespace, _, name = order.key.partition("/")
+        condition = Condition(
+            type="PodScheduled", status="False", reason="Unschedulable",
+            message=f"{order.reason}: {order.text}",
+        )  # fmt: skip
+        body = encode(_Status(status=PodStatus(conditions=[condition])))
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        try:
+            await self.feed.transport.request("PATCH", path, body=body, kind=STRATEGIC)
+        except (Refused, Unreachable):
+            await self._later(self.scheduler.not_told, order.uid)

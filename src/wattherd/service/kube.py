@@ -1,0 +1,139 @@
+"""`wattherd kube`, put together: a policy, budgets and a cluster become extender or scheduler."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.engine.placer import Placer
+from wattherd.errors import UserError
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.request import Pod, Request
+from wattherd.runtime.kube.access import find_access
+from wattherd.runtime.kube.domains import SITE, Domains
+from wattherd.runtime.kube.extender import Extender
+from wattherd.runtime.kube.extender_app import DEADLINE_S, ExtenderApp
+from wattherd.runtime.kube.extender_live import LiveExtender
+from wattherd.runtime.kube.fleet import Fleet
+from wattherd.runtime.kube.objects import ObjectMeta
+from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.scheduler_live import LiveScheduler
+from wattherd.service.compose import build_placer, place_policy, warm_up
+from wattherd.units import watts
+from wattherd.workload.openb import read_pods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeOptions:
+    """What a user may choose; `budgets` are `DOMAIN=40kW`, or `40kW` for the site.
+
+    `history` is a pod list that tells what to expect; without one it is the pods on the cluster.
+    `lease` is `NAMESPACE/NAME`, where several copies serve; `name` is what pods call the scheduler.
+    """
+
+    policy: str = "fgd"
+    history: Path | None = None
+    budgets: tuple[str, ...] = ()
+    kubeconfig: Path | None = None
+    context: str | None = None
+    lease: str = ""
+    deadline_s: float = DEADLINE_S
+    name: str = "wattherd"
+
+
+def live_extender(options: KubeOptions) -> tuple[LiveExtender, ExtenderApp]:
+    """An extender for the cluster, not begun yet, and the application to serve.
+
+    Raises:
+        UserError: a policy, budget, file or cluster that cannot be used.
+    """
+    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    extender = Extender(_fleet(options), Domains(budgets_mw(options.budgets)), holder=identity)
+    lease = _lease(options.lease)
+    live = LiveExtender(extender, access, _draws(), lease=lease, identity=identity)
+    app = ExtenderApp(extender, live.feed.turns, live.bind, deadline_s=options.deadline_s)
+    return live, app
+
+
+def live_scheduler(options: KubeOptions) -> LiveScheduler:
+    """A second scheduler for the cluster, not begun yet.
+
+    Raises:
+        UserError: a policy, budget, file or cluster that cannot be used.
+    """
+    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    budgets = budgets_mw(options.budgets)
+    scheduler = Scheduler(_fleet(options), budgets, name=options.name, holder=identity)
+    lease = _lease(options.lease)
+    return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
+
+
+def _identity() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _draws() -> np.random.Generator:
+    """Spreads requests in time; no decision depends on it."""
+    return np.random.default_rng()
+
+
+def _fleet(options: KubeOptions) -> Fleet:
+    return Fleet(_placers(options), learns=options.history is None)
+
+
+def budgets_mw(texts: Iterable[str]) -> dict[str, int]:
+    """Budgets by domain, in milliwatts; the site's name is empty.
+
+    Raises:
+        UserError: one is no budget, or a domain has two.
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        domain, _, amount = text.rpartition("=")
+        budget = round(1000 * watts(amount, field="--budget"))
+        if domain in found:
+            raise UserError(f"two budgets for {domain or 'the site'}", field="--budget")
+        found[domain or SITE] = budget
+    return found
+
+
+def _placers(options: KubeOptions) -> PlacerMaker:
+    policy = place_policy(options.policy)
+    warm_up(policy)
+    history = read_pods(options.history, known=GPUS) if options.history else ()
+    return PlacerMaker(options.policy, history)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacerMaker:
+    """Makes the policy's placer for a cluster; ties go to the first node, nothing is drawn."""
+
+    policy: str
+    history: tuple[Pod, ...]
+
+    def __call__(self, cluster: ClusterSpec, asked: list[Request]) -> Placer:
+        """`asked` is the history where none was given."""
+        seen = (Pod(name=str(number), request=one) for number, one in enumerate(asked))
+        return build_placer(
+            cluster,
+            self.history or tuple(seen),
+            place_policy(self.policy),
+            draws=np.random.default_rng(0),
+        )
+
+
+def _lease(text: str) -> ObjectMeta | None:
+    if not text:
+        return None
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name):
+        hint = "write NAMESPACE/NAME"
+        raise UserError(f"{text!r} names no lease", field="--lease", hint=hint)
+    return ObjectMeta(name=name, namespace=namespace)
