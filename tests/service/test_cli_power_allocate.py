@@ -125,7 +125,7 @@ def test_compare_has_a_row_per_policy_and_budget(curves: Path) -> None:
         (["compare", "--parts", "half"], "'half' is no list of numbers"),
         (["compare", "--parts", "1.5"], "1.5 is no part"),
         (["compare", "--policies", "nahs"], "unknown policy 'nahs'"),
-        (["allocate", "--budget", "1kW", "--policy", "rl:none.json"], "is no policy"),
+        (["allocate", "--budget", "1kW", "--policy", "rl:none.json"], "none.json: cannot be read"),
         (["allocate"], "no budget"),
         (["allocate", "--budget", "300W"], "300 W are less than the"),
         (["allocate", "--budget", "300W", "--pause", "--policy", "nash"], "nash pauses nobody"),

@@ -100,9 +100,7 @@ def test_without_the_guard_the_same_tree_is_exceeded(
     from wattherd.engine.tree_watts import TreeWatts
 
     monkeypatch.setattr(TreeWatts, "_over", lambda *_: False)
-    monkeypatch.setattr(TreeWatts, "_shares", lambda _, jobs, asks, watts: [
-        ask.curve.max_w for ask in asks
-    ])  # fmt: skip
+    monkeypatch.setattr(TreeWatts, "_caps_w", lambda _, asks, branches: asks.top_w.tolist())
     row = run(str(scenario))["policies"][0]
     assert row["levels"][0]["over_budget_s"] > 60
     assert row["levels"][2]["over_budget_s"] > 60

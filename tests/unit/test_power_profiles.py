@@ -8,8 +8,8 @@ import pytest
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.catalog.power_profiles import MEASURED
-from wattherd.engine.watts import prior
 from wattherd.errors import UserError
+from wattherd.estimate.power_curve import prior
 from wattherd.service.given import Given
 from wattherd.service.workloads import Jobs
 from wattherd.testing.timed_world import timed

@@ -72,10 +72,15 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
 
 
 @meter.command("counters")
-@click.option("--pid", default=0, help="Whose; this command's own if left out.")
+@click.option(
+    "--pid",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Whose; this command's own if left out.",
+)
 @click.option("--window", default="1s", show_default=True, help="For how long to count.")
 @output_option
-def counters(*, pid: int, window: str, output: str) -> None:
+def counters(*, pid: int, window: str, output: str) -> int:
     """Count what a process makes the CPU do: instructions, cache hits, time, bytes of memory.
 
     The names are those of features that `power fit` takes. What the kernel or the processor does
@@ -84,6 +89,7 @@ def counters(*, pid: int, window: str, output: str) -> None:
     from wattherd.errors import UserError
     from wattherd.meters.perf import PerfCounters
     from wattherd.units import seconds
+    from wattherd.wire.trouble import DeviceError
 
     window_s = seconds(window, field="--window")
     if window_s <= 0:
@@ -91,14 +97,18 @@ def counters(*, pid: int, window: str, output: str) -> None:
     device = PerfCounters(pid)
     try:
         counts = device.counts(window_s)
+    except DeviceError as error:
+        click.echo(f"wattherd: {error}", err=True)
+        return 1
     finally:
         device.close()
     if output == "json":
         told = {"schema": COUNTERS, "pid": pid, "seconds": counts.seconds}
         click.echo(json.dumps({**told, "features": counts.features()}))
-        return
+        return 0
     for name, value in counts.features().items():
         click.echo(f"{name:22} {value:,.4g}")
+    return 0
 
 
 def _tell(outcome: Outcome, output: str) -> None:

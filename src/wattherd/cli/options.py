@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,3 +64,30 @@ def parse_policies(text: str) -> list[str]:
 def command_line() -> str:
     """The command as typed, for provenance."""
     return shlex.join(["wattherd", *sys.argv[1:]])
+
+
+def check_parent(path: Path, field: str = "--out") -> None:
+    """Say before the work, not after it, that a file cannot be written.
+
+    Raises:
+        UserError: there is no such folder, or a folder of that name.
+    """
+    if path.is_dir():
+        raise UserError("is a directory", where=str(path), field=field, hint="name a file in it")
+    if not path.parent.is_dir():
+        problem = f"no folder {path.parent}"
+        raise UserError(problem, where=str(path), field=field, hint="make it first")
+
+
+def check_folder(path: Path, field: str = "--out") -> None:
+    """Say before the work, not after it, that a folder cannot be made.
+
+    Raises:
+        UserError: a file stands where it or one above it should be.
+    """
+    for one in (path, *path.parents):
+        if one.is_dir():
+            return
+        if one.exists():
+            hint = "name a folder"
+            raise UserError(f"{one} is a file", where=str(path), field=field, hint=hint)

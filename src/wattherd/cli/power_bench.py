@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.options import check_folder, output_option
 
 
 def _names(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
     """Comma-separated names, each once; all of them where nothing is given."""
-    if not text:
+    if text is None:
         return default
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
@@ -52,6 +52,8 @@ def bench(
     """
     from wattherd.service import power_bench
 
+    if out is not None:
+        check_folder(out)
     choice = power_bench.Choice()
     faults = _names(fault, choice.faults)
     choice = power_bench.Choice(

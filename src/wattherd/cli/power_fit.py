@@ -32,7 +32,11 @@ POWER_FORMATS = "native|zeus|hkbu|dlbench"
 @click.option("--seed", default="1..4", show_default=True, help="42, 42..51 or 1,5,9.")
 @click.option("--pause", is_flag=True, help="Jobs may be paused.")
 @click.option("--paused-w", default="0W", show_default=True, help="What a paused job draws.")
-@click.option("--at-least", type=float, help="Exit with 1 if a run reaches less of the optimum.")
+@click.option(
+    "--at-least",
+    type=click.FloatRange(min=0.0),
+    help="Exit with 1 if a run reaches less of the optimum.",
+)
 @output_option
 def learn(
     *,
@@ -69,7 +73,7 @@ def learn(
         click.echo(json.dumps(document))
     else:
         _show_lesson(document)
-    return int(at_least is not None and document["worst_of_optimum"] < at_least)
+    return int(at_least is not None and not document["worst_of_optimum"] >= at_least)
 
 
 def numbers(text: str, field: str) -> tuple[float, ...]:
@@ -187,6 +191,9 @@ def _show_fit(document: dict[str, Any]) -> None:
         before, after = one["before_pct"], one["after_pct"]
         click.echo(f"  drops {one['feature']}: MAPE {before:.2f} -> {after:.2f} %")
     for one in document["intervals"]:
+        if one["half_width_pct"] is None and one["covered"] is None:
+            click.echo(f"new {one['split']}, {one['learner']}: too few to tell an interval from")
+            continue
         held = _percent(None if one["covered"] is None else 100 * one["covered"])
         wide = _percent(one["half_width_pct"])
         asked = 100 * one["asked"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.options import check_parent, output_option
 
 
 @click.command("train-rl")
@@ -21,6 +21,8 @@ def train_rl(*, seed: int, out: Path, generations: int) -> None:
     The same seed gives the same policy.
     """
     from wattherd.service.power_rl import Training, save, train
+
+    check_parent(out)
 
     def told(generation: int, slowdown: float) -> None:
         click.echo(f"generation {generation:3}  mean slowdown {slowdown:.3f}", err=True)

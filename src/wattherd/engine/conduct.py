@@ -10,17 +10,17 @@ another while the first is still writing its checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.book import Book
 from wattherd.engine.budgets import Budgets
 from wattherd.engine.caps import Caps
+from wattherd.engine.core_config import CoreConfig
 from wattherd.engine.draft import WAKE, GuardedDraft
 from wattherd.engine.drained import DrainedDevices
 from wattherd.engine.feasibility import Feasibility
@@ -32,11 +32,9 @@ from wattherd.engine.ramp import Ramp
 from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
 from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import Watts, prior
-from wattherd.estimate.power_curve import CurveOf
+from wattherd.engine.watts import Watts
 from wattherd.model.allocation import Allocation
-from wattherd.model.cap_rules import OFF, CapRules
-from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.cluster import NodeSpec
 from wattherd.model.command import (
     Command,
     FinishJob,
@@ -49,39 +47,9 @@ from wattherd.model.event import (
     Event,
     Woke,
 )
-from wattherd.model.power_tree import PowerTree
 from wattherd.model.reason import Reason, StopReason
-from wattherd.policy.contract import Planner, Quota
-from wattherd.policy.power.contract import PowerPolicy
-from wattherd.policy.power.water_filling import WaterFilling
-from wattherd.policy.rebalance.sleep import SleepPolicy
 
 ROUND = "round"
-Requeue = Callable[[Any], tuple[Planner, Quota | None]]
-"""Planner and quota for a tree of queues, which comes as plain data."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreConfig:
-    """`round_s` None plans after every event that could change the plan, else every `round_s`.
-
-    0 plans once per instant in which such events happen, after all of them; that a job stopped
-    because a plan wanted it is no such event. Without a `sleep` policy nodes stay on. `gpus` knows
-    the devices of the cluster by their model names. `requeue` builds planner and quota anew when
-    the queues of the site change; None where the policy has no queues.
-    """
-
-    cluster: ClusterSpec
-    planner: Planner
-    quota: Quota | None = None
-    round_s: float | None = None
-    power: PowerPolicy = field(default_factory=WaterFilling)
-    curve_of: CurveOf = prior
-    gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
-    sleep: SleepPolicy | None = None
-    tree: PowerTree | None = None
-    rules: CapRules = OFF
-    requeue: Requeue | None = None
 
 
 @dataclass(slots=True)

@@ -12,9 +12,11 @@ import math
 from collections.abc import Sequence
 
 from wattherd.engine.budgets import Fall
-from wattherd.engine.conduct import ROUND, Batch, Conduct, CoreConfig
+from wattherd.engine.conduct import ROUND, Batch, Conduct
+from wattherd.engine.core_config import CoreConfig
 from wattherd.engine.draft import WAKE
 from wattherd.engine.drained import Drained, Place
+from wattherd.engine.feasibility import circle
 from wattherd.engine.joules import SAME_S, Account, moved
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
@@ -51,23 +53,17 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec
-from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.model.reason import Reason, StopReason
 
 __all__ = ["EXIT_REQUEUE", "ROUND", "Core", "CoreConfig"]
 
 EXIT_REQUEUE = 143
 """Exit code of a job that checkpointed on request and wants to be queued again."""
-
-
 LOOKOUTS = BUDGET, RAMP, HOLD = "budget", "ramp", "hold"
 """Keys of wake-ups: for budgets to come, a ramp's credit, caps that were changed lately."""
-
-
 JOULES = "joules"
 ENDLESS_W = 1e12
 """A site budget that limits nothing, for caps that only joules ask for."""
-
-
 _PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured})
 
 
@@ -184,21 +180,8 @@ class Core(Conduct):
         if quota is not None:
             total = sum(node.gpu_count for node in cluster.nodes)
             refusal = refusal or quota.never(spec, spec.least_gpus, total, self.now_s)
-        return refusal or self._feasibility.never_fits(spec, self.now_s) or self._circle(spec)
-
-    def _circle(self, spec: JobSpec) -> Reason | None:
-        """Why `spec` would wait for itself by way of others, or None."""
-        known, ahead = {spec.id}, list(spec.after)
-        while ahead:
-            parent = self.jobs.get(ahead.pop())
-            if parent is None or parent.id in known:
-                continue
-            known.add(parent.id)
-            if spec.id in parent.waits_for:
-                why = f"job {parent.id} waits for it in turn"
-                return Reason(code=ReasonCode.INVALID_SPEC, since_s=self.now_s, unblocks=why)
-            ahead.extend(sorted(parent.waits_for))
-        return None
+        refusal = refusal or self._feasibility.never_fits(spec, self.now_s)
+        return refusal or circle(spec, self.jobs, self.now_s)
 
     def _block(self, job: JobRecord, batch: Batch) -> None:
         """Wait for other jobs; in vain if one of them is over without success."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from wattherd.engine.draft import share_request
+from wattherd.engine.ledger import JobRecord
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
@@ -83,3 +85,18 @@ def _too_large(role: TaskRole, asked: int, available: int, largest: int) -> Reas
         unit=f"{role.name} tasks",
         unblocks=hint,
     )
+
+
+def circle(spec: JobSpec, jobs: Mapping[str, JobRecord], now_s: float) -> Reason | None:
+    """Why `spec` would wait for itself by way of other live `jobs`, or None."""
+    known, ahead = {spec.id}, list(spec.after)
+    while ahead:
+        parent = jobs.get(ahead.pop())
+        if parent is None or parent.id in known:
+            continue
+        known.add(parent.id)
+        if spec.id in parent.waits_for:
+            why = f"job {parent.id} waits for it in turn"
+            return Reason(code=ReasonCode.INVALID_SPEC, since_s=now_s, unblocks=why)
+        ahead.extend(sorted(parent.waits_for))
+    return None

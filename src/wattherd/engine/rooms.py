@@ -7,86 +7,118 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from wattherd.engine.feeds import NW, PPM, Feeds
-from wattherd.policy.power.contract import Ask
+from wattherd.policy.power.contract import Asks
 from wattherd.policy.power.limits import Limits
+from wattherd.policy.power.menu import Floats, Ints
 
-DevicesAt = Mapping[int, int]
-"""Devices that one cap holds for, by node."""
+_ENDLESS_NW = 2**62
+"""4.6 GW: more than any tree carries, and still an integer of 64 bits."""
+
+
+Branches = tuple[tuple[int, int, int], ...]
+"""The domains above one job's devices, the nearest first, and what it takes from each.
+
+(Domain, millionths of a watt there for a watt of the job's cap on all its devices together,
+nanowatts there when these devices idle.)
+"""
+_NONE = (-1, 0, 0)
+
+
+def branches_above(feeds: Feeds, devices: Mapping[int, int], idle_mw: Sequence[int]) -> Branches:
+    """What stands above `devices`, counts by node, of which each idles at its node's `idle_mw`."""
+    ppm: dict[int, int] = {}
+    idle_nw: dict[int, int] = {}
+    for node, count in devices.items():
+        for domain, each in feeds.paths[node]:
+            ppm[domain] = ppm.get(domain, 0) + count * each
+            idle_nw[domain] = idle_nw.get(domain, 0) + count * each * idle_mw[node]
+    return tuple((domain, each, idle_nw[domain]) for domain, each in ppm.items())
+
+
+def branch_table(rows: Sequence[Branches], depth: int = 0) -> Ints:
+    """(J, L, 3) of rows that may differ in length; L is the longest one's, at least `depth`."""
+    depth = max(depth, *(len(one) for one in rows)) if rows else depth
+    filled = [one + (_NONE,) * (depth - len(one)) for one in rows]
+    return np.array(filled, dtype=np.int64).reshape(len(rows), depth, 3)
 
 
 class Rooms:
-    """`nw` are nanowatts for whole devices at their caps, by domain with a budget."""
+    """Nanowatts for whole devices at their caps, by domain with a budget.
 
-    def __init__(self, feeds: Feeds, nw: Mapping[int, int]) -> None:
-        """The rooms of one plan."""
-        self._feeds, self._nw = feeds, nw
+    `limits_nw` (all domains of the tree; None: no budget) less what is drawn beside those devices:
+    `idle_nw` is what each domain carries when everything idles.
+    """
 
-    def limits(self, asks: Sequence[Ask], devices: Sequence[DevicesAt]) -> Limits:
-        """As arrays: the domains above each job, and what a watt of the job is there."""
-        number = {domain: at for at, domain in enumerate(self._nw)}
-        rows = [self._row(ask, at, number) for ask, at in zip(asks, devices, strict=True)]
-        depth = max(1, *(len(row) for row in rows))
-        path = np.full((len(rows), depth), -1, dtype=np.int64)
-        scale = np.ones((len(rows), depth))
-        for job, row in enumerate(rows):
-            for level, (domain, watts) in enumerate(row):
-                path[job, level], scale[job, level] = domain, watts
-        room_w = np.array([nw / NW for nw in self._nw.values()])
-        return Limits(room_w, path, scale, tuple(self._feeds.names[one] for one in self._nw))
+    def __init__(
+        self,
+        feeds: Feeds,
+        limits_nw: Sequence[int | None],
+        idle_nw: Sequence[int],
+        branches: Ints,
+    ) -> None:
+        """The rooms of one plan; `branches` (J, L, 3) are those of each job, domain -1 for none."""
+        limited = [domain for domain, nw in enumerate(limits_nw) if nw is not None]
+        self._names = tuple(feeds.names[one] for one in limited)
+        number = np.full(len(limits_nw) + 1, -1, dtype=np.int64)
+        number[limited] = np.arange(len(limited))
+        path, ppm, idle = number[branches[:, :, 0]], branches[:, :, 1], branches[:, :, 2]
+        if len(limited) < len(limits_nw):
+            path, ppm, idle = _packed(path, ppm, idle)
+        self._path, self._ppm = path, ppm
+        freed_nw = self._sums(idle).tolist()
+        self._nw = [
+            (limits_nw[domain] or 0) - idle_nw[domain] + nw
+            for domain, nw in zip(limited, freed_nw, strict=True)
+        ]
+        self._room_nw = np.array([min(nw, _ENDLESS_NW) for nw in self._nw], dtype=np.int64)
 
-    def _row(
-        self, ask: Ask, devices: DevicesAt, number: Mapping[int, int]
-    ) -> list[tuple[int, float]]:
-        weight: dict[int, int] = {}
-        for node, count in devices.items():
-            for domain, ppm in self._feeds.paths[node]:
-                if domain in number:
-                    weight[domain] = weight.get(domain, 0) + count * ppm
-        return [(number[one], ppm / (PPM * ask.devices)) for one, ppm in weight.items()]
+    def _sums(self, nw: Ints) -> Ints:
+        """What `nw` (J, L) add up to in each domain (D,)."""
+        sums = np.zeros(len(self._names) + 1, dtype=np.int64)
+        np.add.at(sums, self._path, nw)  # what has no domain, -1, goes to the last
+        return sums[:-1]
 
-    def hold(self, devices: Sequence[DevicesAt], caps_w: Sequence[float]) -> bool:
-        """Whether every domain has enough for these caps."""
-        used = self._used(devices, caps_w)
-        return all(used[domain] <= nw for domain, nw in self._nw.items())
+    def limits(self, asks: Asks) -> Limits:
+        """As policies read it."""
+        scale = np.where(self._path >= 0, self._ppm / (PPM * asks.devices)[:, None], 1.0)
+        return Limits(np.array([nw / NW for nw in self._nw]), self._path, scale, self._names)
 
-    def _used(self, devices: Sequence[DevicesAt], caps_w: Sequence[float]) -> list[int]:
-        used = [0] * len(self._feeds.names)
-        for at, cap_w in zip(devices, caps_w, strict=True):
-            self._carry(used, at, round(cap_w * 1000))
-        return used
+    def hold(self, caps_w: Floats) -> bool:
+        """Whether every domain has enough for these caps (J,)."""
+        return bool((self._used(caps_w) <= self._room_nw).all())
 
-    def trimmed(
-        self, asks: Sequence[Ask], devices: Sequence[DevicesAt], caps_w: Sequence[float]
-    ) -> list[float]:
+    def _used(self, caps_w: Floats) -> Ints:
+        mw = np.rint(caps_w * 1000).astype(np.int64)
+        return self._sums(self._ppm * mw[:, None])
+
+    def trimmed(self, asks: Asks, caps_w: Floats) -> list[float]:
         """The caps less single watts where roundings add up to more than a domain has."""
-        found, used = list(caps_w), self._used(devices, caps_w)
-        for domain, room_nw in self._nw.items():
-            while used[domain] > room_nw:
-                if not self._lower(domain, asks, devices, found, used):
+        used = self._used(caps_w)
+        found: list[float] = caps_w.tolist()
+        for domain in np.flatnonzero(used > self._room_nw).tolist():
+            while used[domain] > self._room_nw[domain]:
+                if not self._lower(domain, asks, found, used):
                     break
         return found
 
-    def _lower(
-        self,
-        domain: int,
-        asks: Sequence[Ask],
-        devices: Sequence[DevicesAt],
-        caps_w: list[float],
-        used: list[int],
-    ) -> bool:
+    def _lower(self, domain: int, asks: Asks, caps_w: list[float], used: Ints) -> bool:
         """Take a watt from the last job below a domain that has one to give."""
-        for at in range(len(asks) - 1, -1, -1):
-            lower_w = max(caps_w[at] - 1.0, asks[at].curve.floor_w)
-            if lower_w < caps_w[at] and self._feeds_any(domain, devices[at]):
-                self._carry(used, devices[at], round((lower_w - caps_w[at]) * 1000))
+        below = np.flatnonzero((self._path == domain).any(axis=1))
+        for at in below[::-1].tolist():
+            lower_w = max(caps_w[at] - 1.0, float(asks.floor_w[at]))
+            if lower_w < caps_w[at]:
+                here = self._path[at] >= 0
+                mw = round((lower_w - caps_w[at]) * 1000)
+                used[self._path[at][here]] += self._ppm[at][here] * mw
                 caps_w[at] = lower_w
                 return True
         return False
 
-    def _carry(self, used: list[int], devices: DevicesAt, mw: int) -> None:
-        for node, count in devices.items():
-            for domain, ppm in self._feeds.paths[node]:
-                used[domain] += count * mw * ppm
 
-    def _feeds_any(self, domain: int, devices: DevicesAt) -> bool:
-        return any(one == domain for node in devices for one, _ in self._feeds.paths[node])
+def _packed(path: Ints, *values: Ints) -> tuple[Ints, ...]:
+    """Domains without a budget (-1 in `path`) moved behind the others, with their `values` as 0."""
+    absent = path < 0
+    order = np.argsort(absent, axis=1, kind="stable")
+    depth = max(1, int((~absent).sum(axis=1).max(initial=0)))
+    columns = (path, *(np.where(absent, 0, one) for one in values))
+    return tuple(np.take_along_axis(one, order, axis=1)[:, :depth] for one in columns)

@@ -13,21 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
-from wattherd.engine.asking import whole_watts
 from wattherd.engine.budgets import Fall
 from wattherd.engine.feeds import NW, PPM, Feeds
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.loads import Loads, Spread
-from wattherd.engine.rooms import DevicesAt, Rooms
+from wattherd.engine.power_reasons import new_to_plan, too_late
+from wattherd.engine.rooms import Branches, Rooms, branch_table, branches_above
 from wattherd.engine.sharing import SharedDevices, shared_devices
-from wattherd.engine.watts import Watts, new_to_plan, too_late
+from wattherd.engine.tree_asking import TreeAsking
+from wattherd.engine.watts import Watts
 from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.power_tree import PowerTree
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.policy.power.contract import Ask, PowerPolicy
+from wattherd.policy.power.contract import Ask, Asks, PowerPolicy
 from wattherd.policy.power.in_tree import SharesInTree, within
+from wattherd.policy.power.menu import Floats, Ints
 
 
 class TreeWatts(Watts):
@@ -57,6 +59,8 @@ class TreeWatts(Watts):
         self._step_mw = [self._least_step_mw(at) for at in range(len(cluster.nodes))]
         """From idle to the least that a GPU of each node runs with, of a job like any."""
         self._plan_loads, self._held_loads = Loads(self.feeds), Loads(self.feeds)
+        self._tree_asking = TreeAsking()
+        """Planned jobs that share no device."""
         self._set_limits()
         self.state(tree.root.budget_w, tree.root.name)
 
@@ -115,6 +119,10 @@ class TreeWatts(Watts):
         least_mw = 0 if curve is None else round(self._least_w(curve) * 1000)
         self._plan_loads.put(job.id, self._above_idle(job.wanted, least_mw))
         self._plan_loads.share(self._plan_sharing, [*before, *shared_devices(job.wanted)])
+        self._tree_asking.drop(job)
+        if curve is not None and not self._plan_sharing.devices(job.id):
+            ask = self._planned[job.id].ask
+            self._tree_asking.put(job, ask, self._branches_of(job))
 
     def _above_idle(self, allocations: Iterable[Allocation], mw: int) -> list[tuple[int, int]]:
         """(Node, milliwatts) above idle with whole devices at `mw` each."""
@@ -304,34 +312,42 @@ class TreeWatts(Watts):
         if not self._due:
             return []
         self._due = False
-        return self._share_one_by_one(jobs, 0.0)
+        asking = self._tree_asking
+        if self._plan_sharing.any:
+            asking.forget_caps()
+            return self._share_one_by_one(jobs, 0.0)
+        return asking.give(self._caps_w(asking.asks, asking.branches))
 
     def _shares(
         self, jobs: Sequence[JobRecord], asks: Sequence[Ask], watts: float
     ) -> Sequence[float]:
-        """Caps within every domain, in whole watts; `watts` of a single site say nothing here."""
+        """Caps within every domain; `watts` of a single site say nothing here."""
         del watts
+        return self._caps_w(Asks(asks), branch_table([self._branches_of(job) for job in jobs]))
+
+    def _caps_w(self, asks: Asks, branches: Ints) -> list[float]:
+        """Caps (J,) in whole watts, within every domain."""
         if not asks:
             return []
-        devices = [self._devices_at(job) for job in jobs]
-        rooms = Rooms(self.feeds, self._rooms_nw(devices))
-        tops = [whole_watts(ask.curve.max_w, ask.curve.floor_w) for ask in asks]
-        if rooms.hold(devices, tops):
-            return tops
-        limits = rooms.limits(asks, devices)
+        rooms = Rooms(self.feeds, self.limits_nw, self._idle.nw, branches)
+        tops = _whole(asks.top_w, asks)
+        if rooms.hold(tops):
+            found: list[float] = tops.tolist()
+            return found
+        limits = rooms.limits(asks)
         policy = self.policy
         if isinstance(policy, SharesInTree):
             caps = policy.share_in(asks, limits)
         else:
             caps = policy.share(asks, float(max(limits.room_w, default=0.0)))
-        whole = [
-            whole_watts(cap_w, ask.curve.floor_w)
-            for cap_w, ask in zip(within(asks, caps, limits), asks, strict=True)
-        ]
-        return rooms.trimmed(asks, devices, whole)
+        return rooms.trimmed(asks, _whole(np.array(within(asks, caps, limits)), asks))
 
-    def _devices_at(self, job: JobRecord) -> DevicesAt:
-        """The devices that a job's cap stands for: its own, and shared ones where it is dearest."""
+    def _branches_of(self, job: JobRecord) -> Branches:
+        """What stands above the devices that a job's cap is for."""
+        return branches_above(self.feeds, self._devices_at(job), self._idle_mw)
+
+    def _devices_at(self, job: JobRecord) -> dict[int, int]:
+        """Devices by node: the job's own, and shared ones where it is the dearest."""
         found: dict[int, int] = {}
         for one in job.wanted:
             if one.gpus and one.request.gpu_milli == WHOLE_GPU_MILLI:
@@ -340,17 +356,11 @@ class TreeWatts(Watts):
             found[node] = found.get(node, 0) + 1
         return found
 
-    def _rooms_nw(self, devices: Sequence[DevicesAt]) -> dict[int, int]:
-        """What each domain with a budget has for the devices that are asked for."""
-        idle_mw = [
-            (node, count * self._idle_mw[node]) for one in devices for node, count in one.items()
-        ]
-        asked = self._idle.spread(idle_mw)
-        return {
-            domain: limit_nw - self._idle.nw[domain] + asked.get(domain, 0)
-            for domain, limit_nw in enumerate(self.limits_nw)
-            if limit_nw is not None
-        }
+
+def _whole(caps_w: Floats, asks: Asks) -> Floats:
+    """As `asking.whole_watts`, of all asks (J,)."""
+    whole: Floats = np.maximum(np.trunc(caps_w + 1e-6), asks.floor_w)
+    return whole
 
 
 def _fall_nw(fall: Fall) -> int:

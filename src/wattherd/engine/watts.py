@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,27 +18,16 @@ from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.asking import Asking, whole_watts
 from wattherd.engine.budgets import Fall
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.power_reasons import new_to_plan, too_late, too_little
 from wattherd.engine.prices import Prices
 from wattherd.engine.ramp import Ramp
 from wattherd.engine.sharing import SharedDevices, shared_devices
-from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve
+from wattherd.estimate.power_curve import CurveOf, PowerCurve, under_one_cap
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.job import JobSpec
-from wattherd.model.reason import Reason, ReasonCode
+from wattherd.model.reason import Reason
 from wattherd.policy.power.contract import Ask, PowerPolicy, SharesByClass
-
-
-def prior(spec: JobSpec, gpu_model: str) -> PowerCurve:
-    """What is assumed of a job that was never measured."""
-    del spec
-    return prior_of(gpu_model)
-
-
-@cache
-def prior_of(gpu_model: str) -> PowerCurve:
-    """The curve assumed for any job on a GPU model."""
-    return prior_curve(GPUS[gpu_model])
 
 
 def _mw(watts: float) -> int:
@@ -159,12 +147,16 @@ class Watts:
             self._plan_sharing.put(job.id, shared_devices(job.wanted), _mw(least_w))
 
     def curve(self, spec: JobSpec, allocations: Iterable[Allocation]) -> PowerCurve | None:
-        """The job's curve where it is placed, None if it holds no GPU."""
-        for allocation in allocations:
-            if allocation.gpus:
-                curve = self._curve_of(spec, self._models[allocation.node])
-                return self.prices.within(spec.id, curve)
-        return None
+        """The job's curve where it is placed, None if it holds no GPU.
+
+        Across GPU models it is that of the one cap for all of them (`under_one_cap`).
+        """
+        models = {self._models[one.node]: None for one in allocations if one.gpus}
+        if not models:
+            return None
+        curves = [self._curve_of(spec, model) for model in models]
+        curve = curves[0] if len(curves) == 1 else under_one_cap(tuple(curves))
+        return self.prices.within(spec.id, curve)
 
     def speed(self, job: JobRecord) -> float:
         """Speed of a running job at its cap, relative to full draw; its slowest device counts."""
@@ -228,14 +220,7 @@ class Watts:
 
     def refusal(self, need_mw: int, room_mw: int, now_s: float) -> Reason:
         """Why a job must wait for watts."""
-        return Reason(
-            code=ReasonCode.WAITING_FOR_POWER,
-            since_s=now_s,
-            asked=need_mw / 1000,
-            available=max(room_mw, 0) / 1000,
-            unit="W above idle",
-            unblocks=f"the budget is {self.budget_w:g} W",
-        )
+        return too_little(need_mw, room_mw, self.budget_w or 0.0, now_s)
 
     def note(self, job: JobRecord) -> None:
         """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
@@ -342,7 +327,8 @@ class Watts:
         """Ask the policy for every job; one that shares devices has the least cap of theirs."""
         self._asking.forget_caps()
         planned = [job for job in jobs if job.id in self._planned]
-        booked = [self._with_shared(job.id) for job in planned]
+        shared = self._plan_sharing.any
+        booked = [self._with_shared(one.id) if shared else self._planned[one.id] for one in planned]
         asking = [job for job, one in zip(planned, booked, strict=True) if one.ask.devices]
         asks = [one.ask for one in booked if one.ask.devices]
         watts = budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
@@ -353,7 +339,7 @@ class Watts:
         }
         changed = []
         for job in planned:
-            owners = (job.id, *self._plan_sharing.owners(job.id))
+            owners = (job.id, *self._plan_sharing.owners(job.id)) if shared else (job.id,)
             cap_w = min(caps_w[one] for one in owners if one in caps_w)
             if cap_w != job.wanted_cap_w:
                 job.wanted_cap_w = cap_w
@@ -375,24 +361,6 @@ class Watts:
         idle_mw = booked.idle_mw + sum(self._idle_mw[node] for node, _ in owned)
         ask = replace(booked.ask, devices=booked.ask.devices + len(owned))
         return _Planned(ask, booked.needs_mw, idle_mw)
-
-
-def new_to_plan(job: JobRecord) -> bool:
-    """Whether a job neither runs nor was planned before."""
-    return not job.allocations and not job.wanted
-
-
-def too_late(need_mw: float, room_mw: float, fall: Fall, now_s: float, at: str = "") -> Reason:
-    """Why a job must not be started before a fall; milliwatts beside the rest of the plan."""
-    name = f"the budget of {at}" if at else "the budget"
-    return Reason(
-        code=ReasonCode.WAITING_FOR_BUDGET_RISE,
-        since_s=now_s,
-        asked=need_mw / 1000,
-        available=max(room_mw, 0) / 1000,
-        unit=f"W above idle at {at}" if at else "W above idle",
-        unblocks=f"{name} falls to {fall.budget_w:g} W in {fall.begins_s - now_s:g} s",
-    )
 
 
 def _is_whole(allocation: Allocation) -> bool:

@@ -95,7 +95,8 @@ class JobCurve:
         if not self._above_floor():
             top_w = max(point.cap_w for point in self.points)
             problem = f"{self.floor_w:g} W is above the highest measured cap, {top_w:g} W"
-            raise UserError(problem, where=f"job {self.job}", field="floor_w")
+            hint = "a floor is a cap of each device, in watts"
+            raise UserError(problem, where=f"job {self.job}", field="floor_w", hint=hint)
 
     def _check_energy(self) -> None:
         if self.energy_budget_j is None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
-from wattherd.catalog.gpus import GpuModel
+from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
 
@@ -85,6 +86,19 @@ def concave_hull(points: Sequence[tuple[float, float]]) -> PowerCurve:
     return PowerCurve(tuple(w for w, _ in hull), tuple(r for _, r in hull))
 
 
+@lru_cache(maxsize=256)
+def under_one_cap(curves: tuple[PowerCurve, ...]) -> PowerCurve:
+    """The curve of a synchronous job on devices of several kinds that all have the same cap.
+
+    No kind works below its floor, so that the cap is above all of them; the slowest kind, relative
+    to its best, holds the others up. Devices counted at the cap draw no more than that.
+    """
+    floor_w = max(one.floor_w for one in curves)
+    steps = sorted({floor_w, *(watts for one in curves for watts in one.watts if watts > floor_w)})
+    rates = [min(one.rate(watts) / one.rates[-1] for one in curves) for watts in steps]
+    return PowerCurve(tuple(steps), tuple(rates))
+
+
 def _above(one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]) -> bool:
     """Whether `two` lies on or below the line from `one` to `three`."""
     left = (two[1] - one[1]) * (three[0] - one[0])
@@ -100,3 +114,15 @@ def prior_curve(gpu: GpuModel, exponent: float = PRIOR_EXPONENT) -> PowerCurve:
     return PowerCurve(
         tuple(steps), tuple(((watts - gpu.idle_w) / span) ** exponent for watts in steps)
     )
+
+
+def prior(spec: JobSpec, gpu_model: str) -> PowerCurve:
+    """What is assumed of a job that was never measured."""
+    del spec
+    return prior_of(gpu_model)
+
+
+@cache
+def prior_of(gpu_model: str) -> PowerCurve:
+    """The curve assumed for any job on a GPU model."""
+    return prior_curve(GPUS[gpu_model])

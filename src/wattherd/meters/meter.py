@@ -76,7 +76,15 @@ def metered(uri: Uri, driver: Driver, clock: Clock = SYSTEM) -> Meter:
     return Meter(
         source=uri.text,
         driver=driver,
-        factor=uri.number("scale", 1.0) * unit,
+        factor=_scale(uri) * unit,
         max_age_s=uri.seconds("max_age", math.inf),
         clock=clock,
     )
+
+
+def _scale(uri: Uri) -> float:
+    """A factor; zero would turn every reading into no watts at all."""
+    scale = uri.number("scale", 1.0)
+    if scale == 0.0:
+        raise uri.error("must not be zero", field="scale", hint="write scale=-1 to turn the sign")
+    return scale

@@ -99,6 +99,7 @@ class PerfCounters:
             DeviceError: the kernel has no perf events, lets nobody count, or the process is gone.
         """
         if not self._events:
+            self._check_there()
             self._open()
         begun_s, before = self.clock.steady_s(), self._look()
         self.clock.sleep(window_s)
@@ -133,6 +134,10 @@ class PerfCounters:
         if not self._events:
             raise _trouble(refused)
         self._memory = _memory_events()
+
+    def _check_there(self) -> None:
+        if self.pid and not Path(f"/proc/{self.pid}").is_dir():
+            raise DeviceError(Trouble.ABSENT, "no such process", source=f"pid {self.pid}")
 
     def _threads(self) -> Sequence[int]:
         """An event follows one thread, and those it starts later."""

@@ -56,7 +56,10 @@ class PowerTree:
         by_name = {domain.name: domain for domain in self.domains}
         object.__setattr__(self, "_by_name", by_name)
         if len(by_name) != len(self.domains):
-            raise UserError("two power domains carry the same name")
+            names = [domain.name for domain in self.domains]
+            twice = next(name for name in names if names.count(name) > 1)
+            hint = "every domain needs a name of its own"
+            raise UserError(f"two power domains are called {twice!r}", field="name", hint=hint)
         roots = [domain.name for domain in self.domains if domain.parent is None]
         if len(roots) != 1:
             raise UserError(f"a power tree has one root, this one has {len(roots)}: {roots}")

@@ -44,7 +44,17 @@ class Terms:
             return one_budget(len(curves), self.budget_w)
         root = next(one.name for one in self.tree.domains if one.parent is None)
         tree = self.tree if self.budget_w is None else _at_most(self.tree, root, self.budget_w)
+        _check_fed(tree, curves)
         return tree_limits(tree, [curve.domain or root for curve in curves])
+
+
+def _check_fed(tree: PowerTree, curves: Sequence[JobCurve]) -> None:
+    known = [one.name for one in tree.domains]
+    for curve in curves:
+        if curve.domain and curve.domain not in known:
+            problem = f"the tree has no domain {curve.domain!r}"
+            hint = hint_for(curve.domain, known)
+            raise UserError(problem, where=f"job {curve.job}", field="domain", hint=hint)
 
 
 def _at_most(tree: PowerTree, root: str, budget_w: float) -> PowerTree:

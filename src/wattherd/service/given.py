@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from wattherd.engine.watts import prior
-from wattherd.estimate.power_curve import PowerCurve
+from wattherd.estimate.power_curve import PowerCurve, prior
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner, Quota

@@ -63,6 +63,8 @@ class Choice:
         kinds = [kind for fault in self.faults for kind in fault.split("+")]
         _check(self.scenarios, list(PLANS), "--scenario")
         _check(kinds, [NONE, *KINDS], "--fault")
+        for fault in self.faults:
+            _check_together(fault)
         known = [*MAKERS, EXTERNAL] if self.command else list(MAKERS)
         _check(self.controllers, known, "--controller")
 
@@ -71,7 +73,16 @@ class Choice:
         return MAKERS[name] if name in MAKERS else partial(_external, self.command or "")
 
 
+def _check_together(fault: str) -> None:
+    parts = fault.split("+")
+    if len(set(parts)) < len(parts) or (NONE in parts and len(parts) > 1):
+        hint = "join different faults, such as meter-lost+cap-reset"
+        raise UserError(f"{fault!r} joins what cannot be", field="--fault", hint=hint)
+
+
 def _check(names: Sequence[str], known: list[str], field: str) -> None:
+    if not names:
+        raise UserError("names nothing", field=field, hint=hint_for("", known))
     for name in names:
         if name not in known:
             raise UserError(f"unknown name {name!r}", field=field, hint=hint_for(name, known))

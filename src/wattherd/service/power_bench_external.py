@@ -20,6 +20,7 @@ from wattherd.errors import UserError
 
 ANSWER_S = 5.0
 FIELD = "--controller-command"
+SPEAKS = "what is said by whom: docs/reference/bench-json.md"
 
 
 class External:
@@ -88,25 +89,32 @@ class External:
         assert out is not None  # noqa: S101  # opened as a pipe
         ready, _, _ = select.select([out], [], [], ANSWER_S)
         line = out.readline() if ready else ""
+        if ready and not line:
+            raise UserError("the controller has ended without an answer", field=FIELD, hint=SPEAKS)
         if not line:
-            raise UserError(f"the controller gave no answer within {ANSWER_S:g} s", field=FIELD)
+            problem = f"the controller gave no answer within {ANSWER_S:g} s"
+            raise UserError(problem, field=FIELD, hint=SPEAKS)
         try:
             answer = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise UserError(f"{line.strip()[:80]!r} is no JSON object", field=FIELD)
+            problem = f"{line.strip()[:80]!r} is no JSON object"
+            raise UserError(problem, field=FIELD, hint=SPEAKS)
         return answer
 
     def _orders(self, answer: dict[str, Any]) -> Orders:
+        if "cap_w" not in answer:
+            raise UserError("the answer has no cap_w", field=FIELD, hint=SPEAKS)
         try:
             cap_w = np.asarray(answer["cap_w"], dtype=np.float64)
             lease_s = answer.get("lease_s")
             lease_s = float("inf") if lease_s is None else float(lease_s)
             keys = ("switch_off", "switch_on", "stop_job")
             off, on, stop = (self._rows(answer.get(key, ())) for key in keys)
-        except (KeyError, TypeError, ValueError, IndexError) as problem:
-            raise UserError(f"answer without usable orders: {problem!r}", field=FIELD) from None
+        except (TypeError, ValueError, IndexError, OverflowError) as error:
+            problem = f"the answer holds no usable orders: {error}"
+            raise UserError(problem, field=FIELD, hint=SPEAKS) from None
         if cap_w.shape != (self._fleet.size,) or not np.isfinite(cap_w).all():
             raise UserError(f"cap_w needs {self._fleet.size} finite numbers", field=FIELD)
         return Orders(cap_w=cap_w, lease_s=lease_s, switch_off=off, switch_on=on, stop_job=stop)

@@ -44,6 +44,7 @@ COUNTED = (
     "cpu_instructions_hz", "cpu_cache_hits", "cpu_memory_bytes_hz",
 )  # fmt: skip
 COVERAGE = 0.9
+MADE_BY = "make one with `wattherd power fit --models`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,15 @@ def report(rows: Sequence[PowerRow], *, learner: str = "boosting", seed: int = 0
         hint = hint_for(learner, LEARNERS)
         raise UserError(f"unknown learner {learner!r}", field="--learner", hint=hint)
     if len({row.job for row in rows}) < 2:
-        raise UserError("fewer than two jobs: nothing to hold out", field="job")
+        hint = "errors are judged on jobs left out: give at least two"
+        raise UserError("fewer than two jobs: nothing to hold out", field="job", hint=hint)
+    able = _present(rows, STATIC + COUNTED)
+    if not able:
+        problem = "no feature differs between any two rows: nothing to learn from"
+        hint = "give columns that vary, such as cap_w, batch_size or utilisation"
+        raise UserError(problem, field="FILE", hint=hint)
     views = _views(rows)
-    kept, gone = select(rows, _present(rows, STATIC + COUNTED), learner, seed)
+    kept, gone = select(rows, able, learner, seed)
     splits = [split for split in SPLITS if len({getattr(row, split) for row in rows}) > 1]
     return {
         "schema": SCHEMA,
@@ -314,10 +321,13 @@ def _versions(folder: Path) -> list[Path]:
 def _stored(path: Path) -> dict[str, Any]:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot be read: {error}", where=str(path)) from None
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise UserError(problem, where=str(path), hint=MADE_BY) from None
+    except (ValueError, RecursionError):
+        raise UserError("is no model", where=str(path), hint=MADE_BY) from None
     if not isinstance(plain, dict) or plain.get("schema") != STORED:
-        hint = "made by `wattherd power fit --models`"
+        hint = MADE_BY
         raise UserError(f"is no {STORED}", where=str(path), field="schema", hint=hint)
     return plain
 
@@ -331,8 +341,7 @@ def load(source: Path) -> tuple[dict[str, Any], FittedModel]:
     if source.is_dir():
         found = _versions(source)
         if not found:
-            hint = "make one with `wattherd power fit --models`"
-            raise UserError("holds no model", where=str(source), hint=hint)
+            raise UserError("holds no model", where=str(source), hint=MADE_BY)
         source = found[-1]
     plain = _stored(source)
     head = {key: plain.get(key) for key in ("version", "id")}

@@ -44,11 +44,19 @@ def fit(
     try:
         if learner == SATURATION:
             return fit_saturation(rows, target(rows))
-        regressor = LEARNERS[learner](scale.matrix(values), target(rows), seed)
+        features = scale.matrix(values)
+        if not features.shape[1]:
+            return scale, _constant(target(rows))
+        regressor = LEARNERS[learner](features, target(rows), seed)
     except ImportError:
         hint = "pip install 'wattherd[learn]'"
         raise UserError("fitting needs scikit-learn", hint=hint) from None
     return scale, regressor
+
+
+def _constant(values: Floats) -> Regressor:
+    """The mean, where no feature differs between the rows that there are to learn from."""
+    return Layers((np.zeros((0, 1)),), (np.array([values.mean()]),), *_range(values))
 
 
 def _linear(features: Floats, values: Floats, _seed: int) -> Regressor:

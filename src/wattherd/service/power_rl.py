@@ -108,8 +108,11 @@ def load(path: Path) -> Bidder:
     hint = "train one: wattherd power train-rl --seed 1 --out FILE"
     try:
         document = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise UserError(f"is no policy: {problem}", where=str(path), hint=hint) from None
+    except OSError as problem:
+        said = f"cannot be read: {problem.strerror}"
+        raise UserError(said, where=str(path), hint=hint) from None
+    except (ValueError, RecursionError):
+        raise UserError("is no policy", where=str(path), hint=hint) from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UserError(f"is no {SCHEMA}", where=str(path), field="schema", hint=hint)
     if document.get("features") != list(FEATURES):

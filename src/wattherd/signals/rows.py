@@ -54,7 +54,7 @@ def spans(content: Any, *, where: str, base_w: float, start_s: float | None) -> 
         if following_s <= starts[number]:
             later = row_name(where, number + 1)
             raise UserError("is not after the row before", where=later, field="at")
-        end_s = _end(row, here, following_s, start_s)
+        end_s = _end(row, here, starts[number], following_s, start_s)
         limit_w = level_of(row.limit, here, base_w)
         if limit_w is not None:
             found.append(Span(starts[number], end_s, limit_w, where))
@@ -73,12 +73,16 @@ def rows_of(content: Any, where: str) -> list[Row]:
         raise _bad(error, where) from None
 
 
-def _end(row: Row, where: str, following_s: float, start_s: float | None) -> float:
+def _end(
+    row: Row, where: str, start_of_row_s: float, following_s: float, start_s: float | None
+) -> float:
     if row.until in (None, ""):
         return following_s
     end_s = moment_s(row.until, where=where, field="until", start_s=start_s)
     if end_s > following_s:
         raise UserError("is after the next row's start", where=where, field="until")
+    if end_s <= start_of_row_s:
+        raise UserError("ends before it begins", where=where, field="until", hint="put it after at")
     return end_s
 
 

@@ -79,8 +79,10 @@ class Schedule:
     def _read(self) -> Plan:
         try:
             text = self._path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise self._uri.error(f"cannot read {self._path}: {error}") from None
+        except OSError as error:
+            raise self._uri.error(f"cannot read {self._path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise self._uri.error(f"{self._path} is not UTF-8 text") from None
         where, base_w = str(self._path), self._site.base_w
         content = _kind(self._path)(text, where)
         if is_daily(content):
@@ -106,15 +108,23 @@ def _kind(path: Path) -> Callable[[str, str], Any]:
 def _from_yaml(text: str, where: str) -> Any:
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"no YAML: {error}", where=where) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        said = getattr(error, "problem", None) or "it cannot be read"
+        place = f"{where}:{mark.line + 1}" if mark else where
+        raise UserError(
+            f"no YAML: {said}", where=place, hint="see docs/guides/demand-response.md"
+        ) from None
     return content.get("limits", content) if isinstance(content, dict) else content
 
 
 def _from_csv(text: str, where: str) -> Any:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     if not {"at", "limit"} <= set(reader.fieldnames or ()):
-        raise UserError("needs the columns at and limit", where=where, field="header")
+        found = ", ".join(reader.fieldnames or ()) or "none"
+        hint = "the first line says at,limit,until (docs/guides/demand-response.md)"
+        problem = f"needs the columns at and limit, found {found}"
+        raise UserError(problem, where=f"{where}:1", hint=hint)
     rows = list(reader)
     for number, row in enumerate(rows):
         if None in row:

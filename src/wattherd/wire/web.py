@@ -103,7 +103,7 @@ class Server:
             raise _no_answer(target, raw)
         try:
             return Answer(json.loads(raw.body) if raw.body.strip() else None, raw.etag)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter: brackets in brackets in brackets
             raise DeviceError(Trouble.GARBAGE, f"{target} is no JSON: {raw.body[:40]!r}") from None
 
     def _exchange(self, request: _Request) -> _Raw:

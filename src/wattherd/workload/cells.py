@@ -55,8 +55,19 @@ class Place:
         if not digits:
             raise self.error(field, "is empty", unit)
         if digits.startswith("-") and digits[1:].replace(".", "", 1).isdigit():
-            raise self.error(field, f"{shown(digits)} is negative", unit)
-        raise self.error(field, f"{shown(text)} is not a whole number", unit)
+            raise self.error(field, f"{shown(digits)} is negative", unit or "a whole number from 0")
+        raise self.error(field, f"{shown(text)} is not a whole number", unit or "digits alone")
+
+    def count(self, field: str, text: str) -> int:
+        """A whole number above zero.
+
+        Raises:
+            UserError: none, or zero.
+        """
+        value = self.integer(field, text)
+        if not value:
+            raise self.error(field, "is zero", "one or more")
+        return value
 
     def seconds(self, field: str, text: str) -> float | None:
         """Seconds of 0 or more; None for an empty cell.

@@ -104,8 +104,12 @@ def with_joules(curves: Sequence[JobCurve], path: Path) -> tuple[JobCurve, ...]:
         UserError: bad content, a job without a curve, or a budget that no cap keeps.
     """
     by_name = {curve.job: curve for curve in curves}
+    seen: set[str] = set()
     for line, cells in rows(path, JOULES):
         job, work, most = (cell.strip() for cell in cells)
+        if job in seen:
+            raise Place(f"{path}:{line}").error("job", f"{job!r} appears twice", "one row per job")
+        seen.add(job)
         if job not in by_name:
             hint = hint_for(job, by_name)
             raise UserError(f"no curve of {job!r}", where=f"{path}:{line}", field="job", hint=hint)
@@ -125,7 +129,7 @@ def _native(path: Path) -> Iterator[_Row]:
         )
         whole = _Whole(
             _positive(path, line, "weight", weight) if weight else 1.0,
-            place.integer("devices", devices) if devices else 1,
+            place.count("devices", devices) if devices else 1,
             domain,
             place.integer("priority", priority) if priority else 0,
             _positive(path, line, "floor_w", floor) if floor else 0.0,

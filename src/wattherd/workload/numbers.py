@@ -32,7 +32,7 @@ def finite(cell: str, path: Path, line: int, column: str) -> float:
         UserError: it is none, with file, line and column.
     """
     try:
-        value = float(cell)
+        value = math.nan if "_" in cell else float(cell)  # Python would read 1_80 as 180
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -28,6 +28,8 @@ NUMBERS = (
     "memory_activity", "occupancy", "fp32_activity", "core_hz", "memory_hz", "cpu_busy",
     "cpu_instructions_hz", "cpu_cache_hits", "cpu_memory_bytes_hz",
 )  # fmt: skip
+SIZES = ("cap_w", "batch_size", "learning_rate", "params", "flops", "gpu_flops")
+"""Of these none can be zero: some are taken as logarithms."""
 NATIVE = Layout(
     kind="list of power measurements",
     required=("gpu", "model", "tdp_w", "power_w"),
@@ -101,7 +103,7 @@ def _native(path: Path, _gpu: str, _train: Path | None) -> Iterator[PowerRow]:
         gpu, model, tdp, power, job, *numbers = (cell.strip() for cell in cells)
         place = Place(f"{path}:{line}")
         known = {
-            name: finite(text, path, line, name)
+            name: _known(path, line, name, text)
             for name, text in zip(NUMBERS, numbers, strict=True)
             if text
         }
@@ -116,6 +118,17 @@ def _native(path: Path, _gpu: str, _train: Path | None) -> Iterator[PowerRow]:
             values={"cap_share": cap_w / tdp_w, **known},
             utilisation=known.get("utilisation"),
         )
+
+
+def _known(path: Path, line: int, name: str, text: str) -> float:
+    """A feature; sizes are above zero, rates and shares may be zero."""
+    if name in SIZES:
+        return _positive(path, line, name, text)
+    value = finite(text, path, line, name)
+    if value < 0:
+        problem = f"{text!r} is negative"
+        raise UserError(problem, where=f"{path}:{line}", field=name, hint="a measured number")
+    return value
 
 
 def _zeus(path: Path, gpu: str, train: Path | None) -> Iterator[PowerRow]:

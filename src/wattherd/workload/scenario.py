@@ -164,8 +164,8 @@ def read_scenario(path: Path, changes: Iterable[str] = ()) -> Scenario:
     return beside(validated(document, str(path)), path.parent)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A YAML document of fields.
+def load(path: Path, *, hint: str = "see docs/guides/scenarios.md") -> dict[str, Any]:
+    """A YAML document of fields; `hint` says where these are described.
 
     Raises:
         UserError: unreadable, or something else.
@@ -173,14 +173,20 @@ def load(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        problem = f"cannot be read: {error.strerror}"
+        raise UserError(problem, where=str(path), hint=hint) from None
     except UnicodeDecodeError:
-        raise UserError("not UTF-8 text", where=str(path)) from None
+        raise UserError("not UTF-8 text", where=str(path), hint=hint) from None
+    except RecursionError:
+        raise UserError("nested too deeply", where=str(path), hint=hint) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"no YAML: {error.problem}", where=f"{path}:{line}") from None
+        where = f"{path}:{line}"
+        raise UserError(f"no YAML: {error.problem}", where=where, hint=hint) from None
+    except yaml.YAMLError as error:
+        raise UserError(f"no YAML: {error}", where=str(path), hint=hint) from None
     if not isinstance(document, dict):
-        raise UserError("holds no fields", where=str(path), hint="see docs/guides/scenarios.md")
+        raise UserError("holds no fields", where=str(path), hint=hint)
     return document
 
 

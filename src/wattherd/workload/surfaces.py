@@ -71,10 +71,13 @@ def _native(path: Path) -> list[Surface]:
         )
         name = place.name("job", job)
         setting = Setting(
-            batch_size=place.integer("batch_size", batch),
-            accumulation=place.integer("accumulation", passes) if passes else 1,
+            batch_size=place.count("batch_size", batch),
+            accumulation=place.count("accumulation", passes) if passes else 1,
             layout=layout,
         )
+        if any((one.setting, one.cap_w) == (setting, float(cap)) for one in jobs[name] if cap):
+            problem = f"{cap} W of {name!r} appears twice for this way to run"
+            raise place.error("cap_w", problem, "one row per cap and way to run")
         jobs[name].append(
             SurfacePoint(
                 setting=setting,
@@ -85,7 +88,7 @@ def _native(path: Path) -> list[Surface]:
             )
         )
         here = (
-            place.integer("devices", devices) if devices else 1,
+            place.count("devices", devices) if devices else 1,
             _positive(path, line, "weight", weight) if weight else 1.0,
         )
         if terms.setdefault(name, here) != here:

@@ -22,6 +22,8 @@ from wattherd.model.power_tree import PowerTree
 from wattherd.workload.scenario import load
 from wattherd.workload.tree_spec import DomainSpec, tree_of
 
+HINT = "see docs/guides/power-tree.md"
+
 
 def read_tree(path: Path) -> PowerTree:
     """The tree of a file.
@@ -29,7 +31,7 @@ def read_tree(path: Path) -> PowerTree:
     Raises:
         UserError: unreadable, an unknown or wrong field, or a tree that makes no sense.
     """
-    document: dict[str, Any] = load(path)
+    document: dict[str, Any] = load(path, hint=HINT)
     try:
         root = DomainSpec.model_validate(document)
     except ValidationError as problem:

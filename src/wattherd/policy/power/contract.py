@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, overload, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wattherd.estimate.power_curve import PowerCurve
 
@@ -18,6 +21,43 @@ class Ask:
     curve: PowerCurve
     priority: int = 0
     weight: float = 1.0
+
+
+def ask_rows(asks: Sequence[Ask]) -> NDArray[np.float64]:
+    """(J, 5) devices, lowest and highest watts per device, weight, highest rate."""
+    rows = [
+        (one.devices, watts[0], watts[-1], one.weight, one.curve.rates[-1])
+        for one in asks
+        for watts in (one.curve.watts,)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 5)
+
+
+class Asks(Sequence[Ask]):
+    """Asks that are also at hand as columns (J,)."""
+
+    def __init__(self, asks: Sequence[Ask], rows: NDArray[np.float64] | None = None) -> None:
+        """`rows` are their `ask_rows`, where somebody has them already."""
+        self._asks = asks
+        table = (ask_rows(asks) if rows is None else rows).T.copy()
+        self.devices, self.floor_w, self.top_w, self.weight, self.top_rate = table
+
+    @overload
+    def __getitem__(self, at: int) -> Ask: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Ask]: ...
+    def __getitem__(self, at: int | slice) -> Ask | Sequence[Ask]:
+        """One ask, or some."""
+        return self._asks[at]
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._asks)
+
+
+def columns(asks: Sequence[Ask]) -> Asks:
+    """The same asks with columns; those that have some are not read again."""
+    return asks if isinstance(asks, Asks) else Asks(asks)
 
 
 class PowerPolicy(Protocol):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattherd.estimate.power_curve import PowerCurve
-from wattherd.policy.power.contract import Ask, Level, bisected, floors_w
-from wattherd.policy.power.in_tree import in_order_of, levelled_by, segments_of
+from wattherd.policy.power.contract import Ask, Level, bisected, columns, floors_w
+from wattherd.policy.power.in_tree import in_order_of, levelled_by, segments_of, worth_of
 from wattherd.policy.power.limits import Limits
 from wattherd.policy.power.menu import Floats
 from wattherd.policy.power.water_filling import WaterFilling
@@ -59,13 +59,10 @@ class Nash:
 
     def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
         """Watt by watt where the logarithm of a rate rises most; exact where branches nest."""
-        price = limits.price.tolist()
-        rows = [
-            (-ask.weight * gain / (ask.devices * width * price[job]), job, width)
-            for job, ask in enumerate(asks)
-            for gain, width in _log_steps(ask.curve)
-        ]
-        return in_order_of(asks, limits, rows)
+        steps = segments_of(asks, _log_steps)
+        table = columns(asks)
+        cost = table.devices[steps.job] * steps.width_w * limits.price[steps.job]
+        return in_order_of(asks, limits, steps, -table.weight[steps.job] * steps.gain / cost)
 
     def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
         """The same for classes of equal asks."""
@@ -149,12 +146,12 @@ class Tiers:
 
     def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
         """The same under nested budgets: no piece of a lower tier is served before one above."""
-        rows: list[tuple[float, int, float]] = []
         rank = {level: at for at, level in enumerate(sorted({a.priority for a in asks})[::-1])}
-        steepest = max((-row[0] for row in segments_of(asks, limits)), default=0.0) + 1.0
-        for minus_slope, job, width in segments_of(asks, limits):
-            rows.append((rank[asks[job].priority] + minus_slope / steepest, job, width))
-        return in_order_of(asks, limits, rows)
+        tier = np.array([rank[ask.priority] for ask in asks], dtype=np.float64)
+        segments = segments_of(asks, PowerCurve.segments)
+        worth = worth_of(asks, limits, segments)
+        key = tier[segments.job] - worth / (worth.max(initial=0.0) + 1.0)
+        return in_order_of(asks, limits, segments, key)
 
     def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
         """The same for classes of equal asks."""

@@ -6,18 +6,22 @@ them at one cap, so that a tight branch holds it back everywhere: one synchronou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from wattherd.estimate.power_curve import PowerCurve
 from wattherd.jit import kernel
-from wattherd.policy.power.contract import Ask
+from wattherd.policy.power.contract import Ask, columns
 from wattherd.policy.power.limits import Limits
 from wattherd.policy.power.menu import Floats, Ints
 
 _HALVINGS = 50
 """Leave less than a microwatt of a level."""
+_SPARE = 1e-6
+"""Of a room: more than all rounding of sums."""
 
 
 @runtime_checkable
@@ -29,40 +33,68 @@ class SharesInTree(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Pieces of all asks' curves (P,): whose, what it gains per step, watts per device."""
+
+    job: Ints
+    gain: Floats
+    width_w: Floats
+
+
+def segments_of(
+    asks: Sequence[Ask], of_curve: Callable[[PowerCurve], Sequence[tuple[float, float]]]
+) -> Segments:
+    """The (gain, watts) pieces that `of_curve` makes of each ask's curve, one ask after the other.
+
+    Jobs of a kind have one curve: its pieces are made once.
+    """
+    numbers: dict[int, int] = {}
+    curves: list[PowerCurve] = []
+    for ask in asks:
+        if numbers.setdefault(id(ask.curve), len(curves)) == len(curves):
+            curves.append(ask.curve)
+    pieces = [of_curve(curve) for curve in curves]
+    table = np.array([row for rows in pieces for row in rows], dtype=np.float64).reshape(-1, 2)
+    lengths = np.array([len(rows) for rows in pieces], dtype=np.int64)
+    which = np.array([numbers[id(ask.curve)] for ask in asks], dtype=np.int64)
+    counts = lengths[which]
+    job = np.repeat(np.arange(len(asks)), counts)
+    begins = (np.cumsum(lengths) - lengths)[which] - (np.cumsum(counts) - counts)
+    rows = table[np.arange(len(job)) + begins[job]]
+    return Segments(job, rows[:, 0], rows[:, 1])
+
+
 def steepest_first(asks: Sequence[Ask], limits: Limits) -> list[float]:
     """Every watt where it buys most progress per watt at the site (`fill`).
 
     Optimal where every job sits below one branch (a polymatroid: Edmonds, 1970); jobs across
     branches bend that a little.
     """
-    return in_order_of(asks, limits, segments_of(asks, limits))
+    segments = segments_of(asks, PowerCurve.segments)
+    return in_order_of(asks, limits, segments, -worth_of(asks, limits, segments))
 
 
-def segments_of(asks: Sequence[Ask], limits: Limits) -> list[tuple[float, int, float]]:
-    """(minus worth per watt at the site, number of the ask, watts per device) of all pieces."""
-    price = limits.price.tolist()
-    return [
-        (-slope * ask.weight / (ask.curve.rates[-1] * ask.devices * price[job]), job, width)
-        for job, ask in enumerate(asks)
-        for slope, width in ask.curve.segments()
-    ]
+def worth_of(asks: Sequence[Ask], limits: Limits, segments: Segments) -> Floats:
+    """Weighted relative rate per watt at the site of each piece (P,) of the curves."""
+    table = columns(asks)
+    cost = table.top_rate * table.devices * limits.price
+    worth: Floats = segments.gain * table.weight[segments.job] / cost[segments.job]
+    return worth
 
 
 def in_order_of(
-    asks: Sequence[Ask], limits: Limits, rows: Iterable[tuple[float, int, float]]
+    asks: Sequence[Ask], limits: Limits, segments: Segments, key: Floats
 ) -> list[float]:
-    """Caps where pieces (key, number of the ask, watts per device) are served by ascending key."""
-    rows = sorted(rows)
-    devices = np.array([ask.devices for ask in asks], dtype=np.float64)
-    floors = np.array([ask.curve.floor_w for ask in asks])
-    owner: Ints = np.array([job for _, job, _ in rows], dtype=np.int64)
-    watts: Floats = np.array([width * asks[job].devices for _, job, width in rows])
-    given: Floats = np.zeros(len(rows))
-    room = np.maximum(_left(limits, floors * devices), 0.0)
+    """Caps where pieces are served by ascending `key` (P,), ties in the order of the asks."""
+    order = np.lexsort((segments.width_w, segments.job, key))
+    owner, table = segments.job[order], columns(asks)
+    watts = segments.width_w[order] * table.devices[owner]
+    given: Floats = np.zeros(len(order))
+    room = np.maximum(_left(limits, table.floor_w * table.devices), 0.0)
     fill(owner, watts, limits.path, limits.scale, room, given)
-    more = np.bincount(owner, given, len(asks)) / devices
-    tops = np.array([ask.curve.max_w for ask in asks])
-    caps: list[float] = np.minimum(floors + more, tops).tolist()
+    more = np.bincount(owner, given, len(asks)) / table.devices
+    caps: list[float] = np.minimum(table.floor_w + more, table.top_w).tolist()
     return caps
 
 
@@ -75,6 +107,7 @@ def fill(job, watts, path, scale, room, given):  # type: ignore[no-untyped-def]
     `filling` does the same in a few passes over arrays.
     """
     stopped = np.zeros(path.shape[0], dtype=np.bool_)
+    going = path.shape[0]
     for piece in range(job.shape[0]):
         owner = job[piece]
         if stopped[owner]:
@@ -84,12 +117,16 @@ def fill(job, watts, path, scale, room, given):  # type: ignore[no-untyped-def]
             domain = path[owner, level]
             if domain >= 0:
                 part = min(part, room[domain] / scale[owner, level])
-        stopped[owner] = part < watts[piece]
         given[piece] = max(part, 0.0)
         for level in range(path.shape[1]):
             domain = path[owner, level]
             if domain >= 0:
                 room[domain] -= given[piece] * scale[owner, level]
+        if part < watts[piece]:
+            stopped[owner] = True
+            going -= 1
+            if going == 0:
+                break
 
 
 def in_turn(asks: Sequence[Ask], limits: Limits, order: Sequence[int]) -> list[float]:
@@ -120,9 +157,8 @@ def levelled_by(asks: Sequence[Ask], limits: Limits, wanted: _At) -> list[float]
 
     Progressive filling: where a branch is full, those below it stay; the level of others rises on.
     """
-    floors = np.array([ask.curve.floor_w for ask in asks])
-    tops = np.array([ask.curve.max_w for ask in asks])
-    devices = np.array([ask.devices for ask in asks], dtype=np.float64)
+    table = columns(asks)
+    floors, tops, devices = table.floor_w, table.top_w, table.devices
     caps, open_, level = floors.copy(), np.ones(len(asks), dtype=np.bool_), 0.0
 
     def at(part: float) -> Floats:
@@ -165,10 +201,12 @@ class _At(Protocol):
 
 def within(asks: Sequence[Ask], caps_w: Sequence[float], limits: Limits) -> list[float]:
     """The caps, cut towards the floors below every domain that they are too much for."""
-    floors = np.array([ask.curve.floor_w for ask in asks])
-    devices = np.array([ask.devices for ask in asks], dtype=np.float64)
-    caps = np.clip(np.array(caps_w), floors, [ask.curve.max_w for ask in asks])
-    for domain in range(len(limits.room_w)):
+    table = columns(asks)
+    floors, devices = table.floor_w, table.devices
+    caps = np.clip(np.array(caps_w), floors, table.top_w)
+    # Caps only fall here: a domain with room to spare now has it in the end.
+    tight = _left(limits, caps * devices) <= _SPARE * limits.room_w
+    for domain in np.flatnonzero(tight).tolist():
         here = limits.path == domain
         weight = np.where(here, limits.scale, 0.0).sum(axis=1) * devices
         over_w = float(weight @ caps) - float(limits.room_w[domain])
@@ -177,7 +215,8 @@ def within(asks: Sequence[Ask], caps_w: Sequence[float], limits: Limits) -> list
             keep = max(1.0 - over_w / above_w, 0.0)
             below = here.any(axis=1)
             caps[below] = floors[below] + keep * (caps - floors)[below]
-    return list(map(float, caps))
+    found: list[float] = caps.tolist()
+    return found
 
 
 def _watts(asks: Sequence[Ask], caps: Sequence[float]) -> Floats:

@@ -11,6 +11,8 @@ from wattherd.errors import UserError
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.menu import Bools, Floats, Ints
 
+ONE = ("budget",)
+"""The names of limits that are a single budget."""
 SLACK_W = 1e-6
 """Rounding of sums of watts."""
 
@@ -101,7 +103,7 @@ class Limits:
             least = f"the {load_w[at]:,.0f} W that all jobs need"
             raise UserError(
                 f"{self.room_w[at]:,.0f} W are less than {least}",
-                where=self.names[at],
+                where="" if self.names == ONE else self.names[at],
                 field="budget",
                 hint="raise it, run fewer jobs, or allow pausing",
             )
@@ -117,7 +119,7 @@ class Limits:
 def one_budget(jobs: int, budget_w: float) -> Limits:
     """A single budget for all jobs."""
     zeros = np.zeros((jobs, 1), dtype=np.int64)
-    return Limits(np.array([budget_w]), zeros, np.ones((jobs, 1)), ("budget",))
+    return Limits(np.array([budget_w]), zeros, np.ones((jobs, 1)), ONE)
 
 
 def tree_limits(tree: PowerTree, domains: Sequence[str]) -> Limits:

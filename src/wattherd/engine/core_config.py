@@ -1,0 +1,43 @@
+"""What a core is made of: the cluster, who plans, who shares power, and the rules both keep to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattherd.catalog.gpus import GPUS, GpuModel
+from wattherd.estimate.power_curve import CurveOf, prior
+from wattherd.model.cap_rules import OFF, CapRules
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.power_tree import PowerTree
+from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.power.water_filling import WaterFilling
+from wattherd.policy.rebalance.sleep import SleepPolicy
+
+Requeue = Callable[[Any], tuple[Planner, Quota | None]]
+"""Planner and quota for a tree of queues, which comes as plain data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """`round_s` None plans after every event that could change the plan, else every `round_s`.
+
+    0 plans once per instant in which such events happen, after all of them; that a job stopped
+    because a plan wanted it is no such event. Without a `sleep` policy nodes stay on. `gpus` knows
+    the devices of the cluster by their model names. `requeue` builds planner and quota anew when
+    the queues of the site change; None where the policy has no queues.
+    """
+
+    cluster: ClusterSpec
+    planner: Planner
+    quota: Quota | None = None
+    round_s: float | None = None
+    power: PowerPolicy = field(default_factory=WaterFilling)
+    curve_of: CurveOf = prior
+    gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
+    sleep: SleepPolicy | None = None
+    tree: PowerTree | None = None
+    rules: CapRules = OFF
+    requeue: Requeue | None = None

@@ -1,0 +1,37 @@
+"""Why a job must wait for watts: there are too few of them now, or there soon will be."""
+
+from __future__ import annotations
+
+from wattherd.engine.budgets import Fall
+from wattherd.engine.ledger import JobRecord
+from wattherd.model.reason import Reason, ReasonCode
+
+
+def too_little(need_mw: int, room_mw: int, budget_w: float, now_s: float) -> Reason:
+    """The least that a job needs is more than the plan leaves of the site's budget."""
+    return Reason(
+        code=ReasonCode.WAITING_FOR_POWER,
+        since_s=now_s,
+        asked=need_mw / 1000,
+        available=max(room_mw, 0) / 1000,
+        unit="W above idle",
+        unblocks=f"the budget is {budget_w:g} W",
+    )
+
+
+def new_to_plan(job: JobRecord) -> bool:
+    """Whether a job neither runs nor was planned before."""
+    return not job.allocations and not job.wanted
+
+
+def too_late(need_mw: float, room_mw: float, fall: Fall, now_s: float, at: str = "") -> Reason:
+    """Why a job must not be started before a fall; milliwatts beside the rest of the plan."""
+    name = f"the budget of {at}" if at else "the budget"
+    return Reason(
+        code=ReasonCode.WAITING_FOR_BUDGET_RISE,
+        since_s=now_s,
+        asked=need_mw / 1000,
+        available=max(room_mw, 0) / 1000,
+        unit=f"W above idle at {at}" if at else "W above idle",
+        unblocks=f"{name} falls to {fall.budget_w:g} W in {fall.begins_s - now_s:g} s",
+    )
