@@ -1,11 +1,14 @@
 """The tables of docs/concepts/power-prediction.md: `python benchmarks/power_prediction.py`.
 
+`--seed 1 9 11` makes those of the ninth and eleventh command only, with one seed.
+
 Reads the measurements under WATTHERD_DATA (power/zeus_nsdi23, power/hkbu_gpu_dvfs,
 power/dlbench_dvfs_caffe, power/emerald_phoenix_2025); some ten minutes on two cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
@@ -44,7 +47,13 @@ def run() -> None:
     """Print every command and what it says; a failing one ends the benchmark."""
     if not DATA.is_dir():
         sys.exit(f"no measurements in {DATA}; set WATTHERD_DATA")
-    for command in COMMANDS:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("number", nargs="*", type=int, help="of a command; all if none")
+    parser.add_argument("--seed", default="1..6")
+    asked = parser.parse_args()
+    numbers = asked.number or range(1, len(COMMANDS) + 1)
+    for text in (COMMANDS[number - 1] for number in numbers):
+        command = text.replace("--seed 1..6", f"--seed {asked.seed}")
         folders = {
             "zeus": DATA / "zeus_nsdi23",
             "hkbu": DATA / "hkbu_gpu_dvfs",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from wattherd.runtime.local.devices import Machine
 from wattherd.service.live.contract import Clock
 from wattherd.service.live.instruments import MODEL, Instruments
 from wattherd.service.live.keeper import Keeper
+from wattherd.service.live.rounds import Rounds
 
 PERIOD_S = 1.0
 LONGEST_S = 10.0
@@ -88,7 +88,7 @@ class DrawBook:
         return past_s
 
 
-class DrawMeter:
+class DrawMeter(Rounds):
     """Samples the site once a second, in a thread of its own.
 
     Where nothing can be measured, watts follow from processor time: a device draws its idle watts,
@@ -110,32 +110,21 @@ class DrawMeter:
 
         `keep` gets every sample and the seconds it stands for; `book` goes on from an earlier one.
         """
+        super().__init__("draw", PERIOD_S)
         self.book = book or DrawBook()
         self._keep = keep
         self._keeper, self._machine, self._clock, self._usage = keeper, machine, clock, usage
         self._measure = instruments.meters if instruments is not None else None
         self._total = instruments.total if instruments is not None else None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="draw", daemon=True)
 
-    def begin(self) -> None:
-        """Let it sample."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stop."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(PERIOD_S):
-            try:
-                running, budget_w = self._keeper.ask(_running).result(PERIOD_S)
-            except (TimeoutError, ClusterError):
-                continue
-            sample = self.sample(running, budget_w)
-            self._keep(sample, self.book.add(sample))
+    def look(self) -> None:
+        """Take a sample."""
+        try:
+            running, budget_w = self._keeper.ask(_running).result(PERIOD_S)
+        except (TimeoutError, ClusterError):
+            return
+        sample = self.sample(running, budget_w)
+        self._keep(sample, self.book.add(sample))
 
     def sample(self, running: list[_Running], budget_w: float | None) -> Sample:
         """What is drawn now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +10,13 @@ from wattherd.errors import UserError
 from wattherd.model.event import DeviceDrained, Event, NodeLost
 from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.faults import KernelLog, fault_of
+from wattherd.service.live.rounds import Rounds
 
 PERIOD_S = 1.0
 _LOG = logging.getLogger(__name__)
 
 
-class FaultWatch:
+class FaultWatch(Rounds):
     """Looks into the kernel's log once a second, in a thread of its own.
 
     `tell` takes the device out of use: its jobs are stopped and queued again, and nothing is
@@ -31,32 +31,21 @@ class FaultWatch:
         count: Callable[[str, str, str], None],
     ) -> None:
         """Without a log to read nothing is watched; `problem` says why."""
+        super().__init__("faults", PERIOD_S)
         self.problem = ""
         self._machine, self._tell, self._count = machine, tell, count
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
         self._log: KernelLog | None = None
         try:
             self._log = KernelLog(log)
         except UserError as error:
             self.problem = f"faults of devices are not seen: {error.line()}"
 
-    def begin(self) -> None:
-        """Let it look."""
-        self._thread.start()
-
     def end(self) -> None:
-        """Stop."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        """Stop, and let go of the log."""
+        super().end()
         if self._log is not None:
             self._log.close()
             self._log = None
-
-    def _run(self) -> None:
-        while not self._over.wait(PERIOD_S):
-            self.look()
 
     def look(self) -> None:
         """Deal with what was reported since the last look."""

@@ -7,9 +7,10 @@ of a second. What is no part of a cycle is freed at once anyway; cycles can wait
 from __future__ import annotations
 
 import gc
-import threading
 import time
 from collections.abc import Callable
+
+from wattherd.service.live.rounds import Rounds
 
 LOOK_S = 5.0
 MOST_S = 600.0
@@ -17,41 +18,40 @@ MOST_S = 600.0
 YOUNG, MIDDLE, NEVER = 20_000, 50, 1_000_000
 
 
-class Housekeeping:
+class Housekeeping(Rounds):
     """Collects garbage by a thread of its own; `count` tells how much has happened so far."""
 
     def __init__(self, count: Callable[[], int]) -> None:
         """Nothing is changed before `begin`."""
+        super().__init__("housekeeping", LOOK_S)
         self.collections = 0
         """Full ones so far."""
         self._count = count
-        self._over = threading.Event()
         self._before = gc.get_threshold()
-        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+        self._seen = self._collected = 0
+        self._last_s = 0.0
 
     def begin(self) -> None:
         """From now on, full collections are ours to start; what is there now will stay."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
-        self._thread.start()
+        self._seen = self._collected = self._count()
+        self._last_s = time.monotonic()
+        super().begin()
 
     def end(self) -> None:
         """Everything as before."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().end()
         gc.set_threshold(*self._before)
         gc.unfreeze()
 
-    def _run(self) -> None:
-        seen, last_s = self._count(), time.monotonic()
-        collected = seen
-        while not self._over.wait(LOOK_S):
-            now = self._count()
-            idle, late = now == seen, time.monotonic() >= last_s + MOST_S
-            if now != collected and (idle or late):
-                gc.collect()
-                self.collections += 1
-                collected, last_s = now, time.monotonic()
-            seen = now
+    def look(self) -> None:
+        """Collect, if something happened since the last time and nothing happens now."""
+        now = self._count()
+        idle, late = now == self._seen, time.monotonic() >= self._last_s + MOST_S
+        if now != self._collected and (idle or late):
+            gc.collect()
+            self.collections += 1
+            self._collected, self._last_s = now, time.monotonic()
+        self._seen = now

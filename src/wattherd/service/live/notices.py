@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import TimeoutError as StillWaiting
 
 from wattherd.engine.core import Core
@@ -10,38 +9,28 @@ from wattherd.errors import ClusterError
 from wattherd.model.event import BudgetChanged
 from wattherd.service.live.contract import Clock
 from wattherd.service.live.keeper import Keeper
+from wattherd.service.live.rounds import Rounds
 
 PERIOD_S = 0.25
 PATIENCE_S = 5.0
 
 
-class Notices:
+class Notices(Rounds):
     """Looks between turns for announced budgets that are due; what is due is in the journal."""
 
     def __init__(self, keeper: Keeper, clock: Clock) -> None:
         """Nothing is said before `begin`."""
+        super().__init__("notices", PERIOD_S)
         self._keeper, self._clock = keeper, clock
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
 
-    def begin(self) -> None:
-        """Let it look."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stop."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(PERIOD_S):
-            try:
-                due = self._keeper.ask(self._due).result(PATIENCE_S)
-            except (StillWaiting, ClusterError):
-                continue
-            for event in due:
-                self._keeper.tell(event)
+    def look(self) -> None:
+        """Tell of what is due."""
+        try:
+            due = self._keeper.ask(self._due).result(PATIENCE_S)
+        except (StillWaiting, ClusterError):
+            return
+        for event in due:
+            self._keeper.tell(event)
 
     def _due(self, core: Core) -> list[BudgetChanged]:
         """The last one of each source."""
