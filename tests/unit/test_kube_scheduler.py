@@ -345,3 +345,27 @@ def test_what_we_cannot_honour_is_refused_loudly(world: World) -> None:
     world.create("p", affinity=affinity)
     world.settle()
     assert world.why("p").startswith("Unsupported: wattherd does not place pods with required pod")
+
+
+def test_taken_ports_and_shy_neighbours_are_minded(world: World) -> None:
+    port = {"ports": [{"containerPort": 80, "hostPort": 80}]}
+    for name in ("a", "b", "c"):
+        made = pod_json(name, exclusive(100, 0), schedulerName="wattherd")
+        made["spec"]["containers"][0] |= port
+        world.pods[f"uid-{name}"] = made
+        world.scheduler.pod_seen(a_pod(made), 0.0)
+    world.settle()
+    assert sorted(world.places.values()) == ["n0", "n1"]
+    term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "name"}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    for name, node in list(world.nodes.items()):
+        node["metadata"]["labels"]["name"] = name
+        world.scheduler.node_seen(a_node(node))
+    shy = bound(pod_json("shy", exclusive(100, 0), affinity=anti), "n0")
+    world.scheduler.pod_seen(a_pod(shy), 0.0)
+    coming = pod_json("x", exclusive(100, 0), schedulerName="wattherd")
+    coming["metadata"]["labels"] = {"app": "x"}
+    world.pods["uid-x"] = coming
+    world.scheduler.pod_seen(a_pod(coming), 0.0)
+    world.settle()
+    assert world.places["x"] == "n1"

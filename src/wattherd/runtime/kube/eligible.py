@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,38 +33,44 @@ class Eligible:
         self._volumes = volumes
         self._pods = pods
         self._version = (-1, -1)
-        self._masks: dict[bytes, Mask] = {}
+        self._found: dict[bytes, _Found] = {}
+        self._shy: dict[str, Pod] = {}
+
+    def note(self, pod: Pod) -> None:
+        """A pod is there; some will not have certain others near."""
+        if _is_shy(pod.spec):
+            self._shy[pod.metadata.uid] = pod
+
+    def drop(self, uid: str) -> None:
+        """A pod is gone."""
+        self._shy.pop(uid, None)
 
     def mask(self, pod: Pod) -> Mask:
         """Where `pod` may go, room aside; a fresh array."""
-        if self._version != (version := (self._fleet.version, len(self._fleet.order))):
-            self._version, self._masks = version, {}
-        wish = _wish(pod)
-        if wish not in self._masks:
-            if len(self._masks) >= _MOST_KEPT:
-                self._masks.clear()
-            check = node_check(pod, self._volumes)
-            self._masks[wish] = np.array(
-                [check(facts) is None for facts in self._fleet.order], dtype=np.bool_
-            )
-        mask = self._masks[wish].copy()
+        mask = self._look(pod).mask.copy()
         self._mind_ports(pod, mask)
         self._mind_others(pod, mask)
         return mask
 
+    def why(self, pod: Pod) -> Sequence[tuple[Refusal, int]]:
+        """What keeps `pod` off how many nodes, most nodes first."""
+        return self._look(pod).refusals
+
     def forget(self) -> None:
         """Volumes changed."""
-        self._masks = {}
+        self._found = {}
 
-    def why(self, pod: Pod) -> dict[Refusal, int]:
-        """How many nodes are out of the question, by what keeps the pod off them."""
-        check = node_check(pod, self._volumes)
-        found: dict[Refusal, int] = {}
-        for facts in self._fleet.order:
-            refusal = check(facts)
-            if refusal is not None:
-                found[refusal] = found.get(refusal, 0) + 1
-        return found
+    def _look(self, pod: Pod) -> _Found:
+        """At every node once, for all pods that wish for the same."""
+        if self._version != (version := (self._fleet.version, len(self._fleet.order))):
+            self._version, self._found = version, {}
+        wish = _wish(pod)
+        if wish not in self._found:
+            if len(self._found) >= _MOST_KEPT:
+                self._found.clear()
+            check = node_check(pod, self._volumes)
+            self._found[wish] = _found([check(facts) for facts in self._fleet.order])
+        return self._found[wish]
 
     def _mind_ports(self, pod: Pod, mask: Mask) -> None:
         wanted = host_ports(pod.spec)
@@ -79,15 +87,28 @@ class Eligible:
             mask[row] = ports_clash(wanted, taken) is None
 
     def _mind_others(self, pod: Pod, mask: Mask) -> None:
+        holdings = self._fleet.holdings
         shy = [
-            Neighbour(other, holding.node)
-            for uid, other in self._pods.items()
-            if _is_shy(other.spec) and (holding := self._fleet.holdings.get(uid)) is not None
+            Neighbour(other, holdings[uid].node)
+            for uid, other in self._shy.items()
+            if uid in holdings
         ]
         away = repelled(pod, shy, self._fleet.nodes) if shy else set()
         for row in np.flatnonzero(mask).tolist() if away else ():
             labels = self._fleet.order[row].labels
             mask[row] = not any(labels.get(key) == value for key, value in away)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    mask: Mask
+    refusals: tuple[tuple[Refusal, int], ...]
+
+
+def _found(refusals: list[Refusal | None]) -> _Found:
+    counts = Counter(refusal for refusal in refusals if refusal is not None)
+    mask = np.array([refusal is None for refusal in refusals], dtype=np.bool_)
+    return _Found(mask, tuple(counts.most_common()))
 
 
 def _is_shy(spec: PodSpec) -> bool:

@@ -55,6 +55,12 @@ class Queueing:
         self._pods = pods
         self._groups = groups
         self._volumes = volumes
+        self._read: dict[str, tuple[Pod, Member, tuple[str, str] | None]] = {}
+        """By uid: what was made of a pod, as long as it is the same."""
+
+    def forget(self) -> None:
+        """Volumes changed."""
+        self._read.clear()
 
     def waiting(self, held: Collection[str], leaving: Collection[str]) -> list[Waiting]:
         """All that wait, and those of `held` (uids) whose binding is not seen yet.
@@ -107,6 +113,12 @@ class Queueing:
         return max((stated_size(pod) or 1 for pod in pods), default=1)
 
     def _member(self, pod: Pod) -> tuple[Member, tuple[str, str] | None]:
+        known = self._read.get(pod.metadata.uid)
+        if known is None or known[0] is not pod:
+            known = self._read[pod.metadata.uid] = (pod, *self._made(pod))
+        return known[1:]
+
+    def _made(self, pod: Pod) -> tuple[Member, tuple[str, str] | None]:
         try:
             ask = ask_of(pod)
         except PodRefused as refused:

@@ -50,6 +50,8 @@ from wattherd.runtime.kube.queueing import Queueing, Waiting
 from wattherd.runtime.kube.works import Member, Work, seated_work, work_of
 
 _OVER = frozenset({"Succeeded", "Failed"})
+_MOST_CAUSES = 3
+"""Of nodes that are out of the question, named beside what a pod waits for."""
 
 
 class Scheduler:
@@ -117,6 +119,7 @@ class Scheduler:
             self.pod_gone(uid)
             return
         self._pods[uid] = pod
+        self._eligible.note(pod)
         self._dirty = True
         if pod.spec.node_name:
             self._seated(pod, at_s)
@@ -124,6 +127,7 @@ class Scheduler:
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted."""
         self._pods.pop(uid, None)
+        self._eligible.drop(uid)
         self._told.pop(uid, None)
         self._evicted.discard(uid)
         self._to_evict.pop(uid, None)
@@ -143,6 +147,7 @@ class Scheduler:
     def volumes_changed(self) -> None:
         """Somebody changed `volumes`."""
         self._eligible.forget()
+        self._queueing.forget()
         self._dirty = self._freed = True
 
     def _seated(self, pod: Pod, at_s: float) -> None:
@@ -417,7 +422,7 @@ class Scheduler:
         reason = self._rejected.get(job_id) or (job.reason if job is not None else None)
         if reason is None:
             return None
-        out = sorted(self._eligible.why(member.pod).items(), key=lambda item: -item[1])
-        beside = "".join(f"; {nodes} nodes: {refusal.line()}" for refusal, nodes in out[:3])
+        out = self._eligible.why(member.pod)[:_MOST_CAUSES]
+        beside = "".join(f"; {nodes} nodes: {refusal.line()}" for refusal, nodes in out)
         code = str(reason.code)
         return code, reason.text().removeprefix(code).removeprefix(": ") + beside
