@@ -1,9 +1,9 @@
 """Tests on a real Kubernetes control plane.
 
-WATTHERD_KUBECONFIG names a cluster to use (with KWOK, a kube-scheduler and rights to everything);
-else the programs in WATTHERD_KUBE_BIN, or those that `make kube-binaries` built, are started on
-loopback. With none of the three these tests are skipped with the reason; with WATTHERD_NEED_KUBE
-set that is a failure.
+WATTHERD_KUBECONFIG names a cluster to use, with KWOK and rights to everything (tests that kill or
+freeze parts of one are skipped then); else the programs in WATTHERD_KUBE_BIN, or those that `make
+kube-binaries` built, are started on loopback. With none of the three these tests are skipped with
+the reason; with WATTHERD_NEED_KUBE set that is a failure.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kube_cluster import Cluster, of_kubeconfig, of_plane
 
 HERE = Path(__file__).parent
 _NEEDED = bool(os.environ.get("WATTHERD_NEED_KUBE"))
+_NAMED = os.environ.get("WATTHERD_KUBECONFIG")
 _numbers = itertools.count(1)
 
 
@@ -51,8 +52,11 @@ def kube_programs() -> Path:
 
 
 @pytest.fixture(scope="session")
-def plane(kube_programs: Path) -> Iterator[ControlPlane]:
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A plane for all tests of this process; who kills one of its parts starts it again."""
+    if _NAMED:
+        pytest.skip("kills and freezes parts of a cluster: not of that in WATTHERD_KUBECONFIG")
+    kube_programs: Path = request.getfixturevalue("kube_programs")
     made = ControlPlane(kube_programs, apiserver=POD_GROUPS)
     try:
         made.start()
@@ -64,8 +68,7 @@ def plane(kube_programs: Path) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster to talk to, none of whose parts may be killed."""
-    named = os.environ.get("WATTHERD_KUBECONFIG")
-    made = of_kubeconfig(Path(named)) if named else of_plane(request.getfixturevalue("plane"))
+    made = of_kubeconfig(Path(_NAMED)) if _NAMED else of_plane(request.getfixturevalue("plane"))
     yield made
     made.api.close()
 

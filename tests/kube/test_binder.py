@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from control_plane import ControlPlane
-from kube_api import a_node, a_pod
+from kube_api import KubeApi, a_node, a_pod
+from kube_cluster import Cluster
 from kube_parts import a_transport
 from kube_server import wait_until
 
@@ -32,22 +33,22 @@ Binding = tuple[LoopThread, Binder]
 
 
 @pytest.fixture(scope="module")
-def nodes(plane: ControlPlane) -> Iterator[tuple[str, ...]]:
-    plane.api.fleet(a_node(name, pods=500) for name in NODES)
+def nodes(cluster: Cluster) -> Iterator[tuple[str, ...]]:
+    cluster.api.fleet(a_node(name, pods=500) for name in NODES)
     yield NODES
-    plane.api.remove_nodes(NODES)
+    cluster.api.remove_nodes(NODES)
 
 
 @pytest.fixture
-def binding(plane: ControlPlane, nodes: tuple[str, ...]) -> Iterator[Binding]:
-    with a_transport(plane.kubeconfig, timeout_s=60) as (loop, transport):
+def binding(cluster: Cluster, nodes: tuple[str, ...]) -> Iterator[Binding]:
+    with a_transport(cluster.kubeconfig, timeout_s=60) as (loop, transport):
         yield loop, Binder(transport, np.random.default_rng(1), knows_node=nodes.__contains__)
 
 
-def make(plane: ControlPlane, namespace: str, name: str, **more: Any) -> str:
+def make(api: KubeApi, namespace: str, name: str, **more: Any) -> str:
     """A pod that no scheduler touches; its uid."""
     path = f"/api/v1/namespaces/{namespace}/pods"
-    made = plane.api.create(path, a_pod(name, scheduler="tests", **more))
+    made = api.create(path, a_pod(name, scheduler="tests", **more))
     return str(made["metadata"]["uid"])
 
 
@@ -61,22 +62,22 @@ def bound(binding: Binding, bind: Bind) -> Bound:
 
 
 def test_a_binding_carries_its_watts_onto_the_pod(
-    plane: ControlPlane, namespace: str, binding: Binding
+    cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
-    uid = make(plane, namespace, "pod", gpus=1, annotations={"mine": "kept"})
+    uid = make(cluster.api, namespace, "pod", gpus=1, annotations={"mine": "kept"})
     told = power_annotations(watts=412.5, domain="rack-1", epoch=7)
     assert bound(binding, a_bind(namespace, "pod", uid, annotations=told)).outcome is Outcome.BOUND
-    pod = plane.api.pod(namespace, "pod")
+    pod = cluster.api.pod(namespace, "pod")
     assert pod["spec"]["nodeName"] == NODES[0]
     expected = {WATTS: "412.5", DOMAIN: "rack-1", EPOCH: "7", DECISION: "d-1", "mine": "kept"}
     assert expected.items() <= pod["metadata"]["annotations"].items()
-    wait_until(lambda: plane.api.phase(namespace, "pod") == "Running", "the pod runs")
+    wait_until(lambda: cluster.api.phase(namespace, "pod") == "Running", "the pod runs")
 
 
 def test_the_same_decision_again_is_the_same_success(
-    plane: ControlPlane, namespace: str, binding: Binding
+    cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
-    bind = a_bind(namespace, "pod", make(plane, namespace, "pod"))
+    bind = a_bind(namespace, "pod", make(cluster.api, namespace, "pod"))
     assert [bound(binding, bind).outcome for _ in range(2)] == [Outcome.BOUND, Outcome.BOUND]
 
 
@@ -84,9 +85,9 @@ def test_the_same_decision_again_is_the_same_success(
     "other", [{"node": NODES[1]}, {"decision": "d-2"}], ids=["another node", "another decision"]
 )
 def test_a_pod_that_somebody_else_bound_is_taken(
-    plane: ControlPlane, namespace: str, binding: Binding, other: dict[str, str]
+    cluster: Cluster, namespace: str, binding: Binding, other: dict[str, str]
 ) -> None:
-    uid = make(plane, namespace, "pod")
+    uid = make(cluster.api, namespace, "pod")
     assert bound(binding, a_bind(namespace, "pod", uid, **other)).outcome is Outcome.BOUND
     late = bound(binding, a_bind(namespace, "pod", uid))
     assert late.outcome is Outcome.TAKEN
@@ -94,59 +95,57 @@ def test_a_pod_that_somebody_else_bound_is_taken(
 
 
 def test_a_pod_made_anew_under_its_name_is_not_bound_by_an_old_decision(
-    plane: ControlPlane, namespace: str, binding: Binding
+    cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
-    old = make(plane, namespace, "pod")
-    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/pod", gracePeriodSeconds=0)
-    make(plane, namespace, "pod")
+    old = make(cluster.api, namespace, "pod")
+    cluster.api.delete(f"/api/v1/namespaces/{namespace}/pods/pod", gracePeriodSeconds=0)
+    make(cluster.api, namespace, "pod")
     assert bound(binding, a_bind(namespace, "pod", old)).outcome is Outcome.STALE
-    assert "nodeName" not in plane.api.pod(namespace, "pod")["spec"]
+    assert "nodeName" not in cluster.api.pod(namespace, "pod")["spec"]
 
 
-def test_a_gate_that_was_not_seen_holds(
-    plane: ControlPlane, namespace: str, binding: Binding
-) -> None:
+def test_a_gate_that_was_not_seen_holds(cluster: Cluster, namespace: str, binding: Binding) -> None:
     gates = {"schedulingGates": [{"name": "wattherd.dev/power"}]}
-    uid = make(plane, namespace, "pod", spec=gates)
+    uid = make(cluster.api, namespace, "pod", spec=gates)
     assert bound(binding, a_bind(namespace, "pod", uid)).outcome is Outcome.GATED
 
 
 def test_a_pod_that_is_deleted_or_on_its_way_is_gone(
-    plane: ControlPlane, namespace: str, binding: Binding
+    cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
-    uid = make(plane, namespace, "going", finalizers=["test.wattherd.dev/held"])
+    uid = make(cluster.api, namespace, "going", finalizers=["test.wattherd.dev/held"])
     path = f"/api/v1/namespaces/{namespace}/pods/going"
-    plane.api.delete(path, gracePeriodSeconds=0)
+    cluster.api.delete(path, gracePeriodSeconds=0)
     assert bound(binding, a_bind(namespace, "going", uid)).outcome is Outcome.GONE
-    plane.api.merge(path, {"metadata": {"finalizers": None}})
+    cluster.api.merge(path, {"metadata": {"finalizers": None}})
     assert bound(binding, a_bind(namespace, "going", uid)).outcome is Outcome.GONE
 
 
 def test_a_node_that_nobody_knows_is_never_asked_for(
-    plane: ControlPlane, namespace: str, binding: Binding
+    cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
     """The API server would bind to it."""
-    uid = make(plane, namespace, "pod")
+    uid = make(cluster.api, namespace, "pod")
     refused = bound(binding, a_bind(namespace, "pod", uid, node="nowhere"))
     assert (refused.outcome, refused.why) == (Outcome.NO_NODE, "no node nowhere")
-    assert "nodeName" not in plane.api.pod(namespace, "pod")["spec"]
+    assert "nodeName" not in cluster.api.pod(namespace, "pod")["spec"]
 
 
 def test_whoever_may_not_bind_sends_nothing(
-    plane: ControlPlane, namespace: str, binding: Binding
+    cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
     loop, binder = binding
     binder.may_bind = lambda: False
-    uid = make(plane, namespace, "pod")
+    uid = make(cluster.api, namespace, "pod")
     assert bound((loop, binder), a_bind(namespace, "pod", uid)).outcome is Outcome.FENCED
-    assert "nodeName" not in plane.api.pod(namespace, "pod")["spec"]
+    assert "nodeName" not in cluster.api.pod(namespace, "pod")["spec"]
 
 
 def test_without_the_right_to_bind_the_missing_right_is_told(
     plane: ControlPlane, namespace: str
 ) -> None:
     kubeconfig = plane.kubeconfig_of(plane.api.token(namespace, "nobody"), f"{namespace}-nobody")
-    uid = make(plane, namespace, "pod")
+    uid = make(plane.api, namespace, "pod")
     with a_transport(kubeconfig) as (loop, transport):
         binder = Binder(transport, np.random.default_rng(1))
         refused = bound((loop, binder), a_bind(namespace, "pod", uid))
@@ -160,7 +159,7 @@ def test_three_hundred_pods_are_bound_once_each_sixty_four_at_a_time(
     loop, binder = binding
     with ThreadPoolExecutor(8) as pool:
         names = [f"pod-{number}" for number in range(300)]
-        uids = list(pool.map(lambda name: make(plane, namespace, name), names))
+        uids = list(pool.map(lambda name: make(plane.api, namespace, name), names))
     binds = [
         a_bind(namespace, name, uid, NODES[number % 2], decision=f"d-{number}")
         for number, (name, uid) in enumerate(zip(names, uids, strict=True))
@@ -195,7 +194,7 @@ def test_while_the_store_is_frozen_nothing_is_known_and_nothing_is_freed(
     plane: ControlPlane, namespace: str, nodes: tuple[str, ...]
 ) -> None:
     """A write hangs, and may come through long after we gave up on it."""
-    uid = make(plane, namespace, "pod")
+    uid = make(plane.api, namespace, "pod")
     bind = a_bind(namespace, "pod", uid)
     with a_transport(plane.kubeconfig, timeout_s=1) as (loop, transport):
         draws = np.random.default_rng(1)
@@ -216,7 +215,7 @@ def test_while_the_store_is_frozen_nothing_is_known_and_nothing_is_freed(
 def test_a_binding_outlives_a_killed_api_server(
     plane: ControlPlane, namespace: str, nodes: tuple[str, ...]
 ) -> None:
-    uid = make(plane, namespace, "pod")
+    uid = make(plane.api, namespace, "pod")
     with a_transport(plane.kubeconfig, timeout_s=5) as (loop, transport):
         draws = np.random.default_rng(1)
         binder = Binder(transport, draws, knows_node=nodes.__contains__, patience_s=180)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, a_node, a_pod
+from kube_cluster import Cluster
 from kube_parts import Picture, a_transport
 from kube_server import wait_until
 
@@ -42,8 +43,8 @@ class Numbers(Object):
 
 
 @pytest.fixture
-def client(plane: ControlPlane) -> Iterator[tuple[LoopThread, Transport]]:
-    with a_transport(plane.kubeconfig) as made:
+def client(cluster: Cluster) -> Iterator[tuple[LoopThread, Transport]]:
+    with a_transport(cluster.kubeconfig) as made:
         yield made
 
 
@@ -71,9 +72,9 @@ Client = tuple[LoopThread, Transport]
 
 
 def test_what_is_there_is_listed_and_what_comes_is_followed(
-    plane: ControlPlane, namespace: str, client: Client
+    cluster: Cluster, namespace: str, client: Client
 ) -> None:
-    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    api, pods = cluster.api, f"/api/v1/namespaces/{namespace}/pods"
     api.create(pods, a_pod("first", gpus=2, scheduler="nobody"))
     picture: Picture[Pod] = Picture(*client, pods_of(namespace))
     picture.wait_for("first")
@@ -87,9 +88,9 @@ def test_what_is_there_is_listed_and_what_comes_is_followed(
 
 
 def test_what_no_longer_matches_a_selector_is_gone(
-    plane: ControlPlane, namespace: str, client: Client
+    cluster: Cluster, namespace: str, client: Client
 ) -> None:
-    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    api, pods = cluster.api, f"/api/v1/namespaces/{namespace}/pods"
     node = f"{namespace}-node"
     api.create("/api/v1/nodes", a_node(node))
     waiting: Picture[Pod] = Picture(
@@ -105,9 +106,9 @@ def test_what_no_longer_matches_a_selector_is_gone(
 
 
 def test_a_pod_made_anew_under_its_name_is_another(
-    plane: ControlPlane, namespace: str, client: Client
+    cluster: Cluster, namespace: str, client: Client
 ) -> None:
-    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    api, pods = cluster.api, f"/api/v1/namespaces/{namespace}/pods"
     picture: Picture[Pod] = Picture(*client, pods_of(namespace))
     api.create(pods, a_pod("same", scheduler="nobody"))
     picture.wait_for("same")
@@ -120,12 +121,12 @@ def test_a_pod_made_anew_under_its_name_is_another(
 
 
 def test_pages_are_put_together(
-    plane: ControlPlane, namespace: str, client: Client, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, namespace: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflectors, "PAGE", 2)
     names = [f"map-{index}" for index in range(5)]
     for name in names:
-        put_map(plane.api, namespace, name)
+        put_map(cluster.api, namespace, name)
     Picture(*client, maps_of(namespace)).wait_for(*names)
 
 
@@ -240,38 +241,53 @@ def test_a_watch_from_a_version_to_come_says_nothing_and_is_given_up(
 
 
 def test_a_reader_that_was_cut_off_for_slowness_misses_nothing(
-    plane: ControlPlane, namespace: str, client: Client
+    cluster: Cluster, namespace: str, client: Client
 ) -> None:
     loop, transport = client
-    put_map(plane.api, namespace, "large")
+    put_map(cluster.api, namespace, "large")
     picture: Picture[ConfigMap] = Picture(loop, transport, maps_of(namespace))
     picture.wait_for("large")
     free = threading.Event()
     loop._loop.call_soon_threadsafe(free.wait)  # the reader reads no more
-    cut_before = cut_off(plane)
+    cut_before = cut_off(cluster.api)
     path = f"/api/v1/namespaces/{namespace}/configmaps/large"
     try:
         for number in range(400):
-            plane.api.merge(path, {"data": {"text": f"{number} " + "x" * 400_000}})
-            if number % 20 == 19 and cut_off(plane) > cut_before:
+            cluster.api.merge(path, {"data": {"text": f"{number} " + "x" * 400_000}})
+            if number % 20 == 19 and cut_off(cluster.api) > cut_before:
                 break
-        assert cut_off(plane) > cut_before
-        put_map(plane.api, namespace, "unseen")
+        assert cut_off(cluster.api) > cut_before
+        put_map(cluster.api, namespace, "unseen")
     finally:
         free.set()
     picture.wait_for("large", "unseen")
-    last = plane.api.get(path)["data"]["text"]
+    last = cluster.api.get(path)["data"]["text"]
     wait_until(lambda: picture.named("large").data["text"] == last, "the newest text")
 
 
-def cut_off(plane: ControlPlane) -> int:
+def cut_off(api: KubeApi) -> int:
     """How many watchers of config maps the API server has ended for being slow."""
-    _, metrics = plane.api.call("GET", "/metrics")
+    _, metrics = api.call("GET", "/metrics")
     return sum(
         int(line.split()[-1])
         for line in metrics.splitlines()
         if line.startswith("apiserver_terminated_watchers_total") and "configmaps" in line
     )
+
+
+def test_a_killed_store_is_waited_for(plane: ControlPlane, namespace: str, client: Client) -> None:
+    put_map(plane.api, namespace, "before")
+    picture: Picture[ConfigMap] = Picture(*client, maps_of(namespace), silence_s=1.0)
+    picture.wait_for("before")
+    plane.etcd.kill()
+    wait_until(lambda: picture.reflector.trouble, "a list has failed")
+    assert picture.names() == {"before"}, "what was true last is kept"
+    assert picture.reflector.silent_s() > 1
+    plane.etcd.start()
+    wait_until(plane.api.ready, "the API server is back")
+    put_map(plane.api, namespace, "after")
+    picture.wait_for("before", "after")
+    assert picture.reflector.tally.watches + picture.reflector.tally.lists < MOST_REQUESTS
 
 
 def test_a_frozen_api_server_is_found_by_its_silence(
@@ -292,28 +308,28 @@ def test_a_frozen_api_server_is_found_by_its_silence(
 
 
 def test_objects_that_cannot_be_read_hide_no_others(
-    plane: ControlPlane, namespace: str, client: Client
+    cluster: Cluster, namespace: str, client: Client
 ) -> None:
     for name, text in (("one", "1"), ("odd", "many"), ("two", "2")):
-        put_map(plane.api, namespace, name, text)
+        put_map(cluster.api, namespace, name, text)
     picture: Picture[Numbers] = Picture(*client, maps_of(namespace, Numbers))
     picture.wait_for("one", "two")
     assert picture.reflector.tally.unreadable == 1
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    plane.api.merge(f"{path}/two", {"data": {"text": "several"}})
-    put_map(plane.api, namespace, "three", "3")
+    cluster.api.merge(f"{path}/two", {"data": {"text": "several"}})
+    put_map(cluster.api, namespace, "three", "3")
     picture.wait_for("one", "two", "three")
     assert picture.named("two").data == {"text": 2}, "as it was when it could be read last"
 
 
 def test_bookmarks_and_events_told_twice_change_nothing(
-    plane: ControlPlane, namespace: str, client: Client
+    cluster: Cluster, namespace: str, client: Client
 ) -> None:
     picture: Picture[ConfigMap] = Picture(*client, maps_of(namespace))
-    put_map(plane.api, namespace, "one")
+    put_map(cluster.api, namespace, "one")
     picture.wait_for("one")
     reflector, seen = picture.reflector, len(picture.history)
-    item = plane.api.get(f"/api/v1/namespaces/{namespace}/configmaps/one")
+    item = cluster.api.get(f"/api/v1/namespaces/{namespace}/configmaps/one")
     nearly_empty = {"metadata": {"resourceVersion": reflector._version, "creationTimestamp": None}}
     for kind, about in (("ADDED", item), ("DELETED", item), ("BOOKMARK", nearly_empty)):
         reflector._take(msgspec.json.encode({"type": kind, "object": about}))
@@ -322,9 +338,9 @@ def test_bookmarks_and_events_told_twice_change_nothing(
     assert (reflector.tally.late, reflector.tally.bookmarks) == (2, 1)
 
 
-def test_nodes_are_followed_while_they_become_ready(plane: ControlPlane, client: Client) -> None:
+def test_nodes_are_followed_while_they_become_ready(cluster: Cluster, client: Client) -> None:
     picture: Picture[Node] = Picture(*client, Selection("/api/v1/nodes", Node, labels="of=this"))
-    names = plane.api.fleet(a_node(f"seen-{n}", labels={"of": "this"}) for n in range(4))
+    names = cluster.api.fleet(a_node(f"seen-{n}", labels={"of": "this"}) for n in range(4))
     picture.wait_for(*names)
 
     def ready(node: Node) -> bool:
@@ -333,5 +349,5 @@ def test_nodes_are_followed_while_they_become_ready(plane: ControlPlane, client:
         )
 
     wait_until(lambda: picture.names() and all(map(ready, picture.items.values())), "all Ready")
-    plane.api.remove_nodes(names)
+    cluster.api.remove_nodes(names)
     picture.wait_for()

@@ -13,6 +13,7 @@ import pytest
 import trustme
 from control_plane import ControlPlane
 from kube_api import a_node, a_pod
+from kube_cluster import Cluster
 from kube_parts import a_transport
 from kube_server import wait_until
 
@@ -99,8 +100,8 @@ def test_whoever_acts_for_another_has_the_rights_of_that_one(
 # --- answers -----------------------------------------------------------------------------------
 
 
-def test_a_refusal_has_the_words_of_the_server(plane: ControlPlane) -> None:
-    with a_transport(plane.kubeconfig) as (loop, transport), pytest.raises(Refused) as refused:
+def test_a_refusal_has_the_words_of_the_server(cluster: Cluster) -> None:
+    with a_transport(cluster.kubeconfig) as (loop, transport), pytest.raises(Refused) as refused:
         loop.run(transport.request("GET", "/api/v1/nodes/nowhere"))
     assert (refused.value.status, refused.value.reason) == (404, "NotFound")
     assert str(refused.value) == '404 NotFound: nodes "nowhere" not found'
@@ -125,8 +126,8 @@ def test_a_frozen_server_is_given_up_on_in_time(plane: ControlPlane) -> None:
         wait_until(plane.api.ready, "the server is back")
 
 
-def test_requests_take_turns_at_the_rate_they_were_given(plane: ControlPlane) -> None:
-    with a_transport(plane.kubeconfig, rate_per_s=0.01, burst=2, timeout_s=2) as client:
+def test_requests_take_turns_at_the_rate_they_were_given(cluster: Cluster) -> None:
+    with a_transport(cluster.kubeconfig, rate_per_s=0.01, burst=2, timeout_s=2) as client:
         assert [version(*client) for _ in range(2)] == [200, 200]
         with pytest.raises(Unreachable, match="no answer within 2 s"):
             version(*client)
@@ -215,36 +216,34 @@ def is_turned_away(loop: LoopThread, transport: Transport) -> bool:
     return loop.run(ask())
 
 
-def test_a_disruption_budget_is_an_answer_and_not_a_wait(
-    plane: ControlPlane, namespace: str
-) -> None:
+def test_a_disruption_budget_is_an_answer_and_not_a_wait(cluster: Cluster, namespace: str) -> None:
     """Eviction says 429 as well; coming again would not help."""
     node = f"{namespace}-node"
-    plane.api.fleet([a_node(node)])
+    cluster.api.fleet([a_node(node)])
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    made = plane.api.create(pods, a_pod("kept", labels={"app": "kept"}, spec={"nodeName": node}))
+    made = cluster.api.create(pods, a_pod("kept", labels={"app": "kept"}, spec={"nodeName": node}))
     budget = {
         "metadata": {"name": "all"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
     }
-    plane.api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", budget)
-    wait_until(lambda: plane.api.phase(namespace, "kept") == "Running", "the pod runs")
+    cluster.api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", budget)
+    wait_until(lambda: cluster.api.phase(namespace, "kept") == "Running", "the pod runs")
     body = b'{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"kept"}}'
     with (
-        a_transport(plane.kubeconfig, timeout_s=60) as (loop, transport),
+        a_transport(cluster.kubeconfig, timeout_s=60) as (loop, transport),
         pytest.raises(Refused, match="disruption budget") as refused,
     ):
         loop.run(transport.request("POST", f"{pods}/kept/eviction", body=body))
     assert refused.value.status == http.HTTPStatus.TOO_MANY_REQUESTS
-    assert plane.api.pod(namespace, "kept")["metadata"]["uid"] == made["metadata"]["uid"]
-    plane.api.remove_nodes([node])
+    assert cluster.api.pod(namespace, "kept")["metadata"]["uid"] == made["metadata"]["uid"]
+    cluster.api.remove_nodes([node])
 
 
 # --- loops -------------------------------------------------------------------------------------
 
 
-def test_a_transport_outside_its_context_says_so(plane: ControlPlane) -> None:
-    transport = Transport(find_access(plane.kubeconfig), Limits())
+def test_a_transport_outside_its_context_says_so(cluster: Cluster) -> None:
+    transport = Transport(find_access(cluster.kubeconfig), Limits())
     with pytest.raises(RuntimeError, match="async with"):
         asyncio.run(transport.request("GET", "/version"))
 
