@@ -399,7 +399,8 @@ def test_an_endless_answer_does_not_keep_the_service_from_ending(tmp_path: Path)
     try:
         serving.ready()
         run = [sys.executable, str(PROGRAM)]
-        job = serving.ask("jobs", {"run": run, "app": "web"})["id"]
+        submitted = serving.call("submit", "--app", "web", "--", *run)
+        job = submitted.stdout.strip()
 
         def status() -> int:
             with contextlib.closing(_connection(serving)) as connection:
@@ -407,6 +408,8 @@ def test_an_endless_answer_does_not_keep_the_service_from_ending(tmp_path: Path)
                 return connection.getresponse().status
 
         until(lambda: status() == 200)
+        link = f"web: http://127.0.0.1:{serving.port}/jobs/{job}/app/"
+        assert link in serving.call("show", job).stdout
         with contextlib.closing(_connection(serving)) as connection:
             connection.request("GET", f"/jobs/{job}/app/endless")
             with connection.getresponse() as endless:

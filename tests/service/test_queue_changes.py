@@ -109,6 +109,8 @@ def test_a_new_queue_runs_jobs_and_outlives_a_crash(serving: Serving) -> None:
     assert rows["lab"]["maximum"] == 0.3
     serving.ask(f"jobs/{running}/cancel", {})
     assert serving.store("verify").returncode == 0
+    again_simulated = serving.call("sim", "replay", str(serving.state), "-o", "json")
+    assert again_simulated.returncode == 0, again_simulated.stderr
 
 
 def test_a_configuration_that_changes_wins_over_what_was_changed_at_work(serving: Serving) -> None:
