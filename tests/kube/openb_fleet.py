@@ -93,14 +93,19 @@ def fleet(
     )
 
 
-def play(
-    api: KubeApi, namespace: str, openb: OpenbFleet, scheduler: str, bound_s: float
-) -> list[Found]:
-    """Pods one at a time: the next one when the last is bound, or refused and deleted."""
-    return [
-        _play_one(api, f"/api/v1/namespaces/{namespace}/pods", openb, number, scheduler, bound_s)
-        for number in range(len(openb.requests))
-    ]
+def check(
+    api: KubeApi, namespace: str, openb: OpenbFleet, policy: str, scheduler: str, bound_s: float
+) -> int:
+    """Pods one at a time, the next one when the last is bound, or refused and deleted.
+
+    Each must go where the simulation puts it; returns how many were refused.
+    """
+    pods, refused = f"/api/v1/namespaces/{namespace}/pods", 0
+    for number, wanted in enumerate(openb.simulated(policy)):
+        found = _play_one(api, pods, openb, number, scheduler, bound_s)
+        assert found == wanted, f"pod {number} of {len(openb.requests)}"
+        refused += found is None
+    return refused
 
 
 def _play_one(
