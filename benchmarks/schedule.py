@@ -1,6 +1,6 @@
 """How fast training-job schedulers are simulated, and what a decision costs.
 
-    python benchmarks/schedule.py [pollux] [muri] [philly] [events] [arrival] [memory]
+    python benchmarks/schedule.py [pollux] [muri] [philly] [tree] [events] [arrival] [memory]
 
 Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
 are found by WATTHERD_DATA; what needs an absent one is left out and said so.
@@ -16,12 +16,14 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.model.event import JobExited, JobProgressed, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.power_tree import PowerDomain, PowerTree
 from wattherd.policy.schedule.lineup import Rules
 from wattherd.policy.schedule.ordered import Ordered
 from wattherd.policy.schedule.orders import LeastAttained
@@ -36,6 +38,8 @@ from wattherd.workload.cluster_text import parse_cluster
 Row = tuple[str, str, str]
 PHILLY_CLUSTER = "313x8:V100M16"
 PHILLY_BUDGET_W = 300_000.0
+TREE_CLUSTER = "64x8:V100M16"
+TREE_JOBS = 3_000
 
 
 def traces() -> Path:
@@ -73,6 +77,31 @@ def philly() -> Iterator[Row]:
         shown = "no budget" if budget_w is None else f"{budget_w / 1000:g} kW"
         told = f"{row['cpu_s']} s ({row['finished']} finished, {row['over_budget_s']} s over)"
         yield f"Philly, 82,247 jobs, 2,504 GPUs, tiresias, {shown}", told, "<= 90 s"
+
+
+def tree() -> Iterator[Row]:
+    """A site of 4 rows and 32 racks, each a little too small for all that hangs on it."""
+    cluster = parse_cluster(TREE_CLUSTER, known=GPUS)
+    names = [node.name for node in cluster.nodes]
+    per_rack, site_w = len(names) // 32, 0.6 * GPUS["V100M16"].max_w * 8 * len(names)
+    domains = [PowerDomain(name="site", budget_w=site_w, loss=0.03)]
+    for row in range(4):
+        budget_w = 1.1 * site_w / 4
+        domains.append(PowerDomain(name=f"row-{row}", parent="site", budget_w=budget_w, loss=0.02))
+    for rack in range(32):
+        nodes = tuple(names[rack * per_rack : (rack + 1) * per_rack])
+        one = PowerDomain(
+            name=f"rack-{rack}", parent=f"row-{rack % 4}", budget_w=1.2 * site_w / 32, nodes=nodes
+        )
+        domains.append(one)
+    jobs = read_workload("philly", traces() / "sia" / "philly_82248jobs.csv.gz", None)
+    first = sorted(jobs.specs, key=lambda spec: (spec.submit_s, spec.id))[:TREE_JOBS]
+    given = Given(jobs=replace(jobs, specs=tuple(first)), cluster=cluster)
+    for tree in (None, PowerTree(tuple(domains))):
+        row = simulate(Setting(preset=preset("none"), given=given, tree=tree), "tiresias").row
+        shown = "no budget" if tree is None else f"{len(domains)} domains"
+        told = f"{row['cpu_s']} s ({row['finished']} finished, {row['over_budget_s']} s over)"
+        yield f"Philly, first {TREE_JOBS:,} jobs, {64 * 8} GPUs, {shown}", told, ""
 
 
 def tiresias() -> Ordered:
@@ -144,6 +173,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "pollux": pollux,
     "muri": muri,
     "philly": philly,
+    "tree": tree,
     "events": events,
     "arrival": arrival,
     "memory": memory,
@@ -152,7 +182,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
 
 def main(names: list[str]) -> None:
     for name in names or list(PARTS):
-        if name in ("pollux", "muri", "philly") and not traces().is_dir():
+        if name in ("pollux", "muri", "philly", "tree") and not traces().is_dir():
             print(f"{name}: no traces, set WATTHERD_DATA", file=sys.stderr)
             continue
         for what, found, wanted in PARTS[name]():

@@ -10,12 +10,8 @@ another while the first is still writing its checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from wattherd.engine.book import Book
 from wattherd.engine.budgets import Budgets
@@ -27,6 +23,7 @@ from wattherd.engine.feasibility import Feasibility
 from wattherd.engine.joules import Joules
 from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
+from wattherd.engine.look import Look
 from wattherd.engine.questions import Questions
 from wattherd.engine.ramp import Ramp
 from wattherd.engine.rest import Rest
@@ -34,7 +31,6 @@ from wattherd.engine.roster import Roster
 from wattherd.engine.tree_watts import TreeWatts
 from wattherd.engine.watts import Watts
 from wattherd.model.allocation import Allocation
-from wattherd.model.cluster import NodeSpec
 from wattherd.model.command import (
     Command,
     FinishJob,
@@ -43,61 +39,12 @@ from wattherd.model.command import (
     WakeAt,
 )
 from wattherd.model.event import (
-    Computed,
     Event,
     Woke,
 )
 from wattherd.model.reason import Reason, StopReason
 
 ROUND = "round"
-
-
-@dataclass(slots=True)
-class Look:
-    """Implements `policy.contract.View`."""
-
-    core: Conduct
-    now_s: float
-    memory: dict[str, Any]
-    woke: bool = False
-
-    def live(self) -> Sequence[JobRecord]:
-        """Jobs that run or may run now, in order of submission."""
-        return self.core.roster.jobs()
-
-    def entered(self) -> Sequence[JobRecord]:
-        """Jobs that came, or lost their plan, since the last plan."""
-        return list(self.core.roster.entered.values())
-
-    def left(self) -> Sequence[JobRecord]:
-        """Jobs that went since the last plan."""
-        return list(self.core.roster.left.values())
-
-    def gpus_per_node(self) -> NDArray[np.int64]:
-        """GPUs of each usable node."""
-        count = self.core.planned.usable_gpus()
-        if self.core.lost:
-            count[list(self.core.lost)] = 0
-        return count
-
-    def usable(self) -> NDArray[np.bool_]:
-        """Which nodes are not lost."""
-        usable = np.ones(len(self.core.config.cluster.nodes), dtype=np.bool_)
-        usable[list(self.core.lost)] = False
-        return usable
-
-    def nodes(self) -> Sequence[NodeSpec]:
-        """All nodes in the order of their indices."""
-        return self.core.config.cluster.nodes
-
-    @property
-    def stopped(self) -> Mapping[str, float]:
-        """Stopped queues, and since when."""
-        return self.core.stopped
-
-    def computed(self, kind: str) -> Computed | None:
-        """The answer to the latest question of this kind."""
-        return self.core.questions.answer(kind)
 
 
 @dataclass(slots=True)
