@@ -44,6 +44,7 @@ LEAST = {
     "GET /groups/{name}": "viewer",
     "POST /groups/{name}/{action}": "user",
     "GET /decisions": "viewer",
+    "GET /events": "viewer",
     "GET /tokens": "admin",
     "POST /tokens": "admin",
     "DELETE /tokens/{token_id}": "admin",
@@ -106,6 +107,8 @@ def address(route: str, job: str) -> tuple[str, str]:
         path = path.replace(name, value)
     if path == "/decisions":
         path += f"?job={job}"
+    if path == "/events":
+        path += "?follow=false"
     return method, path if path in ROOT else V1 + path
 
 
@@ -175,7 +178,9 @@ def test_no_page_names_other_tenants_jobs(guarded: Guarded) -> None:
         lambda: guarded.ask("GET", f"{V1}/jobs/{running}", "user").json["state"] == "Running"
     )
     guarded.until(lambda: running in str(guarded.ask("GET", f"{V1}/power", "user").json["samples"]))
-    for route in (one for one in LEAST if one.startswith("GET") and "{" not in one):
+    for route in (
+        one for one in LEAST if one.startswith("GET") and "{" not in one and one != "GET /events"
+    ):
         for query in ("", "?over=true&last=9", "?tenant=a&over=true", "?user=user&text=private"):
             text = guarded.ask("GET", V1 + route.removeprefix("GET ") + query, "stranger").text
             assert "private" not in text, route

@@ -97,7 +97,7 @@ class Client:
         timeout_s: float | None,
     ) -> Any:
         given = {name: _text(value) for name, value in query.items() if value is not None}
-        url = f"{self.server}/api/v1/{path}?{urllib.parse.urlencode(given)}"
+        url = f"{self.server}/api/v1/{path}?{urllib.parse.urlencode(given, doseq=True)}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, self._headers, method=method)  # noqa: S310 - checked
         try:
@@ -110,7 +110,9 @@ class Client:
             raise Unreachable(f"no answer: {reason}", where=self.server, hint=hint) from None
 
 
-def _text(value: object) -> str:
+def _text(value: object) -> str | list[str]:
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

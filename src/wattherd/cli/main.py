@@ -45,6 +45,7 @@ COMMANDS = {
     "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
     "token": ("wattherd.cli.token:token", "Who may use the service."),
     "schema": ("wattherd.cli.schema:schema", "The JSON Schema of job files, for editors."),
+    "watch": ("wattherd.cli.watch:watch", "What happens, line by line, as it happens."),
     "top": ("wattherd.cli.top:top", "Watch draw, jobs and devices live."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "completion": ("wattherd.cli.completion:completion", "Complete commands by the Tab key."),

@@ -16,7 +16,16 @@ from wattherd.service.live.apps import route as apps
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.http import Refusal, add_errors
 from wattherd.service.live.metrics import route as metrics
-from wattherd.service.live.routes import decisions, groups, jobs, nodes, power, queues, tokens
+from wattherd.service.live.routes import (
+    decisions,
+    events,
+    groups,
+    jobs,
+    nodes,
+    power,
+    queues,
+    tokens,
+)
 from wattherd.service.live.routes import site as site_routes
 from wattherd.service.live.site import Site
 from wattherd.service.live.web import single_sign_on
@@ -84,6 +93,7 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     queues.routes(app)
     groups.routes(app)
     decisions.routes(app)
+    events.routes(app)
     metrics.routes(app)
     apps.routes(app)
     single_sign_on.routes(app)

@@ -164,7 +164,7 @@ def _decision(entry: Entry, orders: Iterable[Command]) -> Decision:
         by=entry.by,
         event=_words(event),
         about=_about(event),
-        orders=tuple(_order(one) for one in told),
+        orders=tuple(order_line(one) for one in told),
         detail=(_document(event), *(plain(one) for one in told)),
     )
 
@@ -198,7 +198,7 @@ def _watts(value: float | None) -> str:
     return "no limit" if value is None else f"{value:,.1f} W"
 
 
-def _order(command: Command) -> str:
+def order_line(command: Command) -> str:
     """An order in one line."""
     name = type(command).__name__
     match command:

@@ -24,6 +24,7 @@ from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawMeter, Sample, sample_row
 from wattherd.service.live.fault_watch import FaultWatch
+from wattherd.service.live.feed import Feed
 from wattherd.service.live.finding import Found, found
 from wattherd.service.live.history import History
 from wattherd.service.live.instruments import Instruments
@@ -69,6 +70,7 @@ class Site:
     idle: IdleWatch
     notes: tuple[str, ...]
     """What was noticed when the store was opened."""
+    feed: Feed
 
     def look(self, of: Callable[[Look], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
@@ -89,6 +91,7 @@ class Site:
 
     def close(self) -> None:
         """Leave everything as it is; runs go on."""
+        self.feed.end()
         self.faults.end()
         self.meter.end()
         self.instruments.close()
@@ -142,6 +145,7 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
         tally.straggler(history.jobs[job_id].spec.queue if job_id in history.jobs else "")
 
     pace = PaceWatch(lags)
+    feed = Feed(core, history, replay.state.standing.seq)
 
     def on_turn(told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
         touched = [past for turn in told for past in history.note(*turn)]
@@ -153,6 +157,7 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
         log_turns(told)
         if any(isinstance(entry.event, NodeLost) for entry, _ in told):
             executor.abandon()
+        feed.told(told)
         snapshots.grown(len(told))
 
     clock = JournalClock(epoch, store.journal.last_s())
@@ -173,6 +178,7 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
     def keep(sample: Sample, span_s: float) -> None:
         scribe.sampled(sample.at_s, sample_row(sample, span_s))
         pace.look(sample.at_s)
+        feed.sampled(sample)
         ranks.look()
         instruments.limit.hold(sample.budget_w)
 
@@ -204,7 +210,7 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
         machine, instruments, clock, scribe, snapshots, tally, faults, idle,
-        (*recovered.notes, *problems),
+        (*recovered.notes, *problems), feed,
     )  # fmt: skip
     _set_budget(site)
     signals.begin()

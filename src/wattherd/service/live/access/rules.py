@@ -80,6 +80,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/groups/{{name}}"): Role.VIEWER,
     ("POST", f"{V1}/groups/{{name}}/{{action}}"): Role.USER,
     ("GET", f"{V1}/decisions"): Role.VIEWER,
+    ("GET", f"{V1}/events"): Role.VIEWER,
     ("GET", f"{V1}/tokens"): Role.ADMIN,
     ("POST", f"{V1}/tokens"): Role.ADMIN,
     ("DELETE", f"{V1}/tokens/{{token_id}}"): Role.ADMIN,

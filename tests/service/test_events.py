@@ -1,0 +1,189 @@
+"""Server-sent events: what happens, to whom it may be told, and nothing twice or never."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+from click.testing import CliRunner
+
+from service.guarded import MOST_S, Guarded
+from wattherd.cli.main import cli
+from wattherd.cli.watch import parsed
+from wattherd.service.live import feed as feeds
+from wattherd.service.live.feed import Feed, Happening, Kind
+
+EVENTS = "/api/v1/events"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    guarded = Guarded(tmp_path_factory.mktemp("site") / "state").let_people_in()
+    yield guarded
+    guarded.close()
+
+
+@contextlib.contextmanager
+def listening(guarded: Guarded, who: str, query: str = "", **headers: str) -> Iterator[Any]:
+    """Events as they come, to whoever shows that token."""
+    connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=MOST_S)
+    headers["authorization"] = f"Bearer {guarded.tokens[who]}"
+    with contextlib.closing(connection):
+        connection.request("GET", EVENTS + query, headers=headers)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        assert answer.getheader("content-type", "").startswith("text/event-stream")
+        assert answer.readline() == b"retry: 2000\n"  # it has begun to listen
+        yield parsed(iter(lambda: answer.read1(65_536), b""))
+
+
+def past(guarded: Guarded, who: str, query: str = "") -> list[dict[str, Any]]:
+    with listening(guarded, who, f"?follow=false&after=0{query}") as events:
+        return list(events)
+
+
+def until_state(events: Iterator[dict[str, Any]], job: str, state: str) -> list[dict[str, Any]]:
+    found = []
+    for event in events:
+        found.append(event)
+        if event["event"] == "job" and (event["id"], event["state"]) == (job, state):
+            return found
+    raise AssertionError(f"ended before {job} was {state}")
+
+
+def test_a_job_is_told_from_beginning_to_end_and_watts_beside_it(guarded: Guarded) -> None:
+    with listening(guarded, "user") as events:
+        job = guarded.submit("user", "sleep 1.5")
+        found = until_state(events, job, "Succeeded")
+    states = [one["state"] for one in found if one["event"] == "job" and one["id"] == job]
+    assert states[-3:] == ["Starting", "Running", "Succeeded"]
+    last = found[-1]
+    assert (last["from"], last["exit_code"], last["attempt"]) == ("Running", 0, 1)
+    watts = [one for one in found if one["event"] == "power"]
+    assert watts
+    assert all(one["draw_w"] > 0 and one["stated"] == "model" for one in watts)
+    assert not any(one["event"] == "decision" for one in found)
+
+
+def test_who_was_cut_off_goes_on_where_he_was(guarded: Guarded) -> None:
+    job = guarded.submit("user", "true")
+    guarded.until(
+        lambda: guarded.ask("GET", f"/api/v1/jobs/{job}", "user").json["state"] == "Succeeded"
+    )
+    whole = past(guarded, "user", "&kind=job")
+    assert len({one["event_id"] for one in whole}) == len(whole) >= 3
+    for at, one in enumerate(whole):
+        headers = {"Last-Event-ID": one["event_id"]}
+        with listening(guarded, "user", "?follow=false&kind=job", **headers) as events:
+            assert list(events) == whole[at + 1 :]
+
+
+def test_nobody_hears_of_other_tenants(guarded: Guarded) -> None:
+    with listening(guarded, "stranger") as events:
+        job = guarded.submit("user", "sleep 60", name="private-name")
+        watts = next(one for one in events if one["event"] == "power" and one["by_job"])
+        assert list(watts["by_job"]) == ["others"]
+    guarded.ask("POST", f"/api/v1/jobs/{job}/cancel", "user")
+    told = json.dumps(past(guarded, "stranger"))
+    assert job not in told
+    assert "private" not in told
+    assert any(one.get("id") == job for one in past(guarded, "colleague"))
+    asked = {who: guarded.ask("GET", f"{EVENTS}?job={job}&follow=false", who) for who in PEOPLE}
+    assert {who: reply.status for who, reply in asked.items()} == PEOPLE
+
+
+PEOPLE = {"stranger": 404, "nobody": 404, "colleague": 200, "operator": 200}
+
+
+def test_decisions_are_the_operators_and_budgets_everybodys(guarded: Guarded) -> None:
+    with listening(guarded, "operator", "?kind=decision&kind=budget") as events:
+        job = guarded.submit("user", "true")
+        decision = next(one for one in events if any(job in order for order in one["orders"]))
+        assert decision["orders"][0].startswith(f"StartJob {job}")
+        guarded.ask("PUT", "/api/v1/power", "operator", {"budget": "2kW"})
+        budget = next(one for one in events if one["event"] == "budget")
+    assert (budget["budget_w"], budget["source"]) == (2000.0, "operators")
+    kinds = {one["event"] for one in past(guarded, "stranger")}
+    assert "budget" in kinds
+    assert "decision" not in kinds
+    assert guarded.ask("GET", f"{EVENTS}?kind=decision", "user").status == 403
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.", "1.2.3", "9" * 30])
+def test_an_id_that_is_none_is_refused(guarded: Guarded, text: str) -> None:
+    reply = guarded.ask("GET", f"{EVENTS}?after={text}&follow=false", "user")
+    assert reply.status == 400
+    assert reply.json["field"] == "after"
+
+
+def test_what_is_no_longer_kept_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = a_feed(monkeypatch, kept=3)
+    feed._publish([a_budget(n) for n in range(6)])
+    loop = asyncio.new_event_loop()
+    for seq, whole, missed in ((0, False, 3), (1, False, 3), (2, True, 3), (4, True, 1)):
+        found = feed.listen((seq, 0), loop)
+        assert found is not None
+        assert (found[2], len(found[1])) == (whole, missed)
+    loop.close()
+
+
+def test_who_does_not_keep_up_is_let_go_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = a_feed(monkeypatch, kept=1000)
+
+    async def slow() -> tuple[bool, bool, list[Happening]]:
+        begun = feed.listen(None, asyncio.get_running_loop())
+        assert begun is not None
+        listener = begun[0]
+        feed._publish([a_budget(0)])
+        assert len(await listener.next(5.0)) == 1
+        feed._publish([a_budget(n) for n in range(1, feeds.MOST_WAITING + 2)])
+        return listener.slow, listener.over, await listener.next(5.0)
+
+    assert asyncio.run(slow()) == (True, True, [])
+    assert feed._listeners == []
+
+
+def test_there_is_an_end_to_how_many_may_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = a_feed(monkeypatch, kept=3)
+    loop = asyncio.new_event_loop()
+    listeners = [feed.listen(None, loop) for _ in range(feeds.MOST_LISTENERS)]
+    assert feed.listen(None, loop) is None
+    assert listeners[0] is not None
+    feed.leave(listeners[0][0])
+    assert feed.listen(None, loop) is not None
+    feed.end()
+    loop.close()
+
+
+def a_feed(monkeypatch: pytest.MonkeyPatch, kept: int) -> Feed:
+    from unit.test_keeper import a_core
+    from wattherd.service.live.history import History
+
+    monkeypatch.setattr(feeds, "KEPT", kept)
+    return Feed(a_core(), History(), 0)
+
+
+def a_budget(seq: int) -> Happening:
+    return Happening(kind=Kind.BUDGET, told={"at_s": float(seq)}, place=(seq, 0))
+
+
+def test_the_command_line_watches(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTHERD_SERVER", guarded.url)
+    monkeypatch.setenv("WATTHERD_TOKEN", guarded.tokens["user"])
+    job = guarded.submit("user", "exit 3")
+    guarded.until(
+        lambda: guarded.ask("GET", f"/api/v1/jobs/{job}", "user").json["state"] == "Failed"
+    )
+    said = CliRunner().invoke(cli, ["watch", job, "--past", "--kind", "job"])
+    assert said.exit_code == 0
+    assert f"{job} Running -> Failed, exit code 3" in said.output.splitlines()[-1]
+    as_json = CliRunner().invoke(cli, ["watch", job, "--past", "--kind", "job", "-o", "json"])
+    assert [json.loads(one)["state"] for one in as_json.output.splitlines()][-1] == "Failed"
