@@ -6,6 +6,8 @@ admin is the one with `token`; others are service accounts that tests make.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import secrets
 import shutil
@@ -23,6 +25,10 @@ from kube_api import KubeApi, Object
 from kube_server import Server, free_ports
 
 STAGES = Path(__file__).with_name("kwok_stages.yaml")
+PREFIX = "wattherd-kube-"
+LOCK = "lock"
+"""A file that a run holds locked as long as it lives."""
+
 FREE_BYTES = 1 << 30
 """Room that data in memory must leave."""
 
@@ -59,7 +65,11 @@ class ControlPlane:
         self, programs: Path, *, apiserver: tuple[str, ...] = (), controllers: tuple[str, ...] = ()
     ) -> None:
         self.programs = programs
-        self.folder = Path(tempfile.mkdtemp(prefix="wattherd-kube-", dir=_in_memory()))
+        remove_abandoned()
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
+        self._ours = (self.folder / "new").open("w")
+        fcntl.flock(self._ours, fcntl.LOCK_EX)
+        (self.folder / "new").rename(self.folder / LOCK)  # never there without being locked
         self.token = secrets.token_hex(16)
         self._schedulers: list[Server] = []
         self._ports = dict(zip(("etcd", "peer", "api", "kwok"), free_ports(4), strict=True))
@@ -84,6 +94,7 @@ class ControlPlane:
             server.resume()
             server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._ours.close()
 
     # --- who may talk to it --------------------------------------------------------------------
 
@@ -223,11 +234,19 @@ class ControlPlane:
                 yield json.loads(line)
 
 
-def _in_memory() -> str | None:
+def remove_abandoned() -> None:
+    """The folders of runs that were killed: their locks are free, and memory is dear."""
+    for lock in Path(_place()).glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError), lock.open("a") as held:  # another user's, or in use
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)
+
+
+def _place() -> str:
     """Memory for the data, where there is enough: tests wait less for it than for a disk."""
     shared = Path("/dev/shm")
     fits = shared.is_dir() and shutil.disk_usage(shared).free > FREE_BYTES
-    return str(shared) if fits else None
+    return str(shared) if fits else tempfile.gettempdir()
 
 
 def _healthy(url: str, tls: ssl.SSLContext | None = None) -> bool:

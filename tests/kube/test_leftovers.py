@@ -1,4 +1,4 @@
-"""A test run that is killed leaves no server behind."""
+"""A test run that is killed leaves no server behind, and its folder to the next one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from control_plane import remove_abandoned
 from kube_server import wait_until
 
 HERE = Path(__file__).parent
@@ -36,7 +37,9 @@ def test_servers_end_with_a_run_that_is_killed(kube_programs: Path) -> None:
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         run.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, pids)), "all have ended")
-    shutil.rmtree(folder)
+    assert Path(folder).exists()
+    remove_abandoned()
+    assert not Path(folder).exists()
 
 
 def is_alive(pid: str) -> bool:
