@@ -23,15 +23,18 @@ from wattherd.model.command import (
     FinishJob,
     GiveNotice,
     RejectJob,
+    SetBatch,
     SetCap,
     StartJob,
     StopJob,
 )
 from wattherd.model.event import (
+    BatchApplied,
     BudgetChanged,
     CapApplied,
     Event,
     JobCancelled,
+    JobDrew,
     JobExited,
     JobHeld,
     JobReleased,
@@ -65,7 +68,8 @@ while [ $n -lt TICKS ]; do
   grep -q '"stop"' "$WATTHERD_CONTROL" && save
   sleep 0.1
   n=$((n+1))
-  echo '{"step":' $((n/10)).$((n%10))', "loss": LOSS, "rate_per_s": 1}' >> "$WATTHERD_PROGRESS"
+  m=$(sed -n 's/.*"micro_batch": *\\([0-9]*\\).*/, "micro_batch": \\1/p' "$WATTHERD_CONTROL")
+  echo '{"step":' $((n/10)).$((n%10))', "loss": LOSS, "rate_per_s": 1'"$m}" >> "$WATTHERD_PROGRESS"
 done
 """
 """A job of so many tenths of a second: reports, checkpoints when it is to stop, and goes on."""
@@ -90,6 +94,7 @@ class Setup:
             round_s=0.0,
             gpus={self.machine.node.gpu_model: self.machine.gpu},
             curve_of=lambda spec, model: curve,
+            narrow=True,
         )
         return Core(config)
 
@@ -128,11 +133,12 @@ class Shell(ABC):
         script = TICKS.replace("TICKS", str(round(lasts_s * 10))).replace("LOSS", loss)
         memory = more.pop("gpu_memory_mib", None)
         most = more.pop("most", None)
+        least = more.pop("least", width if most else None)
         command = ("/bin/sh", "-c", script)
         spec = JobSpec(
             id="new", submit_s=0.0, duration_s=lasts_s, grace_s=more.pop("grace_s", 20.0),
             roles=(TaskRole(count=width, command=command, gpu_memory_mib=memory),),
-            min_width=width if most else None, max_width=most, labels=(("loss", loss),), **more,
+            min_width=least, max_width=most, labels=(("loss", loss),), **more,
         )  # fmt: skip
         return self._submit(spec)
 
@@ -164,6 +170,21 @@ class Shell(ABC):
 
     def budget(self, budget_w: float | None) -> None:
         self.post(BudgetChanged(at_s=0.0, budget_w=budget_w))
+
+    def drew(self, job_id: str, watts: float, *, micro_batch: int | None, duty: float) -> None:
+        """A meter says what a device of the job's run draws."""
+        attempt = self.ask(lambda core: core.jobs[job_id].attempt)
+        self.post(
+            JobDrew(
+                at_s=0.0,
+                job_id=job_id,
+                attempt=attempt,
+                watts=watts,
+                duty=duty,
+                micro_batch=micro_batch,
+                rate_per_s=1.0,
+            )
+        )
 
     def state(self, job_id: str) -> str:
         def look(core: Core) -> str:
@@ -298,6 +319,9 @@ def _words(one: Event | Command) -> str:
             return f"stop: {one.reason}"
         case GiveNotice():
             return f"notice: {one.reason}"
+        case SetBatch() | BatchApplied():
+            told = "batch" if isinstance(one, SetBatch) else "trains with"
+            return f"{told} {one.micro_batch}"
         case SetCap():
             return "uncap" if one.cap_w is None else "cap"
         case CapApplied():

@@ -93,6 +93,39 @@ def test_caps_follow_the_budget(site: Shell) -> None:
     assert heard == ["cap", "capped", "uncap", "uncapped"]
 
 
+def test_a_smaller_micro_batch_comes_before_a_duty(site: Shell) -> None:
+    """At 16 samples the device was measured above its cap, at 8 below it: there it stays."""
+    gpu = MACHINE.gpu
+    job = site.submit(batch_size=64, micro_batches=(16, 8, 4))
+    site.wait("Running", job)
+    cap_w = (gpu.min_cap_w + gpu.max_w) / 2
+    site.budget(gpu.idle_w + cap_w)
+    site.has(job, "capped")
+    site.drew(job, 0.0, micro_batch=None, duty=1.0)
+    site.has(job, "batch 16", "trains with 16")
+    site.drew(job, gpu.max_w, micro_batch=16, duty=1.0)
+    site.has(job, "batch 8", "trains with 8")
+    half_w = gpu.idle_w + 0.5 * (0.8 * cap_w - gpu.idle_w)
+    site.drew(job, half_w, micro_batch=8, duty=0.5)
+    site.drew(job, 0.8 * cap_w, micro_batch=8, duty=1.0)
+    site.cancel(job)
+    site.wait("Cancelled", job)
+    assert "trains with 4" not in site.story(job)
+
+
+def test_an_elastic_job_is_narrowed_before_any_is_paused(site: Shell) -> None:
+    gpu = MACHINE.gpu
+    job = site.submit(width=2, least=1)
+    site.wait("Running", job)
+    site.budget(gpu.idle_w + gpu.min_cap_w + 0.01)
+    site.has(job, "stop: Resized", "stopped", "start on 1")
+    site.cancel(job)
+    site.wait("Cancelled", job)
+    assert site.story(job)[:5] == [
+        *("start on 2", "started", "stop: Resized", "stopped", "start on 1"),
+    ]
+
+
 def test_notice_before_what_was_lent_is_taken_back(begin: Begin) -> None:
     at_once = Reclaim(wait_s=1.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
     tree = two_queues()

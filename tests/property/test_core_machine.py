@@ -136,6 +136,7 @@ class CoreMachine(RuleBasedStateMachine):
             quota=self.quota,
             round_s=round_s,
             sleep=sleep,
+            narrow=self.quota is not HIVED,
         )
         self.shell = Shell(config)
 

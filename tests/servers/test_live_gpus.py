@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,25 @@ def test_what_was_found_and_what_is_wrong_with_it_is_told(service: Service) -> N
     assert "permission" in " ".join(rows[0]["problems"]).lower()
     (node,) = service.client.get("nodes")["nodes"]
     assert [gpu["stated"] for gpu in node["gpus"]] == ["measured", "measured"]
+
+
+@pytest.mark.slow
+def test_watts_that_one_job_does_not_draw_are_the_other_s(service: Service) -> None:
+    """The first GPU draws 105 W, the second, at its cap, twice as much."""
+    first, second = (service.submit("sleep 600", gpus=1) for _ in range(2))
+    for job in (first, second):
+        service.until(partial(lambda job: service.job(job)["state"] == "Running", job))
+    service.client.put("power", {"budget": 400})
+    service.until(lambda: service.job(first)["cap_w"] == service.job(second)["cap_w"] == 200.0)
+    turn = itertools.count()
+
+    def given() -> bool:
+        service.gpus.say(105.0 + 0.1 * (next(turn) % 7))  # meters flicker, or are not believed
+        return bool(service.job(second)["cap_w"] > 280.0)
+
+    service.until(given)
+    assert 105.0 < service.job(first)["cap_w"] < 115.0
+    assert service.gpus.kept("limit0") == round(service.job(first)["cap_w"] * 1000)
 
 
 def test_a_silent_gpu_counts_at_its_worst(service: Service) -> None:

@@ -109,10 +109,11 @@ def test_neither_side_imports_the_other() -> None:
     for folder, other in ((Path(wattherd.__file__).parent, "wattherd_train"), (SDK, "wattherd")):
         for path in folder.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
-                names = [alias.name for alias in getattr(node, "names", ())]
                 if isinstance(node, ast.ImportFrom):
                     names = [node.module or ""]
-                elif not isinstance(node, ast.Import):
+                elif isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                else:
                     continue
                 assert other not in [name.partition(".")[0] for name in names], path
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
+from wattherd.engine.batches import Batches
 from wattherd.engine.book import Book
 from wattherd.engine.budgets import Budgets
 from wattherd.engine.caps import Caps
@@ -24,6 +26,7 @@ from wattherd.engine.joules import Joules
 from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.look import Look
+from wattherd.engine.narrowing import narrower
 from wattherd.engine.questions import Questions
 from wattherd.engine.ramp import Ramp
 from wattherd.engine.rest import Rest
@@ -85,6 +88,7 @@ class Conduct:
         self.limits: dict[str, int] = {}
         """The most GPUs that jobs of a tenant may hold together."""
         self.drained = DrainedDevices()
+        self.batches = Batches(self.strikes)
         self.planned = Book(config.cluster)
         self.held = Book(config.cluster)
         self.roster = Roster()
@@ -151,6 +155,7 @@ class Conduct:
                 self.held.release(allocation)
         job.settle(self.now_s, rest)
         self.watts.note(job)
+        self.watts.demands.forget(job.id)
 
     def _forget_plan(self, job: JobRecord) -> None:
         """Take a job out of the plan."""
@@ -266,19 +271,32 @@ class Conduct:
             self.queues = queues
 
     def _shed(self, draft: GuardedDraft) -> None:
-        """While the least needs exceed the budget: stop the least important, newest job."""
+        """While the least needs exceed the budget: narrow, then stop the least important jobs."""
+        running = [job for job in self.jobs.values() if job.wanted] if draft.over_budget() else []
+        running.sort(key=lambda job: (job.spec.priority, -job.number))
+        for _, alike in groupby(running, key=lambda job: job.spec.priority):
+            jobs = list(alike)
+            for job in jobs if self.config.narrow else ():
+                self._narrow(job, draft)
+            for job in jobs:
+                self._shed_one(job, draft)
+
+    def _narrow(self, job: JobRecord, draft: GuardedDraft) -> None:
+        """Take as many tasks from an elastic job as it takes for the plan to fit, if that does."""
+        for shares in narrower(job):
+            if not draft.over_budget() or draft.start(job, shares) is None:
+                return
+
+    def _shed_one(self, job: JobRecord, draft: GuardedDraft) -> None:
+        """Stop a job, the newest first, if the plan still needs too much."""
         if not draft.over_budget():
             return
-        running = [job for job in self.jobs.values() if job.wanted]
-        for job in sorted(running, key=lambda job: (job.spec.priority, -job.number)):
-            if not draft.over_budget():
-                return
-            if self.tree is not None and not self.watts.overloaded(job):
-                continue
-            wanted = job.wanted
-            draft.stop(job, StopReason.BUDGET_CUT)
-            self.roster.unplanned(job)
-            draft.wait(job, self._cut(job, wanted))
+        if self.tree is not None and not self.watts.overloaded(job):
+            return
+        wanted = job.wanted
+        draft.stop(job, StopReason.BUDGET_CUT)
+        self.roster.unplanned(job)
+        draft.wait(job, self._cut(job, wanted))
 
     def _cut(self, job: JobRecord, wanted: tuple[Allocation, ...]) -> Reason:
         """Why a job lost its watts."""

@@ -9,28 +9,28 @@ clock and draws no chance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from wattherd.engine.conduct import ROUND, Batch
 from wattherd.engine.core_config import CoreConfig
 from wattherd.engine.draft import WAKE
-from wattherd.engine.drained import Drained, Place
+from wattherd.engine.drains import Drains
 from wattherd.engine.feasibility import circle
 from wattherd.engine.foresight import BUDGET, LOOKOUTS, Foresight
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
 from wattherd.errors import Bug
-from wattherd.model.allocation import Allocation, device_of_rank
 from wattherd.model.command import Command, RejectJob
 from wattherd.model.event import (
+    BatchApplied,
     BudgetAnnounced,
     BudgetChanged,
     CapApplied,
     Computed,
+    DemandMeasured,
     DeviceDrained,
     DeviceReturned,
     Event,
     JobCancelled,
+    JobDrew,
     JobExited,
     JobHeld,
     JobMeasured,
@@ -58,14 +58,10 @@ __all__ = ["EXIT_REQUEUE", "ROUND", "Core", "CoreConfig"]
 
 EXIT_REQUEUE = 143
 """Exit code of a job that checkpointed on request and wants to be queued again."""
-_PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured})
+_PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured, JobDrew, BatchApplied})
 
 
-def _uses(allocations: Sequence[Allocation], place: Place) -> bool:
-    return any(one.node == place[0] and place[1] in one.gpus for one in allocations)
-
-
-class Core(Foresight):
+class Core(Foresight, Drains):
     """One pool of nodes and the jobs on it."""
 
     def handle(self, event: Event) -> list[Command]:
@@ -229,14 +225,10 @@ class Core(Foresight):
                 if job.state is State.STARTING:
                     job.apply(Trigger.STARTED, self.now_s, event.cause)
                     self._limit_time(job, batch)
-            case JobProgressed():
-                job.progress = event.progress
-                job.rate_per_s = event.rate_per_s
-                job.loss = event.loss
-            case JobMeasured():
-                job.report = event.report
-            case RankLagged():
-                self._lags(job, event, batch)
+            case JobProgressed() | JobMeasured() | BatchApplied() | JobDrew():
+                self._note_training(job, event, batch)
+            case DemandMeasured() | RankLagged():
+                self._note_training(job, event, batch)
             case CapApplied():
                 self._caps.applied(job, event.cap_w, self.jobs)
             case JobStopped():
@@ -252,6 +244,36 @@ class Core(Foresight):
                 self._exited(job, event, batch)
             case _:
                 raise Bug(f"the core knows no run event {type(event).__name__}")
+
+    def _note_training(
+        self,
+        job: JobRecord,
+        event: JobProgressed | JobMeasured | BatchApplied | JobDrew | DemandMeasured | RankLagged,
+        batch: Batch,
+    ) -> None:
+        match event:
+            case JobProgressed():
+                job.progress = event.progress
+                job.rate_per_s = event.rate_per_s
+                job.loss = event.loss
+            case JobMeasured():
+                job.report = event.report
+            case BatchApplied():
+                job.micro_batch = event.micro_batch
+            case JobDrew():
+                idle_w = self.watts.idle_w(job)
+                batch.commands += self.batches.heard(job, event, idle_w, self.jobs)
+            case DemandMeasured():
+                self._demands(job, event, batch)
+            case RankLagged():
+                self._lags(job, event, batch)
+
+    def _demands(self, job: JobRecord, event: DemandMeasured, batch: Batch) -> None:
+        """Others get what a job has no use for, once its lower cap was read back."""
+        self.watts.demands.set(job.id, event.most_w)
+        if self.watts.limited and job.wanted:
+            self.watts.plan(job)
+            self._keep_budget(batch)
 
     def _exited(self, job: JobRecord, event: JobExited, batch: Batch) -> None:
         then = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
@@ -304,38 +326,6 @@ class Core(Foresight):
             self._end(job, trigger, f"node {self.config.cluster.nodes[node].name} lost", batch)
         elif job.state is not State.STOPPING:
             self._stop(job, StopReason.NODE_LOST, Trigger.REQUEUE, batch)
-
-    def _note_device(self, event: DeviceDrained | DeviceReturned, batch: Batch) -> None:
-        node = self._nodes.get(event.node)
-        if node is None or not 0 <= event.gpu < self.config.cluster.nodes[node].gpu_count:
-            return
-        if isinstance(event, DeviceDrained):
-            self._drain((node, event.gpu), event.cause, batch)
-        elif self.drained.returned((node, event.gpu)):
-            self.planned.put_back(node, event.gpu)
-            batch.replan = True
-
-    def _drain(self, place: Place, cause: str, batch: Batch) -> None:
-        """Nobody is given a device any more; who has it is asked to checkpoint and leave it."""
-        if place in self.drained.out:
-            return
-        self.drained.out[place] = Drained(self.now_s, cause)
-        for job in list(self.jobs.values()):
-            if _uses(job.wanted, place):
-                self._forget_plan(job)
-            if _uses(job.allocations, place) and job.state in (State.STARTING, State.RUNNING):
-                self._stop(job, StopReason.DEVICE_DRAINED, Trigger.REQUEUE, batch)
-        self.planned.take_out(*place)
-        batch.replan = True
-
-    def _lags(self, job: JobRecord, event: RankLagged, batch: Batch) -> None:
-        """One rank holds all others up: told in the job's story, and held against its device."""
-        place = device_of_rank(job.allocations, event.rank, event.ranks)
-        on = "" if place is None else f" on GPU {place[1]}"
-        why = f"rank {event.rank}{on} needs {event.slowdown:.1f} times what the others need"
-        job.story.append(Entry(self.now_s, "lags", why))
-        if place is not None and self.drained.lagged(place, job.id, event.attempt):
-            self._drain(place, f"ranks lagged there in two runs, last {job.id}", batch)
 
     def _note_shares(
         self, event: QueueStopped | QueueStarted | QueuesChanged | TenantLimited

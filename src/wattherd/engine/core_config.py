@@ -27,7 +27,9 @@ class CoreConfig:
     0 plans once per instant in which such events happen, after all of them; that a job stopped
     because a plan wanted it is no such event. Without a `sleep` policy nodes stay on. `gpus` knows
     the devices of the cluster by their model names. `requeue` builds planner and quota anew when
-    the queues of the site change; None where the policy has no queues.
+    the queues of the site change; None where the policy has no queues. With `narrow`, a budget that
+    is cut below the least needs of what runs takes tasks from elastic jobs before it stops any; not
+    for planners that keep a book of their own of who has which device.
     """
 
     cluster: ClusterSpec
@@ -40,4 +42,5 @@ class CoreConfig:
     sleep: SleepPolicy | None = None
     tree: PowerTree | None = None
     rules: CapRules = OFF
+    narrow: bool = False
     requeue: Requeue | None = None

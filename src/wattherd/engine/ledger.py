@@ -54,6 +54,8 @@ class JobRecord:
     rate_per_s: float | None = None
     loss: float | None = None
     report: TrainingReport | None = None
+    micro_batch: int | None = None
+    """Samples at once, as its run says."""
     after_stop: Trigger = Trigger.REQUEUE
     reason: Reason | None = None
     waits_for: set[str] = field(default_factory=set)

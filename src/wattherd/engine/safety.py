@@ -33,8 +33,8 @@ from wattherd.engine.safety_terms import (
     Orders,
     Readings,
     SafetyConfig,
-    no_streak,
 )
+from wattherd.engine.safety_wants import Wants
 
 NEVER_LAPSES = float("inf")
 
@@ -66,7 +66,7 @@ class SafetyLoop:
         self._meters = Meters(fleet, self.config)
         self._allowance = Allowance(fleet, self.config)
         self._backstop = Backstop(fleet, self.config)
-        self._idle = no_streak(fleet.size)
+        self._wants = Wants(fleet, self.config)
         self._at_s: float | None = None
 
     def cycle(self, readings: Readings, limit_w: Floats) -> Orders:
@@ -77,7 +77,7 @@ class SafetyLoop:
         )
         due = self._backstop.due(self.caps, readings.now_s)
         aim_w = self._aimed(readings.now_s, limit_w)
-        wanted_w = self._wanted(seen, readings.now_s)
+        wanted_w = self._wants.caps(seen, self.caps.held_w, readings.now_s)
         target_w = self._target(budget_w - self._reserve(due), wanted_w, aim_w)
         lowered_w = self._lowered(target_w, budget_w)
         cap_w = self._raised(lowered_w, target_w, budget_w, seen)
@@ -133,20 +133,6 @@ class SafetyLoop:
         if due is not None:
             kept_w[due] = self.fleet.max_w[due]
         return self.fleet.levels(kept_w)
-
-    def _wanted(self, seen: Seen, now_s: float) -> Floats:
-        """The highest cap each device has a use for; nobody is raised on the word of no meter."""
-        config, held_w, fleet = self.config, self.caps.held_w, self.fleet
-        with np.errstate(invalid="ignore"):
-            capped = seen.draw_w > config.capped_at * held_w
-            below = seen.draw_w < config.idle_below * held_w
-        idle = self._idle.note(below, now_s) >= config.idle_s
-        wanted_w = np.where(capped, fleet.max_w, held_w)
-        wanted_w = np.where(idle, seen.draw_w / config.idle_to, wanted_w)
-        # Where meters contradict each other none of them may take a cap away: they may read low.
-        doubt = fleet.any_above(np.append(~seen.agreed, np.False_)) & np.isfinite(seen.draw_w)
-        wanted_w = np.where(doubt, fleet.max_w, wanted_w)
-        return np.asarray(np.clip(wanted_w, fleet.floor_w, fleet.max_w))
 
     def _aimed(self, now_s: float, limit_w: Floats) -> Floats:
         """Wishes (N,) for the limits themselves, which move less often than what is safe does."""

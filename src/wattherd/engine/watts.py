@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.asking import Asking, whole_watts
 from wattherd.engine.budgets import Fall
+from wattherd.engine.demands import Demands
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.power_reasons import new_to_plan, too_late, too_little
 from wattherd.engine.prices import Prices
@@ -72,6 +73,7 @@ class Watts:
         self._asking = Asking()
         self._sharing = SharedDevices(self._idle_mw)
         self._plan_sharing = SharedDevices(self._idle_mw)
+        self.demands = Demands()
         self.prices = Prices(self._models, curve_of)
         self._due = False
         """Whether the plan or the budget changed since the watts were shared out."""
@@ -133,6 +135,7 @@ class Watts:
         if curve is None:
             return
         least_w = self._least_w(curve)
+        curve = self.demands.within(job.id, curve)
         whole = [one for one in job.wanted if _is_whole(one)]
         devices = sum(len(allocation.gpus) for allocation in whole)
         ask = Ask(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
@@ -246,6 +249,11 @@ class Watts:
         self._held[job.id] = run_mw, idle_mw
         self._run_mw += run_mw
         self._covered_mw += idle_mw
+
+    def idle_w(self, job: JobRecord) -> float:
+        """What a device of a running job would draw idle; of its first one, 0 without any."""
+        nodes = [one.node for one in job.allocations if one.gpus]
+        return self._idle_mw[nodes[0]] / 1000 if nodes else 0.0
 
     def held_w(self, job_id: str) -> float:
         """Upper bound of what the devices of one job draw now; shared ones count in equal parts."""

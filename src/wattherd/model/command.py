@@ -69,6 +69,20 @@ class SetCap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetBatch:
+    """Have a run compute `micro_batch` samples at once from its next step on.
+
+    Its devices were seen to draw `full_w` at most with that (None: not known, count the most they
+    can): where a duty has to keep the cap, it follows from this.
+    """
+
+    job_id: str
+    attempt: int
+    micro_batch: int
+    full_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SleepNode:
     """Switch off a node on which nothing runs."""
 
@@ -111,6 +125,7 @@ Command = (
     | RejectJob
     | FinishJob
     | SetCap
+    | SetBatch
     | SleepNode
     | WakeNode
     | WakeAt

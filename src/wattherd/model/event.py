@@ -101,6 +101,37 @@ class CapApplied(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchApplied(RunEvent):
+    """The run says that it computes `micro_batch` samples at once."""
+
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDrew(RunEvent):
+    """Each device of the run drew `watts` on average of late, at this micro-batch and speed.
+
+    `duty` is the part of the time in which it was let compute. Told of runs whose draw no device
+    limits by itself, and whose training may be steered instead.
+    """
+
+    watts: float
+    duty: float
+    micro_batch: int | None = None
+    rate_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandMeasured(RunEvent):
+    """Each device of the run has a use for a cap of `most_w`; None: for the highest there is.
+
+    Told only where trusted meters say so, of devices that were below their caps for a while.
+    """
+
+    most_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankLagged(RunEvent):
     """One rank of `ranks` needs `slowdown` times what the others need for their part of a step."""
 

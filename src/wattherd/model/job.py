@@ -75,7 +75,9 @@ class JobSpec:
     it runs at full width where that is known. `profile` names how fast it is, where that depends on
     more than time, `power_profile` what it draws (empty: as any job), and `steps` how much there is
     to train, in the unit of its progress. A job of `weight` 2 is owed twice what one of weight 1
-    is, where shares are fair. Its devices draw no more than `energy_budget_j` joules in all.
+    is, where shares are fair. Where its draw is to be limited by how it trains, it may be told any
+    of `micro_batches` (samples at once); `batch_size` samples a step stay. Its devices draw no more
+    than `energy_budget_j` joules in all.
 
     Raises:
         UserError: a width, count, time or resource that makes no sense, naming the field.
@@ -105,6 +107,7 @@ class JobSpec:
     steps: int | None = None
     weight: float = 1.0
     batch_size: int | None = None
+    micro_batches: tuple[int, ...] = ()
     energy_budget_j: float | None = None
     labels: tuple[tuple[str, str], ...] = field(default=())
 
@@ -127,6 +130,7 @@ class JobSpec:
             raise self._bad("steps", f"{self.steps} steps are nothing to train", "at least one")
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise self._bad("weight", f"{self.weight} is no weight", "a number above zero")
+        self._check_batches()
         joules = self.energy_budget_j
         if joules is not None and not (math.isfinite(joules) and joules > 0):
             raise self._bad("energy_budget_j", f"{joules} is no budget", "joules above zero")
@@ -134,6 +138,12 @@ class JobSpec:
             raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
         if self.id in self.after:
             raise self._bad("after", "the job waits for itself", "remove it from `after`")
+
+    def _check_batches(self) -> None:
+        if any(size < 1 for size in self.micro_batches):
+            raise self._bad("micro_batches", "a micro-batch without a sample", "at least one")
+        if self.micro_batches and self.batch_size is None:
+            raise self._bad("batch_size", "is not known", "micro-batches are parts of it")
 
     def _check_roles(self) -> None:
         for role in self.roles[1:]:

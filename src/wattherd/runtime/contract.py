@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
+from wattherd.model.command import GiveNotice, SetBatch, SetCap, StartJob, StopJob
 from wattherd.model.event import Event
 from wattherd.model.job import JobSpec
 
@@ -46,13 +46,14 @@ class LosesNodes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """All that is ordered of one run: its start, its latest cap, and its stop if it is to stop."""
+    """All that is ordered of one run: its start, latest cap and micro-batch, its stop if any."""
 
     spec: JobSpec
     paper: Mapping[str, Any]
     start: StartJob
     cap_w: float | None = None
     stop: StopJob | None = None
+    batch: SetBatch | None = None
 
 
 class Executor(Protocol):
@@ -84,6 +85,10 @@ class Executor(Protocol):
 
     def cap(self, order: SetCap) -> None:
         """Cap every device of a run; `CapApplied` follows once it was read back."""
+        ...
+
+    def set_batch(self, order: SetBatch) -> None:
+        """Have a run train with another micro-batch; `BatchApplied` follows when it says so."""
         ...
 
     def close(self) -> None:

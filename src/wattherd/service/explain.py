@@ -14,6 +14,7 @@ from wattherd.model.command import (
     FinishJob,
     GiveNotice,
     RejectJob,
+    SetBatch,
     SetCap,
     StartJob,
     StopJob,
@@ -94,6 +95,8 @@ def _told(core: Core, command: Command) -> list[str]:
             return [f"is given notice for {command.at_s:g} s: {command.reason}"]
         case SetCap():
             return ["uncapped" if command.cap_w is None else f"capped at {command.cap_w:g} W a GPU"]
+        case SetBatch():
+            return [f"told to compute {command.micro_batch} samples at once"]
         case RejectJob():
             return [f"rejected: {command.detail}"]
         case FinishJob():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
+from wattherd.model.command import GiveNotice, SetBatch, SetCap, StartJob, StopJob
 from wattherd.model.event import CapApplied, Event, JobExited, JobStarted, JobStopped
 from wattherd.runtime.contract import RunOrder
 from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
@@ -64,6 +64,7 @@ class PaperExecutor:
         """Every run that was ever begun, in order."""
         self.stops: dict[tuple[str, int], StopJob] = {}
         self.caps: list[tuple[str, int, float | None]] = []
+        self.batches: list[SetBatch] = []
         self.notices: list[GiveNotice] = []
 
     def adopt(self, runs: Sequence[RunOrder]) -> None:
@@ -96,6 +97,10 @@ class PaperExecutor:
     def cap(self, order: SetCap) -> None:
         """Remember it."""
         self.caps.append((order.job_id, order.attempt, order.cap_w))
+
+    def set_batch(self, order: SetBatch) -> None:
+        """Remember it."""
+        self.batches.append(order)
 
     def close(self) -> None:
         """Nothing to leave."""

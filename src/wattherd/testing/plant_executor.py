@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from wattherd.model.command import GiveNotice, SetCap, StopJob
-from wattherd.model.event import Event
+from wattherd.model.command import GiveNotice, SetBatch, SetCap, StopJob
+from wattherd.model.event import BatchApplied, Event
 from wattherd.runtime.contract import Plant, RunOrder
 from wattherd.testing.live import SetClock
 
@@ -43,6 +43,17 @@ class PlantExecutor:
     def cap(self, order: SetCap) -> None:
         """Set the cap of every device."""
         self._say(self._plant.cap(order, self._clock.now_s()))
+
+    def set_batch(self, order: SetBatch) -> None:
+        """Simulated jobs train as they are told, at once."""
+        self._tell(
+            BatchApplied(
+                at_s=0.0,
+                job_id=order.job_id,
+                attempt=order.attempt,
+                micro_batch=order.micro_batch,
+            )
+        )
 
     def close(self) -> None:
         """Nothing to leave."""

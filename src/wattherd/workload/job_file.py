@@ -107,6 +107,39 @@ class PowerSpec(_Strict):
     profile: str = ""
 
 
+class MicroSpec(_Strict):
+    """From so many samples at once to so many: halved from the most down."""
+
+    min: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ascend(self) -> MicroSpec:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes, largest first."""
+        halves = (self.max >> power for power in range(self.max.bit_length()))
+        return tuple(size for size in halves if size >= self.min)
+
+
+class BatchSpec(_Strict):
+    """How a job may be told to train: `global` samples a step stay, `micro` at once may vary."""
+
+    global_: int = Field(ge=1, alias="global", description="samples of a step over all ranks")
+    micro: MicroSpec | list[Annotated[int, Field(ge=1)]] = Field(
+        description="samples at once: a range, or the sizes that are possible"
+    )
+
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of micro-batches, largest first."""
+        if isinstance(self.micro, MicroSpec):
+            return self.micro.sizes()
+        return tuple(sorted(set(self.micro), reverse=True))
+
+
 class CheckpointSpec(_Strict):
     """Where checkpoints are kept, how often they are written, and the grace for the last one."""
 
@@ -171,6 +204,9 @@ class JobFile(_Strict):
     priority: Literal["low", "normal", "high"] | int = "normal"
     time: TimeSpec = TimeSpec()
     power: PowerSpec = PowerSpec()
+    batch: BatchSpec | None = Field(
+        default=None, description="lets the micro-batch be chosen, to draw fewer watts"
+    )
     checkpoint: CheckpointSpec = CheckpointSpec()
     restarts: int = Field(default=0, ge=0)
     backoff: Time = 1.0
@@ -261,6 +297,8 @@ class JobFile(_Strict):
             checkpoint_s=_seconds(self.checkpoint.every),
             group=self.group,
             power_profile=self.power.profile,
+            batch_size=None if self.batch is None else self.batch.global_,
+            micro_batches=() if self.batch is None else self.batch.sizes(),
             labels=(("name", self.name),) if self.name else (),
         )
 

@@ -69,11 +69,17 @@ class Machine:
         found = [at for at, slot in enumerate(known) if slot and slot == wanted]
         return found[0] if len(found) == 1 else None
 
-    def duty(self, cap_w: float | None) -> float:
-        """The part of the time a slot may compute so as to stay below `cap_w` in every second."""
+    def duty(self, cap_w: float | None, full_w: float | None = None) -> float:
+        """The part of the time a slot may compute so as to stay below `cap_w` in every second.
+
+        `full_w` is what it draws while it computes all of the time; the most it can if not known.
+        """
         if cap_w is None:
             return 1.0
-        span_w = self.gpu.max_w - self.gpu.idle_w
+        most_w = self.gpu.max_w if full_w is None else min(full_w, self.gpu.max_w)
+        span_w = most_w - self.gpu.idle_w
+        if span_w <= 0:
+            return 1.0
         part = (cap_w - self.gpu.idle_w) / span_w
         return 1.0 if part >= 1.0 else max(0.0, (1.0 - DUTY_MARGIN) * part)
 

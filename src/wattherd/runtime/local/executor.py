@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
-from wattherd.model.command import GiveNotice, SetCap, StartJob, StopJob
+from wattherd.model.command import GiveNotice, SetBatch, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
@@ -39,6 +40,16 @@ ABANDON_S = 10.0
 """For a checkpoint, on a node that is taken out of use."""
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a run computes: its duty, samples at once, steps per second; on how many devices."""
+
+    duty: float | None
+    micro_batch: int | None
+    rate_per_s: float | None
+    devices: int
 
 
 class LocalExecutor:
@@ -67,6 +78,15 @@ class LocalExecutor:
         self._caps = caps
         self._devices: dict[Key, tuple[str, ...]] = {}
         """UUIDs of the GPUs of every run."""
+        self._caps_w: dict[Key, float | None] = {}
+        """Caps as they were last ordered."""
+        self._full_w: dict[Key, float | None] = {}
+        """What a device draws at a run's micro-batch while it computes, where that is known."""
+        self._steerable: dict[Key, int] = {}
+        """Runs whose micro-batch may be chosen, and how many devices each has."""
+        self._by_duty: set[Key] = set()
+        """Runs that no device limits by itself."""
+        self._writing = threading.Lock()
         self._capper = ThreadPoolExecutor(1, thread_name_prefix="caps")
         self._runs: dict[Key, Watched] = {}
         self._lock = threading.Lock()
@@ -87,6 +107,8 @@ class LocalExecutor:
                 end_stray(folder)
         for run in runs:
             self.start(run)
+            if run.batch is not None:
+                self.set_batch(run.batch)
             if run.stop is not None:
                 self.stop(run.stop)
         self._thread.start()
@@ -97,6 +119,11 @@ class LocalExecutor:
         folders = self._folders(key)
         watched = Watched(key, folders.run)
         self._devices[key] = self._machine.uuids(run.start.allocations)
+        self._caps_w[key] = run.cap_w
+        if run.spec.micro_batches:
+            self._steerable[key] = sum(len(one.gpus) for one in run.start.allocations)
+            if self._caps is None:
+                self._by_duty.add(key)
         if not watched.begun:
             try:
                 self._prepare(run, folders)
@@ -135,20 +162,48 @@ class LocalExecutor:
             self._capper.submit(self._cap, order)
 
     def _cap(self, order: SetCap) -> None:
-        key = _key(order)
+        self._limit(_key(order), order.cap_w)
+
+    def _limit(self, key: Key, cap_w: float | None, **more: Any) -> None:
         with self._lock:
             watched = self._runs.get(key)
         if watched is not None:
-            duty = self._duty(key, order.cap_w)
-            watched.await_duty(duty, order.cap_w)
-            self._control(key, duty=duty, cap_w=order.cap_w)
+            self._caps_w[key] = cap_w
+            duty = self._duty(key, cap_w)
+            watched.await_duty(duty, cap_w)
+            self._control(key, duty=duty, cap_w=cap_w, **more)
+
+    def set_batch(self, order: SetBatch) -> None:
+        """Write the wish down for the job to read, with the duty that then keeps its cap."""
+        key = _key(order)
+        self._full_w[key] = order.full_w
+
+        def carry_out() -> None:
+            self._limit(key, self._caps_w.get(key), micro_batch=order.micro_batch)
+
+        if self._caps is None:
+            carry_out()
+        else:
+            self._capper.submit(carry_out)
+
+    def steered(self) -> dict[Key, Pace]:
+        """Runs whose draw is limited by how they compute, and whose micro-batch may be chosen."""
+        with self._lock:
+            runs = {key: one for key, one in self._runs.items() if key in self._by_duty}
+        return {
+            key: Pace(one.duty, one.micro_batch, one.rate_per_s, self._steerable[key])
+            for key, one in runs.items()
+            if key in self._steerable
+        }
 
     def _duty(self, key: Key, cap_w: float | None) -> float:
         """What is left to do for the processor, once the GPUs were told."""
         devices = self._devices.get(key, ())
         if self._caps is not None and devices and self._caps.set(devices, cap_w):
+            self._by_duty.discard(key)
             return 1.0
-        return self._machine.duty(cap_w)
+        self._by_duty.add(key)
+        return self._machine.duty(cap_w, self._full_w.get(key))
 
     def _uncap(self, key: Key) -> None:
         """A run is over: GPUs that nobody else is on go back to what they were."""
@@ -228,7 +283,8 @@ class LocalExecutor:
 
     def _control(self, key: Key, **changes: Any) -> None:
         path = self._folders(key).run / run_dir.CONTROL
-        with contextlib.suppress(OSError):  # a full disk: the order stands, `_watch` says it again
+        # A full disk: the order stands, `_watch` says it again.
+        with self._writing, contextlib.suppress(OSError):
             run_dir.write(path, {**(run_dir.read(path) or {}), **changes})
 
     # Looking after them -------------------------------------------------------------------------
@@ -251,6 +307,9 @@ class LocalExecutor:
         """A run that is over; what a dead supervisor left behind is ended."""
         with self._lock:
             self._runs.pop(key, None)
+        for known in (self._caps_w, self._full_w, self._steerable):
+            known.pop(key, None)
+        self._by_duty.discard(key)
         if self._caps is not None:
             self._capper.submit(self._uncap, key)
         folder = self._folders(key).run
@@ -258,7 +317,7 @@ class LocalExecutor:
             end_group(folder)
 
 
-def _key(order: StartJob | StopJob | SetCap | GiveNotice) -> Key:
+def _key(order: StartJob | StopJob | SetCap | SetBatch | GiveNotice) -> Key:
     return order.job_id, order.attempt
 
 

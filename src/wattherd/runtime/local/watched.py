@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattherd.model.event import (
+    BatchApplied,
     CapApplied,
     Event,
     JobExited,
@@ -21,6 +22,7 @@ from wattherd.runtime.local import run_dir
 
 CANNOT_RUN = 127
 KILLED = 137
+_TOLD = ("rate_per_s", "loss", "total", "micro_batch")
 REQUEUE = 143
 MOST_BYTES = 1 << 20
 """Of a job's reports, read at a time."""
@@ -40,6 +42,10 @@ class Watched:
         self._awaited: tuple[float, float | None] | None = None
         self._used: tuple[float, float] | None = None
         self.over = False
+        self.micro_batch: int | None = None
+        """Samples at once, as the job says."""
+        self.rate_per_s: float | None = None
+        """Steps per second, as the job says."""
         self.usage = (0.0, 0)
         """vCPUs in use over the last seconds, and bytes of memory."""
 
@@ -47,6 +53,12 @@ class Watched:
     def begun(self) -> bool:
         """Whether a supervisor has taken the order."""
         return (self._folder / run_dir.BEGUN).exists()
+
+    @property
+    def duty(self) -> float | None:
+        """The part of the time in which it may compute, as its supervisor says."""
+        found = (run_dir.read(self._folder / run_dir.HEEDED) or {}).get("duty")
+        return float(found) if isinstance(found, int | float) else None
 
     @property
     def supervisor(self) -> int | None:
@@ -114,7 +126,12 @@ class Watched:
             self._read_to += len(lines) + 1
             report = _report(lines.splitlines()[-1])
             if report:
+                micro_batch = report.pop("micro_batch", None)
+                self.rate_per_s = report.get("rate_per_s")
                 yield JobProgressed(**who, **report)
+                if micro_batch not in (None, self.micro_batch):
+                    self.micro_batch = int(micro_batch)
+                    yield BatchApplied(**who, micro_batch=self.micro_batch)
 
     def _capped(self, who: dict[str, Any]) -> Iterator[Event]:
         heeded = run_dir.read(self._folder / run_dir.HEEDED)
@@ -146,9 +163,9 @@ def _report(line: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
         report = {"progress": float(found["step"])}
-        for name, key in (("rate_per_s", "rate_per_s"), ("loss", "loss"), ("total", "total")):
-            if found.get(key) is not None:
-                report[name] = float(found[key])
+        for name in _TOLD:
+            if found.get(name) is not None:
+                report[name] = float(found[name])
     except (ValueError, TypeError, KeyError):
         return None
     return report if all(map(math.isfinite, report.values())) else None

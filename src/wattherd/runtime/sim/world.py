@@ -18,6 +18,7 @@ from wattherd.errors import Bug, ClusterError
 from wattherd.model.command import (
     Command,
     Compute,
+    SetBatch,
     SetCap,
     SleepNode,
     StartJob,
@@ -25,7 +26,7 @@ from wattherd.model.command import (
     WakeAt,
     WakeNode,
 )
-from wattherd.model.event import Computed, Event, NodeLost, Woke
+from wattherd.model.event import BatchApplied, Computed, Event, NodeLost, Woke
 from wattherd.runtime.contract import LosesNodes, Plant
 from wattherd.runtime.sim.machines import Machines, SwitchTimes
 
@@ -207,6 +208,8 @@ class World:
                 return self._plant.stop(command, self.core.now_s)
             case SetCap():
                 return self._plant.cap(command, self.core.now_s)
+            case SetBatch():
+                return [_applied(command, self.core.now_s)]
             case SleepNode() | WakeNode():
                 self._machines.order(command, self.core.now_s)
             case Compute():
@@ -230,3 +233,10 @@ class World:
 
 def _time(event: Event) -> float:
     return event.at_s
+
+
+def _applied(order: SetBatch, now_s: float) -> BatchApplied:
+    """Simulated jobs train as they are told, at once."""
+    return BatchApplied(
+        at_s=now_s, job_id=order.job_id, attempt=order.attempt, micro_batch=order.micro_batch
+    )

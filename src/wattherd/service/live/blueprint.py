@@ -35,6 +35,10 @@ AHEAD_S = 4.0
 and what the meter says is a mean over up to two."""
 
 
+KEEP_BOOKS = frozenset({"hived"})
+"""Policies that know by themselves who has which device: nobody else takes one from a job."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
     """One machine and how its jobs are scheduled."""
@@ -135,6 +139,7 @@ class Blueprint:
             curve_of=curve_of,
             gpus={self.gpu.name: self.gpu},
             rules=CapRules(ahead_s=AHEAD_S),
+            narrow=self.policy.partition(":")[0] not in KEEP_BOOKS,
             requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
         )
 

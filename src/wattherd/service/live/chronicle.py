@@ -15,6 +15,7 @@ from wattherd.model.command import (
     FinishJob,
     GiveNotice,
     RejectJob,
+    SetBatch,
     SetCap,
     StartJob,
     StopJob,
@@ -211,6 +212,8 @@ def order_line(command: Command) -> str:
             return f"{name} {command.job_id}: {command.reason}"
         case SetCap():
             return f"{name} {command.job_id} to {_watts(command.cap_w)} per GPU"
+        case SetBatch():
+            return f"{name} {command.job_id} to {command.micro_batch} samples at once"
         case RejectJob():
             return f"{name} {command.job_id}: {command.reason.text()}"
         case FinishJob():

@@ -139,6 +139,7 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
         "gpus": record.gpus if record and record.active else past.spec.gpus,
         "watts": last.get(job_id) if runs else None,
         "cap_w": record.cap_w if record and record.active else None,
+        "micro_batch": record.micro_batch if record and record.active else None,
         "energy_j": look.book.energy_j.get(job_id, past.energy_j),
         "remaining_s": _remaining_s(past, record),
         "rate_per_s": record.rate_per_s if record else None,

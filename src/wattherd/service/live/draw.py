@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ class Sample:
     stated: str
     by_device: tuple[float, ...] = ()
     """Watts of every device, in order; empty in samples that were read back."""
+    read: tuple[float | None, ...] = ()
+    """What their own meters said, None from silent ones; empty where devices have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class DrawMeter(Rounds):
 
     def sample(self, running: list[_Running], budget_w: float | None) -> Sample:
         """What is drawn now."""
-        by_device, stated = self._by_device(running)
+        by_device, stated, read = self._by_device(running)
         sharers = [0] * len(by_device)
         for run in running:
             for number in run.numbers:
@@ -144,20 +146,23 @@ class DrawMeter(Rounds):
             by_job=by_job,
             stated=stated,
             by_device=tuple(by_device),
+            read=tuple(read),
         )
 
-    def _by_device(self, running: list[_Running]) -> tuple[list[float], str]:
-        """Watts of every device, and where they are from.
+    def _by_device(
+        self, running: list[_Running]
+    ) -> tuple[list[float], str, Sequence[float | None]]:
+        """Watts of every device, where they are from, and what the devices' own meters said.
 
         A device that does not say what it draws is taken to draw the most it can.
         """
         if self._measure is None:
-            return self._shared_out(running)
+            return (*self._shared_out(running), ())
         said = self._measure()
         worst_w = self._machine.gpu.max_w
         silent = any(watts is None for watts in said)
         told = [worst_w if watts is None else watts for watts in said]
-        return told, WORST_CASE if silent else self._machine.stated
+        return told, WORST_CASE if silent else self._machine.stated, said
 
     def _shared_out(self, running: list[_Running]) -> tuple[list[float], str]:
         """What is measured of all together, in parts as they are modelled; else the model."""

@@ -30,6 +30,7 @@ from wattherd.model.command import (
     Command,
     Compute,
     GiveNotice,
+    SetBatch,
     SetCap,
     StartJob,
     StopJob,
@@ -324,6 +325,8 @@ class Keeper:
                 executor.give_notice(command)
             case SetCap():
                 executor.cap(command)
+            case SetBatch():
+                executor.set_batch(command)
             case Compute():
                 self._compute(command)
 

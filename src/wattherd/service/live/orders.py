@@ -15,6 +15,7 @@ from wattherd.model.command import (
     Compute,
     FinishJob,
     RejectJob,
+    SetBatch,
     SetCap,
     StartJob,
     StopJob,
@@ -72,6 +73,8 @@ class Orders:
                 self._change(command.job_id, command.attempt, stop=command)
             case SetCap():
                 self._change(command.job_id, command.attempt, cap_w=command.cap_w)
+            case SetBatch():
+                self._change(command.job_id, command.attempt, batch=command)
             case FinishJob() | RejectJob():
                 self.runs.pop(command.job_id, None)
                 self.specs.pop(command.job_id, None)

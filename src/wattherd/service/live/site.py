@@ -26,6 +26,7 @@ from wattherd.service.live.draw import DrawMeter, Sample, sample_row
 from wattherd.service.live.fault_watch import FaultWatch
 from wattherd.service.live.feed import Feed
 from wattherd.service.live.finding import Found, found
+from wattherd.service.live.headroom import Headroom
 from wattherd.service.live.history import History
 from wattherd.service.live.instruments import Instruments
 from wattherd.service.live.keeper import Keeper
@@ -37,6 +38,7 @@ from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.signal_watch import SignalWatch, configured
 from wattherd.service.live.snapshot_process import SnapshotProcess
+from wattherd.service.live.steering import DrawReports
 from wattherd.service.live.structured_log import log_turns
 from wattherd.signals.contract import Site as Limited
 from wattherd.store.database import in_folder
@@ -173,6 +175,8 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
     )
     executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status, instruments.caps)
 
+    headroom = Headroom(keeper, machine)
+    steering = DrawReports(executor.steered, keeper.tell)
     ranks = RankWatch(executor.paces, keeper.tell, time.time)
 
     def keep(sample: Sample, span_s: float) -> None:
@@ -180,6 +184,9 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
         pace.look(sample.at_s)
         feed.sampled(sample)
         ranks.look()
+        if sample.read:
+            headroom.look(sample.read)
+        steering.sampled(sample.at_s, sample.by_job)
         instruments.limit.hold(sample.budget_w)
 
     meter = DrawMeter(

@@ -18,6 +18,7 @@ from wattherd.model.command import (
     FinishJob,
     GiveNotice,
     RejectJob,
+    SetBatch,
     SetCap,
     SleepNode,
     StartJob,
@@ -50,6 +51,7 @@ _AT_ONCE: Mapping[type, str] = {
     SleepNode: "sleep",
     WakeNode: "wake",
     Compute: "compute",
+    SetBatch: "batch",
 }
 """Orders of which nothing comes back that they could be told by."""
 
