@@ -16,7 +16,7 @@ from wattherd.runtime.kube.lease import Elector, Term, Times, boot_s
 from wattherd.runtime.kube.objects import ObjectMeta
 from wattherd.runtime.kube.transport import Transport
 
-TIMES = Times(lease_s=6, renew_s=4.0, retry_s=0.5)
+TIMES = Times(lease_s=4, renew_s=2.5, retry_s=0.4)
 EVERY_S = 0.02
 
 
