@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.drained import DrainedDevices
 from wattherd.engine.invariants import validate
+from wattherd.engine.placer import Placer
 from wattherd.model.command import Command, StartJob, StopJob
 from wattherd.model.event import (
     DeviceDrained,
@@ -15,11 +18,16 @@ from wattherd.model.event import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeLost,
+    NodeReturned,
     RankLagged,
 )
 from wattherd.model.job import JobSpec, TaskRole, workers
 from wattherd.model.reason import StopReason
+from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.drf import Drf
+from wattherd.policy.schedule.placed import Placed
+from wattherd.service.compose import build_placer, place_policy
 from wattherd.workload.cluster_text import parse_cluster
 
 CLUSTER = parse_cluster("1x3:T4", known=GPUS)
@@ -29,8 +37,8 @@ NODE = CLUSTER.nodes[0].name
 class Desk:
     """A core whose orders are carried out as soon as they are given, unless it stops something."""
 
-    def __init__(self) -> None:
-        self.core = Core(CoreConfig(cluster=CLUSTER, planner=Drf()))
+    def __init__(self, planner: Planner | None = None) -> None:
+        self.core = Core(CoreConfig(cluster=CLUSTER, planner=planner or Drf()))
         self.now_s = 0.0
         self.starts: list[StartJob] = []
         self.stops: list[StopJob] = []
@@ -125,6 +133,39 @@ def test_a_shared_device_is_left_by_all_who_share_it() -> None:
     assert 0 not in desk.gpus("a") + desk.gpus("b")
     desk.put_back(0)
     assert desk.core.planned.gpu_free(0)[0] == 1000
+
+
+def best_fit() -> Placer:
+    policy = place_policy("best-fit")
+    return build_placer(CLUSTER, (), policy, draws=np.random.default_rng(1))
+
+
+def test_a_placement_policy_names_no_device_that_is_drained() -> None:
+    desk = Desk(Placed(best_fit))
+    desk.drain(0)
+    for name in ("a", "b"):
+        desk.submit(name, milli=600)
+    desk.submit("waits", milli=600)
+    assert sorted(desk.gpus("a") + desk.gpus("b")) == [1, 2]
+    assert desk.gpus("waits") == ()
+    desk.put_back(0)
+    assert desk.gpus("waits") == (0,)
+
+
+def test_what_is_given_back_on_a_drained_device_is_given_to_nobody() -> None:
+    desk = Desk(Placed(best_fit))
+    for name in ("a", "b"):
+        desk.submit(name, milli=400)
+    assert desk.gpus("a") == desk.gpus("b")
+    place = desk.gpus("a")[0]
+    desk.drain(place)
+    desk.stopped("a")
+    desk.submit("c", milli=100)
+    desk.stopped("b")
+    assert place not in desk.gpus("a") + desk.gpus("b") + desk.gpus("c")
+    desk.tell(NodeLost(at_s=0.0, node=NODE))
+    desk.tell(NodeReturned(at_s=0.0, node=NODE))
+    assert all(desk.gpus(name) and desk.gpus(name) != (place,) for name in "abc")
 
 
 def test_what_makes_no_sense_is_ignored() -> None:

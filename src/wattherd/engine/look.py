@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,10 @@ class Look:
         usable = np.ones(len(self.core.config.cluster.nodes), dtype=np.bool_)
         usable[list(self.core.lost)] = False
         return usable
+
+    def drained(self) -> Collection[tuple[int, int]]:
+        """GPUs that are out of use."""
+        return self.core.drained.out
 
     def nodes(self) -> Sequence[NodeSpec]:
         """All nodes in the order of their indices."""

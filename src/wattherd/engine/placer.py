@@ -52,6 +52,7 @@ class Placer:
         self._decide = self._by_kernels if compiled and policy.compiled else self._by_definition
         self._table = self._sized_table()
         self._level = np.full_like(state.world.outlook.level, np.nan)
+        self._parked: list[Allocation] = []
 
     def _sized_table(self) -> Table:
         shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
@@ -93,9 +94,21 @@ class Placer:
         """Take back what was placed."""
         self.state.release(allocation)
 
-    def close(self, nodes: Collection[int]) -> None:
-        """Place nothing on `nodes` from now on, and on all others again."""
+    def close(self, nodes: Collection[int], gpus: Collection[tuple[int, int]] = ()) -> None:
+        """Place nothing on `nodes`, nor on what is free of `gpus`, and on all others again.
+
+        What is free of a GPU is held in nobody's name. On a closed node nothing can be held.
+        """
+        for allocation in self._parked:
+            self.state.release(allocation)
         self.state.close(nodes)
+        self._parked = [
+            Allocation(Request(cpu_milli=0, gpu_count=1, gpu_milli=int(milli)), node, (gpu,))
+            for node, gpu in gpus
+            if node not in nodes and (milli := self.state.world.nodes.gpu_free[node, gpu]) > 0
+        ]
+        for allocation in self._parked:
+            self.state.place(allocation)
 
     def _by_kernels(
         self, world: World, shape: int, memory: int, pick: float, pick_gpu: float

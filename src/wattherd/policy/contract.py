@@ -7,7 +7,7 @@ whole plan is made, and a planner may roll parts of it back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -127,6 +127,10 @@ class View(Protocol):
 
     def usable(self) -> NDArray[np.bool_]:
         """Which nodes (N,) may be used; the others are lost."""
+        ...
+
+    def drained(self) -> Collection[tuple[int, int]]:
+        """GPUs that nobody may be given any more, as (node, GPU)."""
         ...
 
     def nodes(self) -> Sequence[NodeSpec]:

@@ -126,6 +126,9 @@ class Desk(Protocol):
         """Take back what was placed."""
         ...
 
-    def close(self, nodes: Collection[int]) -> None:
-        """Place nothing on `nodes` from now on, and on all others again."""
+    def close(self, nodes: Collection[int], gpus: Collection[tuple[int, int]] = ()) -> None:
+        """Place nothing on `nodes`, nor on what is free of `gpus`, and on all others again.
+
+        `gpus` are (node, GPU); what is released on them later is free until this is called anew.
+        """
         ...

@@ -50,17 +50,19 @@ class _Counter:
     waiting: dict[str, JobView] = field(default_factory=dict)
     fresh: list[JobView] = field(default_factory=list)
     lost: tuple[int, ...] = ()
+    drained: tuple[tuple[int, int], ...] = ()
     room: bool = False
     """Whether something was given back since those who wait were tried."""
 
     def mark(self, view: View) -> None:
-        """Close the nodes that are lost, and open those that are back."""
-        usable = view.usable()
+        """Close what is lost or drained, and open what is back."""
+        usable, drained = view.usable(), tuple(sorted(view.drained()))
         lost = () if usable.all() else tuple((~usable).nonzero()[0].tolist())
-        if lost != self.lost:
-            self.room |= not set(self.lost) <= set(lost)
-            self.lost = lost
-            self.desk.close(lost)
+        if drained or (lost, drained) != (self.lost, self.drained):
+            back = not set(self.lost) <= set(lost) or not set(self.drained) <= set(drained)
+            self.room |= back
+            self.lost, self.drained = lost, drained
+            self.desk.close(lost, drained)
 
     def leave(self, job: JobView) -> None:
         """Take back what a job had."""

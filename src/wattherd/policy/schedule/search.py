@@ -7,7 +7,7 @@ guard, which lets nobody end a job that is no trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -157,6 +157,9 @@ class _Seen:
 
     def usable(self) -> NDArray[np.bool_]:
         return self.view.usable()
+
+    def drained(self) -> Collection[tuple[int, int]]:
+        return self.view.drained()
 
     def nodes(self) -> Sequence[NodeSpec]:
         return self.view.nodes()
