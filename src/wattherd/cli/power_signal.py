@@ -31,7 +31,8 @@ def signal(
 ) -> int:
     """Listen to limits from outside and print the timeline that follows from them.
 
-    The lowest of all limits counts at any time; events that ask for less than --least are declined.
+    The lowest of all limits counts at any time; OpenADR events that ask
+    for less than --least are declined.
     With `-o json`, one object a line. Exits with 1 if
     a signal could not be heard in the end.
     """
