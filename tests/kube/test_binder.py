@@ -15,18 +15,14 @@ from kube_parts import a_transport
 from kube_server import wait_until
 
 from wattherd.runtime.kube.binder import (
-    DECISION,
-    DOMAIN,
-    EPOCH,
     FREES,
-    WATTS,
     Bind,
     Binder,
     Bound,
     Outcome,
-    power_annotations,
 )
 from wattherd.runtime.kube.loops import LoopThread
+from wattherd.runtime.kube.names import DECISION, DOMAIN, EPOCH, WATTS
 
 NODES = ("bind-one", "bind-two")
 Binding = tuple[LoopThread, Binder]
@@ -65,11 +61,11 @@ def test_a_binding_carries_its_watts_onto_the_pod(
     cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
     uid = make(cluster.api, namespace, "pod", gpus=1, annotations={"mine": "kept"})
-    told = power_annotations(watts=412.5, domain="rack-1", epoch=7)
+    told = {WATTS: "412.5", DOMAIN: "rack-1", EPOCH: "7"}
     assert bound(binding, a_bind(namespace, "pod", uid, annotations=told)).outcome is Outcome.BOUND
     pod = cluster.api.pod(namespace, "pod")
     assert pod["spec"]["nodeName"] == NODES[0]
-    expected = {WATTS: "412.5", DOMAIN: "rack-1", EPOCH: "7", DECISION: "d-1", "mine": "kept"}
+    expected = {**told, DECISION: "d-1", "mine": "kept"}
     assert expected.items() <= pod["metadata"]["annotations"].items()
     wait_until(lambda: cluster.api.phase(namespace, "pod") == "Running", "the pod runs")
 

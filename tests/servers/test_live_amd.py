@@ -19,7 +19,8 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from wattherd.cli.client import Client
 from wattherd.runtime.local.executor import end_stray
-from wattherd.service.live.amd_gpus import Found, model_of
+from wattherd.service.live.amd_gpus import model_of
+from wattherd.service.live.boards import Found
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with"),

@@ -25,7 +25,8 @@ from test_knobs_zeusd import serving as zeusd
 
 from wattherd.cli.client import Client
 from wattherd.runtime.local.executor import end_stray
-from wattherd.service.live.gpus import Found, model_of
+from wattherd.service.live.boards import Found
+from wattherd.service.live.gpus import model_of
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with")
 MOST_S = 60.0

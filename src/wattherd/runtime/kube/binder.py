@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wattherd.runtime.kube.api_objects import Binding, ObjectReference, decoder, encode
+from wattherd.runtime.kube.names import DECISION
 from wattherd.runtime.kube.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.patience import Backoff
 from wattherd.runtime.kube.transport import Refused, Transport, Unreachable
@@ -32,11 +33,6 @@ IN_FLIGHT = 64
 
 PATIENCE_S = 30.0
 """How long a binding of unknown outcome is looked after."""
-
-DECISION = "wattherd.dev/decision"
-WATTS = "wattherd.dev/watts"
-DOMAIN = "wattherd.dev/power-domain"
-EPOCH = "wattherd.dev/epoch"
 
 _POD = decoder(Pod)
 _HTTP = http.HTTPStatus
@@ -57,12 +53,12 @@ class Outcome(StrEnum):
 
 
 FREES = frozenset(
-    {
-        *(Outcome.TAKEN, Outcome.STALE, Outcome.GONE, Outcome.GATED),
-        *(Outcome.NO_NODE, Outcome.FENCED, Outcome.DENIED),
-    }
+    {Outcome.STALE, Outcome.GONE, Outcome.GATED, Outcome.NO_NODE, Outcome.FENCED, Outcome.DENIED}
 )
-"""Outcomes after which what was reserved for the pod is free: it will not be bound by this."""
+"""Outcomes after which what was reserved for the pod is free.
+
+Not `TAKEN`: the pod is somewhere, and until it is seen there its room here is kept.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +87,6 @@ class Bind:
         )
         target = ObjectReference(api_version="v1", kind="Node", name=self.node)
         return encode(Binding(api_version="v1", kind="Binding", metadata=about, target=target))
-
-
-def power_annotations(*, watts: float, domain: str, epoch: int) -> dict[str, str]:
-    """What restart-safe accounting reads back: watts reserved, from which domain, in which term."""
-    return {WATTS: f"{watts:g}", DOMAIN: domain, EPOCH: str(epoch)}
 
 
 @dataclass(frozen=True, slots=True)

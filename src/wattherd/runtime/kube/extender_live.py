@@ -13,22 +13,18 @@ import time
 import numpy as np
 
 from wattherd.runtime.kube.access import Access
-from wattherd.runtime.kube.binder import EPOCH, Bind, Binder, Outcome
+from wattherd.runtime.kube.binder import FREES, Outcome
 from wattherd.runtime.kube.changes import Change
 from wattherd.runtime.kube.extender import Extender, Grant
 from wattherd.runtime.kube.extender_app import Bound
 from wattherd.runtime.kube.extender_wire import BindArgs
 from wattherd.runtime.kube.feed import LOOK_S, Feed
-from wattherd.runtime.kube.lease import Elector, Term, Times
 from wattherd.runtime.kube.lookup import found_pod
 from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
 from wattherd.runtime.kube.reflector import Selection
+from wattherd.runtime.kube.seat import Seat
 
 LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
-FREE = frozenset(
-    {Outcome.STALE, Outcome.GONE, Outcome.GATED, Outcome.NO_NODE, Outcome.FENCED, Outcome.DENIED}
-)
-"""Not `TAKEN`: the pod is somewhere, and until it is seen there its room here is kept."""
 
 
 class LiveExtender:
@@ -49,48 +45,26 @@ class LiveExtender:
         self.feed.follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
         self.feed.follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
         self.feed.also(self._watch)
-        seeds = draws.spawn(2)
-        self._elector: Elector | None = None
-        if lease is not None:
-            self._elector = Elector(self.feed.transport, Term(lease, identity, Times()), seeds[0])
-        self._binder = Binder(
-            self.feed.transport,
-            seeds[1],
-            may_bind=self.leads,
-            knows_node=lambda name: name in extender.fleet.nodes,
-        )
+        nodes = extender.fleet.nodes
+        self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
 
     def begin(self) -> None:
         """Start reading; decisions begin when the cluster was seen."""
         self.feed.open()
-        self.feed.begin(*([self._elector.run()] if self._elector is not None else []))
+        self.feed.begin(*self.seat.beside())
 
     def close(self) -> None:
         """Stop; a lease is given back, what was decided and not bound is decided anew by others."""
         self.feed.close()
 
-    def leads(self) -> bool:
-        """Whether this copy may answer and bind."""
-        return self._elector is None or self._elector.may_act()
-
     async def bind(self, args: BindArgs, grant: Grant) -> Bound:
         """Bind a pod where it was reserved; for `ExtenderApp`."""
-        order = Bind(
-            namespace=args.pod_namespace,
-            pod=args.pod_name,
-            uid=args.pod_uid,
-            node=args.node,
-            decision=grant.decision,
-            annotations=grant.annotations | self._term(),
-        )
-        done = await asyncio.wrap_future(self.feed.loop.begin(self._binder.bind(order)))
+        key = f"{args.pod_namespace}/{args.pod_name}"
+        bind = self.seat.bind(key, args.pod_uid, args.node, grant.decision, grant.annotations)
+        done = await asyncio.wrap_future(self.feed.loop.begin(bind))
         if done.outcome is Outcome.BOUND:
             return Bound()
-        return Bound(f"{done.outcome}: {done.why}", free=done.outcome in FREE)
-
-    def _term(self) -> dict[str, str]:
-        """The term we lead in, so that what a leader of an earlier one still sends is known."""
-        return {} if self._elector is None else {EPOCH: str(self._elector.epoch)}
+        return Bound(f"{done.outcome}: {done.why}", free=done.outcome in FREES)
 
     def _hear_nodes(self, batch: list[Change[Node]]) -> None:
         for change in batch:
@@ -110,7 +84,7 @@ class LiveExtender:
     def _watch(self) -> None:
         """Whether to answer at all; and whether pods not seen to be bound are bound after all."""
         while not self.feed.over.wait(LOOK_S):
-            self.extender.synced = self.feed.sees() and self.leads()
+            self.extender.synced = self.feed.sees() and self.seat.leads()
             for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
                 found = found_pod(self.feed, holding)
                 if found is not None and found.spec.node_name:

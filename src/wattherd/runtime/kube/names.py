@@ -9,12 +9,6 @@ GPU_MILLI = OURS + "gpu-milli"
 """Annotation: a share of one GPU, in thousandths."""
 QUEUE = OURS + "queue"
 """Label: the queue whose quota a pod counts against."""
-
-# On pods, by users.
-GPU_MILLI = OURS + "gpu-milli"
-"""Annotation: a share of one GPU, in thousandths."""
-QUEUE = OURS + "queue"
-"""Label: the queue whose quota a pod counts against."""
 CAP_W = OURS + "gpu-cap"
 """Annotation: what each of its GPUs may draw at most, as in `300W`."""
 
@@ -27,6 +21,8 @@ DOMAIN = OURS + "power-domain"
 """Annotation on pods, label on nodes: the power domain."""
 DECISION = OURS + "decision"
 """Annotation: which decision of which holder this was, as in `HOLDER/EPOCH/NUMBER`."""
+EPOCH = OURS + "epoch"
+"""Annotation: the term of the leader who decided it."""
 
 # On nodes, by operators.
 GPU_MODEL = OURS + "gpu-model"

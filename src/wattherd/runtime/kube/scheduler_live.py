@@ -25,17 +25,17 @@ from wattherd.runtime.kube.api_objects import (
     Preconditions,
     encode,
 )
-from wattherd.runtime.kube.binder import EPOCH, Bind, Binder, Bound, Outcome
+from wattherd.runtime.kube.binder import FREES, Bound, Outcome
 from wattherd.runtime.kube.changes import Change
-from wattherd.runtime.kube.extender_live import FREE, LIVE_PODS
+from wattherd.runtime.kube.extender_live import LIVE_PODS
 from wattherd.runtime.kube.feed import LOOK_S, Feed
 from wattherd.runtime.kube.groups import GroupId, GroupKind
-from wattherd.runtime.kube.lease import Elector, Term, Times
 from wattherd.runtime.kube.lookup import found_pod
 from wattherd.runtime.kube.objects import Condition, Node, Object, ObjectMeta, Pod, PodStatus
 from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellPod
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.seat import Seat
 from wattherd.runtime.kube.transport import STRATEGIC, Refused, Unreachable
 
 HOLD_S = 60.0
@@ -74,16 +74,8 @@ class LiveScheduler:
         claims = Selection("/api/v1/persistentvolumeclaims", PersistentVolumeClaim)
         follow(claims, self._hear_claims)
         self.feed.also(self._work)
-        seeds = draws.spawn(2)
-        self._elector: Elector | None = None
-        if lease is not None:
-            self._elector = Elector(self.feed.transport, Term(lease, identity, Times()), seeds[0])
-        self._binder = Binder(
-            self.feed.transport,
-            seeds[1],
-            may_bind=self.leads,
-            knows_node=lambda name: name in scheduler.fleet.nodes,
-        )
+        nodes = scheduler.fleet.nodes
+        self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
 
     def begin(self) -> None:
         """Start; groups are followed where the API server knows them."""
@@ -91,15 +83,11 @@ class LiveScheduler:
         for kind, path in _GROUPS.items():
             if self._is_served(path):
                 self.feed.follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
-        self.feed.begin(*([self._elector.run()] if self._elector is not None else []))
+        self.feed.begin(*self.seat.beside())
 
     def close(self) -> None:
         """Stop; a lease is given back, what runs stays."""
         self.feed.close()
-
-    def leads(self) -> bool:
-        """Whether this copy may plan and bind."""
-        return self._elector is None or self._elector.may_act()
 
     def _is_served(self, path: str) -> bool:
         try:
@@ -158,7 +146,7 @@ class LiveScheduler:
     def _work(self) -> None:
         looked_s = time.monotonic()
         while not self.feed.over.wait(_PAUSE_S):
-            if not (self.feed.sees() and self.leads()):
+            if not (self.feed.sees() and self.seat.leads()):
                 continue
             for order in self.feed.turn(self.scheduler.plan, time.monotonic()):
                 self._carry_out(order)
@@ -177,31 +165,19 @@ class LiveScheduler:
     def _carry_out(self, order: Order) -> None:
         match order:
             case BindPod():
-                self.feed.loop.begin(self._binder.bind(self._bind(order))).add_done_callback(
-                    self._bound
+                bind = self.seat.bind(
+                    order.key, order.uid, order.node, order.decision, order.annotations
                 )
+                self.feed.loop.begin(bind).add_done_callback(self._bound)
             case EvictPod():
                 self.feed.loop.begin(self._evict(order))
             case TellPod():
                 self.feed.loop.begin(self._tell(order))
 
-    def _bind(self, order: BindPod) -> Bind:
-        """With the term we lead in: what a leader of an earlier one still sends is known by it."""
-        namespace, _, name = order.key.partition("/")
-        term = {} if self._elector is None else {EPOCH: str(self._elector.epoch)}
-        return Bind(
-            namespace=namespace,
-            pod=name,
-            uid=order.uid,
-            node=order.node,
-            decision=order.decision,
-            annotations=order.annotations | term,
-        )
-
     def _bound(self, done: Future[Bound]) -> None:
         if not done.cancelled() and done.exception() is None:
             result = done.result()
-            if result.outcome is not Outcome.BOUND and result.outcome in FREE:
+            if result.outcome is not Outcome.BOUND and result.outcome in FREES:
                 self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
 
     async def _evict(self, order: EvictPod) -> None:

@@ -6,15 +6,12 @@ a library there are none.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from wattherd.catalog.gpus import GPUS, GpuModel
-from wattherd.model.cluster import NodeSpec
-from wattherd.runtime.local.devices import Device, Machine, memory_mib
+from wattherd.service.live.boards import Found
 from wattherd.wire import amdsmi
 from wattherd.wire.amdsmi import AmdGpu
 from wattherd.wire.patience import Patience
@@ -25,18 +22,6 @@ MICRO = 1e-6
 IDLE_PART = 0.1
 """Of the default cap: what a GPU of unknown model is taken to draw when idle. Estimated."""
 UNNAMED = "AMD-GPU"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A GPU as its library describes it: caps in watts; `number` in the library's order."""
-
-    number: int
-    uuid: str
-    name: str
-    memory_mib: int
-    lowest_w: float
-    default_w: float
 
 
 def found_gpus() -> Sequence[Found]:
@@ -71,33 +56,6 @@ def _told(gpu: AmdGpu, call: Callable[[Any, Any], Any]) -> Any:
         return gpu.ask(call)
     except (DeviceError, KeyError):
         return None
-
-
-def machine_of(name: str, found: Sequence[Found]) -> tuple[Machine, Sequence[str]]:
-    """This machine with its GPUs of the first one's model, and what is to be said of the others."""
-    model = model_of(found[0])
-    managed = [one for one in found if one.name == found[0].name]
-    left = [one.uuid for one in found if one.name != found[0].name]
-    node = NodeSpec(
-        name=name,
-        cpu_milli=len(os.sched_getaffinity(0)) * 1000,
-        memory_mib=memory_mib(),
-        gpu_count=len(managed),
-        gpu_model=model.name,
-    )
-    devices = tuple(
-        Device(
-            model=model.name,
-            uuid=one.uuid,
-            number=one.number,
-            maker="amd",
-            meter=f"amdsmi://{one.uuid}",
-            knob=f"amdsmi://{one.uuid}",
-        )
-        for one in managed
-    )
-    notes = [f"GPUs of another model are left alone: {', '.join(left)}"] if left else []
-    return Machine(node=node, devices=devices, gpu=model, stated="measured"), notes
 
 
 def model_of(gpu: Found) -> GpuModel:

@@ -25,6 +25,7 @@ from wattherd.runtime.local.devices import (
     slots,
 )
 from wattherd.service.live import amd_gpus
+from wattherd.service.live.boards import machine_of
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.instruments import Instruments
 from wattherd.wire.trouble import DeviceError
@@ -67,11 +68,13 @@ def _machine(config: ServeConfig) -> tuple[Machine, Sequence[str]]:
     if config.slots is None:
         nvidia = gpus.found_gpus() if gpus is not None else ()
         if gpus is not None and nvidia:
-            machine, notes = gpus.machine_of(name, nvidia)
+            model = gpus.model_of(nvidia[0])
+            machine, notes = machine_of(name, nvidia, model, maker="nvidia", scheme="nvml")
             return _by_zeusd(machine, config.zeusd), notes
         amd = amd_gpus.found_gpus()
         if amd:
-            return amd_gpus.machine_of(name, amd)
+            model = amd_gpus.model_of(amd[0])
+            return machine_of(name, amd, model, maker="amd", scheme="amdsmi")
     return slots(name, config.slots), ()
 
 

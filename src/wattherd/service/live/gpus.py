@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
 from wattherd.catalog.gpus import GPUS, GpuModel
-from wattherd.model.cluster import NodeSpec
-from wattherd.runtime.local.devices import Device, Machine, memory_mib
+from wattherd.service.live.boards import Found
 from wattherd.wire.nvml import ALL, Gpus
 from wattherd.wire.patience import Patience
 from wattherd.wire.trouble import DeviceError
@@ -21,19 +18,6 @@ PATIENCE_S = 5.0
 MIB = 1 << 20
 IDLE_PART = 0.1
 """Of the power limit: what a GPU of unknown model is taken to draw when idle. Estimated."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A GPU as its driver describes it: limits in watts."""
-
-    uuid: str
-    name: str
-    memory_mib: int
-    lowest_w: float
-    default_w: float
-    number: int = 0
-    address: str = ""
 
 
 def found_gpus() -> Sequence[Found]:
@@ -65,37 +49,6 @@ def _address(handle: Any) -> str:
         return str(pynvml.nvmlDeviceGetPciInfo(handle).busId)
     except pynvml.NVMLError:
         return ""
-
-
-def machine_of(name: str, found: Sequence[Found]) -> tuple[Machine, Sequence[str]]:
-    """This machine with its GPUs, and what is to be said of them.
-
-    A node has GPUs of one model: where there are several, those of the first one are managed.
-    """
-    model = model_of(found[0])
-    managed = [one for one in found if one.name == found[0].name]
-    left = [one.uuid for one in found if one.name != found[0].name]
-    node = NodeSpec(
-        name=name,
-        cpu_milli=len(os.sched_getaffinity(0)) * 1000,
-        memory_mib=memory_mib(),
-        gpu_count=len(managed),
-        gpu_model=model.name,
-    )
-    devices = tuple(
-        Device(
-            model=model.name,
-            uuid=one.uuid,
-            address=one.address,
-            number=one.number,
-            maker="nvidia",
-            meter=f"nvml://{one.uuid}",
-            knob=f"nvml://{one.uuid}",
-        )
-        for one in managed
-    )
-    notes = [f"GPUs of another model are left alone: {', '.join(left)}"] if left else []
-    return Machine(node=node, devices=devices, gpu=model, stated="measured"), notes
 
 
 def model_of(gpu: Found) -> GpuModel:
