@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from service.serving import until as within
 from service.test_live_site import Service
 from wattherd.cli.client import Client
 from wattherd.runtime.local.devices import slots
@@ -17,7 +18,7 @@ from wattherd.runtime.local.executor import end_stray
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.finding import found
 
-MOST_S = 60.0
+until = partial(within, most_s=60.0)
 TDP_W, DRAW_W = 100.0, 30.0
 
 
@@ -74,14 +75,6 @@ def service(processor: Processor, tmp_path: Path) -> Iterator[Service]:
         service.end()
     for folder in (tmp_path / "state").glob("jobs/*/run-*"):
         end_stray(folder)
-
-
-def until(true: Callable[[], Any]) -> Any:
-    end_s = time.monotonic() + MOST_S
-    while not (found := true()):
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.1)
-    return found
 
 
 def test_the_processor_s_own_meters_tell_the_site_s_draw(service: Service) -> None:

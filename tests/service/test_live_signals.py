@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from test_live_site import Service, service
 
+from service.serving import until as within
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
 from wattherd.cli.client import Client
 
 __all__ = ["service"]
-MOST_S = 60.0
-
-
-def until(true: Callable[[], Any]) -> Any:
-    end_s = time.monotonic() + MOST_S
-    while not (found := true()):
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.1)
-    return found
+until = partial(within, most_s=60.0)
 
 
 def test_a_schedule_is_met_when_it_begins(service: Service, tmp_path: Path) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.serving import until as within
 from service.test_live_site import Service
 from wattherd.cli.client import Client
 from wattherd.runtime.local.executor import end_stray
 
-MOST_S = 120.0
+until = partial(within, most_s=120.0)
 GANG = """
 import sys, time
 import wattherd_train
@@ -36,14 +37,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
     service.end()
     for folder in (tmp_path / "state").glob("jobs/*/run-*"):
         end_stray(folder)
-
-
-def until(true: Callable[[], Any]) -> Any:
-    end_s = time.monotonic() + MOST_S
-    while not (found := true()):
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.2)
-    return found
 
 
 def gang(client: Client, folder: Path) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from service.serving import until as within
 from service.test_live_site import Service
 from wattherd.cli.client import Client
 from wattherd.runtime.local.executor import end_stray
 
 pytestmark = pytest.mark.slow
-MOST_S = 240.0
+until = partial(within, most_s=240.0)
 JOB = """
 import time
 import wattherd_train
@@ -41,14 +41,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
     service.end()
     for folder in (tmp_path / "state").glob("jobs/*/run-*"):
         end_stray(folder)
-
-
-def until(true: Callable[[], Any]) -> Any:
-    end_s = time.monotonic() + MOST_S
-    while not (found := true()):
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.2)
-    return found
 
 
 def test_a_smaller_micro_batch_is_chosen_under_a_cut_budget(
