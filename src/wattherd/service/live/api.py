@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from wattherd import __version__
 from wattherd.errors import UserError
 from wattherd.service.live import trainer_status
 from wattherd.service.live.access.audit import Audit
@@ -14,8 +13,9 @@ from wattherd.service.live.access.rates import Rates
 from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.apps import route as apps
 from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.http import Refusal, add_errors
+from wattherd.service.live.http import add_errors
 from wattherd.service.live.metrics import route as metrics
+from wattherd.service.live.openapi import Application, new_application
 from wattherd.service.live.routes import (
     decisions,
     events,
@@ -31,17 +31,6 @@ from wattherd.service.live.site import Site
 from wattherd.service.live.web import single_sign_on
 from wattherd.service.live.web.pages import add_pages
 from wattherd.service.live.web.scene import scene_of
-
-REFUSALS = {
-    400: "What was asked for makes no sense",
-    401: "No token, or one that opens nothing",
-    403: "The token may not do this",
-    404: "There is no such thing, or it is another tenant's",
-    413: "The body is too long",
-    422: "A field is missing or wrong",
-    429: "Too many requests; `Retry-After` says when to come again",
-    503: "The store takes nothing at the moment, or the core has stopped",
-}
 
 
 def desk_of(config: ServeConfig) -> Desk:
@@ -70,19 +59,20 @@ def _login_of(settings: OidcSettings) -> Login:
 
 def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     """The application that serves one site."""
-    app = FastAPI(
-        title="wattherd",
-        version=__version__,
-        openapi_url="/api/v1/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        responses={
-            code: {"model": Refusal, "description": text} for code, text in REFUSALS.items()
-        },
-    )
+    app = api()
     app.state.site = site
     app.state.desk = desk or desk_of(site.config)
+    metrics.routes(app)
+    apps.routes(app)
+    single_sign_on.routes(app)
+    add_pages(app, scene_of(site))
+    app.add_middleware(Gate, desk=app.state.desk)
+    return app
+
+
+def api() -> Application:
+    """All addresses of the REST API, of no site yet."""
+    app = new_application()
     add_errors(app)
     trainer_status.routes(app)  # before the actions of jobs, whose address would hold it, too
     jobs.routes(app)
@@ -94,9 +84,4 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     groups.routes(app)
     decisions.routes(app)
     events.routes(app)
-    metrics.routes(app)
-    apps.routes(app)
-    single_sign_on.routes(app)
-    add_pages(app, scene_of(site))
-    app.add_middleware(Gate, desk=app.state.desk)
     return app

@@ -107,7 +107,7 @@ def _whole(
 
 
 _TOLD_BY_RUNS = (
-    "watts", "cap_w", "remaining_s", "rate_per_s", "started", "finished", "position",
+    "watts", "cap_w", "micro_batch", "remaining_s", "rate_per_s", "started", "finished", "position",
 )  # fmt: skip
 """What a job that has never run has none of."""
 

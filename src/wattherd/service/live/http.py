@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AwareDatetime, BaseModel, BeforeValidator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 from starlette.exceptions import HTTPException
 
 from wattherd.errors import ClusterError, UserError
@@ -30,10 +30,12 @@ PATIENCE_S = 30.0
 class Refusal(BaseModel):
     """What every error looks like."""
 
-    error: str
-    where: str = ""
-    field: str = ""
-    hint: str = ""
+    error: str = Field(description="what is wrong", examples=["no job 'j-99'"])
+    where: str = Field(default="", description="file or thing", examples=[""])
+    field: str = Field(default="", description="field at fault", examples=[""])
+    hint: str = Field(
+        default="", description="what to do", examples=["`wattherd history` lists all"]
+    )
 
 
 class NotFound(UserError):
@@ -62,8 +64,15 @@ Since = Annotated[
     BeforeValidator(_written_out),
     Query(description="ISO 8601 with zone"),
 ]
+JobId = Annotated[str, Path(description="given at submission", examples=["j-12"])]
 TheSite = Annotated[Site, Depends(_site)]
 TheCaller = Annotated[Caller, Depends(_caller)]
+
+
+def action_of(actions: Iterable[str]) -> Any:
+    """What a path may end in; others are not there."""
+    known = list(actions)
+    return Path(description="what to do", examples=known, json_schema_extra={"enum": list(known)})
 
 
 async def look_up(site: Site, of: Callable[[Look], Answer]) -> Answer:

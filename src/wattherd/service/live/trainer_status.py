@@ -21,7 +21,9 @@ from pydantic import BaseModel, Field
 from wattherd.model.event import JobProgressed
 from wattherd.runtime.local import run_dir
 from wattherd.service.live.documents import Look
-from wattherd.service.live.http import look_up
+from wattherd.service.live.http import JobId, look_up
+from wattherd.service.live.schemas.jobs import TakenDocument
+from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
 
 WHOLE = 100.0
@@ -49,7 +51,9 @@ class TrainerStatus(BaseModel):
 class TrainerReport(BaseModel):
     """The body of a report."""
 
-    trainerStatus: TrainerStatus  # noqa: N815
+    trainerStatus: TrainerStatus = Field(  # noqa: N815
+        examples=[{"progressPercentage": 24.0, "estimatedRemainingSeconds": 3800}]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +72,12 @@ class Run:
 def routes(app: FastAPI) -> None:
     """Add the address to an application that serves a site."""
 
-    @app.post("/api/v1/jobs/{job_id}/trainer-status", responses={401: {}})
+    @app.post("/api/v1/jobs/{job_id}/trainer-status", responses=answers(TakenDocument))
     async def report(
         request: Request,
-        job_id: str,
+        job_id: JobId,
         body: TrainerReport,
-        authorization: Annotated[str, Header()] = "",
+        authorization: Annotated[str, Header(description="`Bearer` and the token")] = "",
     ) -> JSONResponse:
         """Take what the trainer of a running job says of its progress."""
         site: Site = request.app.state.site

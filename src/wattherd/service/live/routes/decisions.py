@@ -10,6 +10,8 @@ from fastapi import FastAPI, Query
 from wattherd.service.live.access.gate import Denied
 from wattherd.service.live.documents import time_of
 from wattherd.service.live.http import TheCaller, TheSite, the_job
+from wattherd.service.live.schemas.shape import answers
+from wattherd.service.live.schemas.site import DecisionsDocument
 from wattherd.store.decisions import decisions
 
 DECISIONS = "wattherd.decisions/1"
@@ -19,13 +21,13 @@ SYSTEM = "system"
 def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
 
-    @app.get("/api/v1/decisions")
+    @app.get("/api/v1/decisions", responses=answers(DecisionsDocument))
     async def decided(
         site: TheSite,
         caller: TheCaller,
-        job: str = "",
+        job: Annotated[str, Query(description="one job; all for operators")] = "",
         after: Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="a number")] = 0,
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+        limit: Annotated[int, Query(ge=1, le=10_000, description="the most of them")] = 100,
     ) -> dict[str, Any]:
         """Entries of the journal and the orders they led to, oldest first.
 

@@ -14,11 +14,14 @@ from wattherd.service.live.access.gate import Desk
 from wattherd.service.live.documents import Look
 from wattherd.service.live.groupings import group_document, groups_document, tenants_document
 from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up
-from wattherd.service.live.routes.jobs import ACTIONS
+from wattherd.service.live.routes.jobs import ACTIONS, Action
+from wattherd.service.live.schemas.groupings import GroupDocument, GroupsDocument, TenantsDocument
+from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
 
 MOST_GPUS = 1_000_000
-Tenant = Annotated[str, Path(max_length=80, pattern=r"^[\w.@-]+$")]
+Tenant = Annotated[str, Path(max_length=80, pattern=r"^[\w.@-]+$", examples=["vision"])]
+GroupName = Annotated[str, Path(description="`group` of its jobs", examples=["lr-sweep"])]
 
 
 class Limit(BaseModel):
@@ -26,7 +29,7 @@ class Limit(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    most_gpus: Annotated[int, Field(strict=True, ge=0, le=MOST_GPUS)] | None
+    most_gpus: Annotated[int, Field(strict=True, ge=0, le=MOST_GPUS)] | None = Field(examples=[8])
 
 
 def routes(app: FastAPI) -> None:
@@ -36,7 +39,7 @@ def routes(app: FastAPI) -> None:
 
 
 def _tenant_routes(app: FastAPI) -> None:
-    @app.get("/api/v1/tenants")
+    @app.get("/api/v1/tenants", responses=answers(TenantsDocument))
     async def tenants(request: Request, site: TheSite, caller: TheCaller) -> dict[str, Any]:
         """Tenants, what they hold and may hold; others than operators see their own."""
         desk: Desk = request.app.state.desk
@@ -48,12 +51,12 @@ def _tenant_routes(app: FastAPI) -> None:
         await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
         return await look_up(site, lambda look: tenants_document(look, caller))
 
-    @app.put("/api/v1/tenants/{tenant}")
+    @app.put("/api/v1/tenants/{tenant}", responses=answers(TenantsDocument))
     async def put(site: TheSite, caller: TheCaller, tenant: Tenant, asked: Limit) -> dict[str, Any]:
         """Limit what a tenant's jobs hold together, in force at once; what runs goes on."""
         return await limit(site, caller, tenant, asked.most_gpus)
 
-    @app.delete("/api/v1/tenants/{tenant}")
+    @app.delete("/api/v1/tenants/{tenant}", responses=answers(TenantsDocument))
     async def lift(site: TheSite, caller: TheCaller, tenant: Tenant) -> dict[str, Any]:
         """Lift the limit of a tenant."""
         if tenant not in await look_up(site, lambda look: dict(look.core.limits)):
@@ -63,18 +66,20 @@ def _tenant_routes(app: FastAPI) -> None:
 
 
 def _group_routes(app: FastAPI) -> None:
-    @app.get("/api/v1/groups")
+    @app.get("/api/v1/groups", responses=answers(GroupsDocument))
     async def groups(site: TheSite, caller: TheCaller) -> dict[str, Any]:
         """Search groups with trials that the caller may see."""
         return await look_up(site, lambda look: groups_document(look, caller))
 
-    @app.get("/api/v1/groups/{name}")
-    async def group(site: TheSite, caller: TheCaller, name: str) -> dict[str, Any]:
+    @app.get("/api/v1/groups/{name}", responses=answers(GroupDocument))
+    async def group(site: TheSite, caller: TheCaller, name: GroupName) -> dict[str, Any]:
         """The trials of a search group, and the one with the least loss."""
         return await look_up(site, lambda look: _group(look, caller, name))
 
-    @app.post("/api/v1/groups/{name}/{action}")
-    async def act(site: TheSite, caller: TheCaller, name: str, action: str) -> dict[str, Any]:
+    @app.post("/api/v1/groups/{name}/{action}", responses=answers(GroupDocument))
+    async def act(
+        site: TheSite, caller: TheCaller, name: GroupName, action: Action
+    ) -> dict[str, Any]:
         """Cancel, pause or resume all trials that are not over, as far as they are the caller's."""
 
         def mine(look: Look) -> list[str]:

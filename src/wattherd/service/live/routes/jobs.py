@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
-from fastapi import FastAPI, Header, Query
+from fastapi import Body, FastAPI, Header, Query
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
@@ -16,9 +16,11 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.explanation import explanation
 from wattherd.service.live.http import (
+    JobId,
     NotFound,
     TheCaller,
     TheSite,
+    action_of,
     answer_within,
     look_up,
     the_job,
@@ -27,6 +29,13 @@ from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import TaskLog
 from wattherd.service.live.privacy import check_request
 from wattherd.service.live.register import Wish
+from wattherd.service.live.schemas.jobs import (
+    DryRunDocument,
+    ExplanationDocument,
+    JobDocument,
+    JobsDocument,
+)
+from wattherd.service.live.schemas.shape import Responses, answers
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
 from wattherd.workload.job_file import JobFile
@@ -37,6 +46,16 @@ THINKING_S = 0.05
 MOST = (1 << 63) - 1
 """The largest number that a database holds."""
 ACTIONS = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
+_TEXT: Responses = {
+    200: {
+        "description": "What was printed, nothing if there is nothing yet",
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": "epoch 1 loss 0.42\n"}},
+    }
+}
+Action = Annotated[str, action_of(ACTIONS)]
+TheJobFile = Annotated[
+    JobFile, Body(examples=[{"run": "python train.py", "gpus": 2, "name": "resnet"}])
+]
 
 
 def routes(app: FastAPI) -> None:
@@ -45,8 +64,10 @@ def routes(app: FastAPI) -> None:
     _look_routes(app)
     _log_route(app)
 
-    @app.post("/api/v1/jobs/{job_id}/{action}")
-    async def act(site: TheSite, caller: TheCaller, job_id: str, action: str) -> dict[str, Any]:
+    @app.post("/api/v1/jobs/{job_id}/{action}", responses=answers(JobDocument))
+    async def act(
+        site: TheSite, caller: TheCaller, job_id: JobId, action: Action
+    ) -> dict[str, Any]:
         """Cancel, pause or resume a job."""
         await the_job(site, caller, job_id, touch=True)
         if action not in ACTIONS:
@@ -57,12 +78,14 @@ def routes(app: FastAPI) -> None:
 
 
 def _submission_routes(app: FastAPI) -> None:
-    @app.post("/api/v1/jobs", status_code=201)
+    @app.post("/api/v1/jobs", status_code=201, responses=answers(JobDocument, 201))
     async def submit(
         site: TheSite,
         caller: TheCaller,
-        job: JobFile,
-        idempotency_key: Annotated[str, Header(max_length=200)] = "",
+        job: TheJobFile,
+        idempotency_key: Annotated[
+            str, Header(max_length=200, description="anything; the same gives the same job")
+        ] = "",
     ) -> JSONResponse:
         """Hand a job in; it is on disk when this answers.
 
@@ -79,8 +102,8 @@ def _submission_routes(app: FastAPI) -> None:
         )
         return JSONResponse(await _first_document(site, wish), status_code=201)
 
-    @app.post("/api/v1/dry-run")
-    async def try_out(site: TheSite, caller: TheCaller, job: JobFile) -> dict[str, Any]:
+    @app.post("/api/v1/dry-run", responses=answers(DryRunDocument))
+    async def try_out(site: TheSite, caller: TheCaller, job: TheJobFile) -> dict[str, Any]:
         """What would happen to a job now; nothing is changed."""
         await _check(site, caller, job)
         spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
@@ -105,17 +128,17 @@ async def _check(site: Site, caller: Caller, job: JobFile) -> None:
 
 
 def _look_routes(app: FastAPI) -> None:
-    @app.get("/api/v1/jobs")
+    @app.get("/api/v1/jobs", responses=answers(JobsDocument))
     async def jobs(
         site: TheSite,
         caller: TheCaller,
         *,
         over: Annotated[bool, Query(description="those that ended, too")] = False,
-        limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000,
+        limit: Annotated[int, Query(ge=1, le=100_000, description="the most of them")] = 10_000,
         state: Annotated[list[str], Query(description="one of these; all if none")] = [],  # noqa: B006 - FastAPI copies it
-        user: str = "",
-        tenant: str = "",
-        queue: str = "",
+        user: Annotated[str, Query(description="whose")] = "",
+        tenant: Annotated[str, Query(description="of which; others see their own")] = "",
+        queue: Annotated[str, Query(description="where they wait, or waited")] = "",
         text: Annotated[str, Query(description="in id or name")] = "",
         before: Annotated[int, Query(ge=0, le=MOST, description="as the last page said")] = 0,
     ) -> dict[str, Any]:
@@ -131,30 +154,30 @@ def _look_routes(app: FastAPI) -> None:
         )
         return await asyncio.to_thread(job_list, site, asked, over=over)
 
-    @app.get("/api/v1/jobs/{job_id}")
-    async def job(site: TheSite, caller: TheCaller, job_id: str) -> dict[str, Any]:
+    @app.get("/api/v1/jobs/{job_id}", responses=answers(JobDocument))
+    async def job(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
         """One job, all of it."""
         await the_job(site, caller, job_id)
         return await look_up(site, lambda look: documents.job_document(look, job_id))
 
-    @app.get("/api/v1/jobs/{job_id}/explain")
-    async def explain(site: TheSite, caller: TheCaller, job_id: str) -> dict[str, Any]:
+    @app.get("/api/v1/jobs/{job_id}/explain", responses=answers(ExplanationDocument))
+    async def explain(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
         """Why it waits, what would help, and what was decided about it."""
         await the_job(site, caller, job_id)
         return await look_up(site, lambda look: explanation(look, job_id))
 
 
 def _log_route(app: FastAPI) -> None:
-    @app.get("/api/v1/jobs/{job_id}/logs", response_class=StreamingResponse)
+    @app.get("/api/v1/jobs/{job_id}/logs", response_class=StreamingResponse, responses=_TEXT)
     async def logs(
         site: TheSite,
         caller: TheCaller,
-        job_id: str,
+        job_id: JobId,
         *,
-        rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+        rank: Annotated[int, Query(ge=0, le=100_000, description="of the task")] = 0,
         attempt: Annotated[int, Query(ge=0, le=1_000_000, description="0 is the last")] = 0,
         lines: Annotated[int, Query(ge=-1, le=1_000_000, description="-1 is all")] = -1,
-        follow: bool = False,
+        follow: Annotated[bool, Query(description="go on until the run is over")] = False,
     ) -> StreamingResponse:
         """What a task printed; with `follow` also what it goes on to print."""
         past = await the_job(site, caller, job_id)

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI
+from fastapi import Body, FastAPI, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
 from wattherd.model.event import DeviceDrained, DeviceReturned, NodeLost, NodeReturned
 from wattherd.service.live import documents
-from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up
+from wattherd.service.live.http import NotFound, TheCaller, TheSite, action_of, look_up
+from wattherd.service.live.schemas.power import NodesDocument
+from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
 
 ACTIONS = {"drain": NodeLost, "return": NodeReturned}
 DEVICE_ACTIONS = {"drain": DeviceDrained, "return": DeviceReturned}
 LONGEST_REASON = 200
+NodeName = Annotated[str, Path(description="its name", examples=["gpu-node-1"])]
+Gpu = Annotated[str, Path(description="UUID or number", examples=["GPU-5c2a1b9e"])]
+Action = Annotated[str, action_of(ACTIONS)]
+DeviceAction = Annotated[str, action_of(DEVICE_ACTIONS)]
 
 
 class Why(BaseModel):
@@ -31,8 +37,10 @@ def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
     _device_routes(app)
 
-    @app.post("/api/v1/nodes/{node}/{action}")
-    async def act(site: TheSite, caller: TheCaller, node: str, action: str) -> dict[str, Any]:
+    @app.post("/api/v1/nodes/{node}/{action}", responses=answers(NodesDocument))
+    async def act(
+        site: TheSite, caller: TheCaller, node: NodeName, action: Action
+    ) -> dict[str, Any]:
         """Drain a node: its jobs checkpoint and queue again; or return it to use."""
         known = await look_up(site, lambda look: [n.name for n in look.core.config.cluster.nodes])
         if node not in known:
@@ -47,12 +55,12 @@ def routes(app: FastAPI) -> None:
 
 
 def _device_routes(app: FastAPI) -> None:
-    @app.post("/api/v1/gpus/{gpu}/{action}")
+    @app.post("/api/v1/gpus/{gpu}/{action}", responses=answers(NodesDocument))
     async def act(
         site: TheSite,
         caller: TheCaller,
-        gpu: str,
-        action: str,
+        gpu: Gpu,
+        action: DeviceAction,
         why: Annotated[Why | None, Body()] = None,
     ) -> dict[str, Any]:
         """Drain one device (its jobs checkpoint and queue again, others stay); or return it.

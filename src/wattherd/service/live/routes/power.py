@@ -15,6 +15,8 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import power_document
 from wattherd.service.live.http import TheCaller, TheSite, look_up
 from wattherd.service.live.privacy import of_power, seen_by
+from wattherd.service.live.schemas.power import PowerDocument
+from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
 from wattherd.units import seconds, watts
 
@@ -65,7 +67,7 @@ class Scheduled(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schedule: Schedule | None
+    schedule: Schedule | None = Field(description="its limits take the place of earlier ones")
 
 
 class Signals(BaseModel):
@@ -82,14 +84,16 @@ def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
     _signal_routes(app)
 
-    @app.get("/api/v1/power")
+    @app.get("/api/v1/power", responses=answers(PowerDocument))
     async def power(
-        site: TheSite, caller: TheCaller, last: Annotated[int, Query(ge=0, le=7200)] = 1
+        site: TheSite,
+        caller: TheCaller,
+        last: Annotated[int, Query(ge=0, le=7200, description="samples")] = 1,
     ) -> dict[str, Any]:
         """Budget, draw and headroom, the last samples, and what limits from outside say."""
         return await _document(site, caller, last)
 
-    @app.put("/api/v1/power")
+    @app.put("/api/v1/power", responses=answers(PowerDocument))
     async def set_power(
         site: TheSite, caller: TheCaller, budget: Annotated[Budget, Body()]
     ) -> dict[str, Any]:
@@ -100,7 +104,7 @@ def routes(app: FastAPI) -> None:
 
 
 def _signal_routes(app: FastAPI) -> None:
-    @app.put("/api/v1/power/schedule")
+    @app.put("/api/v1/power/schedule", responses=answers(PowerDocument))
     async def set_schedule(
         site: TheSite, caller: TheCaller, asked: Annotated[Scheduled, Body()]
     ) -> dict[str, Any]:
@@ -110,7 +114,7 @@ def _signal_routes(app: FastAPI) -> None:
             return await _changed(site, caller, site.signals.drop_schedule)
         return await _changed(site, caller, lambda: site.signals.set_schedule(plan.name, plan.text))
 
-    @app.put("/api/v1/power/signals")
+    @app.put("/api/v1/power/signals", responses=answers(PowerDocument))
     async def set_signals(
         site: TheSite, caller: TheCaller, asked: Annotated[Signals, Body()]
     ) -> dict[str, Any]:

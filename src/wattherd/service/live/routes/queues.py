@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import Body, FastAPI, Path, Query
 
 from wattherd.errors import UserError
 from wattherd.model.event import QueuesChanged, QueueStarted, QueueStopped
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import Look
 from wattherd.service.live.groupings import queues_document
-from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up
+from wattherd.service.live.http import NotFound, TheCaller, TheSite, action_of, look_up
 from wattherd.service.live.queue_changes import QueueChange, changed, event_of, present, removed
+from wattherd.service.live.schemas.groupings import QueuesDocument
+from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
 from wattherd.workload.scenario import QueueSpec
 
 ACTIONS = {"stop": QueueStopped, "start": QueueStarted}
+QueueName = Annotated[str, Path(description="its name", examples=["research"])]
+Scale = Annotated[bool, Query(description="the guarantees of those beside it make up for it")]
+Action = Annotated[str, action_of(ACTIONS)]
+Asked = Annotated[
+    QueueChange, Body(examples=[{"guaranteed_pct": 60, "maximum_pct": 100, "scale_others": True}])
+]
+Tree = Annotated[
+    QueueSpec,
+    Body(
+        examples=[
+            {
+                "name": "root",
+                "children": [
+                    {"name": "research", "guaranteed_pct": 60},
+                    {"name": "service", "guaranteed_pct": 40},
+                ],
+            }
+        ]
+    ),
+]
 Change = Callable[[QueueSpec], QueueSpec]
 
 
@@ -31,21 +53,21 @@ def routes(app: FastAPI) -> None:
         async with changing:
             return await _change(site, caller, how, what)
 
-    @app.put("/api/v1/queues")
-    async def replace(site: TheSite, caller: TheCaller, tree: QueueSpec) -> dict[str, Any]:
+    @app.put("/api/v1/queues", responses=answers(QueuesDocument))
+    async def replace(site: TheSite, caller: TheCaller, tree: Tree) -> dict[str, Any]:
         """Another tree in place of the one there is, in force at once and after every restart."""
         return await change(site, caller, lambda _: tree, "another tree")
 
-    @app.put("/api/v1/queues/{queue}")
+    @app.put("/api/v1/queues/{queue}", responses=answers(QueuesDocument))
     async def put(
-        site: TheSite, caller: TheCaller, queue: str, asked: QueueChange
+        site: TheSite, caller: TheCaller, queue: QueueName, asked: Asked
     ) -> dict[str, Any]:
         """Change one queue, or make it below `parent`; guarantees must still add up."""
         return await change(site, caller, lambda root: changed(root, queue, asked), f"set {queue}")
 
-    @app.delete("/api/v1/queues/{queue}")
+    @app.delete("/api/v1/queues/{queue}", responses=answers(QueuesDocument))
     async def remove(
-        site: TheSite, caller: TheCaller, queue: str, *, scale_others: bool = False
+        site: TheSite, caller: TheCaller, queue: QueueName, *, scale_others: Scale = False
     ) -> dict[str, Any]:
         """Do away with a queue in which no job is left, and with those below it."""
 
@@ -58,13 +80,15 @@ def routes(app: FastAPI) -> None:
 
 
 def _look_routes(app: FastAPI) -> None:
-    @app.get("/api/v1/queues")
+    @app.get("/api/v1/queues", responses=answers(QueuesDocument))
     async def queues(site: TheSite) -> dict[str, Any]:
         """Queues as a list, parents first: promised, allowed and used, stopped since when."""
         return await look_up(site, queues_document)
 
-    @app.post("/api/v1/queues/{queue}/{action}")
-    async def act(site: TheSite, caller: TheCaller, queue: str, action: str) -> dict[str, Any]:
+    @app.post("/api/v1/queues/{queue}/{action}", responses=answers(QueuesDocument))
+    async def act(
+        site: TheSite, caller: TheCaller, queue: QueueName, action: Action
+    ) -> dict[str, Any]:
         """Stop a queue (what runs goes on, nothing more is started), or start it again."""
         try:
             names = (await look_up(site, present)).names()

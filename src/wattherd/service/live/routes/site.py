@@ -12,18 +12,21 @@ from wattherd.service.live import documents
 from wattherd.service.live.http import Since, TheCaller, TheSite, look_up
 from wattherd.service.live.listing import audit_document
 from wattherd.service.live.privacy import of_nodes, seen_by
+from wattherd.service.live.schemas.power import NodesDocument
+from wattherd.service.live.schemas.shape import answers
+from wattherd.service.live.schemas.site import AuditDocument, CallerDocument, HealthDocument
 
 
 def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
 
-    @app.get("/api/v1/health")
+    @app.get("/api/v1/health", responses=answers(HealthDocument))
     async def health(site: TheSite) -> dict[str, Any]:
         """Whether the service decides and keeps what it is told."""
         problem = site.keeper.store_problem or str(site.keeper.broken or "") or site.scribe.problem
         return {"version": __version__, "ok": not problem, "problem": problem}
 
-    @app.get("/api/v1/whoami")
+    @app.get("/api/v1/whoami", responses=answers(CallerDocument))
     async def whoami(caller: TheCaller) -> dict[str, Any]:
         """Whom the service takes the caller for."""
         return {
@@ -34,15 +37,17 @@ def routes(app: FastAPI) -> None:
             "token": caller.token,
         }
 
-    @app.get("/api/v1/audit")
+    @app.get("/api/v1/audit", responses=answers(AuditDocument))
     async def audit(
         site: TheSite,
-        by: str = "",
-        about: str = "",
+        by: Annotated[str, Query(description="tenant and user")] = "",
+        about: Annotated[str, Query(description="a job, node, queue or tenant")] = "",
         what: Annotated[str, Query(description="such as BudgetChanged")] = "",
         since: Since = None,
-        before: Annotated[int, Query(ge=0, le=(1 << 63) - 1)] = 0,
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+        before: Annotated[
+            int, Query(ge=0, le=(1 << 63) - 1, description="as the last page said")
+        ] = 0,
+        limit: Annotated[int, Query(ge=1, le=10_000, description="the most of them")] = 100,
     ) -> dict[str, Any]:
         """Who did what, the latest first; `about` is a job, node, queue or tenant."""
         return await asyncio.to_thread(
@@ -56,7 +61,7 @@ def routes(app: FastAPI) -> None:
             limit=limit,
         )
 
-    @app.get("/api/v1/nodes")
+    @app.get("/api/v1/nodes", responses=answers(NodesDocument))
     async def nodes(site: TheSite, caller: TheCaller) -> dict[str, Any]:
         """Nodes, their devices, and who is on them."""
         return await look_up(

@@ -1,0 +1,163 @@
+"""Jobs: as lines of lists, whole, explained, and tried out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from wattherd.engine.lifecycle import State
+from wattherd.service.live.documents import SHOWN_STATES
+from wattherd.service.live.schemas.shape import Shape, told, version
+
+STATES = sorted({str(SHOWN_STATES.get(state, state)) for state in State})
+ShownState = Annotated[str, Field(json_schema_extra={"enum": list(STATES)})]
+MORNING = "2026-11-21T08:00:00.000+00:00"
+
+
+class Reason(Shape):
+    """Why a job waits, with the numbers that bind; or why it ended as it did."""
+
+    code: str = told("a condition, as `explain` and the metrics name it", "WaitingForPower")
+    text: str = told(
+        "the same as a sentence", "WaitingForPower: asked 280 W, in use 900 W, available 100 W"
+    )
+    asked: float | None = Field(default=None, description="in `unit`", examples=[280.0])
+    in_use: float | None = Field(default=None, description="in `unit`", examples=[900.0])
+    available: float | None = Field(default=None, description="in `unit`", examples=[100.0])
+    unit: str = Field(default="", description="of the three", examples=["W"])
+    unblocks: str = Field(
+        default="", description="what would end the wait", examples=["a higher budget"]
+    )
+    since: str | None = Field(default=None, description="a time", examples=[MORNING])
+
+
+class Seat(Shape):
+    """Devices of one node that a job holds."""
+
+    node: str = told("its name", "gpu-node-1")
+    gpus: list[int] = told("numbers of devices, from 0", [0, 1])
+
+
+class Chapter(Shape):
+    """Something that happened to a job."""
+
+    at: str | None = told("a time", MORNING)
+    what: str = told("what happened", "Queued -> Starting (start)")
+    cause: str = told("because of what", "attempt 1")
+
+
+class JobRow(Shape):
+    """One job as a line of a list."""
+
+    id: str = told("given at submission", "j-12")
+    name: str = told("as its user calls it", "resnet")
+    user: str = told("whose it is", "ann")
+    tenant: str = told("of which tenant", "vision")
+    queue: str = told("where it waits, or waited", "default")
+    priority: int = told("higher goes first", 0)
+    progress: float = told("work done, in steps where it says so", 1200.0)
+    total: float | None = told("all of its work, in the same unit", 5000.0)
+    loss: float | None = told("as last reported", 0.42)
+    state: ShownState = told("what it is doing", "Running")
+    gpus: int = told("devices it holds, or asks for", 2)
+    watts: float | None = told("its draw now, while it runs", 512.5)
+    cap_w: float | None = told("power limit of each of its devices", 280.0)
+    micro_batch: int | None = told("samples computed at once, where the scheduler chooses", None)
+    energy_j: float = told("used so far, all runs together", 615000.0)
+    remaining_s: float | None = told("at the speed of late", 3800.0)
+    rate_per_s: float | None = told("progress a second of late", 1.0)
+    submitted: str | None = told("a time", MORNING)
+    started: str | None = told("when it first ran", MORNING)
+    finished: str | None = told("when it was over", None)
+    where: list[Seat] = told("devices it holds")
+    reason: Reason | None = told("why it waits, or ended as it did", None)
+    position: int | None = told("place in the queue, from 1; lists tell it", None)
+
+
+class JobRole(Shape):
+    """Tasks of a job that run the same command."""
+
+    name: str = told("of the role", "worker")
+    count: int = told("how many tasks", 2)
+    gpus: int = told("devices of each", 1)
+    command: list[str] = told("program and arguments", ["python", "train.py"])
+
+
+class JobRequest(Shape):
+    """What was asked for at submission. Values of secrets are told to nobody."""
+
+    roles: list[JobRole] = told("gangs: all tasks start together")
+    min_gpus: int = told("with fewer it does not run", 2)
+    gpu_types: list[str] = told("models that will do; all if none", ["A100"])
+    time_limit_s: float | None = told("a run that takes longer is ended", 86400.0)
+    expected_s: float | None = told("how long its user thinks it takes", 5000.0)
+    restarts: int = told("how often it is tried again", 3)
+    after: list[str] = told("jobs that must be done before", ["j-7"])
+    group: str = told("search group, if any", "")
+    envs: dict[str, str] = told("environment", {"EPOCHS": "90"})
+    secrets: list[str] = told("names of secret variables", ["WANDB_API_KEY"])
+    workdir: str | None = told("where its command starts", "/home/ann/resnet")
+
+
+class JobPages(Shape):
+    """Pages that a job serves while it runs."""
+
+    kind: str = told("`jupyter`, `vscode` or `web`", "jupyter")
+    path: str = told("where they are on this service", "/jobs/j-12/app/")
+    share: str = told("who may open them: `owner` or `tenant`", "owner")
+
+
+class JobDocument(JobRow):
+    """One job, all of it."""
+
+    schema_: Literal["wattherd.job/1"] = version("wattherd.job/1")
+    spec: JobRequest = told("what was asked for")
+    attempts: int = told("runs so far", 1)
+    exit_code: int | None = told("of its last run", None)
+    app: JobPages | None = told("its own pages, while it runs", None)
+    story: list[Chapter] = told("what happened to it, oldest first; live jobs only")
+
+
+class JobsDocument(Shape):
+    """Jobs in order of submission."""
+
+    schema_: Literal["wattherd.jobs/1"] = version("wattherd.jobs/1")
+    jobs: list[JobRow] = told("a page of them")
+    before: int | None = told("asks for the page before; null: there is none", None)
+
+
+class ExplanationDocument(Shape):
+    """Why a job waits and what its user could do about it."""
+
+    schema_: Literal["wattherd.explanation/1"] = version("wattherd.explanation/1")
+    id: str = told("the job", "j-12")
+    state: ShownState = told("what it is doing", "Queued")
+    position: int | None = told("place in the queue, from 1; null: it does not wait", 1)
+    reason: Reason | None = told("the binding constraint")
+    would_help: list[str] = told("what would let it start", ["would fit now with `gpus: 1`"])
+    story: list[Chapter] = told("what happened to it last, oldest first")
+
+
+class Candidate(Shape):
+    """A cap at which a job could run, where it would be placed."""
+
+    placement: str = told("nodes and devices; `-`: none yet", "gpu-node-1[0,1]")
+    cap_w: float | None = told("power limit of each device", 280.0)
+    time_s: float | None = told("how long it would take, if it says what it takes", 5400.0)
+    slowdown: float = told("time by time without a cap", 1.08)
+    energy_j: float | None = told("at most, all devices together", 3024000.0)
+    start: Literal["now", "later"] = told("when it would begin", "now")
+    chosen: bool = told("whether it would be this one", True)  # noqa: FBT003 - an example
+
+
+class DryRunDocument(Shape):
+    """What would happen to a job if it were handed in now."""
+
+    schema_: Literal["wattherd.dry-run/1"] = version("wattherd.dry-run/1")
+    candidates: list[Candidate] = told("caps, from high to low")
+    why: str = told("whether it would start, or why not", "it would start now")
+
+
+class TakenDocument(Shape):
+    """Nothing: what was said has been heard."""
