@@ -171,6 +171,20 @@ def test_live_answers_have_the_fields_of_their_shape(guarded: Guarded, told_of: 
     assert model.model_fields.keys() - {"schema_"} <= reply.json.keys()
 
 
+def test_what_is_out_of_use_or_not_heard_is_told_in_the_same_shapes(guarded: Guarded) -> None:
+    drained = guarded.ask("POST", "/api/v1/gpus/1/drain", "admin", {"reason": "fan"})
+    nodes = drained.json
+    assert nodes["nodes"][0]["gpus"][1]["cause"] == "fan"
+    assert rewritten(power.NodesDocument, nodes) == nodes
+    nobody = {"signals": ["http://127.0.0.1:9/limits?safe=8kW"]}
+    told_of = guarded.ask("PUT", "/api/v1/power/signals", "admin", nobody).json
+    assert {one["contact"] for one in told_of["signals"]} >= {"waiting"}
+    assert told_of["timeline"]
+    assert rewritten(power.PowerDocument, told_of) == told_of
+    guarded.ask("POST", "/api/v1/gpus/1/return", "admin")
+    guarded.ask("PUT", "/api/v1/power/signals", "admin", {"signals": []})
+
+
 def test_a_job_answers_with_all_fields_from_the_first_moment_on(guarded: Guarded) -> None:
     first = guarded.ask("POST", "/api/v1/jobs", "admin", {"run": "true"}).json
     later = guarded.ask("GET", f"/api/v1/jobs/{first['id']}", "admin").json

@@ -87,7 +87,8 @@ def test_every_answer_is_as_documented(guarded: Guarded, mode: GenerationMode) -
         except Unsatisfiable:
             assert mode is GenerationMode.NEGATIVE  # nothing can be wrong about `GET /nodes`
         tried.append(operation.label)
-    assert len(tried) >= 15, tried
+    documented = {f"{method} {path}" for method, path, _ in operations(document_of(guarded))}
+    assert documented - set(tried) == {"GET /api/v1/events"}
 
 
 def test_an_answer_without_a_documented_field_is_noticed(guarded: Guarded) -> None:

@@ -205,11 +205,11 @@ def _shape(name: str, schema: Schema) -> str:
         parts.append(f"{_kind(schema)}\n")
     needed = schema.get("required", [])
     rows = [
-        (f"`{key}`", _linked(_kind(one)), "" if key in needed else "no", _meaning(one))
+        (f"`{key}`", _linked(_kind(one)), "" if key in needed else "yes", _meaning(one))
         for key, one in schema.get("properties", {}).items()
     ]
     if rows:
-        parts.append(_table(("field", "type", "always", "meaning"), rows))
+        parts.append(_table(("field", "type", "optional", "meaning"), rows))
     if schema.get("examples"):
         parts.append(f"```json\n{json.dumps(schema['examples'][0], indent=2)}\n```\n")
     return "\n".join(parts)

@@ -55,7 +55,10 @@ class TokenDocument(TokenRow):
 class NewTokenDocument(TokenDocument):
     """A new token; nothing else ever shows it."""
 
-    token: str = told("what callers send; kept as a hash only", "wt_...")
+    token: str = told(
+        "what callers send; kept as a hash only",
+        "wh_ea33b0a3_B7ERLYswHxqMXQwM2COJPWgEDqQXpwQMkmPHWHDX_nk",
+    )
 
 
 class Act(Shape):
