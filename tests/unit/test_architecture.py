@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,3 +202,9 @@ def test_every_policy_file_is_registered() -> None:
 @pytest.mark.parametrize("policy", spellings())
 def test_every_spelling_decides(policy: str, state: ClusterState) -> None:
     assert a_placer(state, policy).choose(sharing(1, 1)) is not None
+
+
+def test_no_two_modules_of_tests_have_one_name() -> None:
+    """Where folders are no packages, the second of two would not be collected."""
+    names = Counter(path.name for path in (REPOSITORY / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

@@ -119,7 +119,7 @@ WRONG = {
     "half a GPU": (
         "philly",
         (PHILLY, "2017-10-09 07:01:55,5,0.5,5,x"),
-        "/jobs.csv:2: num_gpus: '0.5' is not a whole number",
+        "/jobs.csv:2: num_gpus: '0.5' is not a whole number (hint: digits alone)",
     ),
     "an id twice": (
         "tiresias",

@@ -39,6 +39,7 @@ FULL = {
     "steps": 1000,
     "weight": 2.5,
     "batch_size": 64,
+    "micro_batches": [8, 16],
     "labels": {"team": "vision", "stage": "2"},
 }
 FIRST = {"id": "a", "submit_s": 0.0, "duration_s": 5.0}
@@ -59,7 +60,7 @@ def as_csv(tmp_path: Path, *lines: str) -> Path:
 def cell(value: object) -> str:
     if isinstance(value, dict):
         return ";".join(f"{key}={text}" for key, text in value.items())
-    return ";".join(value) if isinstance(value, list) else str(value)
+    return ";".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def error(path: Path) -> str:

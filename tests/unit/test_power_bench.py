@@ -318,7 +318,7 @@ def test_a_controller_in_another_process_is_scored_like_ours(tmp_path: Path) -> 
     ("script", "problem"),
     [
         ("print('hello')", "no JSON object"),
-        ("print('{}')", "without usable orders"),
+        ("print('{}')", "has no cap_w"),
         ("print('{\"cap_w\": [1, 2]}')", "40 finite numbers"),
         ("pass", "no answer|has ended"),
     ],

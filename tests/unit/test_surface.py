@@ -135,7 +135,7 @@ def test_own_files_are_read_and_refused_by_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another weight or devices"):
         read_surfaces(path, None)
     path.write_text(head + "a,8,0,,100,390,20,10,4\n")
-    with pytest.raises(UserError, match="no pass"):
+    with pytest.raises(UserError, match="accumulation: is zero"):
         read_surfaces(path, None)
 
 

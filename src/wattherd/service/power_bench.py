@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -108,8 +108,8 @@ def bench_and_histories(
     absent = {one["scenario"] for one in skipped}
     for one in skipped:
         note(f"{one['scenario']} skipped: {one['reason']}")
-    choice = replace(choice, scenarios=tuple(n for n in choice.scenarios if n not in absent))
-    for name, found in _in_parallel(choice):
+    present = tuple(name for name in choice.scenarios if name not in absent)
+    for name, found in _in_parallel(choice, present):
         note(name)
         stated.append(statement(build(name, seed=choice.seed, quick=choice.quick)))
         runs.extend(found.runs)
@@ -180,17 +180,15 @@ class _Found(NamedTuple):
     history: History
 
 
-def _in_parallel(choice: Choice) -> Iterator[tuple[str, _Found]]:
-    """Runs by scenario, each scenario in a process of its own where there is more than one."""
-    if not choice.scenarios:
+def _in_parallel(choice: Choice, names: Sequence[str]) -> Iterator[tuple[str, _Found]]:
+    """Runs of the scenarios `names`, each in a process of its own where there is more than one."""
+    if len(names) < 2:
+        yield from ((name, _runs_of(name, choice)) for name in names)
         return
-    if len(choice.scenarios) == 1:
-        yield choice.scenarios[0], _runs_of(choice.scenarios[0], choice)
-        return
-    workers = min(len(choice.scenarios), os.cpu_count() or 1)
+    workers = min(len(names), os.cpu_count() or 1)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        found = pool.map(_runs_of, choice.scenarios, itertools.repeat(choice))
-        yield from zip(choice.scenarios, found, strict=True)
+        found = pool.map(_runs_of, names, itertools.repeat(choice))
+        yield from zip(names, found, strict=True)
 
 
 def _runs_of(name: str, choice: Choice) -> _Found:

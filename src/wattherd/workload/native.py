@@ -49,6 +49,7 @@ FIELDS: Mapping[str, Kind] = {
     "steps": Kind.WHOLE,
     "weight": Kind.NUMBER,
     "batch_size": Kind.WHOLE,
+    "micro_batches": Kind.WHOLES,
     "energy_budget_j": Kind.NUMBER,
     "labels": Kind.LABELS,
 }

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     WORDS = "words"
     LABELS = "labels"
     WHOLE = "a whole number of zero or more"
+    WHOLES = "whole numbers of zero or more"
     INTEGER = "a whole number"
     NUMBER = "a number"
     SECONDS = "seconds, zero or more"
@@ -34,6 +35,7 @@ def _bad(place: Place, field: str, value: object, kind: Kind) -> Exception:
 _EXAMPLES: Mapping[Kind, str] = {
     Kind.LABELS: "team=vision;stage=2, or an object in JSON",
     Kind.NAMES: "a;b, or a list in JSON",
+    Kind.WHOLES: "8;16, or a list in JSON",
     Kind.WORDS: '["python", "train.py"]',
     Kind.SECONDS: "a plain decimal number",
 }
@@ -87,6 +89,9 @@ FROM_TEXT: Mapping[Kind, FromText] = {
     Kind.NAMES: _names,
     Kind.LABELS: _labels,
     Kind.WHOLE: lambda place, field, text: place.integer(field, text),
+    Kind.WHOLES: lambda place, field, text: tuple(
+        place.integer(field, part) for part in _names(place, field, text)
+    ),
     Kind.INTEGER: _integer,
     Kind.NUMBER: _number,
     Kind.SECONDS: _seconds,
@@ -103,6 +108,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
+
+
+def _are_whole(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_whole(one) and one >= 0 for one in value)
 
 
 def _are_names(value: Any) -> bool:
@@ -130,6 +139,7 @@ FROM_JSON: Mapping[Kind, Callable[[Place, str, Any], Any]] = {
     Kind.WORDS: _checked(Kind.WORDS, _are_names, tuple),
     Kind.LABELS: _checked(Kind.LABELS, _are_labels, lambda value: tuple(value.items())),
     Kind.WHOLE: _checked(Kind.WHOLE, lambda value: _is_whole(value) and value >= 0, int),
+    Kind.WHOLES: _checked(Kind.WHOLES, _are_whole, tuple),
     Kind.INTEGER: _checked(Kind.INTEGER, _is_whole, int),
     Kind.NUMBER: _checked(Kind.NUMBER, _is_number, float),
     Kind.SECONDS: _checked(Kind.SECONDS, lambda value: _is_number(value) and value >= 0, float),
