@@ -17,6 +17,8 @@ from kube_server import wait_until
 
 RBAC = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
 NAME = "wattherd-safe"
+LEASE = "wattherd"
+"""The one that the shipped rights are for."""
 DOMAIN = "pdu-safe"
 NODES, GPUS, FIT = 6, 8, 20
 RISE_W = 60
@@ -61,7 +63,7 @@ def a_copy(kubeconfig: Path, namespace: str) -> subprocess.Popen[bytes]:
         "--budget",
         f"{DOMAIN}={BUDGET_W}W",
         "--lease",
-        f"{namespace}/{NAME}",
+        f"{namespace}/{LEASE}",
     ]
     command = [sys.executable, "-m", "wattherd.cli.main", "kube", "scheduler"]
     return subprocess.Popen([*command, f"--kubeconfig={kubeconfig}", *options])
@@ -126,6 +128,6 @@ def test_no_budget_is_exceeded_by_a_race_two_copies_and_a_killed_leader(
 def _leader(
     api: KubeApi, namespace: str, copies: list[subprocess.Popen[bytes]]
 ) -> subprocess.Popen[bytes]:
-    lease = api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}")
+    lease = api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}")
     holder = lease["spec"]["holderIdentity"]
     return next(copy for copy in copies if f"-{copy.pid}-" in holder)

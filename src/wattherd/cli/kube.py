@@ -7,13 +7,19 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wattherd.errors import UserError
+
+if TYPE_CHECKING:
+    from wattherd.runtime.kube.health import Checkup
+
+_LAST_PORT = 65535
 
 
 @click.group()
@@ -34,6 +40,7 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--kubeconfig", type=click.Path(path_type=Path), help="As of kubectl."),
         click.option("--context", help="Context of the kubeconfig."),
         click.option("--lease", default="", help="NAMESPACE/NAME: of several copies one works."),
+        click.option("--health", help="ADDRESS:PORT for /healthz, /readyz and /metrics."),
     )
     for option in reversed(options):
         command = option(command)
@@ -43,10 +50,10 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
 @kube.command()
 @_cluster
 @click.option("--name", default="wattherd", show_default=True, help="As pods call it.")
-def scheduler(**chosen: Any) -> None:
+def scheduler(health: str | None, **chosen: Any) -> None:
     """Schedule the pods that ask for it: gangs, priorities, watts."""
     try:
-        from wattherd.service.kube import KubeOptions, live_scheduler
+        from wattherd.service.kube import KubeOptions, live_scheduler, scheduler_checkup
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -54,12 +61,13 @@ def scheduler(**chosen: Any) -> None:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    live.begin()
-    try:
-        click.echo(f"wattherd schedules pods with schedulerName: {chosen['name']}", err=True)
-        over.wait()
-    finally:
-        live.close()
+    with _told(health, scheduler_checkup(live)):
+        live.begin()
+        try:
+            click.echo(f"wattherd schedules pods with schedulerName: {chosen['name']}", err=True)
+            over.wait()
+        finally:
+            live.close()
 
 
 @kube.command()
@@ -77,13 +85,14 @@ def extender(
     tls_key: Path | None,
     client_ca: Path | None,
     deadline: float,
+    health: str | None,
     **chosen: Any,
 ) -> None:
     """Answer a stock kube-scheduler: which node, within which watts."""
     try:
         import uvicorn
 
-        from wattherd.service.kube import KubeOptions, live_extender
+        from wattherd.service.kube import KubeOptions, extender_checkup, live_extender
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -97,13 +106,41 @@ def extender(
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", server_header=False, access_log=False, **tls)
     )
-    live.begin()
+    with _told(health, extender_checkup(live, app)):
+        live.begin()
+        try:
+            # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            server.run(sockets=[listener])
+        finally:
+            live.close()
+
+
+@contextmanager
+def _told(health: str | None, checkup: Checkup) -> Iterator[None]:
+    """Meanwhile `checkup` can be asked at the address, if there is one.
+
+    Raises:
+        UserError: it is no ADDRESS:PORT, or cannot be listened on.
+    """
+    if health is None:
+        yield
+        return
+    from wattherd.runtime.kube.health import HealthServer
+
+    address, _, port = health.rpartition(":")
+    if not address or not port.isdecimal() or int(port) > _LAST_PORT:
+        hint = "write ADDRESS:PORT"
+        raise UserError(f"{health!r} is no address", field="--health", hint=hint)
+    listener = _listen(address.strip("[]"), int(port), "--health")
+    shown = listener.getsockname()[:2]
+    click.echo(f"health on http://{shown[0]}:{shown[1]}", err=True)
+    server = HealthServer(checkup, listener)
+    server.begin()
     try:
-        # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        server.run(sockets=[listener])
+        yield
     finally:
-        live.close()
+        server.close()
 
 
 def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None) -> dict[str, Any]:
@@ -126,10 +163,10 @@ def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None)
     return found
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, field: str = "--port") -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         problem = f"cannot listen: {error.strerror}"
-        raise UserError(problem, where=f"{host}:{port}", hint="choose another --port") from None
+        raise UserError(problem, where=f"{host}:{port}", hint=f"choose another {field}") from None

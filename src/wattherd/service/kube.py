@@ -22,6 +22,7 @@ from wattherd.runtime.kube.extender import Extender
 from wattherd.runtime.kube.extender_app import DEADLINE_S, ExtenderApp
 from wattherd.runtime.kube.extender_live import LiveExtender
 from wattherd.runtime.kube.fleet import Fleet
+from wattherd.runtime.kube.health import Checkup
 from wattherd.runtime.kube.objects import ObjectMeta
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.scheduler_live import LiveScheduler
@@ -73,6 +74,16 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     scheduler = Scheduler(_fleet(options), budgets, name=options.name, holder=identity)
     lease = _lease(options.lease)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
+
+
+def scheduler_checkup(live: LiveScheduler) -> Checkup:
+    """What kubelets and Prometheus may know of a second scheduler."""
+    return Checkup(live.feed, live.seat.leads)
+
+
+def extender_checkup(live: LiveExtender, app: ExtenderApp) -> Checkup:
+    """What kubelets and Prometheus may know of an extender."""
+    return Checkup(live.feed, live.seat.leads, app.tally.text)
 
 
 def _identity() -> str:

@@ -83,6 +83,11 @@ class Feed:
         fresh = all(one.silent_s() < STALE_S for one in self._reflectors)
         return fresh and len(self._heard) == len(self._reflectors)
 
+    def alive(self) -> bool:
+        """Whether all that was begun still works: it goes on until `close`, whatever happens."""
+        ended = any(work.done() for work in self._work)
+        return not ended and all(thread.is_alive() for thread in self._threads)
+
     @property
     def troubles(self) -> Sequence[str]:
         """What keeps it from seeing the cluster, in words."""

@@ -1,0 +1,68 @@
+{{- define "wattherd.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "wattherd.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "wattherd.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "wattherd.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Cluster-wide objects: two releases of one name in two namespaces must not share them. */ -}}
+{{- define "wattherd.clusterName" -}}
+{{- if eq .Release.Namespace "kube-system" -}}
+{{- include "wattherd.fullname" . -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Namespace (include "wattherd.fullname" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "wattherd.account" -}}
+{{- default (include "wattherd.fullname" .) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "wattherd.selector" -}}
+app.kubernetes.io/name: {{ include "wattherd.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "wattherd.labels" -}}
+{{ include "wattherd.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: {{ .Values.mode }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- /* A container's image: digest before tag before what is usual. */ -}}
+{{- define "wattherd.image" -}}
+{{- $image := index . 0 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default (index . 1) $image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "wattherd.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* How many copies: an extender's reservations are in one memory, so that of it there is one. */ -}}
+{{- define "wattherd.replicas" -}}
+{{- if eq .Values.mode "scheduler" }}{{ .Values.scheduler.replicas }}{{ else }}1{{ end -}}
+{{- end -}}
+
+{{- define "wattherd.sidecar" -}}
+{{- if and (eq .Values.mode "extender") .Values.extender.kubeScheduler.enabled }}true{{ end -}}
+{{- end -}}
+
+{{- define "wattherd.served" -}}
+{{- if and (eq .Values.mode "extender") (not .Values.extender.kubeScheduler.enabled) }}true{{ end -}}
+{{- end -}}

@@ -1,0 +1,76 @@
+"""Plain manifests for those without Helm, made from the chart: `scripts/kube_manifests.py HELM`.
+
+Writes deploy/kubernetes/scheduler.yaml and extender.yaml; with `--check` it only says, by exit
+code 1, whether they are what the chart makes. HELM is the program; `make kube-binaries` builds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
+MODES = ("scheduler", "extender")
+KUBERNETES = "1.36.0"
+"""Whose kube-scheduler stands beside the extender; the chart itself takes the cluster's version."""
+
+OF_HELM = ("helm.sh/chart", "app.kubernetes.io/managed-by")
+HEADER = """\
+# wattherd as {mode}, for clusters without Helm: docs/guides/kubernetes-install.md
+#
+#   kubectl apply -f deploy/kubernetes/{mode}.yaml
+#
+# Made from the chart by scripts/kube_manifests.py: change that, not this. Set image and --budget.
+"""
+
+
+def rendered(helm: str, mode: str) -> list[dict[str, Any]]:
+    """The chart's objects in one mode, without what says that Helm looks after them."""
+    command = [helm, "template", "wattherd", str(DEPLOY / "chart"), "--namespace=kube-system"]
+    command += [f"--set=mode={mode}", f"--kube-version={KUBERNETES}", "--set=budgets={40kW}"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    made = [one for one in yaml.safe_load_all(text) if one]
+    for each in made:
+        _forget_helm(each)
+    return made
+
+
+def _forget_helm(item: Any) -> None:
+    """Take Helm's labels out of everything in `item` that has some."""
+    if isinstance(item, dict):
+        for label in OF_HELM:
+            item.get("labels", {}).pop(label, None)
+    for each in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
+        _forget_helm(each)
+
+
+def manifest(helm: str, mode: str) -> str:
+    """The text of one file."""
+    objects = rendered(helm, mode)
+    return HEADER.format(mode=mode) + yaml.safe_dump_all(objects, sort_keys=False, width=99)
+
+
+def main() -> int:
+    """Write or check the files; 1 if one is not what the chart makes."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("helm")
+    options.add_argument("--check", action="store_true")
+    chosen = options.parse_args()
+    stale = 0
+    for mode in MODES:
+        path, text = DEPLOY / f"{mode}.yaml", manifest(chosen.helm, mode)
+        if not chosen.check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            sys.stderr.write(f"{path.name} is not what the chart makes\n")
+            stale = 1
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""The Helm chart on a real control plane: rendered, admitted, installed, at work, gone again."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from control_plane import ControlPlane
+from helm_chart import CHART, DEPLOY, VARIANTS, Tools, deployed_pod, inventory, of_kind
+from kube_api import KubeApi, Object, Refused, a_node, a_pod
+from kube_server import wait_until
+
+MONITORS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+BAD = {
+    "a mode there is not": ({"mode": "both"}, "mode"),
+    "a budget without a number": ({"budgets": ["much"]}, "budgets"),
+    "a digest cut short": ({"image": {"digest": "sha256:12"}}, "digest"),
+    "a word misspelt": ({"replica": 3}, "replica"),
+    "a deadline past kube-scheduler's": ({"extender": {"deadlineSeconds": 2}}, "deadlineSeconds"),
+    "an open extender": (
+        {"mode": "extender", "extender": {"kubeScheduler": {"enabled": False}}},
+        "secretName",
+    ),
+}
+
+
+@pytest.fixture
+def tools(plane: ControlPlane, tmp_path: Path) -> Tools:
+    if not (plane.programs / "helm").exists():
+        pytest.skip(f"no helm in {plane.programs}: `make kube-binaries` builds it (needs Go)")
+    return Tools(plane.programs, plane.kubeconfig, tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _monitors(plane: ControlPlane) -> Iterator[None]:
+    """ServiceMonitors as the Prometheus operator defines them, as far as the chart uses them."""
+    text = {"type": "string"}
+    labels = {"type": "object", "additionalProperties": text}
+    selector = {"type": "object", "properties": {"matchLabels": labels}}
+    endpoint = {"type": "object", "properties": {"port": text, "path": text, "interval": text}}
+    endpoints = {"type": "array", "items": endpoint}
+    fields = {"type": "object", "properties": {"selector": selector, "endpoints": endpoints}}
+    fields["required"] = ["endpoints", "selector"]
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": fields}}}
+    name, group = "servicemonitors.monitoring.coreos.com", "monitoring.coreos.com"
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    names = {"plural": "servicemonitors", "singular": "servicemonitor", "kind": "ServiceMonitor"}
+    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
+    plane.api.create(MONITORS, {"metadata": {"name": name}, "spec": spec})
+    path = f"/apis/{group}/v1/servicemonitors"
+    wait_until(lambda: plane.api.call("GET", path)[0] == 200, "ServiceMonitors are served")
+    yield
+    plane.api.delete(f"{MONITORS}/{name}")
+
+
+def test_helm_finds_nothing_to_mend(tools: Tools) -> None:
+    for values in VARIANTS.values():
+        said = tools.run("helm", "lint", "--strict", str(CHART), tools.values(values))
+        assert "0 chart(s) failed" in said
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_api_server_would_take_every_object(tools: Tools, namespace: str, variant: str) -> None:
+    objects = tools.rendered(VARIANTS[variant], namespace)
+    apply = ("kubectl", "apply", "--dry-run=server", "--validate=strict", "--filename=-")
+    said = tools.run(*apply, given=yaml.safe_dump_all(objects))
+    assert said.count("(server dry run)") == len(objects)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_pods_are_admitted_where_security_is_restricted(
+    plane: ControlPlane, tools: Tools, namespace: str, variant: str
+) -> None:
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    plane.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": restricted}})
+    pod = deployed_pod(tools.rendered(VARIANTS[variant], namespace))
+    plane.api.token(namespace, pod["spec"]["serviceAccountName"])
+    pod["metadata"]["name"] = "pod"
+    pods = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+    plane.api.create(pods, pod)
+    for container in pod["spec"]["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        laxer: Any = copy.deepcopy(pod)
+        at = pod["spec"]["containers"].index(container)
+        laxer["spec"]["containers"][at]["securityContext"]["allowPrivilegeEscalation"] = True
+        with pytest.raises(Refused, match="violates PodSecurity"):
+            plane.api.create(pods, laxer)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_values_that_cannot_be_meant_are_refused(tools: Tools, case: str) -> None:
+    values, named = BAD[case]
+    told = tools.values(values)
+    assert named in tools.run("helm", "template", "x", str(CHART), told, fails=True)
+
+
+def test_its_rights_are_those_of_the_plain_file(tools: Tools) -> None:
+    def told(objects: list[Object]) -> dict[tuple[str, str], Any]:
+        rights = (one for one in objects if one["kind"] not in ("ServiceAccount", "Lease"))
+        return {
+            (one["kind"], one["metadata"]["name"]): {
+                field: one.get(field) for field in ("rules", "roleRef", "subjects")
+            }
+            for one in rights
+            if one["apiVersion"].startswith("rbac.")
+        }
+
+    shipped = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
+    assert told(tools.rendered({})) == told(shipped)
+    [lease] = of_kind(tools.rendered({}), "Lease")
+    [other] = of_kind(shipped, "Lease")
+    assert lease["metadata"]["name"] == other["metadata"]["name"]
+
+
+def test_its_kube_scheduler_is_set_up_like_the_one_that_is_shipped(tools: Tools) -> None:
+    [made] = of_kind(tools.rendered({"mode": "extender"}), "ConfigMap")
+    config = yaml.safe_load(made["data"]["config.yaml"])
+    assert config.pop("leaderElection") == {"leaderElect": False}
+    assert config == yaml.safe_load((DEPLOY / "kube-scheduler-extender.yaml").read_text())
+
+
+def test_plain_manifests_are_what_the_chart_makes(tools: Tools) -> None:
+    script = DEPLOY.parents[1] / "scripts" / "kube_manifests.py"
+    tools.run(sys.executable, str(script), str(tools.programs / "helm"), "--check")
+
+
+@contextmanager
+def at_work(plane: ControlPlane, tools: Tools, pod: Object, account: str) -> Iterator[str]:
+    """The pod's first container as a process, with its account's token; yields where to ask it."""
+    [container, *_] = pod["spec"]["containers"]
+    arguments = [
+        re.sub(r"^--health=.*", "--health=127.0.0.1:0", each) for each in container["args"]
+    ]
+    if "extender" in arguments:
+        arguments.append("--port=0")
+    token = plane.api.token(pod["metadata"]["namespace"], account)
+    config = plane.kubeconfig_of(token, f"chart-{account}")
+    command = [sys.executable, "-m", "wattherd.cli.main", *arguments, f"--kubeconfig={config}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = iter(process.stderr.readline, "")
+            line = next((each for each in said if each.startswith("health on ")), "")
+            assert line, "it ended"
+            yield line.removeprefix("health on ").strip()
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def asked(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+@pytest.mark.parametrize("mode", ["scheduler", "extender"])
+def test_what_it_deploys_leads_and_tells_with_the_rights_that_it_has(
+    plane: ControlPlane, tools: Tools, namespace: str, mode: str
+) -> None:
+    values = {"mode": mode, "budgets": ["40kW"]}
+    pod = deployed_pod(tools.rendered(values, namespace))
+    pod["metadata"]["namespace"] = namespace
+    install = ("helm", "install", "wattherd", str(CHART), f"--namespace={namespace}")
+    tools.run(*install, tools.values(values))
+    nodes = plane.api.fleet([a_node(f"{namespace}-node", gpus=0)])
+    with at_work(plane, tools, pod, "wattherd") as url:
+        wait_until(lambda: asked(f"{url}/readyz")[0] == 200, "it sees the cluster")
+        wait_until(lambda: "wattherd_kube_leads 1" in asked(f"{url}/metrics")[1], "it leads")
+        assert asked(f"{url}/healthz") == (200, "ok\n")
+        assert asked(f"{url}/filter")[0] == 404
+        if mode == "scheduler":
+            pods = f"/api/v1/namespaces/{namespace}/pods"
+            plane.api.create(pods, a_pod("job", scheduler="wattherd"))
+            wait_until(lambda: plane.api.phase(namespace, "job") == "Running", "it binds")
+    tools.run("helm", "uninstall", "wattherd", f"--namespace={namespace}")
+    plane.api.remove_nodes(nodes)
+
+
+def test_an_install_is_upgraded_and_leaves_nothing_behind(
+    plane: ControlPlane, tools: Tools, namespace: str
+) -> None:
+    def known() -> bool:
+        return f"configmaps {namespace}/kube-root-ca.crt" in seen()
+
+    def seen() -> set[str]:
+        return inventory(plane.api, namespace)
+
+    wait_until(known, "the namespace is complete")
+    before, space = seen(), f"--namespace={namespace}"
+    tools.run("helm", "install", "wattherd", str(CHART), space)
+    pods = f"pods {namespace}/wattherd-"
+    wait_until(lambda: any(one.startswith(pods) for one in seen()), "pods are made")
+    values = tools.values(VARIANTS["extender beside kube-scheduler"])
+    tools.run("helm", "upgrade", "wattherd", str(CHART), space, values)
+    assert len(seen() - before) > 10
+    deployment: Any = _deployment(plane.api, namespace)
+    assert "extender" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    tools.run("helm", "uninstall", "wattherd", space)
+    wait_until(
+        lambda: not seen() - before,
+        lambda: f"left behind: {seen() - before}",
+    )
+    assert seen() == before
+
+
+def _deployment(api: KubeApi, namespace: str) -> Object:
+    found: Object = api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/wattherd")
+    return found
