@@ -1,0 +1,77 @@
+"""What kubelets are told: alive, ready, leading; and addresses that are none."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="needs the extra kube")
+pytest.importorskip("msgspec", reason="needs the extra kube")
+
+from wattherd.cli.kube import _told
+from wattherd.errors import UserError
+from wattherd.runtime.kube.health import Checkup, HealthServer
+
+
+@dataclass
+class SomeFeed:
+    """A feed in any state."""
+
+    living: bool = True
+    seeing: bool = True
+    troubles: list[str] = field(default_factory=list)
+
+    def alive(self) -> bool:
+        return self.living
+
+    def sees(self) -> bool:
+        return self.seeing
+
+
+def a_checkup(leads: bool = True, **feed: Any) -> Checkup:
+    return Checkup(cast("Any", SomeFeed(**feed)), lambda: leads, lambda: "more 1\n")
+
+
+def test_one_that_stands_by_is_ready_and_says_that_it_does_not_lead() -> None:
+    checkup = a_checkup(leads=False)
+    assert checkup.look("/readyz") == (200, "ok\n")
+    status, metrics = checkup.look("/metrics")
+    assert status == 200
+    assert "wattherd_kube_leads 0\n" in metrics
+    assert metrics.endswith("more 1\n")
+
+
+def test_one_that_does_not_see_the_cluster_says_why_and_is_not_restarted() -> None:
+    checkup = a_checkup(seeing=False, troubles=["/api/v1/nodes: 403"])
+    assert checkup.look("/readyz") == (503, "the cluster is not seen\n/api/v1/nodes: 403\n")
+    assert checkup.look("/healthz")[0] == 200
+
+
+def test_one_whose_thread_ended_is_restarted() -> None:
+    assert a_checkup(living=False).look("/healthz")[0] == 503
+
+
+def test_it_tells_and_takes_nothing() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = HealthServer(a_checkup(), listener)
+    server.begin()
+    try:
+        with urllib.request.urlopen(f"{url}/healthz?x=1", timeout=60) as answer:
+            assert answer.read() == b"ok\n"
+        with pytest.raises(urllib.error.HTTPError, match="501"):
+            urllib.request.urlopen(f"{url}/bind", data=b"{}", timeout=60)
+    finally:
+        server.close()
+    assert listener.fileno() == -1
+
+
+@pytest.mark.parametrize("address", ["8081", "127.0.0.1:", "127.0.0.1:70000", ":8081", "a:b"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match="no address"), _told(address, a_checkup()):
+        pass
