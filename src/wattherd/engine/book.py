@@ -44,6 +44,8 @@ class Book:
         """The same as bits, GPU 0 lowest."""
         self._parts: list[dict[int, int]] = [{} for _ in nodes]
         """Free milli-GPU of the GPUs that are shared, by number."""
+        self._usable: Ints = self.gpu_count.copy()
+        """GPUs of each node that are not out of use, given away or not."""
         self._out = [0] * len(nodes)
         """GPUs that nobody is given any more, as bits."""
         self._parked = [0] * len(nodes)
@@ -67,10 +69,11 @@ class Book:
 
     def usable_gpus(self) -> Ints:
         """GPUs of each node that are not out of use, given away or not."""
-        return self.gpu_count - np.array([bits.bit_count() for bits in self._out], dtype=np.int64)
+        return self._usable.copy()
 
     def take_out(self, node: int, gpu: int) -> None:
         """Give a GPU to nobody any more; who has it keeps it until it is released."""
+        self._usable[node] -= not self._out[node] >> gpu & 1
         self._out[node] |= 1 << gpu
         if self._free[node] >> gpu & 1:
             self._free[node] &= ~(1 << gpu)
@@ -80,6 +83,7 @@ class Book:
 
     def put_back(self, node: int, gpu: int) -> None:
         """A GPU that was taken out may be given away again."""
+        self._usable[node] += self._out[node] >> gpu & 1
         self._out[node] &= ~(1 << gpu)
         if self._parked[node] >> gpu & 1:
             self._parked[node] &= ~(1 << gpu)
@@ -202,7 +206,12 @@ class Book:
             unheld = self._free[node] | self._parked[node]
             if bits & unheld or (parts and parts.keys() & set(allocation.gpus)):
                 raise Bug(f"cannot release {allocation}: {self.describe(node)}")
-            self._free_up(node, bits)
+            if self._out[node]:
+                self._free_up(node, bits)
+            else:
+                self._free[node] |= bits
+                self.whole[node] += request.gpu_count
+                self.whole_gpus += request.gpu_count
         elif request.gpu_count:
             self._share(allocation, request.gpu_milli)
 

@@ -17,7 +17,7 @@ from wattherd.engine.book import Book
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.engine.questions import Questions
-from wattherd.engine.tenants import TenantUse
+from wattherd.engine.tenants import UNLIMITED, TenantUse
 from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
@@ -63,8 +63,10 @@ class GuardedDraft:
         self._stopped = stopped or {}
         self._strikes = Counter[str]() if strikes is None else strikes
         self._in_use = _in_use(jobs.values()) if quota is not None else {}
-        given = ((job.spec, _gpus(job.wanted)) for job in jobs.values() if job.wanted)
-        self._tenants = TenantUse.of(limits or {}, given)
+        self._tenants = UNLIMITED
+        if limits:
+            given = ((job.spec, _gpus(job.wanted)) for job in jobs.values() if job.wanted)
+            self._tenants = TenantUse.of(limits, given)
         self.touched: dict[str, None] = {}
         self.stops: dict[str, StopReason] = {}
         self.ended: dict[str, StopReason] = {}

@@ -25,9 +25,8 @@ class TenantUse:
     def of(cls, limits: Mapping[str, int], held: Iterable[tuple[JobSpec, int]]) -> TenantUse:
         """Begin with what jobs hold in the plan."""
         use = cls(limits)
-        if limits:
-            for spec, gpus in held:
-                use.spend(spec, gpus)
+        for spec, gpus in held:
+            use.spend(spec, gpus)
         return use
 
     def spend(self, spec: JobSpec, gpus: int) -> None:
@@ -50,3 +49,7 @@ class TenantUse:
             unit="GPUs",
             unblocks=f"tenant {spec.tenant!r} may hold {most} GPUs at most; raise its limit",
         )
+
+
+UNLIMITED = TenantUse({})
+"""No tenant is limited."""

@@ -154,11 +154,18 @@ class Watts:
 
         Across GPU models it is that of the one cap for all of them (`under_one_cap`).
         """
-        models = {self._models[one.node]: None for one in allocations if one.gpus}
-        if not models:
+        first, others = "", dict[str, None]()
+        for one in allocations:
+            if one.gpus and self._models[one.node] != first:
+                if first:
+                    others[self._models[one.node]] = None
+                else:
+                    first = self._models[one.node]
+        if not first:
             return None
-        curves = [self._curve_of(spec, model) for model in models]
-        curve = curves[0] if len(curves) == 1 else under_one_cap(tuple(curves))
+        curve = self._curve_of(spec, first)
+        if others:
+            curve = under_one_cap((curve, *(self._curve_of(spec, model) for model in others)))
         return self.prices.within(spec.id, curve)
 
     def speed(self, job: JobRecord) -> float:
