@@ -211,4 +211,6 @@ def _at_any_batch(spec: JobSpec, application: Application) -> JobSpec:
 
 def _at_full_width(spec: JobSpec) -> JobSpec:
     """The job for a policy that never resizes: what does not fit whole never fits."""
+    if spec.min_width is None and spec.max_width is None:
+        return spec
     return replace(spec, min_width=None, max_width=None)
