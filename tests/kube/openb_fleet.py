@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -134,3 +136,19 @@ def _is_refused(pod: Object) -> bool:
         each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable"
         for each in conditions
     )
+
+
+@contextmanager
+def whole_trace(programs: Path, openb: Path) -> Iterator[tuple[ControlPlane, OpenbFleet]]:
+    """All 1,213 nodes of the default trace on a plane of their own, in the namespace `openb`.
+
+    To throw the plane away is quicker than to empty it.
+    """
+    whole = fleet(openb, "openb")
+    assert len(whole.cluster.nodes) == 1213
+    plane = ControlPlane(programs)
+    with closing(plane):
+        plane.start()
+        plane.api.fleet(whole.nodes())
+        plane.api.namespace("openb")
+        yield plane, whole

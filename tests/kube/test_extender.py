@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
-from openb_fleet import check, fleet
+from openb_fleet import check, fleet, whole_trace
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 SCHEDULER = "wattherd-extended"
@@ -137,13 +137,7 @@ def test_every_pod_of_the_trace_goes_where_the_simulation_puts_it(
     kube_programs: Path, openb: Path, policy: str
 ) -> None:
     """1,213 nodes, every arrival of the default trace in the published order of seed 42."""
-    whole = fleet(openb, "openb")
-    assert len(whole.cluster.nodes) == 1213
-    plane = ControlPlane(kube_programs)  # its own: to throw it away is quicker than to empty it
-    with closing(plane):
-        plane.start()
-        plane.api.fleet(whole.nodes())
-        plane.api.namespace("openb")
+    with whole_trace(kube_programs, openb) as (plane, whole):
         options = ("--policy", policy, "--history", str(whole.history))
         with an_extender(plane, *options) as extender, a_scheduler(plane, extender, "openb"):
             assert check(plane.api, "openb", whole, policy, SCHEDULER, BOUND_S)

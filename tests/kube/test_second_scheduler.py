@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
-from openb_fleet import check, fleet
+from openb_fleet import check, fleet, whole_trace
 
 POLICIES = ("fgd", "pwr+fgd:0.1", "wattherd")
 BOUND_S = 120.0
@@ -148,13 +148,7 @@ def test_every_pod_of_the_trace_goes_where_the_simulation_puts_it(
     kube_programs: Path, openb: Path, policy: str
 ) -> None:
     """1,213 nodes, every arrival of the default trace in the published order of seed 42."""
-    whole = fleet(openb, "openb")
-    assert len(whole.cluster.nodes) == 1213
-    plane = ControlPlane(kube_programs)
-    with closing(plane):
-        plane.start()
-        plane.api.fleet(whole.nodes())
-        plane.api.namespace("openb")
+    with whole_trace(kube_programs, openb) as (plane, whole):
         options = ("--policy", policy, "--history", str(whole.history))
         with a_scheduler(plane, "wattherd", *options) as scheduler:
             assert check(plane.api, "openb", whole, policy, scheduler, BOUND_S)
