@@ -18,6 +18,7 @@ from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.runtime.kube.health import Checkup
+    from wattherd.runtime.kube.scheduler_live import LiveScheduler
 
 _LAST_PORT = 65535
 
@@ -58,13 +59,33 @@ def scheduler(health: str | None, **chosen: Any) -> None:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
     live = live_scheduler(KubeOptions(**chosen))
+    told = f"wattherd schedules pods with schedulerName: {chosen['name']}"
+    _work(live, scheduler_checkup(live), health, told)
+
+
+@kube.command()
+@_cluster
+def admit(health: str | None, **chosen: Any) -> None:
+    """Hold pods by a scheduling gate until there are watts; others bind them."""
+    try:
+        from wattherd.service.kube import KubeOptions, live_admission, scheduler_checkup
+    except ImportError as missing:
+        hint = 'pip install "wattherd[kube]"'
+        raise UserError(f"needs {missing.name}", hint=hint) from None
+    live = live_admission(KubeOptions(**chosen))
+    told = "wattherd releases pods with the scheduling gate wattherd.dev/power"
+    _work(live, scheduler_checkup(live), health, told)
+
+
+def _work(live: LiveScheduler, checkup: Checkup, health: str | None, told: str) -> None:
+    """Until a signal ends it."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with _told(health, scheduler_checkup(live)):
+    with _told(health, checkup):
         live.begin()
         try:
-            click.echo(f"wattherd schedules pods with schedulerName: {chosen['name']}", err=True)
+            click.echo(told, err=True)
             over.wait()
         finally:
             live.close()

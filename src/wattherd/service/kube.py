@@ -22,6 +22,7 @@ from wattherd.runtime.kube.extender import Extender
 from wattherd.runtime.kube.extender_app import DEADLINE_S, ExtenderApp
 from wattherd.runtime.kube.extender_live import LiveExtender
 from wattherd.runtime.kube.fleet import Fleet
+from wattherd.runtime.kube.gate import ByGate
 from wattherd.runtime.kube.health import Checkup
 from wattherd.runtime.kube.objects import ObjectMeta
 from wattherd.runtime.kube.scheduler import Scheduler
@@ -72,6 +73,19 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
     scheduler = Scheduler(_fleet(options), budgets, name=options.name, holder=identity)
+    lease = _lease(options.lease)
+    return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
+
+
+def live_admission(options: KubeOptions) -> LiveScheduler:
+    """What releases gated pods to power domains, not begun yet.
+
+    Raises:
+        UserError: a policy, budget, file or cluster that cannot be used.
+    """
+    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    budgets = budgets_mw(options.budgets)
+    scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByGate())
     lease = _lease(options.lease)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
 

@@ -130,25 +130,25 @@ class Binder:
         """All of them at once, outcomes in their order."""
         return list(await asyncio.gather(*map(self.bind, binds)))
 
-    async def _settled(self, bind: Bind, until_s: float) -> _Found:
+    async def _settled(self, bind: Bind, until_s: float) -> Found:
         if not self.knows_node(bind.node):
-            return _Found(Outcome.NO_NODE, f"no node {bind.node}")
+            return Found(Outcome.NO_NODE, f"no node {bind.node}")
         pauses = Backoff(self.draws, first_s=0.2, most_s=5.0)
         doubt = ""
         while self.may_bind():
             found = await self._sent(bind)
             if found.outcome is not Outcome.UNKNOWN:
                 # What was sent before, without an answer, may come through after a refusal.
-                return _Found(Outcome.UNKNOWN, doubt) if doubt and _is_ours(found) else found
+                return Found(Outcome.UNKNOWN, doubt) if doubt and _is_ours(found) else found
             doubt = found.why
             if time.monotonic() >= until_s:
                 return found
             await asyncio.sleep(pauses.pause_s())
         if doubt:
-            return _Found(Outcome.UNKNOWN, doubt)
-        return _Found(Outcome.FENCED, "not allowed to bind now")
+            return Found(Outcome.UNKNOWN, doubt)
+        return Found(Outcome.FENCED, "not allowed to bind now")
 
-    async def _sent(self, bind: Bind) -> _Found:
+    async def _sent(self, bind: Bind) -> Found:
         """What became of it; UNKNOWN if it may be sent again, to the same node only."""
         try:
             await self.transport.request("POST", f"{bind.path}/binding", body=bind.body())
@@ -156,26 +156,28 @@ class Binder:
             return await self._looked(bind, str(error))
         except Refused as refused:
             if refused.status == _HTTP.NOT_FOUND:
-                return _Found(Outcome.GONE, refused.message)
+                return Found(Outcome.GONE, refused.message)
             if refused.status in _UNSETTLED or refused.status >= _HTTP.INTERNAL_SERVER_ERROR:
                 return await self._looked(bind, refused.message)
-            return _Found(Outcome.DENIED, str(refused))
-        return _Found(Outcome.BOUND, "")
+            return Found(Outcome.DENIED, str(refused))
+        return Found(Outcome.BOUND, "")
 
-    async def _looked(self, bind: Bind, why: str) -> _Found:
+    async def _looked(self, bind: Bind, why: str) -> Found:
         """What the pod's own state says."""
         try:
             # Without a version: read from etcd, never from a cache that lags.
             answer = await self.transport.request("GET", bind.path)
         except Unreachable as error:
-            return _Found(Outcome.UNKNOWN, f"{why}; then {error}")
+            return Found(Outcome.UNKNOWN, f"{why}; then {error}")
         except Refused as refused:
             gone = refused.status == _HTTP.NOT_FOUND
-            return _Found(Outcome.GONE if gone else Outcome.UNKNOWN, f"{why}; then {refused}")
-        return _Found(_state(_POD.decode(answer.body), bind), why)
+            return Found(Outcome.GONE if gone else Outcome.UNKNOWN, f"{why}; then {refused}")
+        return Found(_state(_POD.decode(answer.body), bind), why)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """An outcome, and why it is that."""
+
     outcome: Outcome
     why: str
 
@@ -183,7 +185,7 @@ class _Found(NamedTuple):
 _UNSETTLED = (_HTTP.CONFLICT, _HTTP.TOO_MANY_REQUESTS)
 
 
-def _is_ours(found: _Found) -> bool:
+def _is_ours(found: Found) -> bool:
     """A refusal of this request, not a fact about the pod."""
     return found.outcome is Outcome.DENIED
 

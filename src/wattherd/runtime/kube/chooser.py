@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from wattherd.engine.placer import Placer
 from wattherd.runtime.kube.domains import Columns, Domains, added_mw, columns_of, least_mw
-from wattherd.runtime.kube.fleet import Fleet, Mask, Spot
+from wattherd.runtime.kube.fleet import Fleet, Ints, Mask, Spot
 from wattherd.runtime.kube.pod_ask import Ask
 
 _MOST_TRIES = 64
@@ -14,8 +16,12 @@ _MOST_TRIES = 64
 class Chooser:
     """Chooses on `fleet` within the budgets of `domains`; books nothing."""
 
-    def __init__(self, fleet: Fleet, domains: Domains) -> None:
-        """Both are looked at anew with every question."""
+    def __init__(self, fleet: Fleet, domains: Domains, *, counts_missing: bool = False) -> None:
+        """Both are looked at anew with every question.
+
+        With `counts_missing`, GPUs that pods count on and have no seat for draw as well.
+        """
+        self._counts_missing = counts_missing
         self.fleet = fleet
         self.domains = domains
         self._columns: Columns | None = None
@@ -37,7 +43,7 @@ class Chooser:
         if not self.domains.budgets_mw:
             spot = self.fleet.choose(ask, among)
             return spot, 0 if spot is None else added_mw(columns, state, spot.allocation)
-        room = self.domains.room_mw(columns, state)
+        room = self.domains.room_mw(columns, state, self._missing_mw(columns))
         for request, giving in self.fleet.requests(ask):
             cheap = among & giving & (least_mw(columns, state, request) <= room)
             for _ in range(_MOST_TRIES):
@@ -49,3 +55,13 @@ class Chooser:
                     return Spot(self.fleet.order[chosen.node].name, chosen), added
                 cheap[chosen.node] = False
         return None, 0
+
+    def _missing_mw(self, columns: Columns) -> Ints | None:
+        """(N,) what pods will draw beside those GPUs of a node that are in use, or None."""
+        missing = self.fleet.missing() if self._counts_missing else {}
+        if not missing:
+            return None
+        more = np.zeros(len(columns.rise_mw), dtype=np.int64)
+        for row, gpus in missing.items():
+            more[row] = gpus * int(columns.rise_mw[row])
+        return more

@@ -73,12 +73,15 @@ class Domains:
         """Budgets as they stand now."""
         self.budgets_mw = dict(budgets_mw)
 
-    def room_mw(self, columns: Columns, state: ClusterState) -> Ints:
+    def room_mw(self, columns: Columns, state: ClusterState, more_mw: Ints | None = None) -> Ints:
         """(N,) what may be added on each node before its domain or the site is full.
 
+        `more_mw` (N,) is drawn on each node beside what is on it.
         Never less than nothing: what adds no watts may come, even where too many are drawn.
         """
         draw = columns.base_mw + columns.rise_mw * state.world.nodes.active
+        if more_mw is not None:
+            draw = draw + more_mw
         inside = columns.domain >= 0
         by_domain = np.bincount(columns.domain[inside], draw[inside], len(columns.names))
         left = [self._left(name, int(by_domain[row])) for row, name in enumerate(columns.names)]

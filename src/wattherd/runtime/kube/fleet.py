@@ -154,6 +154,18 @@ class Fleet:
         """What a holding takes in the engine's state; nothing while its node is not known."""
         return self._placed.get(uid, ()) if self.placer is not None else ()
 
+    def missing(self) -> dict[int, int]:
+        """By row of a node: whole GPUs that its pods ask for and that others have there."""
+        found = {}
+        for name in self._crowded:
+            asked = sum(one.ask.whole for one in self.held_on(name))
+            seated = sum(
+                len(seat.gpus) for one in self.held_on(name) for seat in self.seats(one.uid)
+            )
+            if asked > seated:
+                found[self._row[name]] = asked - seated
+        return found
+
     # Where to -------------------------------------------------------------------------------------
 
     @property

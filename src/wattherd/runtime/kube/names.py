@@ -24,6 +24,15 @@ DECISION = OURS + "decision"
 EPOCH = OURS + "epoch"
 """Annotation: the term of the leader who decided it."""
 
+PLANNED_NODE = OURS + "planned-node"
+"""Annotation: the node on which a pod counts that was released and is not bound yet."""
+
+# On pods or namespaces, by users, and what is put on pods for it at admission.
+ADMISSION = OURS + "admission"
+"""Label: `gate` holds pods until there are watts, `claim` has them claim watts."""
+GATE = OURS + "power"
+"""Scheduling gate of pods that wait for watts."""
+
 # On nodes, by operators.
 GPU_MODEL = OURS + "gpu-model"
 """Label: the catalog's name, where the product label is none we know."""

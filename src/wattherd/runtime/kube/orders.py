@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wattherd.runtime.kube.objects import Requirement
+
 
 @dataclass(frozen=True, slots=True)
 class BindPod:
@@ -14,6 +16,17 @@ class BindPod:
     node: str
     decision: str
     annotations: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePod:
+    """Take our gate off this pod, with these annotations; nodes it may go to `need` all of this."""
+
+    uid: str
+    key: str
+    decision: str
+    annotations: dict[str, str]
+    needs: tuple[Requirement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +49,4 @@ class TellPod:
     text: str
 
 
-Order = BindPod | EvictPod | TellPod
+Order = BindPod | ReleasePod | EvictPod | TellPod

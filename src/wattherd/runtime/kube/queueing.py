@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from wattherd.model.reason import ReasonCode
-from wattherd.runtime.kube.admissible import Volumes, unsupported
+from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.api_objects import PodGroup
 from wattherd.runtime.kube.groups import GroupId, group_of, least_members, stated_size
 from wattherd.runtime.kube.objects import Pod
 from wattherd.runtime.kube.pod_ask import Ask, ask_of
 from wattherd.runtime.kube.refusal import PodRefused
+from wattherd.runtime.kube.way import Way
 from wattherd.runtime.kube.works import Member
 
 _UNDOING = (str(ReasonCode.WAITING_FOR_GANG), "pods of its gang are being evicted")
@@ -45,13 +46,13 @@ class Queueing:
 
     def __init__(
         self,
-        name: str,
+        way: Way,
         pods: Mapping[str, Pod],
         groups: Mapping[GroupId, PodGroup],
         volumes: Volumes,
     ) -> None:
-        """`name` is what pods call their scheduler."""
-        self._name = name
+        """`way` says which of them wait."""
+        self._way = way
         self._pods = pods
         self._groups = groups
         self._volumes = volumes
@@ -71,9 +72,9 @@ class Queueing:
         begun: dict[GroupId, int] = {}
         for uid, pod in self._pods.items():
             group = group_of(pod)
-            if group is not None and (pod.spec.node_name or uid in held):
+            if group is not None and (self._way.seat(pod) or uid in held):
                 begun[group] = begun.get(group, 0) + 1
-            if self._waits(pod):
+            if self._way.waits(pod):
                 by_group.setdefault(group or uid, []).append(pod)
         found: list[Waiting] = []
         undone = {group_of(self._pods[uid]) for uid in leaving if uid in self._pods}
@@ -85,12 +86,6 @@ class Queueing:
             else:
                 found.append(self._together(key, pods))
         return found
-
-    def _waits(self, pod: Pod) -> bool:
-        spec, meta = pod.spec, pod.metadata
-        ours = spec.scheduler_name == self._name
-        free = not spec.node_name and not spec.scheduling_gates
-        return ours and free and meta.deletion_timestamp is None
 
     def _alone(self, pod: Pod) -> Waiting:
         member, refusal = self._member(pod)
@@ -123,7 +118,7 @@ class Queueing:
             ask = ask_of(pod)
         except PodRefused as refused:
             return Member(pod, _NOTHING), (str(refused.refusal.token), refused.refusal.text)
-        refusal = unsupported(pod, self._volumes)
+        refusal = self._way.refusal(pod, self._volumes)
         if refusal is not None:
             return Member(pod, ask), (str(refusal.token), refusal.text)
         return Member(pod, ask), None

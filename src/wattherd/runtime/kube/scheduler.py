@@ -44,9 +44,10 @@ from wattherd.runtime.kube.gang_planner import GangPlanner
 from wattherd.runtime.kube.groups import GroupId, group_of
 from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellPod
+from wattherd.runtime.kube.orders import EvictPod, Order, TellPod
 from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.queueing import Queueing, Waiting
+from wattherd.runtime.kube.way import ByBinding, Way
 from wattherd.runtime.kube.works import Member, Work, seated_work, work_of
 
 _OVER = frozenset({"Succeeded", "Failed"})
@@ -68,21 +69,22 @@ class Scheduler:
         *,
         name: str = "wattherd",
         holder: str = "",
+        way: Way | None = None,
     ) -> None:
-        """Nothing is known yet."""
+        """Nothing is known yet; `way` is how decisions take effect, by default by binding."""
         self.fleet = fleet
         self.core: Core | None = None
         self.volumes = Volumes()
         self.wake_s: float | None = None
         """When `plan` is to be called though nothing was seen, if ever."""
         self._domains = Domains(budgets_mw or {})
-        self._chooser = Chooser(fleet, self._domains)
-        self._name = name
+        self.way = way or ByBinding(name)
+        self._chooser = Chooser(fleet, self._domains, counts_missing=self.way.moves)
         self._holder = holder
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
         self._eligible = Eligible(fleet, self.volumes, self._pods)
-        self._queueing = Queueing(name, self._pods, self._groups, self.volumes)
+        self._queueing = Queueing(self.way, self._pods, self._groups, self.volumes)
         self._works: dict[str, Work] = {}
         self._work_of: dict[str, str] = {}
         self._serial = count(1)
@@ -91,6 +93,9 @@ class Scheduler:
         self._wakes: dict[str, float] = {}
         self._evicted: set[str] = set()
         self._to_evict: dict[str, str] = {}
+        self._stirred: set[str] = set()
+        self._strays: set[str] = set()
+        """Pods that were released to a node that is not known."""
         self._told: dict[str, tuple[str, str]] = {}
         self._rejected: dict[str, Reason] = {}
         self._dirty = True
@@ -121,7 +126,7 @@ class Scheduler:
         self._pods[uid] = pod
         self._eligible.note(pod)
         self._dirty = True
-        if pod.spec.node_name:
+        if self.way.seat(pod):
             self._seated(pod, at_s)
 
     def pod_gone(self, uid: str) -> None:
@@ -151,16 +156,39 @@ class Scheduler:
         self._dirty = self._freed = True
 
     def _seated(self, pod: Pod, at_s: float) -> None:
-        uid, node, ask = pod.metadata.uid, pod.spec.node_name, ask_of_foreign(pod)
+        uid, node, ask = pod.metadata.uid, self._node_of(pod), ask_of_foreign(pod)
         known = self.fleet.holdings.get(uid)
         if known is not None and (known.node, known.ask) == (node, ask):
             if not known.confirmed:
                 self.fleet.confirm(uid, at_s)
             return
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if known is not None and self.way.moves:
+            self._stir(known.node, node)
         self.fleet.hold(
             Holding(uid=uid, key=key, ask=ask, node=node, gpus=gpus_of(pod), confirmed=True)
         )
+
+    def _node_of(self, pod: Pod) -> str:
+        """Its seat; of a node that is no more, another one of its domain stands for it."""
+        seat = self.way.seat(pod)
+        if pod.spec.node_name or seat in self.fleet.nodes:
+            return seat
+        self._strays.add(pod.metadata.uid)
+        domain = pod.metadata.annotation(names.DOMAIN) or ""
+        same = (name for name, facts in self.fleet.nodes.items() if facts.domain == domain)
+        return min(same, default=seat)
+
+    def _call_in(self, at_s: float) -> None:
+        """Nodes may have come, or changed, since strays were heard of."""
+        strays, self._strays = self._strays, set()
+        for uid in strays & self._pods.keys():
+            self._seated(self._pods[uid], at_s)
+
+    def _stir(self, *nodes: str) -> None:
+        """A pod moves between these: who is there may find other seats, which the core is told."""
+        for node in nodes:
+            self._stirred.update(one.uid for one in self.fleet.held_on(node))
 
     def not_bound(self, uid: str) -> None:
         """The API server refused for good; a gang of which one pod cannot be bound is undone."""
@@ -215,6 +243,7 @@ class Scheduler:
         if not (self._dirty or awake):
             return []
         self._dirty = False
+        self._call_in(at_s)
         placer = self.fleet.placer
         if placer is None:
             return []
@@ -252,7 +281,11 @@ class Scheduler:
     def _differences(self, waiting: Iterable[Waiting], at_s: float) -> list[Event]:
         wanted = {one.uids: one for one in waiting if one.ready}
         events: list[Event] = []
+        stirred, self._stirred = self._stirred, set()
         for work in list(self._works.values()):
+            if not stirred.isdisjoint(work.uids):
+                events += self._end(work, at_s)
+                continue
             held = [uid for uid in work.uids if self._is_seated(uid)]
             if len(held) == len(work.members) or (not held and work.uids in wanted):
                 continue
@@ -289,7 +322,7 @@ class Scheduler:
         events: list[Event] = []
         for members in there.values():
             seats = [seat for member in members for seat in self.fleet.seats(member.uid)]
-            ours = all(one.pod.spec.scheduler_name == self._name for one in members)
+            ours = all(self.way.is_ours(one.pod) for one in members)
             work = seated_work(self._new_id(members), members, seats, at_s, ours=ours)
             self._know(work)
             events.append(JobSubmitted(at_s=at_s, job=work.spec))
@@ -372,19 +405,14 @@ class Scheduler:
     def _evict(self, work: Work, why: str) -> None:
         """Only pods that chose this scheduler are its to stop."""
         for member in work.members:
-            if member.pod.spec.scheduler_name == self._name:
+            if self.way.is_ours(self._pods.get(member.uid, member.pod)):
                 self._to_evict.setdefault(member.uid, why)
 
     def _bind(self, member: Member) -> Order:
         holding = self.fleet.holdings[member.uid]
         decision = f"{self._holder}/{next(self._serial)}"
-        written = {names.WATTS: f"{holding.watts_mw / 1000:g}"}
-        if holding.gpus:
-            written[names.GPUS] = ",".join(map(str, holding.gpus))
-        domain = self.fleet.nodes[holding.node].domain
-        if domain:
-            written[names.DOMAIN] = domain
-        return BindPod(member.uid, member.key, holding.node, decision, written)
+        facts = self.fleet.nodes[holding.node]
+        return self.way.order(member, holding, facts, decision)
 
     def _evictions(self) -> list[Order]:
         """Of those that are to go, the ones that are there; each is told once."""

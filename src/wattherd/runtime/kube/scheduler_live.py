@@ -32,8 +32,9 @@ from wattherd.runtime.kube.feed import LOOK_S, Feed
 from wattherd.runtime.kube.groups import GroupId, GroupKind
 from wattherd.runtime.kube.lookup import found_pod
 from wattherd.runtime.kube.objects import Condition, Node, Object, ObjectMeta, Pod, PodStatus
-from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellPod
+from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, ReleasePod, TellPod
 from wattherd.runtime.kube.reflector import Selection
+from wattherd.runtime.kube.releaser import Released
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.seat import Seat
 from wattherd.runtime.kube.transport import STRATEGIC, Refused, Unreachable
@@ -157,7 +158,7 @@ class LiveScheduler:
     def _look_after(self) -> None:
         for holding in self.feed.turn(self.scheduler.overdue, time.monotonic(), HOLD_S):
             found = found_pod(self.feed, holding)
-            if found is not None and found.spec.node_name:
+            if found is not None and self.scheduler.way.seat(found):
                 self.feed.turn(self.scheduler.pod_seen, found, time.monotonic())
             elif found is not None:
                 self.feed.turn(self.scheduler.not_bound, holding.uid)
@@ -169,6 +170,9 @@ class LiveScheduler:
                     order.key, order.uid, order.node, order.decision, order.annotations
                 )
                 self.feed.loop.begin(bind).add_done_callback(self._bound)
+            case ReleasePod():
+                release = self.seat.release(order)
+                self.feed.loop.begin(release).add_done_callback(self._released)
             case EvictPod():
                 self.feed.loop.begin(self._evict(order))
             case TellPod():
@@ -179,6 +183,12 @@ class LiveScheduler:
             result = done.result()
             if result.outcome is not Outcome.BOUND and result.outcome in FREES:
                 self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
+
+    def _released(self, done: Future[Released]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            result = done.result()
+            if result.outcome is not Outcome.BOUND and result.outcome in FREES:
+                self.feed.turns.submit(self.scheduler.not_bound, result.uid)
 
     async def _evict(self, order: EvictPod) -> None:
         """By the eviction API, so that disruption budgets are kept; asked again when refused."""
@@ -210,7 +220,7 @@ class LiveScheduler:
         """In the pod's condition, where `kubectl describe` shows it; told again when it changes."""
         namespace, _, name = order.key.partition("/")
         condition = Condition(
-            type="PodScheduled", status="False", reason="Unschedulable",
+            type="PodScheduled", status="False", reason=self.scheduler.way.unplaced,
             message=f"{order.reason}: {order.text}",
         )  # fmt: skip
         body = encode(_Status(status=PodStatus(conditions=[condition])))

@@ -15,6 +15,8 @@ from wattherd.runtime.kube.feed import Feed
 from wattherd.runtime.kube.lease import Elector, Term, Times
 from wattherd.runtime.kube.names import EPOCH
 from wattherd.runtime.kube.objects import ObjectMeta
+from wattherd.runtime.kube.orders import ReleasePod
+from wattherd.runtime.kube.releaser import Released, Releaser
 
 
 class Seat:
@@ -33,13 +35,15 @@ class Seat:
 
         `nodes` are those known at any time; nothing is bound to others.
         """
-        terms, binds = draws.spawn(2)
+        terms, binds, releases = draws.spawn(3)
         self._elector: Elector | None = None
         if lease is not None:
             self._elector = Elector(feed.transport, Term(lease, identity, Times()), terms)
         self._binder = Binder(
             feed.transport, binds, may_bind=self.leads, knows_node=nodes.__contains__
         )
+
+        self._releaser = Releaser(feed.transport, releases, may_act=self.leads)
 
     def beside(self) -> list[Coroutine[Any, Any, Any]]:
         """What must run for the lease to be held."""
@@ -57,13 +61,19 @@ class Seat:
         With the term we lead in, so that what a leader of an earlier one still sends is known.
         """
         namespace, _, name = key.partition("/")
-        term = {} if self._elector is None else {EPOCH: str(self._elector.epoch)}
         order = Bind(
             namespace=namespace,
             pod=name,
             uid=uid,
             node=node,
             decision=decision,
-            annotations={**annotations, **term},
+            annotations={**annotations, **self._term()},
         )
         return await self._binder.bind(order)
+
+    async def release(self, order: ReleasePod) -> Released:
+        """Take our gate off a pod, signed like a binding."""
+        return await self._releaser.release(order, self._term())
+
+    def _term(self) -> dict[str, str]:
+        return {} if self._elector is None else {EPOCH: str(self._elector.epoch)}
