@@ -7,8 +7,8 @@ have come meanwhile. Beside them a list of jobs is asked for every second.
     python benchmarks/api.py --jobs 10000 --rate 200 --seconds 30
     python benchmarks/api.py --policy drf
 
-With some policies (drf, capacity, gandiva) one plan for ten thousand jobs takes 0.2 s;
-submissions must not wait for it.
+With `--policy drf`, `capacity` or `gandiva` every plan goes through all jobs that wait, which takes
+tens of milliseconds; submissions must not wait for it.
 """
 
 from __future__ import annotations

@@ -310,9 +310,20 @@ class Conduct:
         touched = self._touched | draft.touched
         self._touched = {}
         changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
-        for job in sorted(changed, key=_number):
+        for job in sorted(self._beyond_waiting(changed, draft), key=_number):
             self._carry_out(job, draft, batch)
         batch.commands.extend(self._caps.share_out(self.jobs, self.now_s))
+
+    def _beyond_waiting(self, jobs: list[JobRecord], draft: GuardedDraft) -> list[JobRecord]:
+        """Those of `jobs` for which there may be orders; the others, often all, only wait on."""
+        beyond = []
+        for job in jobs:
+            if job.wanted or job.active:
+                beyond.append(job)
+                continue
+            job.reason = draft.reasons.get(job.id, job.reason)
+            self._starting.pop(job.id, None)
+        return beyond
 
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,12 +53,24 @@ def _shape(spec: JobSpec, counts: tuple[int, ...]) -> Shape:
     return Shape(spec, counts, gpus)
 
 
+Need = tuple[Any, ...]
+"""What a job needs to find room, its GPU models included; to be compared and hashed."""
+
+
+def need_of(shape: Shape) -> Need:
+    """Equal for shapes that find the same room."""
+    roles = shape.spec.roles
+    tasks = tuple((role.cpu_milli, role.memory_mib, role.gpu_count) for role in roles)
+    return shape.counts, tasks, shape.spec.gpu_models
+
+
 class Shapes:
     """The shapes of all live jobs, worked out once for each."""
 
     def __init__(self) -> None:
         """Start with no job."""
         self._known: dict[str, tuple[Shape, ...]] = {}
+        self._needs: dict[str, tuple[Need, ...]] = {}
 
     def __getitem__(self, job: JobView) -> tuple[Shape, ...]:
         """The shapes of a job."""
@@ -66,10 +79,18 @@ class Shapes:
             found = self._known[job.id] = shapes(job.spec)
         return found
 
+    def needs(self, job: JobView) -> tuple[Need, ...]:
+        """Equal for jobs of which each would find the room that the others find."""
+        found = self._needs.get(job.id)
+        if found is None:
+            found = self._needs[job.id] = tuple(need_of(shape) for shape in self[job])
+        return found
+
     def keep(self, live: Container[str]) -> None:
         """Forget jobs that are gone."""
         for gone in [job_id for job_id in self._known if job_id not in live]:
             del self._known[gone]
+            self._needs.pop(gone, None)
 
 
 class Room:
@@ -234,10 +255,13 @@ class Kept:
         self._strong: dict[tuple[str, bool], Ints] = {}
         """What strong holds keep, by (queue, confirmed)."""
         self._gpus: Counter[tuple[str, bool]] = Counter()
+        self.changes = 0
+        """How often anything about them was changed."""
         for job_id, hold in holds.items():
             self._note(job_id, hold, 1)
 
     def _note(self, job_id: str, hold: Hold, sign: int) -> None:
+        self.changes += 1
         if hold.strong:
             key = hold.queue, job_id in self._confirmed
             needs = sign * hold.needs(len(self._nothing))

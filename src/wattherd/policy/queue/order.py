@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 from wattherd.model.allocation import Allocation
 from wattherd.policy.contract import JobView, View
@@ -87,7 +88,7 @@ def capacity_of(view: View) -> Vector:
 
 
 class Line:
-    """The waiting jobs of one leaf; `next` takes the first one out."""
+    """The waiting jobs of one leaf, in its order."""
 
     def __init__(self, order: str, jobs: Iterable[JobView], now_s: float) -> None:
         """`order` is one of ORDERS."""
@@ -98,15 +99,24 @@ class Line:
             user = job.spec.user if self._order.share else ""
             self._by_user.setdefault(user, deque()).append(job)
 
-    def next(self, held: Callable[[str], Vector], capacity: Vector) -> JobView | None:
-        """The first job in line, users taking turns by what each has `held`; None at the end."""
+    def turns(self, held: Callable[[str], Vector], capacity: Vector) -> Iterator[JobView]:
+        """Take those in line out one by one, users taking turns by what each has `held`.
+
+        For as long as nobody holds more or less than at the beginning.
+        """
         share = self._order.share
-        users = [user for user, jobs in self._by_user.items() if jobs]
-        if not users:
-            return None
-        if share is None:
-            return self._by_user[users[0]].popleft()
-        least = min(
-            users, key=lambda user: (share(held(user), capacity), self._by_user[user][0].number)
-        )
-        return self._by_user[least].popleft()
+        users = [
+            (share(held(user), capacity) if share else 0.0, jobs[0].number, user)
+            for user, jobs in self._by_user.items()
+            if jobs
+        ]
+        heapify(users)
+        while users:
+            least, _, user = users[0]
+            jobs = self._by_user[user]
+            job = jobs.popleft()
+            if jobs:
+                heapreplace(users, (least, jobs[0].number, user))
+            else:
+                heappop(users)
+            yield job

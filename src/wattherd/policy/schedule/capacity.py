@@ -14,16 +14,18 @@ start: devices that are held for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
-from wattherd.policy.queue.gang import Hold, Kept, Room, Shape, Shapes
+from wattherd.policy.queue.gang import Hold, Kept, Need, Room, Shape, Shapes
 from wattherd.policy.queue.order import Line, capacity_of, vector_of
 from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
 from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
+
+Alike = tuple[str, str, tuple[Need, ...], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,10 @@ class _Cycle:
         self.waiting: dict[str, dict[str, JobView]] = {}
         self.ideals: dict[str, float] = {}
         self.kept = Kept(self.memory.holds, len(self.room))
+        self.blocked: dict[tuple[str, str], Reason] = {}
+        """Why a (leaf, user) is beyond his limit."""
+        self.hopeless: dict[Alike, Reason] = {}
+        """Why such jobs found no room."""
         self.limited = False
         """Whether a user limit, which may rise when others are served, refused somebody."""
 
@@ -127,25 +133,49 @@ class _Cycle:
             name: len({job.spec.user for job in jobs.values()})
             for name, jobs in self.waiting.items()
         }
-        blocked: dict[tuple[str, str], Reason] = {}
+        self.blocked, self.hopeless = {}, {}
         self.limited, started = False, False
         self.kept.begin()
         while (
             name := next_leaf(self.tree, self.usage, self.total, lines.__contains__)
         ) is not None:
-            job = lines[name].next(self.usage.held_in(name), self.capacity)
-            if job is None:
+            place = self.tree[name]
+            line = lines[name].turns(self.usage.held_in(name), self.capacity)
+            if self._serve_leaf(place, line, active[name]):
+                started = True
+            else:
                 del lines[name]
+        return started
+
+    def _serve_leaf(self, place: Place, line: Iterator[JobView], active: int) -> bool:
+        """Offer the jobs in line what is free, until one is started: then others may be next."""
+        name = place.queue.name
+        for job in line:
+            user = name, job.spec.user
+            refusal = self.blocked.get(user)
+            if refusal is None and self._is_hopeless(job):
                 continue
-            key = name, job.spec.user
-            refusal = blocked.get(key) or self._over_limit(job, self.tree[name], active[name])
+            refusal = refusal or self._over_limit(job, place, active)
             if refusal is None:
-                started |= self._offer(job, self.tree[name])
+                if self._offer(job, place):
+                    return True
                 continue
-            self.limited, blocked[key] = True, refusal
+            self.limited, self.blocked[user] = True, refusal
             self.kept.drop(job.id)
             self.draft.wait(job, refusal)
-        return started
+        return False
+
+    def _is_hopeless(self, job: JobView) -> bool:
+        """Whether one like it found no room just now; nothing was started or held since."""
+        known = None if job.id in self.memory.holds else self.hopeless.get(self._alike(job))
+        if known is not None:
+            self.draft.wait(job, known)
+        return known is not None
+
+    def _alike(self, job: JobView) -> Alike:
+        """Equal for jobs without a hold that fare alike until something is started or held."""
+        needs = self.memory.shapes.needs(job)
+        return job.spec.queue, job.spec.user, needs, self.kept.changes
 
     def _over_limit(self, job: JobView, place: Place, active: int) -> Reason | None:
         """Why the user may hold no more of this leaf, or None."""
@@ -168,6 +198,7 @@ class _Cycle:
     def _offer(self, job: JobView, place: Place) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
         refusal, guarded, old = None, False, self.memory.holds.get(job.id)
+        alike = self._alike(job)
         self.kept.drop(job.id)
         for shape in self.memory.shapes[job]:
             refusal = self._over_maximum(place, shape.gpus)
@@ -187,11 +218,13 @@ class _Cycle:
         self.draft.wait(job, refusal)
         if not guarded:
             self._hold_for(job, place, shape, old)
+            self.hopeless[alike] = refusal  # of no use if a hold was given up or confirmed
         return False
 
     def _started(self, job: JobView, place: Place, shape: Shape, shares: Sequence[Share]) -> None:
         self.room.take(job.spec, shares)
         self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
+        self.hopeless.clear()
         del self.waiting[place.queue.name][job.id]
 
     # Room and holds -------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ needs, so that the stream of smaller jobs cannot keep it waiting for ever.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.drf import Vector, dominant_share
-from wattherd.policy.queue.gang import Hold, Room, Shape, Shapes
+from wattherd.policy.queue.gang import Hold, Need, Room, Shape, Shapes
 from wattherd.policy.queue.order import capacity_of, vector_of
 
 OWNERS: Mapping[str, Callable[[JobView], str]] = {
@@ -52,13 +52,17 @@ class _Cycle:
         self.capacity = capacity_of(view)
         self.held: dict[str, list[float]] = {}
         self.lines: dict[str, deque[JobView]] = {}
+        self.hopeless: dict[tuple[str, tuple[Need, ...]], Reason] = {}
+        """Why an owner's jobs of these needs find no room, while nothing is started or held."""
 
     def run(self) -> None:
         self._sort()
         while self.lines:
             owner = min(self.lines, key=lambda owner: (self._share(owner), owner))
-            self._offer(self.lines[owner].popleft())
-            if not self.lines[owner]:
+            line = self.lines[owner]
+            while line and not self._offer(line.popleft()):
+                pass  # he has as little as before, so it is his turn again
+            if not line:
                 del self.lines[owner]
 
     def _sort(self) -> None:
@@ -70,10 +74,8 @@ class _Cycle:
                 self._book(job)
             else:
                 waiting.setdefault(self.owner(job), []).append(job)
-        for owner, jobs in waiting.items():
-            self.lines[owner] = deque(
-                sorted(jobs, key=lambda job: (-job.spec.priority, job.number))
-            )
+        for owner, jobs in waiting.items():  # in order of submission, which sorting keeps
+            self.lines[owner] = deque(sorted(jobs, key=lambda job: -job.spec.priority))
         names = {job.id for jobs in waiting.values() for job in jobs}
         usable = self.view.usable()
         for job_id, hold in list(self.holds.items()):
@@ -89,23 +91,35 @@ class _Cycle:
         held = self.held.get(owner, (0.0, 0.0, 0.0))
         return dominant_share(held, self.capacity, self.planner.weights.get(owner))
 
-    def _offer(self, job: JobView) -> None:
+    def _offer(self, job: JobView) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
+        key = self.owner(job), self.shapes.needs(job)
+        known = None if job.id in self.holds else self.hopeless.get(key)
+        if known is not None:
+            self.draft.wait(job, known)
+            return False
+        room = self._room_for(job.id)
         for shape in self.shapes[job]:
-            room = self._room_for(job.id)
             shares = room.place(shape)
-            if shares is None:
-                self.draft.wait(job, self._no_room(job, shape, room))
-                continue
-            refusal = self.draft.start(job, shares)
-            if refusal is None:
-                self.room.take(job.spec, shares)
-                self.holds.pop(job.id, None)
-                self._book(job)
-                return
-            self.draft.wait(job, refusal)
-            return
+            if shares is not None:
+                return self._start(job, shares)
+        reason = self._no_room(job, shape, room)
+        self.draft.wait(job, reason)
+        if job.id not in self.holds:
+            self.hopeless[key] = reason
         self._hold_for(job, shape)
+        return False
+
+    def _start(self, job: JobView, shares: Sequence[Share]) -> bool:
+        refusal = self.draft.start(job, shares)
+        if refusal is not None:
+            self.draft.wait(job, refusal)
+            return False
+        self.room.take(job.spec, shares)
+        self.holds.pop(job.id, None)
+        self._book(job)
+        self.hopeless.clear()
+        return True
 
     def _room_for(self, job_id: str) -> Room:
         for other, hold in self.holds.items():
@@ -120,6 +134,7 @@ class _Cycle:
         shares = Room.whole(self.view).place(shape)
         if shares is not None:
             self.holds[job.id] = Hold(shape, tuple(shares))
+            self.hopeless.clear()
 
     def _no_room(self, job: JobView, shape: Shape, room: Room) -> Reason:
         owner, enough = self.owner(job), shape.gpus <= room.gpus

@@ -20,6 +20,7 @@ from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.schedule.gandiva_moves import Idle, defragment, gather, leave_crowds
 from wattherd.policy.schedule.gandiva_nodes import (
+    Asks,
     Homes,
     Resident,
     arriving_home,
@@ -166,14 +167,18 @@ class Gandiva:
 
     def _admit(self, memory: _Memory, draft: Draft, now_s: float) -> None:
         """Homes for those who wait for one, in order of submission."""
+        homes, hopeless, free = memory.homes, set[Asks](), _free(memory.homes)
         for resident in sorted(memory.queue.values(), key=lambda one: one.job.number):
             overdue = now_s - resident.queued_s >= self.patience_s
-            home = self._home(memory.homes, resident, overdue=overdue)
-            if home is not None:
-                memory.homes.settle(resident, home)
-                del memory.queue[resident.job.id]
-                continue
-            self._tell(resident, memory.homes, draft)
+            if overdue or resident.asks not in hopeless:
+                home = self._home(homes, resident, overdue=overdue)
+                if home is not None:
+                    homes.settle(resident, home)
+                    del memory.queue[resident.job.id]
+                    hopeless, free = set[Asks](), _free(homes)
+                    continue
+                hopeless.add(resident.asks)
+            self._tell(resident, free, draft)
             if overdue:
                 return
 
@@ -181,19 +186,21 @@ class Gandiva:
         home = arriving_home(homes, resident) or spread_home(homes, resident)
         return home or crowded_home(homes, resident, self.height, any_affinity=overdue)
 
-    def _tell(self, resident: Resident, homes: Homes, draft: Draft) -> None:
-        """Say what a job without a home waits for."""
-        free = sum(max(homes.free_gpus(node), 0) for node in range(len(homes.nodes)))
-        reason = Reason(
-            code=ReasonCode.WAITING_FOR_GPUS,
-            since_s=resident.queued_s,
-            asked=resident.gpus,
-            available=free,
-            unit="GPUs",
-            unblocks="a node of its affinity takes one job less",
-        )
-        if not resident.job.wanted:
-            draft.wait(resident.job, reason)
+    def _tell(self, resident: Resident, free: int, draft: Draft) -> None:
+        """Say what a job without a home waits for, while so many GPUs are free."""
+        if resident.job.wanted:
+            return
+        why = resident.why
+        if why is None or (why.since_s, why.available) != (resident.queued_s, free):
+            why = resident.why = Reason(
+                code=ReasonCode.WAITING_FOR_GPUS,
+                since_s=resident.queued_s,
+                asked=resident.gpus,
+                available=free,
+                unit="GPUs",
+                unblocks="a node of its affinity takes one job less",
+            )
+        draft.wait(resident.job, why)
 
     def _awaits_slice(self, memory: _Memory) -> bool:
         """Whether time alone may change the plan."""
@@ -211,3 +218,8 @@ class Gandiva:
             for one in memory.residents.values()
             for node in one.needs
         )
+
+
+def _free(homes: Homes) -> int:
+    """GPUs that no resident of any node would take."""
+    return sum(max(homes.free_gpus(node), 0) for node in range(len(homes.nodes)))

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.reason import Reason
 from wattherd.policy.contract import JobView, Share
 
 Need = tuple[int, int, int]
 """GPUs, milli-vCPU, MiB."""
 NOTHING: Need = (0, 0, 0)
+Asks = tuple[tuple[int, ...], tuple[Need, ...], tuple[str, ...]]
+"""Tasks of each role, what each takes, and models: whoever asks for the same finds the same."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +52,16 @@ class Resident:
 
     need: Need = field(init=False)
     """What all its tasks take at the width it runs with."""
+    asks: Asks = field(init=False)
+    why: Reason | None = None
+    """What it was last said to wait for a home for."""
 
     def __post_init__(self) -> None:
         """Add up once what is asked for all the time."""
-        self.need = _plus(needs_of(self.job.spec, self.width))
+        spec = self.job.spec
+        self.need = _plus(needs_of(spec, self.width))
+        tasks = tuple(task_need(role) for role in spec.roles)
+        self.asks = tuple(counts_of(spec, self.width)), tasks, spec.gpu_models
 
     @property
     def gpus(self) -> int:
