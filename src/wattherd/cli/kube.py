@@ -77,6 +77,20 @@ def admit(health: str | None, **chosen: Any) -> None:
     _work(live, scheduler_checkup(live), health, told)
 
 
+@kube.command()
+@_cluster
+def dra(health: str | None, **chosen: Any) -> None:
+    """Offer watts as devices, which kube-scheduler allocates to claims."""
+    try:
+        from wattherd.service.kube import KubeOptions, claims_checkup, live_claims
+    except ImportError as missing:
+        hint = 'pip install "wattherd[kube]"'
+        raise UserError(f"needs {missing.name}", hint=hint) from None
+    live = live_claims(KubeOptions(**chosen))
+    told = "wattherd publishes watts as devices of the driver watts.wattherd.dev"
+    _work(live, claims_checkup(live), health, told)
+
+
 def _work(live: LiveScheduler, checkup: Checkup, health: str | None, told: str) -> None:
     """Until a signal ends it."""
     over = threading.Event()

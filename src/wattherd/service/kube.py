@@ -17,6 +17,7 @@ from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Pod, Request
 from wattherd.runtime.kube.access import find_access
+from wattherd.runtime.kube.claims_live import LiveClaims
 from wattherd.runtime.kube.domains import SITE, Domains
 from wattherd.runtime.kube.extender import Extender
 from wattherd.runtime.kube.extender_app import DEADLINE_S, ExtenderApp
@@ -27,6 +28,7 @@ from wattherd.runtime.kube.health import Checkup
 from wattherd.runtime.kube.objects import ObjectMeta
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.scheduler_live import LiveScheduler
+from wattherd.runtime.kube.watt_claims import ByClaim
 from wattherd.service.compose import build_placer, place_policy, warm_up
 from wattherd.units import watts
 from wattherd.workload.openb import read_pods
@@ -88,6 +90,24 @@ def live_admission(options: KubeOptions) -> LiveScheduler:
     scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByGate())
     lease = _lease(options.lease)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
+
+
+def live_claims(options: KubeOptions) -> LiveClaims:
+    """What publishes watts as devices for the cluster, not begun yet.
+
+    Raises:
+        UserError: a policy, budget, file or cluster that cannot be used.
+    """
+    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    budgets = budgets_mw(options.budgets)
+    scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByClaim())
+    lease = _lease(options.lease)
+    return LiveClaims(scheduler, access, _draws(), lease=lease, identity=identity)
+
+
+def claims_checkup(live: LiveClaims) -> Checkup:
+    """What kubelets and Prometheus may know of what publishes watts."""
+    return Checkup(live.feed, live.seat.leads, live.metrics)
 
 
 def scheduler_checkup(live: LiveScheduler) -> Checkup:

@@ -77,9 +77,9 @@ class Scheduler:
         self.volumes = Volumes()
         self.wake_s: float | None = None
         """When `plan` is to be called though nothing was seen, if ever."""
-        self._domains = Domains(budgets_mw or {})
+        self.domains = Domains(budgets_mw or {})
         self.way = way or ByBinding(name)
-        self._chooser = Chooser(fleet, self._domains, counts_missing=self.way.moves)
+        self._chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
         self._holder = holder
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
@@ -224,7 +224,7 @@ class Scheduler:
 
     def budget(self, domain: str, budget_mw: int | None, at_s: float) -> list[Order]:
         """A domain may draw this much from now on; whoever is too many is evicted."""
-        budgets = self._domains.budgets_mw
+        budgets = self.domains.budgets_mw
         known = set(budgets)
         budgets.pop(domain, None)
         if budget_mw is not None:
@@ -266,7 +266,7 @@ class Scheduler:
 
     def _begin(self, placer: Placer, at_s: float) -> None:
         """A core that knows nothing yet: it will be told all that is."""
-        budgets_w = {name: mw / 1000 for name, mw in self._domains.budgets_mw.items()}
+        budgets_w = {name: mw / 1000 for name, mw in self.domains.budgets_mw.items()}
         self._works.clear()
         self._work_of.clear()
         self._wakes.clear()

@@ -1,0 +1,139 @@
+"""Watts as devices: capacities of a power tree, slices and claim templates made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.runtime.kube.api_objects import decoder, encode
+from wattherd.runtime.kube.domains import columns_of
+from wattherd.runtime.kube.dra_objects import ResourceClaimTemplate, ResourceSlice
+from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.watt_claims import (
+    ByClaim,
+    Wanted,
+    same_template,
+    template_of,
+    wanted_of,
+)
+from wattherd.runtime.kube.watt_devices import UNLIMITED_MW, Load, Site, loads_of
+from wattherd.runtime.kube.watt_slices import pool_name, same_slice, slice_of
+from wattherd.testing.builders import a_node as a_machine
+from wattherd.testing.builders import exclusive
+
+IDLE_MW = round(1000 * GPUS["T4"].idle_w)
+RISE_MW = round(1000 * GPUS["T4"].max_w) - IDLE_MW
+ABOVE = {"": "", "row": "", "rack-1": "row", "rack-2": "row", "island": ""}
+"""A site with a row of two racks, and an island beside it."""
+
+
+def path(domain: str) -> list[str]:
+    found = [domain]
+    while found[-1]:
+        found.append(ABOVE[found[-1]])
+    return found
+
+
+def a_site(budgets_w: dict[str, int], loads: dict[str, Load]) -> Site:
+    budgets = {name: watts * 1000 for name, watts in budgets_w.items()}
+    return Site(loads=loads, path=path, budgets_mw=budgets)
+
+
+def test_every_node_finds_one_device_on_each_level() -> None:
+    loads = {name: Load() for name in ("rack-1", "rack-2", "island", "row", "")}
+    site = a_site({}, loads)
+    assert site.depth == 3
+    for leaf in loads:
+        on = [device.level for device in site.devices() if leaf in device.leaves]
+        assert on == [0, 1, 2], leaf
+
+
+def test_a_domain_offers_its_budget_less_what_nobody_can_claim() -> None:
+    loads = {"rack-1": Load(100_000), "rack-2": Load(50_000), "island": Load(10_000)}
+    site = a_site({"": 1000, "row": 500, "rack-1": 120, "island": 5}, loads)
+    offered = {(one.level, one.domain): one.capacity_mw for one in site.devices()}
+    assert offered == {
+        (0, ""): 840_000,
+        (1, "row"): 350_000,
+        (1, "island"): 0,
+        (2, "rack-1"): 20_000,
+        (2, "rack-2"): UNLIMITED_MW,
+        (2, "island"): UNLIMITED_MW,
+    }
+
+
+def test_pods_without_a_claim_and_idle_devices_are_taken_off() -> None:
+    scheduler = Scheduler(fleet_of("first-fit"), {}, way=ByClaim())
+    made = node_json(a_machine("n", gpus=4, model="T4"), **{"wattherd.dev/power-domain": "rack-1"})
+    scheduler.node_seen(a_node(made))
+    claim = [{"name": "wattherd-watts", "resourceClaimTemplateName": "wattherd-1-gpus-any"}]
+    with_claim = pod_json("with", exclusive(1_000, 1), resourceClaims=claim)
+    for one in (with_claim, pod_json("without", exclusive(1_000, 2))):
+        scheduler.pod_seen(a_pod(bound(one, "n")), 0.0)
+    assert scheduler.plan(0.0) == []
+    fleet = scheduler.fleet
+    loads = loads_of(fleet, columns_of(fleet.order), {"uid-with"}.__contains__)
+    assert loads == {"rack-1": Load(4 * IDLE_MW + 2 * RISE_MW, RISE_MW)}
+
+
+def test_a_slice_is_read_back_as_the_same_however_amounts_are_spelt() -> None:
+    [device] = a_site({"": 12_000}, {"": Load(0, RISE_MW)}).devices()
+    made = slice_of(device, 3)
+    text = encode(made).replace(b'"12000"', b'"12k"')
+    assert b"12k" in text
+    read = decoder(ResourceSlice).decode(text)
+    assert same_slice(read, slice_of(device, 1))
+    assert not same_slice(read, slice_of(replace(device, capacity_mw=1), 1))
+    assert read.spec.pool.generation == 3
+
+
+def test_pools_of_domains_with_odd_names_stay_apart() -> None:
+    devices = a_site({}, {"": Load()}).devices()
+    named = [replace(devices[0], level=1, domain=name) for name in ("PDU_1", "pdu-1", "pdu.1")]
+    pools = [pool_name(one) for one in named]
+    assert len(set(pools)) == 3
+    assert pools[1] == "level-1.pdu-1"
+
+
+@pytest.mark.parametrize(
+    ("template", "product", "expected"),
+    [
+        ("wattherd-2-gpus-any", "", Wanted("wattherd-2-gpus-any", 2, 9_000, any_model=True)),
+        (
+            "wattherd-3-gpus-tesla-t4",
+            "Tesla-T4",
+            Wanted("wattherd-3-gpus-tesla-t4", 3, RISE_MW, any_model=False),
+        ),
+        ("wattherd-1-gpus-unheard-of", "Unheard-Of", None),
+        ("of-somebody-else", "", None),
+    ],
+)
+def test_what_a_template_must_say_follows_from_the_pod(
+    template: str, product: str, expected: Wanted | None
+) -> None:
+    claim = [{"name": "wattherd-watts", "resourceClaimTemplateName": template}]
+    selector = {"nvidia.com/gpu.product": product} if product else {}
+    pod = a_pod(pod_json("p", exclusive(1, 1), resourceClaims=claim, nodeSelector=selector))
+    assert wanted_of(pod, 9_000) == expected
+
+
+def test_a_claim_asks_once_on_each_level_and_never_where_gpus_are_hungrier() -> None:
+    made = template_of(Wanted("t", 2, 60_000, any_model=True), "ns", 2)
+    first, second = made.spec.spec.devices.requests or ()
+    for one in (first, second):
+        assert one.exactly
+        assert one.exactly.capacity
+        assert one.exactly.capacity.requests == {"watts": "120"}
+    told = [
+        one.exactly.selectors[0].cel.expression
+        for one in (first, second)
+        if one.exactly and one.exactly.selectors
+    ]
+    assert "mostGpuMilliwatts" not in told[0]
+    assert told[1].endswith("mostGpuMilliwatts <= 60000")
+    read = decoder(ResourceClaimTemplate).decode(encode(made))
+    assert same_template(read, made)
+    assert not same_template(read, template_of(Wanted("t", 2, 60_000, any_model=True), "ns", 3))
