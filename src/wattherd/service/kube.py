@@ -18,7 +18,8 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Pod, Request
 from wattherd.runtime.kube.access import find_access
 from wattherd.runtime.kube.claims_live import LiveClaims
-from wattherd.runtime.kube.domains import SITE, Domains
+from wattherd.runtime.kube.domain_tree import SITE
+from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.extender import Extender
 from wattherd.runtime.kube.extender_app import DEADLINE_S, ExtenderApp
 from wattherd.runtime.kube.extender_live import LiveExtender
@@ -26,10 +27,12 @@ from wattherd.runtime.kube.fleet import Fleet
 from wattherd.runtime.kube.gate import ByGate
 from wattherd.runtime.kube.health import Checkup
 from wattherd.runtime.kube.objects import ObjectMeta
+from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.scheduler_live import LiveScheduler
 from wattherd.runtime.kube.watt_claims import ByClaim
 from wattherd.service.compose import build_placer, place_policy, warm_up
+from wattherd.service.kube_budgets import open_timetable
 from wattherd.units import watts
 from wattherd.workload.openb import read_pods
 
@@ -59,9 +62,10 @@ def live_extender(options: KubeOptions) -> tuple[LiveExtender, ExtenderApp]:
         UserError: a policy, budget, file or cluster that cannot be used.
     """
     access, identity = find_access(options.kubeconfig, options.context), _identity()
-    extender = Extender(_fleet(options), Domains(budgets_mw(options.budgets)), holder=identity)
-    lease = _lease(options.lease)
-    live = LiveExtender(extender, access, _draws(), lease=lease, identity=identity)
+    budgets = budgets_mw(options.budgets)
+    extender = Extender(_fleet(options), Domains(budgets), holder=identity)
+    lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
+    live = LiveExtender(extender, access, _draws(), lease=lease, identity=identity, power=power)
     app = ExtenderApp(extender, live.feed.turns, live.bind, deadline_s=options.deadline_s)
     return live, app
 
@@ -75,8 +79,8 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
     scheduler = Scheduler(_fleet(options), budgets, name=options.name, holder=identity)
-    lease = _lease(options.lease)
-    return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
+    lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
+    return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
 
 
 def live_admission(options: KubeOptions) -> LiveScheduler:

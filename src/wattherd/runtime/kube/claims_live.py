@@ -19,7 +19,8 @@ import numpy as np
 from wattherd.runtime.kube.access import Access
 from wattherd.runtime.kube.api_objects import decoder, encode
 from wattherd.runtime.kube.changes import Change
-from wattherd.runtime.kube.domains import SITE, columns_of
+from wattherd.runtime.kube.domain_tree import SITE
+from wattherd.runtime.kube.domains import columns_of
 from wattherd.runtime.kube.dra_objects import (
     API,
     ResourceClaim,

@@ -12,7 +12,8 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.model.power_tree import PowerDomain, PowerTree
 from wattherd.policy.contract import Planner
-from wattherd.runtime.kube.domains import SITE
+from wattherd.runtime.kube.domain_tree import SITE
+from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.node_facts import NodeFacts
 
 ROOT = "site"
@@ -40,35 +41,41 @@ class Uncapped:
 
 
 def core_config(
-    nodes: Sequence[NodeFacts], budgets_w: Mapping[str, float], planner: Planner
+    nodes: Sequence[NodeFacts], domains: Domains, budgets_w: Mapping[str, float], planner: Planner
 ) -> CoreConfig:
     """Nodes in the engine's order; a tree where any node is of a domain."""
     cluster = ClusterSpec(tuple(facts.spec for facts in nodes))
-    domains = sorted({facts.domain for facts in nodes} - {SITE})
-    tree = None
-    if domains or budgets_w:
-        fed = {name: tuple(one.name for one in nodes if one.domain == name)
-               for name in (SITE, *domains)}  # fmt: skip
-        tree = PowerTree(
-            (
-                PowerDomain(name=ROOT, budget_w=budgets_w.get(SITE), nodes=fed[SITE]),
-                *(
-                    PowerDomain(
-                        name=domain_name(name),
-                        parent=ROOT,
-                        budget_w=budgets_w.get(name),
-                        nodes=fed[name],
-                    )
-                    for name in domains
-                ),
-            )
-        )
     return CoreConfig(
         cluster=cluster,
         planner=planner,
         round_s=ONCE_PER_INSTANT,
         curve_of=Uncapped(cluster.gpu_models),
-        tree=tree,
+        tree=_tree(nodes, domains, budgets_w),
+    )
+
+
+def _tree(
+    nodes: Sequence[NodeFacts], domains: Domains, budgets_w: Mapping[str, float]
+) -> PowerTree | None:
+    """All domains that feed nodes, or other domains."""
+    path = domains.tree.path
+    own = {facts.domain for facts in nodes}
+    known = sorted({name for one in own for name in path(one)} - {SITE})
+    if not known and not domains.budgets_mw:
+        return None
+    fed: dict[str, list[str]] = {name: [] for name in (SITE, *known)}
+    for facts in nodes:
+        fed[facts.domain].append(facts.name)
+    return PowerTree(
+        tuple(
+            PowerDomain(
+                name=domain_name(name),
+                parent=None if name == SITE else domain_name(path(name)[1]),
+                budget_w=budgets_w.get(name),
+                nodes=tuple(fed[name]),
+            )
+            for name in (SITE, *known)
+        )
     )
 
 

@@ -1,14 +1,15 @@
 """Watts of power domains: what their nodes may draw at most, and what one more pod would add.
 
 Counted as by the core's guard (`engine.watts`): a device in use at its maximum, a free one at its
-idle watts, a shared one once, and what the machine draws beside. Integer milliwatts. A node is of
-the domain that its label names, and of the site, whose name is empty. Foreign pods count as ours.
+idle watts, a shared one once, and what the machine draws beside. Integer milliwatts. A node counts
+in the domain that feeds it and in all above (`domain_tree`). Foreign pods count as ours. Watts that
+a cap saves are taken off once it was read back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,11 @@ from wattherd.engine.state import ClusterState
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.request import Request
+from wattherd.runtime.kube.domain_tree import SITE, DomainTree
 from wattherd.runtime.kube.node_facts import NodeFacts
 from wattherd.units import show_watts
 
 Ints = NDArray[np.int64]
-SITE = ""
 _PLENTY = 1 << 60
 
 
@@ -34,6 +35,8 @@ class Columns:
     rise_mw: Ints
     domain: Ints
     names: tuple[str, ...]
+    row: Mapping[str, int]
+    """Of each node by name."""
 
 
 def columns_of(nodes: Sequence[NodeFacts]) -> Columns:
@@ -45,6 +48,7 @@ def columns_of(nodes: Sequence[NodeFacts]) -> Columns:
         rise_mw=np.array([_rise_mw(facts) for facts in nodes], dtype=np.int64),
         domain=np.array([number.get(facts.domain, -1) for facts in nodes], dtype=np.int64),
         names=names,
+        row={facts.name: row for row, facts in enumerate(nodes)},
     )
 
 
@@ -67,40 +71,78 @@ def _rise_mw(facts: NodeFacts) -> int:
 
 
 class Domains:
-    """Budgets (mW) by domain; a domain without one sets no limit."""
+    """Budgets (mW) by domain of a tree; a domain without one sets no limit.
 
-    def __init__(self, budgets_mw: Mapping[str, int]) -> None:
-        """Budgets as they stand now."""
+    `saved_mw` is by node what caps that were read back take off.
+    """
+
+    def __init__(self, budgets_mw: Mapping[str, int], tree: DomainTree | None = None) -> None:
+        """Budgets as they stand now; without a `tree` nodes are below the site by their label."""
         self.budgets_mw = dict(budgets_mw)
+        self.tree = tree or DomainTree()
+        self.saved_mw: dict[str, int] = {}
+
+    def fed(self, facts: NodeFacts) -> NodeFacts:
+        """A node with the domain that feeds it."""
+        domain = self.tree.feeder(facts.labels)
+        return facts if facts.domain == domain else replace(facts, domain=domain)
 
     def room_mw(self, columns: Columns, state: ClusterState, more_mw: Ints | None = None) -> Ints:
-        """(N,) what may be added on each node before its domain or the site is full.
+        """(N,) what may be added on each node before one of its domains or the site is full.
+
+        `more_mw` (N,) is drawn on each node beside what is on it.
 
         `more_mw` (N,) is drawn on each node beside what is on it.
         Never less than nothing: what adds no watts may come, even where too many are drawn.
         """
+        carried = self.carried_mw(columns, state, more_mw)
+        left = [self._left(name, carried) for name in (*columns.names, SITE)]
+        of_node = np.array(left, dtype=np.int64)[columns.domain]
+        room: Ints = np.maximum(of_node, 0)
+        return room
+
+    def _left(self, domain: str, carried: Mapping[str, int]) -> int:
+        budgets = self.budgets_mw
+        above = (name for name in self.tree.path(domain) if name in budgets)
+        return min((budgets[name] - carried[name] for name in above), default=_PLENTY)
+
+    def carried_mw(
+        self, columns: Columns, state: ClusterState, more_mw: Ints | None = None
+    ) -> dict[str, int]:
+        """What every domain, and the site, may draw at most with what is on their nodes now.
+
+        `more_mw` (N,) is drawn on each node beside that.
+        """
         draw = columns.base_mw + columns.rise_mw * state.world.nodes.active
         if more_mw is not None:
             draw = draw + more_mw
+        for node, saved in self.saved_mw.items():
+            if node in columns.row:
+                draw[columns.row[node]] -= saved
         inside = columns.domain >= 0
-        by_domain = np.bincount(columns.domain[inside], draw[inside], len(columns.names))
-        left = [self._left(name, int(by_domain[row])) for row, name in enumerate(columns.names)]
-        of_node = np.array([*left, _PLENTY], dtype=np.int64)[columns.domain]
-        room: Ints = np.maximum(np.minimum(of_node, self._left(SITE, int(draw.sum()))), 0)
-        return room
+        own = np.bincount(columns.domain[inside], draw[inside], len(columns.names))
+        carried = dict.fromkeys((*self.budgets_mw, *self.tree.branches), 0)
+        for name, draw_mw in zip(columns.names, own.tolist(), strict=True):
+            for above in self.tree.path(name)[:-1]:
+                carried[above] = carried.get(above, 0) + int(draw_mw)
+        carried[SITE] = int(draw.sum())
+        return carried
 
-    def _left(self, domain: str, draw_mw: int) -> int:
-        budget = self.budgets_mw.get(domain)
-        return _PLENTY if budget is None else budget - draw_mw
+    def over_mw(self, columns: Columns, state: ClusterState) -> dict[str, int]:
+        """Domains that may draw more than their budget, and by how much."""
+        carried = self.carried_mw(columns, state)
+        over = {name: carried[name] - most for name, most in self.budgets_mw.items()}
+        return {name: beyond for name, beyond in over.items() if beyond > 0}
 
-    def draw_mw(self, columns: Columns, state: ClusterState, domain: str) -> int:
-        """What a domain may draw at most with what is on it now."""
-        draw = columns.base_mw + columns.rise_mw * state.world.nodes.active
-        if domain == SITE:
-            return int(draw.sum())
-        if domain not in columns.names:
-            return 0
-        return int(draw[columns.domain == columns.names.index(domain)].sum())
+    def saved_in(self, columns: Columns) -> dict[str, int]:
+        """By domain, and the site, what caps take off."""
+        saved: dict[str, int] = {}
+        for node, mw in self.saved_mw.items():
+            row = columns.row.get(node)
+            number = -1 if row is None else int(columns.domain[row])
+            for name in self.tree.path(columns.names[number] if number >= 0 else SITE):
+                saved[name] = saved.get(name, 0) + mw
+        return saved
 
 
 def least_mw(columns: Columns, state: ClusterState, request: Request) -> Ints:

@@ -11,18 +11,15 @@ Decisions are those of `Placer.choose`, as in the simulator; ties go to the firs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.chooser import Chooser
-from wattherd.runtime.kube.domains import (
-    SITE,
-    Domains,
-    full,
-)
+from wattherd.runtime.kube.domain_tree import DomainTree
+from wattherd.runtime.kube.domains import Domains, full
 from wattherd.runtime.kube.fleet import Fleet, Holding, Mask
 from wattherd.runtime.kube.node_facts import NodeFacts, node_facts
 from wattherd.runtime.kube.objects import Node, Pod
@@ -65,17 +62,22 @@ class Extender:
         self._holder = holder
         self._hold_s = hold_s
         self._decisions = 0
-        self._chooser = Chooser(fleet, domains)
+        self.chooser = Chooser(fleet, domains)
 
     # What happened --------------------------------------------------------------------------------
 
     def node_seen(self, node: Node) -> None:
         """A node is there, or changed."""
-        self.fleet.node_seen(node_facts(node))
+        self.fleet.node_seen(self.domains.fed(node_facts(node)))
 
     def node_gone(self, name: str) -> None:
         """A node was deleted."""
         self.fleet.node_gone(name)
+
+    def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
+        """Domains and budgets as they stand from now on."""
+        self.domains.tree, self.domains.budgets_mw = tree, dict(budgets_mw)
+        self.fleet.feed(self.domains.fed)
 
     def pod_seen(self, pod: Pod, at_s: float) -> None:
         """A pod is there, or changed; one that ended gives back what it held.
@@ -135,7 +137,7 @@ class Extender:
         if self.fleet.placer is None:
             return Verdict(None, {"": Refusal(Token.UNKNOWN_NODE, "no node is known yet")})
         candidates = self.fleet.rows_of(node_names)
-        spot, added = self._chooser.choose(ask, candidates & self.fleet.open_for(ask))
+        spot, added = self.chooser.choose(ask, candidates & self.fleet.open_for(ask))
         if spot is None:
             return Verdict(None, self._refusals(ask, node_names, candidates))
         self._decisions += 1
@@ -170,7 +172,7 @@ class Extender:
             return scores
         among = self.fleet.rows_of(node_names) & self.fleet.open_for(ask)
         for score in range(TOP_SCORE, 0, -1):
-            spot, _ = self._chooser.choose(ask, among)
+            spot, _ = self.chooser.choose(ask, among)
             if spot is None:
                 break
             scores[spot.node] = score
@@ -258,16 +260,16 @@ class Extender:
         return self._no_watts(facts, request.gpu_count) or Refusal(Token.ROOM, _wanted(ask))
 
     def _no_watts(self, facts: NodeFacts, devices: int) -> Refusal | None:
-        placer, columns = self.fleet.placer, self._chooser.columns()
+        placer, columns = self.fleet.placer, self.chooser.columns()
         if placer is None:
             return _UNKNOWN
-        row = self.fleet.order.index(facts)
-        needs = devices * int(columns.rise_mw[row])
-        for domain in (facts.domain, SITE):
+        needs = devices * int(columns.rise_mw[columns.row[facts.name]])
+        carried = self.domains.carried_mw(columns, placer.state)
+        for domain in self.domains.tree.path(facts.domain):
             budget = self.domains.budgets_mw.get(domain)
             if budget is None:
                 continue
-            draw = self.domains.draw_mw(columns, placer.state, domain)
+            draw = carried[domain]
             if draw + needs > budget:
                 return Refusal(Token.POWER, full(domain, draw, budget, needs))
         return None

@@ -21,6 +21,8 @@ from wattherd.runtime.kube.extender_wire import BindArgs
 from wattherd.runtime.kube.feed import LOOK_S, Feed
 from wattherd.runtime.kube.lookup import found_pod
 from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.power_live import PowerWatch
+from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.seat import Seat
 
@@ -38,8 +40,12 @@ class LiveExtender:
         *,
         lease: ObjectMeta | None = None,
         identity: str = "",
+        power: PowerPlan | None = None,
     ) -> None:
-        """`lease` names the record by which copies agree on who answers, as `identity`."""
+        """`lease` names the record by which copies agree on who answers, as `identity`.
+
+        `power` makes budgets of objects; without it they are those of `extender`.
+        """
         self.extender = extender
         self.feed = Feed(access, draws)
         self.feed.follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
@@ -47,15 +53,22 @@ class LiveExtender:
         self.feed.also(self._watch)
         nodes = extender.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self.power: PowerWatch | None = None
+        if power is not None:
+            self.power = PowerWatch(self.feed, power, extender, self.seat.leads)
 
     def begin(self) -> None:
         """Start reading; decisions begin when the cluster was seen."""
         self.feed.open()
+        if self.power is not None:
+            self.power.begin()
         self.feed.begin(*self.seat.beside())
 
     def close(self) -> None:
         """Stop; a lease is given back, what was decided and not bound is decided anew by others."""
         self.feed.close()
+        if self.power is not None:
+            self.power.close()
 
     async def bind(self, args: BindArgs, grant: Grant) -> Bound:
         """Bind a pod where it was reserved; for `ExtenderApp`."""

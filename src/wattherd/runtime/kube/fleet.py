@@ -100,6 +100,17 @@ class Fleet:
         self._count_pods(row)
         self._mark(row)
 
+    def feed(self, fed: Callable[[NodeFacts], NodeFacts]) -> None:
+        """Nodes have other power domains: `fed` tells a node's, and changes nothing else."""
+        for name, facts in self.nodes.items():
+            now = fed(facts)
+            if now is facts:
+                continue
+            self.nodes[name] = now
+            self.version += 1
+            if self._placer is not None:
+                self._order[self._row[name]] = now
+
     def node_gone(self, name: str) -> None:
         """A node was deleted; it stays on the books until its pods are gone, too."""
         if name not in self.nodes:

@@ -37,6 +37,7 @@ from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.api_objects import PodGroup
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.core_config import core_config, domain_name
+from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.eligible import Eligible
 from wattherd.runtime.kube.fleet import Fleet, Holding
@@ -79,7 +80,7 @@ class Scheduler:
         """When `plan` is to be called though nothing was seen, if ever."""
         self.domains = Domains(budgets_mw or {})
         self.way = way or ByBinding(name)
-        self._chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
+        self.chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
         self._holder = holder
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
@@ -98,6 +99,8 @@ class Scheduler:
         """Pods that were released to a node that is not known."""
         self._told: dict[str, tuple[str, str]] = {}
         self._rejected: dict[str, Reason] = {}
+        self._told_mw: dict[str, int] = {}
+        """Budgets by domain, as the core knows them."""
         self._dirty = True
         self._freed = True
         """Whether there may be room that was not there before."""
@@ -107,7 +110,7 @@ class Scheduler:
     def node_seen(self, node: Node) -> None:
         """A node is there, or changed."""
         before = self.fleet.version
-        self.fleet.node_seen(node_facts(node))
+        self.fleet.node_seen(self.domains.fed(node_facts(node)))
         changed = self.fleet.version != before
         self._dirty |= changed
         self._freed |= changed
@@ -220,21 +223,23 @@ class Scheduler:
             if not one.confirmed and now_s - one.since_s > hold_s
         ]
 
+    def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
+        """Domains and budgets as they stand from now on."""
+        if tree != self.domains.tree:
+            self.domains.tree, self.core = tree, None
+            self.fleet.feed(self.domains.fed)
+        if budgets_mw.keys() != self.domains.budgets_mw.keys():
+            self.core = None
+        self.domains.budgets_mw = dict(budgets_mw)
+        self._dirty = self._freed = True
+
     # What to do -----------------------------------------------------------------------------------
 
     def budget(self, domain: str, budget_mw: int | None, at_s: float) -> list[Order]:
         """A domain may draw this much from now on; whoever is too many is evicted."""
-        budgets = self.domains.budgets_mw
-        known = set(budgets)
-        budgets.pop(domain, None)
-        if budget_mw is not None:
-            budgets[domain] = budget_mw
-        if self.core is None or self.core.tree is None or domain not in known:
-            self.core = None
-        else:
-            watts = None if budget_mw is None else budget_mw / 1000
-            self._obey([BudgetChanged(at_s=at_s, budget_w=watts, domain=domain_name(domain))], at_s)
-        self._dirty = self._freed = True
+        given = {} if budget_mw is None else {domain: budget_mw}
+        others = {name: mw for name, mw in self.domains.budgets_mw.items() if name != domain}
+        self.power_seen(self.domains.tree, others | given)
         return self.plan(at_s)
 
     def plan(self, at_s: float) -> list[Order]:
@@ -252,7 +257,7 @@ class Scheduler:
         self._planner.changed |= self._freed
         self._freed = False
         waiting = self._queueing.waiting(self.fleet.holdings, self._to_evict)
-        events = self._differences(waiting, at_s)
+        events = [*self._budget_news(at_s), *self._differences(waiting, at_s)]
         if self._planner.changed:
             events.append(Woke(at_s=at_s, key=WAKE))
         orders = self._obey(events, at_s)
@@ -260,19 +265,30 @@ class Scheduler:
         orders += self._evictions()
         return orders + self._tell(waiting)
 
+    def _budget_news(self, at_s: float) -> list[Event]:
+        """Budgets that the core was not told yet."""
+        found: list[Event] = []
+        for name, budget_mw in sorted(self.domains.budgets_mw.items()):
+            if self._told_mw.get(name) != budget_mw:
+                self._told_mw[name] = budget_mw
+                domain, watts = domain_name(name), budget_mw / 1000
+                found.append(BudgetChanged(at_s=at_s, budget_w=watts, domain=domain))
+        return found
+
     def _new_planner(self) -> GangPlanner:
         allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
-        return GangPlanner(self._chooser, self._works, allowed)
+        return GangPlanner(self.chooser, self._works, allowed)
 
     def _begin(self, placer: Placer, at_s: float) -> None:
         """A core that knows nothing yet: it will be told all that is."""
-        budgets_w = {name: mw / 1000 for name, mw in self.domains.budgets_mw.items()}
+        self._told_mw = dict(self.domains.budgets_mw)
+        budgets_w = {name: mw / 1000 for name, mw in self._told_mw.items()}
         self._works.clear()
         self._work_of.clear()
         self._wakes.clear()
         self._rejected.clear()
         self._planner = self._new_planner()
-        self.core = Core(core_config(self.fleet.order, budgets_w, self._planner))
+        self.core = Core(core_config(self.fleet.order, self.domains, budgets_w, self._planner))
         self.core.now_s = at_s
         self._core_of = placer
 

@@ -33,6 +33,8 @@ from wattherd.runtime.kube.groups import GroupId, GroupKind
 from wattherd.runtime.kube.lookup import found_pod
 from wattherd.runtime.kube.objects import Condition, Node, Object, ObjectMeta, Pod, PodStatus
 from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, ReleasePod, TellPod
+from wattherd.runtime.kube.power_live import PowerWatch, is_served
+from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.releaser import Released
 from wattherd.runtime.kube.scheduler import Scheduler
@@ -64,8 +66,12 @@ class LiveScheduler:
         *,
         lease: ObjectMeta | None = None,
         identity: str = "",
+        power: PowerPlan | None = None,
     ) -> None:
-        """`lease` names the record by which copies agree on who schedules, as `identity`."""
+        """`lease` names the record by which copies agree on who schedules, as `identity`.
+
+        `power` makes budgets of objects; without it they are those of `scheduler`.
+        """
         self.scheduler = scheduler
         self.feed = Feed(access, draws)
         follow = self.feed.follow
@@ -77,25 +83,25 @@ class LiveScheduler:
         self.feed.also(self._work)
         nodes = scheduler.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self.power: PowerWatch | None = None
+        if power is not None:
+            self.power = PowerWatch(self.feed, power, scheduler, self.seat.leads)
 
     def begin(self) -> None:
         """Start; groups are followed where the API server knows them."""
         self.feed.open()
         for kind, path in _GROUPS.items():
-            if self._is_served(path):
+            if is_served(self.feed, path):
                 self.feed.follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
+        if self.power is not None:
+            self.power.begin()
         self.feed.begin(*self.seat.beside())
 
     def close(self) -> None:
         """Stop; a lease is given back, what runs stays."""
         self.feed.close()
-
-    def _is_served(self, path: str) -> bool:
-        try:
-            self.feed.loop.run(self.feed.transport.request("GET", path))
-        except (Refused, Unreachable):
-            return False
-        return True
+        if self.power is not None:
+            self.power.close()
 
     # News -----------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattherd.runtime.kube.domains import SITE, Columns
+from wattherd.runtime.kube.domain_tree import SITE
+from wattherd.runtime.kube.domains import Columns
 from wattherd.runtime.kube.fleet import Fleet
 from wattherd.runtime.kube.node_facts import NodeFacts
 

@@ -10,7 +10,7 @@ import re
 import zlib
 
 from wattherd.runtime.kube import names, quantity
-from wattherd.runtime.kube.domains import SITE
+from wattherd.runtime.kube.domain_tree import SITE
 from wattherd.runtime.kube.dra_objects import (
     Attribute,
     Capacity,

@@ -1,0 +1,155 @@
+"""Budgets of PowerDomain and PowerBudget objects, in both modes: put in force, kept, told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from control_plane import ControlPlane
+from kube_api import KubeApi, a_node, a_pod
+from kube_server import wait_until
+from power_api import an_object, condition, defined, path_of
+
+NAME = "wattherd-power"
+NODES, GPUS = 4, 8
+IDLE_W, RISE_W = 10, 60
+"""Of a T4, by the catalog: free, and what it adds in use."""
+EMPTY_W = NODES * GPUS * IDLE_W
+HALF_W = EMPTY_W // 2
+EVERY_S = 0.2
+LONG_S = 240.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kinds(plane: ControlPlane) -> Iterator[None]:
+    with defined(plane.api):
+        yield
+
+
+@pytest.fixture(scope="module")
+def fleet(plane: ControlPlane) -> Iterator[list[str]]:
+    """Four nodes, two in each of two racks."""
+    nodes = [
+        a_node(
+            f"power-{row}",
+            gpus=GPUS,
+            labels={"nvidia.com/gpu.product": "Tesla-T4", "rack": str(row % 2)},
+        )
+        for row in range(NODES)
+    ]
+    names = plane.api.fleet(nodes)
+    yield names
+    plane.api.remove_nodes(names)
+
+
+@contextmanager
+def tree(api: KubeApi, site: str, rack_0: str) -> Iterator[None]:
+    """`hall` above `rack-0` and `rack-1`; the hall's budget is `site`, the first rack's limit."""
+    made = [
+        an_object("PowerDomain", "hall", limit="1MW"),
+        an_object("PowerDomain", "rack-0", parent="hall", limit=rack_0,
+                  nodeSelector={"matchLabels": {"rack": "0"}}),
+        an_object("PowerDomain", "rack-1", parent="hall",
+                  nodeSelector={"matchLabels": {"rack": "1"}}),
+        an_object("PowerBudget", "now", domain="hall", constant=site),
+    ]  # fmt: skip
+    for one in made:
+        api.create(path_of(one["kind"]), one)
+    try:
+        yield
+    finally:
+        for one in made:
+            api.call("DELETE", path_of(one["kind"], one["metadata"]["name"]))
+
+
+@contextmanager
+def a_scheduler(plane: ControlPlane, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    options = [f"--kubeconfig={plane.kubeconfig}", f"--name={NAME}", *more]
+    command = [sys.executable, "-m", "wattherd.cli.main", "kube", "scheduler", *options]
+    with subprocess.Popen(command) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+class Bound:
+    """What is written on bound pods, by rack."""
+
+    def __init__(self, api: KubeApi, namespace: str) -> None:
+        self._api, self._path = api, f"/api/v1/namespaces/{namespace}/pods"
+
+    def by_rack(self) -> dict[str, int]:
+        found = {"rack-0": 0, "rack-1": 0}
+        for pod in self._api.get(self._path)["items"]:
+            if pod["spec"].get("nodeName"):
+                found[pod["metadata"]["annotations"]["wattherd.dev/power-domain"]] += 1
+        return found
+
+    def count(self) -> int:
+        return sum(self.by_rack().values())
+
+
+@contextmanager
+def sampled(bound: Bound) -> Iterator[list[dict[str, int]]]:
+    seen: list[dict[str, int]] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(EVERY_S):
+            seen.append(bound.by_rack())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def watts(count: int, empty_w: int = EMPTY_W) -> str:
+    """A budget that bears so many pods."""
+    return f"{empty_w + count * RISE_W}W"
+
+
+def status(api: KubeApi, kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = api.get(path_of(kind, name)).get("status", {})
+    return found
+
+
+def test_a_tree_of_domains_is_kept_and_told(
+    plane: ControlPlane, namespace: str, fleet: list[str]
+) -> None:
+    """Room for 20 GPUs in the hall and 6 in one rack, 200 pods; then the budget rises."""
+    del fleet
+    api, bound = plane.api, Bound(plane.api, namespace)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    with ExitStack() as stack:
+        stack.enter_context(tree(api, watts(20), watts(6, HALF_W)))
+        seen = stack.enter_context(sampled(bound))
+        stack.enter_context(a_scheduler(plane))
+        api.create_all(pods, [a_pod(f"p-{n}", gpus=1, scheduler=NAME) for n in range(200)])
+        wait_until(lambda: bound.count() == 20, "all that fit run", within_s=LONG_S)
+        told = lambda name, watts: status(api, "PowerDomain", name).get("boundWatts") == watts  # noqa: E731
+        wait_until(lambda: told("hall", EMPTY_W + 20 * RISE_W), "the watts are told")
+        hall = status(api, "PowerDomain", "hall")
+        assert (hall["nodes"], hall["budgetWatts"]) == (NODES, EMPTY_W + 20 * RISE_W)
+        assert condition(api, "PowerDomain", "hall")["reason"] == "InForce"
+        assert condition(api, "PowerBudget", "now")["status"] == "True"
+        assert all(sum(one.values()) <= 20 and one["rack-0"] <= 6 for one in seen)
+        api.merge(path_of("PowerBudget", "now"), {"spec": {"constant": watts(22)}})
+        wait_until(lambda: bound.count() == 22, "the budget rose", within_s=LONG_S)
+        bad = {"spec": {"parent": "nowhere"}}
+        api.merge(path_of("PowerDomain", "rack-0"), bad)
+        ready = lambda: condition(api, "PowerDomain", "rack-0")  # noqa: E731
+        wait_until(lambda: ready().get("reason") == "UnknownParent", "the parent is missed")
+        assert "it stays below hall" in ready()["message"]
+        assert bound.by_rack() == {"rack-0": 6, "rack-1": 16}
+    assert all(sum(one.values()) <= 22 and one["rack-0"] <= 6 for one in seen)
