@@ -40,9 +40,9 @@ class KubeApi:
         self.server = server
         self._host = server.split("://")[1]
         self._tls = tls
-        self._headers = {"Accept": "application/json"}
+        self.headers = {"Accept": "application/json"}
         if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self.headers["Authorization"] = f"Bearer {token}"
         self._idle: deque[http.client.HTTPConnection] = deque()
 
     def call(
@@ -50,7 +50,7 @@ class KubeApi:
     ) -> tuple[int, Any]:
         """Status and decoded answer; a connection that the server closed is made once more."""
         text = None if body is None else json.dumps(body)
-        headers = {**self._headers, "Content-Type": kind}
+        headers = {**self.headers, "Content-Type": kind}
         while True:
             connection, used = self._taken()
             try:
@@ -70,11 +70,13 @@ class KubeApi:
         try:
             return self._idle.pop(), True
         except IndexError:
-            pass
+            return self.connection(PATIENCE_S), False
+
+    def connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        """A new one, for whoever asks for it alone."""
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, timeout=PATIENCE_S), False
-        made = http.client.HTTPSConnection(self._host, timeout=PATIENCE_S, context=self._tls)
-        return made, False
+            return http.client.HTTPConnection(self._host, timeout=timeout_s)
+        return http.client.HTTPSConnection(self._host, timeout=timeout_s, context=self._tls)
 
     def close(self) -> None:
         while self._idle:

@@ -14,17 +14,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.domain_tree import DomainTree
-from wattherd.runtime.kube.domains import Domains, full
-from wattherd.runtime.kube.fleet import Fleet, Holding, Mask
-from wattherd.runtime.kube.node_facts import NodeFacts, node_facts
+from wattherd.runtime.kube.domains import Domains
+from wattherd.runtime.kube.fleet import Fleet, Holding
+from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
 from wattherd.runtime.kube.pod_ask import Ask, ask_of, ask_of_foreign, gpus_of
 from wattherd.runtime.kube.refusal import PodRefused, Refusal, Token
+from wattherd.runtime.kube.refusals import Refusals
 
 HOLD_S = 60.0
 """A binding is seen within a second; after this long something is wrong and worth a look."""
@@ -63,6 +62,7 @@ class Extender:
         self._hold_s = hold_s
         self._decisions = 0
         self.chooser = Chooser(fleet, domains)
+        self._refusals = Refusals(self.chooser)
 
     # What happened --------------------------------------------------------------------------------
 
@@ -110,11 +110,7 @@ class Extender:
 
     def overdue(self, now_s: float) -> list[Holding]:
         """Reservations that nobody was seen to take up: look there, then let go or tell."""
-        return [
-            one
-            for one in self.fleet.holdings.values()
-            if not one.confirmed and now_s - one.since_s > self._hold_s
-        ]
+        return [one for one in self.fleet.reserved if now_s - one.since_s > self._hold_s]
 
     # Questions ------------------------------------------------------------------------------------
 
@@ -139,7 +135,7 @@ class Extender:
         candidates = self.fleet.rows_of(node_names)
         spot, added = self.chooser.choose(ask, candidates & self.fleet.open_for(ask))
         if spot is None:
-            return Verdict(None, self._refusals(ask, node_names, candidates))
+            return Verdict(None, self._refusals.find(ask, node_names, candidates))
         self._decisions += 1
         self.fleet.hold(
             Holding(
@@ -203,94 +199,6 @@ class Extender:
         known = self.fleet.holdings.get(uid)
         if known is not None and not known.confirmed:
             self.fleet.let_go(uid)
-
-    # Why not --------------------------------------------------------------------------------------
-
-    def _refusals(
-        self, ask: Ask, node_names: Collection[str], candidates: Mask
-    ) -> dict[str, Refusal]:
-        """Of each node the first thing that stands in the way."""
-        found = {name: _UNKNOWN for name in node_names if name not in self.fleet.nodes}
-        placer = self.fleet.placer
-        if placer is None:
-            return found
-        usable = self.fleet.open_for(ask)
-        affordable = self._roomy(ask)
-        for row in np.flatnonzero(candidates).tolist():
-            facts = self.fleet.order[row]
-            found[facts.name] = (
-                self._closed(facts, ask) if not usable[row] else None
-            ) or self._no_gpus(facts, ask, roomy=bool(affordable[row]))
-        return found
-
-    def _closed(self, facts: NodeFacts, ask: Ask) -> Refusal:
-        if facts.problem:
-            return Refusal(Token.UNSCHEDULABLE, facts.problem)
-        short = self.fleet.short_of(facts, ask)
-        if short:
-            return Refusal(Token.RESOURCE, f"too little {short}")
-        if len(self.fleet.held_on(facts.name)) >= facts.most_pods:
-            return Refusal(Token.TOO_MANY_PODS, "the node takes no more pods")
-        return Refusal(Token.ROOM, "the node holds more than it has, or is being removed")
-
-    def _roomy(self, ask: Ask) -> Mask:
-        """(N,) nodes with room for the pod, watts aside."""
-        placer = self.fleet.placer
-        roomy = np.zeros(len(self.fleet.order), dtype=np.bool_)
-        if placer is None:
-            return roomy
-        nodes = placer.state.world.nodes
-        for request, giving in self.fleet.requests(ask):
-            fits = (nodes.cpu_free >= request.cpu_milli) & (nodes.memory_free >= request.memory_mib)
-            whole = (nodes.gpu_free >= max(1, request.gpu_milli)).sum(axis=1)
-            roomy |= giving & fits & (whole >= request.gpu_count)
-        return roomy
-
-    def _no_gpus(self, facts: NodeFacts, ask: Ask, *, roomy: bool) -> Refusal:
-        """Room and watts: the node's models and shares first, as nothing will change these."""
-        if ask.uses_gpus and facts.unknown_gpu:
-            return Refusal(Token.GPU_UNKNOWN, f"GPU {facts.unknown_gpu} is not in the catalog")
-        request = ask.on(facts.offer)
-        if request is None:
-            return Refusal(Token.GPU_SHARES, f"gives GPUs as {facts.offer.giving}, not as asked")
-        if ask.uses_gpus and not request.allows(facts.spec.gpu_model):
-            return Refusal(Token.GPU_MODEL, f"has {facts.spec.gpu_model or 'no GPU'}")
-        if not roomy:
-            return Refusal(Token.ROOM, _wanted(ask))
-        return self._no_watts(facts, request.gpu_count) or Refusal(Token.ROOM, _wanted(ask))
-
-    def _no_watts(self, facts: NodeFacts, devices: int) -> Refusal | None:
-        placer, columns = self.fleet.placer, self.chooser.columns()
-        if placer is None:
-            return _UNKNOWN
-        needs = devices * int(columns.rise_mw[columns.row[facts.name]])
-        carried = self.domains.carried_mw(columns, placer.state)
-        for domain in self.domains.tree.path(facts.domain):
-            budget = self.domains.budgets_mw.get(domain)
-            if budget is None:
-                continue
-            draw = carried[domain]
-            if draw + needs > budget:
-                return Refusal(Token.POWER, full(domain, draw, budget, needs))
-        return None
-
-
-_UNKNOWN = Refusal(Token.UNKNOWN_NODE, "the node is not known yet")
-
-
-def _wanted(ask: Ask) -> str:
-    devices = ask.whole + ask.slots
-    parts = [
-        text
-        for text, wanted in (
-            (f"{ask.cpu_milli} milli-CPU", ask.cpu_milli),
-            (f"{ask.memory_mib} MiB", ask.memory_mib),
-            (f"{ask.share_milli}/1000 of a GPU", ask.share_milli),
-            (f"{devices} GPU{'s' if devices > 1 else ''}", devices and ask.share_milli is None),
-        )
-        if wanted
-    ]
-    return f"has no room for {' and '.join(parts)} together"
 
 
 def _key(pod: Pod) -> str:

@@ -89,9 +89,14 @@ def filtered(verdict: Verdict, node_names: Sequence[str]) -> bytes:
     failed: dict[str, str] = {}
     lasting: dict[str, str] = {}
     whole = verdict.refusals.get("")
+    lines: dict[int, tuple[dict[str, str], str]] = {}
     for name in node_names:
         refusal = whole or verdict.refusals[name]
-        (lasting if refusal.token.lasting else failed)[name] = refusal.line()
+        said = lines.get(id(refusal))  # one for thousands of nodes
+        if said is None:
+            said = (lasting if refusal.token.lasting else failed, refusal.line())
+            lines[id(refusal)] = said
+        said[0][name] = said[1]
     return _ENCODE(_Filtered([], failed, lasting))
 
 

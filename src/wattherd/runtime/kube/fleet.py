@@ -71,6 +71,7 @@ class Fleet:
         self._learns = learns
         self._learned_from = 0
         self._on: dict[str, dict[str, Holding]] = {}
+        self._reserved: dict[str, Holding] = {}
         self._gone: set[str] = set()
         self._placed: dict[str, tuple[Allocation, ...]] = {}
         self._crowded: set[str] = set()
@@ -132,6 +133,8 @@ class Fleet:
         """A pod is on a node, or is to be; what it held before it gives back."""
         self.let_go(holding.uid)
         self.holdings[holding.uid] = holding
+        if not holding.confirmed:
+            self._reserved[holding.uid] = holding
         self._on.setdefault(holding.node, {})[holding.uid] = holding
         if self._learns and len(self.holdings) > _GROWTH * max(1, self._learned_from):
             self._placer = None
@@ -143,12 +146,14 @@ class Fleet:
         known = self.holdings[uid]
         seen = replace(known, confirmed=True, since_s=at_s)
         self.holdings[uid] = self._on[known.node][uid] = seen
+        self._reserved.pop(uid, None)
 
     def let_go(self, uid: str) -> None:
         """A pod is gone, or its reservation is."""
         known = self.holdings.pop(uid, None)
         if known is None:
             return
+        self._reserved.pop(uid, None)
         del self._on[known.node][uid]
         if self._placer is not None and known.node in self._row:
             self._unseat(known)
@@ -156,6 +161,11 @@ class Fleet:
             del self._on[known.node]
             if known.node in self._gone:
                 self._strike(known.node)
+
+    @property
+    def reserved(self) -> Collection[Holding]:
+        """Those that are not seen to be there yet."""
+        return self._reserved.values()
 
     def held_on(self, node: str) -> Collection[Holding]:
         """Everybody on a node."""

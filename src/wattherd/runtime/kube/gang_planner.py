@@ -18,6 +18,9 @@ from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.fleet import Fleet, Holding, Mask, Spot
 from wattherd.runtime.kube.works import Member, Work, role_of
 
+_HIGHEST = 1 << 62
+"""Above every priority."""
+
 
 @dataclass(slots=True)
 class GangPlanner:
@@ -38,6 +41,9 @@ class GangPlanner:
     """Of these, the ones that the budgets cannot bear."""
     victims: dict[str, frozenset[str]] = field(default_factory=dict)
     """Of each work that has others stopped: which ones."""
+    _least: int | None = None
+    _in_vain: set[tuple[object, ...]] = field(default_factory=set)
+    """What found no place in this plan; nothing is given back before the next one."""
 
     @property
     def fleet(self) -> Fleet:
@@ -55,7 +61,8 @@ class GangPlanner:
         fresh = self._hear(view)
         self._sit_down(view, draft)
         turn = list(self.waiting.values()) if self.changed else fresh
-        self.changed = False
+        self.changed, self._least = False, None
+        self._in_vain.clear()
         for job in sorted(turn, key=lambda job: (-job.spec.priority, job.number)):
             self._try(job, view, draft)
 
@@ -88,7 +95,7 @@ class GangPlanner:
         if self._busy(job.id):
             return
         work = self.works[job.id]
-        spots, failed = self._seat_all(work.members, view.now_s)
+        spots, failed = self._seats(work, view.now_s)
         if failed is None:
             shares = [
                 Share(spot.allocation.node, 1, role_of(work, number), gpus=spot.allocation.gpus)
@@ -108,6 +115,19 @@ class GangPlanner:
         if mine and not there:
             del self.victims[job_id]
         return bool(there)
+
+    def _seats(self, work: Work, now_s: float) -> tuple[list[Spot], Member | None]:
+        """As `_seat_all`; of many single pods that are alike only the first is tried in vain."""
+        if len(work.members) > 1:
+            return self._seat_all(work.members, now_s)
+        (member,) = work.members
+        wish = (member.ask.key, self.allowed(member).tobytes())
+        if wish in self._in_vain:
+            return [], member
+        spots, failed = self._seat_all(work.members, now_s)
+        if failed is not None:
+            self._in_vain.add(wish)
+        return spots, failed
 
     def _seat_all(
         self, members: Iterable[Member], now_s: float
@@ -166,6 +186,8 @@ class GangPlanner:
         work = self.works[job.id]
         if any(member.pod.spec.preemption_policy == "Never" for member in work.members):
             return frozenset()
+        if self._lowest(view) >= job.spec.priority:
+            return frozenset()
         lower = [
             other
             for other in view.live()
@@ -176,6 +198,16 @@ class GangPlanner:
         for other in taken:
             draft.stop(other, StopReason.PREEMPTED_FOR_PRIORITY)
         return frozenset(uid for other in taken for uid in self.works[other.id].uids)
+
+    def _lowest(self, view: View) -> int:
+        """Of the priorities of all works that are planned; looked for once in a plan.
+
+        Works begun later in this plan are no less important than those tried after them.
+        """
+        if self._least is None:
+            planned = (other.spec.priority for other in view.live() if other.wanted)
+            self._least = min(planned, default=_HIGHEST)
+        return self._least
 
     def _ours(self, job: JobView) -> bool:
         return all(member.pod.metadata.deletion_timestamp is None

@@ -42,6 +42,12 @@ class Ask:
         """Whether it needs a GPU at all."""
         return bool(self.whole or self.slots or self.share_milli)
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for asks that are equal."""
+        gpus = (self.whole, self.slots, self.share_milli, self.models)
+        return self.cpu_milli, self.memory_mib, *gpus, frozenset(self.others.items())
+
     def on(self, offer: Offer) -> Request | None:
         """What it takes of a node that gives GPUs like that, or None if that is not for it."""
         if not self.uses_gpus:

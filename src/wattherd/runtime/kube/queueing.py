@@ -41,8 +41,24 @@ class Waiting:
         return frozenset(member.uid for member in self.members)
 
 
+Key = GroupId | str
+"""What waits together: a gang, or one pod by its uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What was stirred since the last look: pods by uid, and all who wait of their groups now."""
+
+    uids: tuple[str, ...]
+    waiting: tuple[Waiting, ...]
+
+
 class Queueing:
-    """Sorts the pods of one scheduler; `pods` and `groups` are kept by somebody else."""
+    """Sorts the pods of one scheduler; `pods` and `groups` are kept by somebody else.
+
+    A look costs as much as happened since the last one, not as much as there are pods: whoever
+    changes anything about a pod says so.
+    """
 
     def __init__(
         self,
@@ -58,34 +74,95 @@ class Queueing:
         self._volumes = volumes
         self._read: dict[str, tuple[Pod, Member, tuple[str, str] | None]] = {}
         """By uid: what was made of a pod, as long as it is the same."""
+        self._key_of: dict[str, Key] = {}
+        self._uids: dict[Key, dict[str, None]] = {}
+        self._waiting: dict[Key, tuple[Waiting, ...]] = {}
+        self._stirred: dict[str, None] = {}
+        self._stirred_keys: dict[Key, None] = {}
+
+    # What changed ---------------------------------------------------------------------------------
+
+    def note(self, pod: Pod) -> None:
+        """A pod is there, or changed."""
+        uid = pod.metadata.uid
+        key, before = group_of(pod) or uid, self._key_of.get(uid)
+        if before is not None and before != key:
+            self._leave(uid, before)
+        self._key_of[uid] = key
+        self._uids.setdefault(key, {})[uid] = None
+        self.stir(uid)
+
+    def drop(self, uid: str) -> None:
+        """A pod is gone."""
+        self._stirred[uid] = None
+        self._read.pop(uid, None)
+        key = self._key_of.pop(uid, None)
+        if key is not None:
+            self._leave(uid, key)
+
+    def _leave(self, uid: str, key: Key) -> None:
+        self._stirred_keys[key] = None
+        del self._uids[key][uid]
+        if not self._uids[key]:
+            del self._uids[key]
+
+    def stir(self, uid: str) -> None:
+        """Something about this pod is not as it was: where it is held, whether it must leave."""
+        self._stirred[uid] = None
+        if uid in self._key_of:
+            self._stirred_keys[self._key_of[uid]] = None
+
+    def stir_group(self, group: GroupId) -> None:
+        """A group changed, or is gone."""
+        self._stirred_keys[group] = None
+
+    def stir_all(self) -> None:
+        """Look at every pod as if it had just come, the oldest first."""
+        by_age = sorted(self._pods.values(), key=lambda pod: pod.metadata.creation_timestamp or "")
+        for pod in by_age:
+            self.stir(pod.metadata.uid)
 
     def forget(self) -> None:
         """Volumes changed."""
         self._read.clear()
+        self._stirred_keys.update(dict.fromkeys(self._waiting))
 
-    def waiting(self, held: Collection[str], leaving: Collection[str]) -> list[Waiting]:
-        """All that wait, and those of `held` (uids) whose binding is not seen yet.
+    # Who waits ------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """All that wait, as of the last look."""
+        return [one for found in self._waiting.values() for one in found]
+
+    def look(self, held: Collection[str], leaving: Collection[str]) -> News:
+        """Who waits of those that were stirred, also pods of `held` whose binding is not seen yet.
 
         A gang of which pods are being evicted (`leaving`) waits until they are gone.
         """
-        by_group: dict[GroupId | str, list[Pod]] = {}
-        begun: dict[GroupId, int] = {}
-        for uid, pod in self._pods.items():
-            group = group_of(pod)
-            if group is not None and (self._way.seat(pod) or uid in held):
-                begun[group] = begun.get(group, 0) + 1
-            if self._way.waits(pod):
-                by_group.setdefault(group or uid, []).append(pod)
-        found: list[Waiting] = []
-        undone = {group_of(self._pods[uid]) for uid in leaving if uid in self._pods}
-        for key, pods in by_group.items():
-            if not isinstance(key, str) and key in undone:
-                found += [Waiting((self._member(pod)[0],), _UNDOING) for pod in pods]
-            elif isinstance(key, str) or begun.get(key, 0):
-                found += [self._alone(pod) for pod in pods]
-            else:
-                found.append(self._together(key, pods))
-        return found
+        uids, keys = tuple(self._stirred), self._stirred_keys
+        self._stirred, self._stirred_keys = {}, {}
+        undone = {self._key_of.get(uid) for uid in leaving}
+        news: list[Waiting] = []
+        for key in keys:
+            found = self._found(key, held, undone=key in undone)
+            self._waiting.pop(key, None)
+            if found:
+                self._waiting[key] = found
+                news += found
+        return News(uids, tuple(news))
+
+    def _found(self, key: Key, held: Collection[str], *, undone: bool) -> tuple[Waiting, ...]:
+        there = [self._pods[uid] for uid in self._uids.get(key, ())]
+        pods = [pod for pod in there if self._way.waits(pod)]
+        if not pods:
+            return ()
+        if isinstance(key, str):
+            return tuple(self._alone(pod) for pod in pods)
+        if undone:
+            return tuple(Waiting((self._member(pod)[0],), _UNDOING) for pod in pods)
+        if any(self._way.seat(pod) or pod.metadata.uid in held for pod in there):
+            return tuple(self._alone(pod) for pod in pods)
+        return (self._together(key, pods),)
 
     def _alone(self, pod: Pod) -> Waiting:
         member, refusal = self._member(pod)

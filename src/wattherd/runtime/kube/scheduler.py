@@ -13,7 +13,6 @@ count every device in use at its maximum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import count
 
 from wattherd.engine.core import Core
@@ -23,15 +22,10 @@ from wattherd.model.command import Command, RejectJob, StartJob, StopJob, WakeAt
 from wattherd.model.event import (
     BudgetChanged,
     Event,
-    JobCancelled,
-    JobExited,
     JobStarted,
-    JobSubmitted,
     Woke,
 )
-from wattherd.model.reason import Reason, StopReason
-from wattherd.model.request import Request
-from wattherd.policy.contract import Share
+from wattherd.model.reason import StopReason
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.api_objects import PodGroup
@@ -42,14 +36,15 @@ from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.eligible import Eligible
 from wattherd.runtime.kube.fleet import Fleet, Holding
 from wattherd.runtime.kube.gang_planner import GangPlanner
-from wattherd.runtime.kube.groups import GroupId, group_of
+from wattherd.runtime.kube.groups import GroupId
 from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
 from wattherd.runtime.kube.orders import EvictPod, Order, TellPod
 from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.queueing import Queueing, Waiting
 from wattherd.runtime.kube.way import ByBinding, Way
-from wattherd.runtime.kube.works import Member, Work, seated_work, work_of
+from wattherd.runtime.kube.work_book import WorkBook
+from wattherd.runtime.kube.works import Member, Work
 
 _OVER = frozenset({"Succeeded", "Failed"})
 _MOST_CAUSES = 3
@@ -86,19 +81,17 @@ class Scheduler:
         self._groups: dict[GroupId, PodGroup] = {}
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self._queueing = Queueing(self.way, self._pods, self._groups, self.volumes)
-        self._works: dict[str, Work] = {}
-        self._work_of: dict[str, str] = {}
-        self._serial = count(1)
+        self._book = WorkBook(self.way, fleet, self._pods)
+        self._decisions = count(1)
         self._planner = self._new_planner()
         self._core_of: Placer | None = None
         self._wakes: dict[str, float] = {}
         self._evicted: set[str] = set()
         self._to_evict: dict[str, str] = {}
-        self._stirred: set[str] = set()
+        self._moved: set[str] = set()
         self._strays: set[str] = set()
         """Pods that were released to a node that is not known."""
         self._told: dict[str, tuple[str, str]] = {}
-        self._rejected: dict[str, Reason] = {}
         self._told_mw: dict[str, int] = {}
         """Budgets by domain, as the core knows them."""
         self._dirty = True
@@ -126,30 +119,37 @@ class Scheduler:
         if pod.status.phase in _OVER:
             self.pod_gone(uid)
             return
+        known = self._pods.get(uid)
         self._pods[uid] = pod
         self._eligible.note(pod)
-        self._dirty = True
-        if self.way.seat(pod):
-            self._seated(pod, at_s)
+        seated = bool(self.way.seat(pod)) and self._seated(pod, at_s)
+        if known is None or seated or not _alike(known, pod):
+            self._queueing.note(pod)
+            self._dirty = True
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted."""
+        self._freed |= uid in self.fleet.holdings
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
         self._told.pop(uid, None)
         self._evicted.discard(uid)
-        self._to_evict.pop(uid, None)
+        if self._to_evict.pop(uid, None) is not None:
+            self._queueing.stir(uid)
+        self._queueing.drop(uid)
         self.fleet.let_go(uid)
-        self._dirty = self._freed = True
+        self._dirty = True
 
     def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
         """A group is there, or changed."""
         self._groups[group_id] = group
+        self._queueing.stir_group(group_id)
         self._dirty = True
 
     def group_gone(self, group_id: GroupId) -> None:
         """A group was deleted; its pods are on their own."""
         self._groups.pop(group_id, None)
+        self._queueing.stir_group(group_id)
         self._dirty = True
 
     def volumes_changed(self) -> None:
@@ -158,19 +158,21 @@ class Scheduler:
         self._queueing.forget()
         self._dirty = self._freed = True
 
-    def _seated(self, pod: Pod, at_s: float) -> None:
+    def _seated(self, pod: Pod, at_s: float) -> bool:
+        """Whether that is new."""
         uid, node, ask = pod.metadata.uid, self._node_of(pod), ask_of_foreign(pod)
         known = self.fleet.holdings.get(uid)
         if known is not None and (known.node, known.ask) == (node, ask):
             if not known.confirmed:
                 self.fleet.confirm(uid, at_s)
-            return
+            return not known.confirmed
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if known is not None and self.way.moves:
             self._stir(known.node, node)
         self.fleet.hold(
             Holding(uid=uid, key=key, ask=ask, node=node, gpus=gpus_of(pod), confirmed=True)
         )
+        return True
 
     def _node_of(self, pod: Pod) -> str:
         """Its seat; of a node that is no more, another one of its domain stands for it."""
@@ -186,12 +188,13 @@ class Scheduler:
         """Nodes may have come, or changed, since strays were heard of."""
         strays, self._strays = self._strays, set()
         for uid in strays & self._pods.keys():
-            self._seated(self._pods[uid], at_s)
+            if self._seated(self._pods[uid], at_s):
+                self._queueing.stir(uid)
 
     def _stir(self, *nodes: str) -> None:
         """A pod moves between these: who is there may find other seats, which the core is told."""
         for node in nodes:
-            self._stirred.update(one.uid for one in self.fleet.held_on(node))
+            self._moved.update(one.uid for one in self.fleet.held_on(node))
 
     def not_bound(self, uid: str) -> None:
         """The API server refused for good; a gang of which one pod cannot be bound is undone."""
@@ -199,11 +202,13 @@ class Scheduler:
         if known is None or known.confirmed:
             return
         self.fleet.let_go(uid)
+        self._queueing.stir(uid)
         self._dirty = self._freed = True
-        work = self._works.get(self._work_of.get(uid, ""))
+        work = self._book.of(uid)
         for member in work.members if work is not None else ():
             if member.uid != uid:
                 self._to_evict[member.uid] = f"pod {known.key} of its gang could not be bound"
+                self._queueing.stir(member.uid)
 
     def not_evicted(self, uid: str) -> None:
         """The eviction was refused, by a disruption budget for instance: it is asked for again."""
@@ -213,15 +218,12 @@ class Scheduler:
     def not_told(self, uid: str) -> None:
         """The reason did not arrive: it is told again."""
         self._told.pop(uid, None)
+        self._queueing.stir(uid)
         self._dirty = True
 
     def overdue(self, now_s: float, hold_s: float) -> list[Holding]:
         """Bindings not seen to happen: look there, then tell `pod_seen` or `not_bound`."""
-        return [
-            one
-            for one in self.fleet.holdings.values()
-            if not one.confirmed and now_s - one.since_s > hold_s
-        ]
+        return [one for one in self.fleet.reserved if now_s - one.since_s > hold_s]
 
     def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
         """Domains and budgets as they stand from now on."""
@@ -252,18 +254,21 @@ class Scheduler:
         placer = self.fleet.placer
         if placer is None:
             return []
-        if self.core is None or self._core_of is not placer:
-            self._begin(placer, at_s)
-        self._planner.changed |= self._freed
+        core = self.core
+        if core is None or self._core_of is not placer:
+            core = self._begin(placer, at_s)
+        everybody = self._planner.changed = self._planner.changed or self._freed
         self._freed = False
-        waiting = self._queueing.waiting(self.fleet.holdings, self._to_evict)
-        events = [*self._budget_news(at_s), *self._differences(waiting, at_s)]
-        if self._planner.changed:
+        news = self._queueing.look(self.fleet.holdings, self._to_evict)
+        moved, self._moved = self._moved, set()
+        events = self._budget_news(at_s)
+        events += self._book.differences(core, news, moved, at_s)
+        if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
         orders = self._obey(events, at_s)
         self._shed()
         orders += self._evictions()
-        return orders + self._tell(waiting)
+        return orders + self._tell(self._queueing.waiting if everybody else news.waiting)
 
     def _budget_news(self, at_s: float) -> list[Event]:
         """Budgets that the core was not told yet."""
@@ -277,92 +282,20 @@ class Scheduler:
 
     def _new_planner(self) -> GangPlanner:
         allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
-        return GangPlanner(self.chooser, self._works, allowed)
+        return GangPlanner(self.chooser, self._book.works, allowed)
 
-    def _begin(self, placer: Placer, at_s: float) -> None:
+    def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""
         self._told_mw = dict(self.domains.budgets_mw)
         budgets_w = {name: mw / 1000 for name, mw in self._told_mw.items()}
-        self._works.clear()
-        self._work_of.clear()
+        self._book.clear()
+        self._queueing.stir_all()
         self._wakes.clear()
-        self._rejected.clear()
         self._planner = self._new_planner()
         self.core = Core(core_config(self.fleet.order, self.domains, budgets_w, self._planner))
         self.core.now_s = at_s
         self._core_of = placer
-
-    # Telling the core what is ---------------------------------------------------------------------
-
-    def _differences(self, waiting: Iterable[Waiting], at_s: float) -> list[Event]:
-        wanted = {one.uids: one for one in waiting if one.ready}
-        events: list[Event] = []
-        stirred, self._stirred = self._stirred, set()
-        for work in list(self._works.values()):
-            if not stirred.isdisjoint(work.uids):
-                events += self._end(work, at_s)
-                continue
-            held = [uid for uid in work.uids if self._is_seated(uid)]
-            if len(held) == len(work.members) or (not held and work.uids in wanted):
-                continue
-            events += self._end(work, at_s)
-        events += self._seat_those_there(at_s)
-        for one in wanted.values():
-            if not any(uid in self._work_of for uid in one.uids):
-                events.append(self._submit(one, at_s))
-        return events
-
-    def _is_seated(self, uid: str) -> bool:
-        return bool(self.fleet.seats(uid)) if uid in self.fleet.holdings else False
-
-    def _end(self, work: Work, at_s: float) -> list[Event]:
-        """Its pods are not those it was made for any more."""
-        for uid in work.uids:
-            self._work_of.pop(uid, None)
-        del self._works[work.id]
-        self._rejected.pop(work.id, None)
-        job = self.core.jobs.get(work.id) if self.core is not None else None
-        if job is None:
-            return []
-        if job.active:
-            return [JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt)]
-        return [JobCancelled(at_s=at_s, job_id=work.id)]
-
-    def _seat_those_there(self, at_s: float) -> list[Event]:
-        """Pods on nodes that no work stands for, by gang."""
-        there: dict[GroupId | str, list[Member]] = {}
-        for uid, holding in self.fleet.holdings.items():
-            pod = self._pods.get(uid)
-            if pod is not None and uid not in self._work_of and self._is_seated(uid):
-                there.setdefault(group_of(pod) or uid, []).append(Member(pod, holding.ask))
-        events: list[Event] = []
-        for members in there.values():
-            seats = [seat for member in members for seat in self.fleet.seats(member.uid)]
-            ours = all(self.way.is_ours(one.pod) for one in members)
-            work = seated_work(self._new_id(members), members, seats, at_s, ours=ours)
-            self._know(work)
-            events.append(JobSubmitted(at_s=at_s, job=work.spec))
-        return events
-
-    def _submit(self, waiting: Waiting, at_s: float) -> Event:
-        members = waiting.members
-        requests = [self._plain(member) for member in members]
-        work = work_of(self._new_id(members), members, requests, at_s)
-        self._know(work)
-        return JobSubmitted(at_s=at_s, job=work.spec)
-
-    def _plain(self, member: Member) -> Request:
-        """What a pod asks for, before it is known how a node gives GPUs."""
-        known = self.fleet.requests(member.ask)
-        return known[0][0] if known else member.ask.without_gpus()
-
-    def _new_id(self, members: Iterable[Member]) -> str:
-        return f"{next(iter(members)).key}#{next(self._serial)}"
-
-    def _know(self, work: Work) -> None:
-        self._works[work.id] = work
-        for uid in work.uids:
-            self._work_of[uid] = work.id
+        return self.core
 
     # Doing what it says ---------------------------------------------------------------------------
 
@@ -392,41 +325,41 @@ class Scheduler:
                 started = JobStarted(at_s=at_s, job_id=command.job_id, attempt=command.attempt)
                 ahead.insert(0, started)
                 return self._start(command)
-            case StopJob() if command.job_id in self._works:
-                self._evict(self._works[command.job_id], str(command.reason))
+            case StopJob() if command.job_id in self._book.works:
+                self._evict(self._book.works[command.job_id], str(command.reason))
             case RejectJob():
-                self._rejected[command.job_id] = command.reason
+                self._book.rejected[command.job_id] = command.reason
             case _:
                 pass
         return []
 
     def _start(self, command: StartJob) -> list[Order]:
         """Bind its pods, unless they are there; from now on it is as one that was found."""
-        work = self._works[command.job_id]
+        work = self._book.works[command.job_id]
         if work.seated:
             return []
-        shares = [
-            Share(one.node, one.tasks, one.role, gpus=one.gpus) for one in command.allocations
-        ]
-        self._works[work.id] = replace(work, seated=True, shares=tuple(shares))
+        self._book.seated(work, command.allocations)
         return [self._bind(member) for member in work.members]
 
     def _shed(self) -> None:
         """Pods of ours for which there are no watts, as after a restart below a lower budget."""
         for job_id in self._planner.excess:
-            if job_id in self._works:
-                self._evict(self._works[job_id], str(StopReason.BUDGET_CUT))
+            if job_id in self._book.works:
+                self._evict(self._book.works[job_id], str(StopReason.BUDGET_CUT))
         self._planner.excess.clear()
 
     def _evict(self, work: Work, why: str) -> None:
         """Only pods that chose this scheduler are its to stop."""
         for member in work.members:
-            if self.way.is_ours(self._pods.get(member.uid, member.pod)):
-                self._to_evict.setdefault(member.uid, why)
+            ours = self.way.is_ours(self._pods.get(member.uid, member.pod))
+            if ours and member.uid not in self._to_evict:
+                self._to_evict[member.uid] = why
+                self._queueing.stir(member.uid)
+                self._dirty = True
 
     def _bind(self, member: Member) -> Order:
         holding = self.fleet.holdings[member.uid]
-        decision = f"{self._holder}/{next(self._serial)}"
+        decision = f"{self._holder}/{next(self._decisions)}"
         facts = self.fleet.nodes[holding.node]
         return self.way.order(member, holding, facts, decision)
 
@@ -461,12 +394,22 @@ class Scheduler:
     def _why(self, waiting: Waiting, member: Member) -> tuple[str, str] | None:
         if waiting.refusal is not None:
             return waiting.refusal
-        job_id = self._work_of.get(member.uid, "")
+        job_id = self._book.id_of(member.uid)
         job = self.core.jobs.get(job_id) if self.core is not None else None
-        reason = self._rejected.get(job_id) or (job.reason if job is not None else None)
+        reason = self._book.rejected.get(job_id) or (job.reason if job is not None else None)
         if reason is None:
             return None
         out = self._eligible.why(member.pod)[:_MOST_CAUSES]
         beside = "".join(f"; {nodes} nodes: {refusal.line()}" for refusal, nodes in out)
         code = str(reason.code)
         return code, reason.text().removeprefix(code).removeprefix(": ") + beside
+
+
+def _alike(one: Pod, other: Pod) -> bool:
+    """Whether a pod is as it was in all that decides when and where it goes."""
+    before, now = one.metadata, other.metadata
+    return one.spec == other.spec and (
+        before.labels == now.labels
+        and before.annotations == now.annotations
+        and before.deletion_timestamp == now.deletion_timestamp
+    )

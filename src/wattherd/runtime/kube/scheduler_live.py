@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import http
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +45,8 @@ from wattherd.runtime.kube.transport import STRATEGIC, Refused, Unreachable
 
 HOLD_S = 60.0
 _AGAIN_S = 5.0
-_PAUSE_S = 0.02
-"""Between looks whether there is anything to plan: news of one burst are planned together."""
+_PAUSE_S = 0.01
+"""From one plan to the next at least: news of one burst are planned together."""
 _GROUPS = {
     GroupKind.NATIVE: "/apis/scheduling.k8s.io/v1alpha2",
     GroupKind.OLDER: "/apis/scheduling.x-k8s.io/v1alpha1",
@@ -74,7 +76,8 @@ class LiveScheduler:
         """
         self.scheduler = scheduler
         self.feed = Feed(access, draws)
-        follow = self.feed.follow
+        self._news = threading.Event()
+        follow = self._follow
         follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
         follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
         follow(Selection("/api/v1/persistentvolumes", PersistentVolume), self._hear_volumes)
@@ -92,7 +95,7 @@ class LiveScheduler:
         self.feed.open()
         for kind, path in _GROUPS.items():
             if is_served(self.feed, path):
-                self.feed.follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
+                self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
         if self.power is not None:
             self.power.begin()
         self.feed.begin(*self.seat.beside())
@@ -102,6 +105,13 @@ class LiveScheduler:
         self.feed.close()
         if self.power is not None:
             self.power.close()
+
+    def _follow(self, selection: Selection[Any], hear: Callable[[list[Change[Any]]], None]) -> None:
+        def hear_and_plan(batch: list[Change[Any]]) -> None:
+            hear(batch)
+            self._news.set()
+
+        self.feed.follow(selection, hear_and_plan)
 
     # News -----------------------------------------------------------------------------------------
 
@@ -151,11 +161,15 @@ class LiveScheduler:
     # Work -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        looked_s = time.monotonic()
-        while not self.feed.over.wait(_PAUSE_S):
+        """Plan as soon as there are news, and now and then without any."""
+        looked_s = planned_s = time.monotonic()
+        while not self.feed.over.wait(planned_s + _PAUSE_S - time.monotonic()):
+            self._news.wait(LOOK_S)
+            self._news.clear()
+            planned_s = time.monotonic()
             if not (self.feed.sees() and self.seat.leads()):
                 continue
-            for order in self.feed.turn(self.scheduler.plan, time.monotonic()):
+            for order in self.feed.turn(self.scheduler.plan, planned_s):
                 self._carry_out(order)
             if time.monotonic() - looked_s > LOOK_S:
                 looked_s = time.monotonic()
@@ -189,6 +203,7 @@ class LiveScheduler:
             result = done.result()
             if result.outcome is not Outcome.BOUND and result.outcome in FREES:
                 self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
+                self._news.set()
 
     def _released(self, done: Future[Released]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -221,6 +236,7 @@ class LiveScheduler:
         """What was refused is asked for again, but not at once."""
         await asyncio.sleep(_AGAIN_S)
         self.feed.turns.submit(tell, uid)
+        self._news.set()
 
     async def _tell(self, order: TellPod) -> None:
         """In the pod's condition, where `kubectl describe` shows it; told again when it changes."""
