@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wattherd.cli.kube_nodes import agent, cap_helper
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ _LAST_PORT = 65535
 @click.group()
 def kube() -> None:
     """Decide for Kubernetes clusters: docs/guides/kubernetes.md."""
+
+
+for _command in (agent, cap_helper):
+    kube.add_command(_command)
 
 
 def _cluster(command: Callable[..., None]) -> Callable[..., None]:
@@ -96,7 +101,7 @@ def _work(live: LiveScheduler, checkup: Checkup, health: str | None, told: str) 
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with _told(health, checkup):
+    with answering(health, checkup):
         live.begin()
         try:
             click.echo(told, err=True)
@@ -141,7 +146,7 @@ def extender(
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", server_header=False, access_log=False, **tls)
     )
-    with _told(health, extender_checkup(live, app)):
+    with answering(health, extender_checkup(live, app)):
         live.begin()
         try:
             # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
@@ -152,7 +157,7 @@ def extender(
 
 
 @contextmanager
-def _told(health: str | None, checkup: Checkup) -> Iterator[None]:
+def answering(health: str | None, checkup: Checkup) -> Iterator[None]:
     """Meanwhile `checkup` can be asked at the address, if there is one.
 
     Raises:

@@ -32,6 +32,30 @@ ADMISSION = OURS + "admission"
 """Label: `gate` holds pods until there are watts, `claim` has them claim watts."""
 GATE = OURS + "power"
 """Scheduling gate of pods that wait for watts."""
+# On pods, between who decides and the agent on the node.
+CAP_ASKED_W = OURS + "cap-w"
+"""Annotation: what all of its GPUs together are to be held to, in watts."""
+CAP_APPLIED_W = OURS + "cap-applied-w"
+"""Annotation, by the agent alone: what they are held to, as it was read back."""
+
+# On nodes, by the agent.
+AGENT = OURS + "agent"
+"""Label: an agent meters and caps this node."""
+GPU_CAP_MIN_W = OURS + "gpu-cap-min-w"
+"""Label: the lowest cap that every GPU of the node takes, in watts."""
+GPU_CAP_MAX_W = OURS + "gpu-cap-max-w"
+"""Label: the highest."""
+DRAW_W = OURS + "draw-w"
+"""Annotation: what the node draws, as far as it is metered."""
+DRAW_AT = OURS + "draw-at"
+"""Annotation: when that was read."""
+AGENT_PROBLEM = OURS + "agent-problem"
+"""Annotation: what keeps the agent from metering or capping."""
+
+# On nodes, by whoever switches them.
+POWER = OURS + "power"
+"""Annotation: `off` once its controller board was seen to have switched it off."""
+POWER_OFF = "off"
 
 # On nodes, by operators.
 GPU_MODEL = OURS + "gpu-model"

@@ -50,19 +50,19 @@ class Found:
 
 def found(config: ServeConfig) -> Found:
     """Look everywhere; nothing is changed by that."""
-    machine, notes = _machine(config)
+    machine, notes = machine_found(config)
     packages: Sequence[str] = ()
     if not any(device.uuid for device in machine.devices):
-        packages, trouble = _packages(_powercap(config))
+        packages, trouble = packages_found(powercap_of(config))
         notes = (*notes, *trouble)
-    limits = present_uris(_powercap(config).absolute()) if packages else []
+    limits = present_uris(powercap_of(config).absolute()) if packages else []
     if packages:
         machine = _by_rapl(machine, limits)
     instruments = Instruments(machine, config.state, packages=packages, limits=limits)
     return Found(machine, instruments, (*instruments.words(), *notes))
 
 
-def _machine(config: ServeConfig) -> tuple[Machine, Sequence[str]]:
+def machine_found(config: ServeConfig) -> tuple[Machine, Sequence[str]]:
     """GPUs where a driver shows some and no slots are asked for, else slots."""
     name = socket.gethostname()
     if config.slots is None:
@@ -89,7 +89,7 @@ def _by_zeusd(machine: Machine, socket_path: Path | None) -> Machine:
     return replace(machine, devices=devices)
 
 
-def _powercap(config: ServeConfig) -> Path:
+def powercap_of(config: ServeConfig) -> Path:
     """Slots that are asked for are parts of the processor: the whole of it says nothing of them.
 
     Who names the meters as well wants the whole.
@@ -99,7 +99,7 @@ def _powercap(config: ServeConfig) -> Path:
     return POWERCAP if config.slots is None else NOWHERE
 
 
-def _packages(powercap: Path) -> tuple[Sequence[str], Sequence[str]]:
+def packages_found(powercap: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Meters of the processor's packages, or why there are none that could be read."""
     try:
         names = [one.folder.name for one in counters(powercap) if one.name.startswith("package")]

@@ -1,0 +1,133 @@
+"""`wattherd kube agent` and `cap-helper`: watts and caps of nodes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wattherd.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattherd.service.kube_nodes.compose import BenchOptions
+
+STATE = Path("/var/lib/wattherd")
+SOCKET = Path("/run/wattherd/caps.sock")
+_PATH = click.Path(path_type=Path)
+
+
+def _devices(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of whoever works with this machine's devices."""
+    options = (
+        click.option("--state", type=_PATH, default=STATE, show_default=True,
+                     help="Folder of the journal: what devices were like."),
+        click.option("--silence", default="60s", show_default=True,
+                     help="So long may who decides be silent until caps sink."),
+        click.option("--safe-cap", help="What they sink to, per GPU; else the lowest it takes."),
+        click.option("--zeusd", type=_PATH, help="Socket of a zeusd that sets GPU limits."),
+        click.option("--powercap", type=_PATH, help="Folder of RAPL counters, if elsewhere."),
+        click.option("--pod-resources", type=_PATH,
+                     help="The kubelet's socket that tells who has which GPU."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command("cap-helper")
+@_devices
+@click.option("--socket", type=_PATH, default=SOCKET, show_default=True, help="Listens here.")
+def cap_helper(socket: Path, **chosen: Any) -> None:
+    """Hold the caps of this machine's GPUs for an agent that has no privileges."""
+    try:
+        from wattherd.service.kube_nodes import compose
+    except ImportError as missing:
+        raise _needs(missing) from None
+    helper = compose.cap_helper(_bench_options(chosen), socket)
+    over = _until_told()
+    helper.begin()
+    try:
+        found = len(helper.bench.devices)
+        click.echo(f"wattherd holds caps of {found} GPUs for {socket}", err=True)
+        over.wait()
+    finally:
+        helper.close()
+
+
+@click.command()
+@click.option("--node", required=True, envvar="NODE_NAME", help="This machine, as nodes are named.")
+@click.option("--helper", type=_PATH, help="Socket of a cap-helper; else devices are used at once.")
+@_devices
+@click.option("--lease", help="NAMESPACE/NAME of the lease that who decides renews.")
+@click.option("--daemonset", help="NAMESPACE/NAME: while that is there, caps stay at the end.")
+@click.option("--kubeconfig", type=_PATH, help="As of kubectl.")
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("--health", help="ADDRESS:PORT for /healthz, /readyz and /metrics.")
+def agent(
+    node: str,
+    helper: Path | None,
+    lease: str | None,
+    daemonset: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    health: str | None,
+    **chosen: Any,
+) -> None:
+    """Meter this node and hold its pods' caps: docs/guides/kubernetes-nodes.md."""
+    try:
+        from wattherd.cli.kube import answering
+        from wattherd.runtime.kube.agent.live import AgentOptions
+        from wattherd.service.kube_nodes import compose
+    except ImportError as missing:
+        raise _needs(missing) from None
+    bench = _bench_options(chosen)
+    options = AgentOptions(
+        node=node,
+        lease=compose.object_named(lease, "--lease"),
+        lease_s=bench.lease_s,
+        daemon_set=compose.object_named(daemonset, "--daemonset"),
+    )
+    live = compose.live_agent(
+        options, helper=helper, bench=bench, kubeconfig=kubeconfig, context=context,
+        say=lambda text: click.echo(f"wattherd: {text}", err=True),
+    )  # fmt: skip
+    over = _until_told()
+    with answering(health, compose.agent_checkup(live)):
+        live.begin()
+        try:
+            click.echo(f"wattherd is the agent of node {node}", err=True)
+            over.wait()
+        finally:
+            live.close()
+
+
+def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
+    from wattherd.service.kube_nodes.compose import BenchOptions
+    from wattherd.units import seconds, watts
+
+    safe = chosen["safe_cap"]
+    return BenchOptions(
+        state=chosen["state"],
+        lease_s=seconds(chosen["silence"], field="--silence"),
+        safe_w=None if safe is None else watts(safe, field="--safe-cap"),
+        zeusd=chosen["zeusd"],
+        powercap=chosen["powercap"],
+        pod_resources=chosen["pod_resources"],
+    )
+
+
+def _until_told() -> threading.Event:
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    return over
+
+
+def _needs(missing: ImportError) -> UserError:
+    hint = 'pip install "wattherd[kube-agent]"'
+    return UserError(f"needs {missing.name}", hint=hint)
