@@ -50,6 +50,10 @@ class Program:
         for line in self.process.stderr:
             self.said.append(line)
 
+    def has_said(self, words: str) -> bool:
+        assert self.process.poll() is None, "".join(self.said)
+        return any(words in line for line in self.said)
+
     def kill(self) -> None:
         self.process.kill()
         self._ended()
@@ -129,13 +133,15 @@ class AgentNode:
         state = f"--state={self.folder / 'state'}"
         given = (f"--socket={self.socket}", state, f"--silence={self.silence}", *more)
         made = Program(self.driver, "cap-helper", *given)
-        wait_until(lambda: any("holds caps" in line for line in made.said), "the helper listens")
+        wait_until(lambda: made.has_said("holds caps"), "the helper listens")
         return made
 
     def agent(self, *more: str) -> Program:
         config = self.kubeconfig or self.plane.kubeconfig
         given = (f"--node={self.name}", f"--kubeconfig={config}", f"--silence={self.silence}")
-        return Program(self.driver, "agent", f"--helper={self.socket}", *given, *more)
+        made = Program(self.driver, "agent", f"--helper={self.socket}", *given, *more)
+        wait_until(lambda: made.has_said("is the agent of"), "the agent is at work")
+        return made
 
     def pod(self, name: str, gpus: str, cap_w: str | None = None) -> Object:
         count = len(gpus.split(","))

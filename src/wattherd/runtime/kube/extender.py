@@ -18,6 +18,7 @@ from wattherd.runtime.kube import names
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
+from wattherd.runtime.kube.fencing import Unfenced
 from wattherd.runtime.kube.fleet import Fleet, Holding
 from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
@@ -60,6 +61,7 @@ class Extender:
         """Whether nodes and pods were listed once; nothing is decided before."""
         self._holder = holder
         self._hold_s = hold_s
+        self._unfenced = Unfenced()
         self._decisions = 0
         self.chooser = Chooser(fleet, domains)
         self._refusals = Refusals(self.chooser)
@@ -69,10 +71,14 @@ class Extender:
     def node_seen(self, node: Node) -> None:
         """A node is there, or changed."""
         self.fleet.node_seen(self.domains.fed(node_facts(node)))
+        for uid in self._unfenced.node_seen(node):
+            self.fleet.let_go(uid)
 
     def node_gone(self, name: str) -> None:
         """A node was deleted."""
         self.fleet.node_gone(name)
+        for uid in self._unfenced.node_gone(name):
+            self.fleet.let_go(uid)
 
     def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
         """Domains and budgets as they stand from now on."""
@@ -86,13 +92,15 @@ class Extender:
         """
         uid, node = pod.metadata.uid, pod.spec.node_name
         if pod.status.phase in _OVER:
-            self.fleet.let_go(uid)
+            self.pod_gone(uid)
         elif node:
             self._seated(pod, at_s)
 
     def pod_gone(self, uid: str) -> None:
-        """A pod was deleted, bound or not."""
-        self.fleet.let_go(uid)
+        """A pod was deleted, bound or not; on a node that is silent it may run on."""
+        held = self.fleet.holdings.get(uid)
+        if held is None or not held.confirmed or not self._unfenced.keeps(uid, held.node):
+            self.fleet.let_go(uid)
 
     def _seated(self, pod: Pod, at_s: float) -> None:
         uid, node, ask = pod.metadata.uid, pod.spec.node_name, ask_of_foreign(pod)

@@ -5,7 +5,7 @@ node's silence, draw as before. Their watts are free only once the machine is kn
 them (fencing): its kubelet is back and removes what it should not run; somebody who has made sure
 says so by the taint `node.kubernetes.io/out-of-service` (Kubernetes docs, "Non-graceful node
 shutdown") or by deleting the node; or its controller board was seen to have switched it off, which
-is written on the node as `wattherd.dev/power: off`. What is remembered here is lost with this
+is written on the node as `wattherd.dev/switched: off`. What is remembered here is lost with this
 process: its successor counts what the API still shows.
 """
 
@@ -23,7 +23,7 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 def is_silent(node: Node) -> bool:
     """Whether nobody knows what a node does: its kubelet is silent, and it is not fenced."""
     taints = {taint.key for taint in node.spec.taints or ()}
-    off = node.metadata.annotation(names.POWER) == names.POWER_OFF
+    off = node.metadata.annotation(names.SWITCHED) == names.OFF
     if off or OUT_OF_SERVICE in taints:
         return False
     conditions = node.status.conditions or ()

@@ -32,6 +32,7 @@ ADMISSION = OURS + "admission"
 """Label: `gate` holds pods until there are watts, `claim` has them claim watts."""
 GATE = OURS + "power"
 """Scheduling gate of pods that wait for watts."""
+
 # On pods, between who decides and the agent on the node.
 CAP_ASKED_W = OURS + "cap-w"
 """Annotation: what all of its GPUs together are to be held to, in watts."""
@@ -53,9 +54,9 @@ AGENT_PROBLEM = OURS + "agent-problem"
 """Annotation: what keeps the agent from metering or capping."""
 
 # On nodes, by whoever switches them.
-POWER = OURS + "power"
+SWITCHED = OURS + "switched"
 """Annotation: `off` once its controller board was seen to have switched it off."""
-POWER_OFF = "off"
+OFF = "off"
 
 # On nodes, by operators.
 GPU_MODEL = OURS + "gpu-model"

@@ -34,6 +34,7 @@ from wattherd.runtime.kube.core_config import core_config, domain_name
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.eligible import Eligible
+from wattherd.runtime.kube.fencing import Unfenced
 from wattherd.runtime.kube.fleet import Fleet, Holding
 from wattherd.runtime.kube.gang_planner import GangPlanner
 from wattherd.runtime.kube.groups import GroupId
@@ -91,6 +92,7 @@ class Scheduler:
         self._moved: set[str] = set()
         self._strays: set[str] = set()
         """Pods that were released to a node that is not known."""
+        self._unfenced = Unfenced()
         self._told: dict[str, tuple[str, str]] = {}
         self._told_mw: dict[str, int] = {}
         """Budgets by domain, as the core knows them."""
@@ -107,11 +109,15 @@ class Scheduler:
         changed = self.fleet.version != before
         self._dirty |= changed
         self._freed |= changed
+        for uid in self._unfenced.node_seen(node):
+            self._strike(uid)
 
     def node_gone(self, name: str) -> None:
         """A node was deleted; its pods draw until they are gone, too."""
         self.fleet.node_gone(name)
         self._dirty = True
+        for uid in self._unfenced.node_gone(name):
+            self._strike(uid)
 
     def pod_seen(self, pod: Pod, at_s: float) -> None:
         """A pod is there, or changed; one that ended is as one that is gone."""
@@ -128,7 +134,12 @@ class Scheduler:
             self._dirty = True
 
     def pod_gone(self, uid: str) -> None:
-        """A pod was deleted."""
+        """A pod was deleted; on a node that is silent it may run on."""
+        held = self.fleet.holdings.get(uid)
+        if held is None or not held.confirmed or not self._unfenced.keeps(uid, held.node):
+            self._strike(uid)
+
+    def _strike(self, uid: str) -> None:
         self._freed |= uid in self.fleet.holdings
         self._pods.pop(uid, None)
         self._eligible.drop(uid)

@@ -1,0 +1,96 @@
+"""Watts of pods on silent nodes are free once the machine is known not to draw them, not before."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from kube_builders import Json, a_node, a_pod, an_extender, bound, fleet_of, node_json, pod_json
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.runtime.kube.fencing import is_silent
+from wattherd.runtime.kube.orders import BindPod
+from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.testing.builders import a_node as a_machine
+from wattherd.testing.builders import exclusive
+
+IDLE_MW, MOST_MW = (round(1000 * w) for w in (GPUS["T4"].idle_w, GPUS["T4"].max_w))
+ROOM_FOR_ONE = {"": 4 * IDLE_MW + (MOST_MW - IDLE_MW)}
+TAINT = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+SERVICE = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+
+
+def machine(name: str, ready: str = "True", *taints: Json, **annotations: str) -> Json:
+    made: Any = copy.deepcopy(node_json(a_machine(name, gpus=2, model="T4")))
+    made["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+    made["spec"]["taints"] = list(taints)
+    made["metadata"]["annotations"] = {f"wattherd.dev/{k}": v for k, v in annotations.items()}
+    return dict(made)
+
+
+FENCED = {
+    "its kubelet is back": machine("n0"),
+    "its kubelet is back and says no": machine("n0", "False"),
+    "somebody made sure": machine("n0", "Unknown", TAINT, SERVICE),
+    "its board switched it off": machine("n0", "Unknown", TAINT, switched="off"),
+    "somebody deleted it": None,
+}
+
+
+def test_silence_is_what_the_node_controller_says_of_it() -> None:
+    assert is_silent(a_node(machine("n0", "Unknown")))
+    assert is_silent(a_node(machine("n0", "False", TAINT)))
+    assert is_silent(a_node(machine("n0", "Unknown", switched="on")))
+    assert not any(is_silent(a_node(one)) for one in FENCED.values() if one)
+
+
+@pytest.mark.parametrize("how", FENCED)
+def test_the_scheduler_counts_who_may_still_run(how: str) -> None:
+    scheduler = Scheduler(fleet_of("first-fit"), ROOM_FOR_ONE, holder="test")
+    for name in ("n0", "n1"):
+        scheduler.node_seen(a_node(machine(name)))
+    first = pod_json("first", exclusive(1_000, 1), schedulerName="wattherd")
+    scheduler.pod_seen(a_pod(bound(first, "n0")), 0.0)
+    second = pod_json("second", exclusive(1_000, 1), schedulerName="wattherd")
+    scheduler.pod_seen(a_pod(second), 0.0)
+
+    def binds(at_s: float) -> list[str]:
+        return [one.node for one in scheduler.plan(at_s) if isinstance(one, BindPod)]
+
+    assert binds(1.0) == []
+    scheduler.node_seen(a_node(machine("n0", "Unknown", TAINT)))
+    scheduler.pod_gone("uid-first")
+    assert binds(2.0) == []
+    scheduler.node_seen(a_node(machine("n2")))  # a cluster that changed is counted anew
+    budget = ROOM_FOR_ONE[""] + 2 * IDLE_MW
+    assert not [one for one in scheduler.budget("", budget, 3.0) if isinstance(one, BindPod)]
+    if FENCED[how] is None:
+        scheduler.node_gone("n0")
+    else:
+        scheduler.node_seen(a_node(FENCED[how]))
+    assert len(binds(4.0)) == 1
+
+
+@pytest.mark.parametrize("how", FENCED)
+def test_the_extender_counts_who_may_still_run(how: str) -> None:
+    extender = an_extender("first-fit", budgets_mw=ROOM_FOR_ONE)
+    for name in ("n0", "n1"):
+        extender.node_seen(a_node(machine(name)))
+    extender.pod_seen(a_pod(bound(pod_json("first", exclusive(1_000, 1)), "n0")), 0.0)
+    extender.node_seen(a_node(machine("n0", "Unknown", TAINT)))
+    extender.pod_gone("uid-first")
+    assert set(extender.fleet.holdings) == {"uid-first"}
+    if FENCED[how] is None:
+        extender.node_gone("n0")
+    else:
+        extender.node_seen(a_node(FENCED[how]))
+    assert not extender.fleet.holdings
+
+
+def test_a_pod_that_ends_on_a_node_that_speaks_is_gone_at_once() -> None:
+    extender = an_extender("first-fit")
+    extender.node_seen(a_node(machine("n0")))
+    extender.pod_seen(a_pod(bound(pod_json("first", exclusive(1_000, 1)), "n0")), 0.0)
+    extender.pod_gone("uid-first")
+    assert not extender.fleet.holdings
