@@ -1,6 +1,6 @@
 """Plain manifests for those without Helm, made from the chart: `scripts/kube_manifests.py HELM`.
 
-Writes deploy/kubernetes/scheduler.yaml and extender.yaml; with `--check` it only says, by exit
+Writes deploy/kubernetes/scheduler.yaml, extender.yaml and agent.yaml; with `--check` it only says, by exit
 code 1, whether they are what the chart makes. HELM is the program; `make kube-binaries` builds it.
 """
 
@@ -15,7 +15,9 @@ from typing import Any
 import yaml
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
-MODES = ("scheduler", "extender")
+MODES = ("scheduler", "extender", "agent")
+AGENT = "wattherd-agent"
+"""The agent is no mode of the chart but comes beside one: what is its own bears this name."""
 KUBERNETES = "1.36.0"
 """Whose kube-scheduler stands beside the extender; the chart itself takes the cluster's version."""
 
@@ -32,9 +34,13 @@ HEADER = """\
 def rendered(helm: str, mode: str) -> list[dict[str, Any]]:
     """The chart's objects in one mode, without what says that Helm looks after them."""
     command = [helm, "template", "wattherd", str(DEPLOY / "chart"), "--namespace=kube-system"]
-    command += [f"--set=mode={mode}", f"--kube-version={KUBERNETES}", "--set=budgets={40kW}"]
+    of_agent = mode == "agent"
+    command += ["--set=agent.enabled=true"] if of_agent else [f"--set=mode={mode}"]
+    command += [f"--kube-version={KUBERNETES}", "--set=budgets={40kW}"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     made = [one for one in yaml.safe_load_all(text) if one]
+    if of_agent:
+        made = [one for one in made if one["metadata"]["name"].startswith(AGENT)]
     for each in made:
         _forget_helm(each)
     return made

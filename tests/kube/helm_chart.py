@@ -24,6 +24,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "extender": {"kubeScheduler": {"enabled": False}, "tls": {"secretName": "wattherd-tls"}},
     },
     "monitored": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "with agents": {
+        "agent": {"enabled": True, "safeCap": "150W", "runtimeClassName": "nvidia"},
+    },
     "all that can be chosen": {
         "image": {"repository": "registry.example/wattherd", "digest": f"sha256:{'0' * 64}"},
         "imagePullSecrets": [{"name": "pull"}],
@@ -108,11 +111,14 @@ def deployed_pod(objects: list[Object]) -> Object:
 
 KINDS = {
     "/api/v1": "serviceaccounts configmaps secrets services pods",
-    "/apis/apps/v1": "deployments replicasets",
+    "/apis/apps/v1": "deployments replicasets daemonsets",
     "/apis/rbac.authorization.k8s.io/v1": "roles rolebindings clusterroles clusterrolebindings",
     "/apis/policy/v1": "poddisruptionbudgets",
     "/apis/networking.k8s.io/v1": "networkpolicies",
     "/apis/coordination.k8s.io/v1": "leases",
+    "/apis/admissionregistration.k8s.io/v1": (
+        "validatingadmissionpolicies validatingadmissionpolicybindings"
+    ),
 }
 
 

@@ -66,3 +66,21 @@ capabilities: {drop: [ALL]}
 {{- define "wattherd.served" -}}
 {{- if and (eq .Values.mode "extender") (not .Values.extender.kubeScheduler.enabled) }}true{{ end -}}
 {{- end -}}
+
+{{- define "wattherd.agent" -}}
+{{- printf "%s-agent" (include "wattherd.fullname" .) -}}
+{{- end -}}
+
+{{- /* Not the labels of the release's other pods, which its selectors would take for copies. */ -}}
+{{- define "wattherd.agentSelector" -}}
+app.kubernetes.io/name: {{ include "wattherd.name" . }}-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "wattherd.agentLabels" -}}
+{{ include "wattherd.agentSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: agent
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
