@@ -1,7 +1,8 @@
 """Plain manifests for those without Helm, made from the chart: `scripts/kube_manifests.py HELM`.
 
-Writes deploy/kubernetes/scheduler.yaml, extender.yaml and agent.yaml; with `--check` it only says, by exit
-code 1, whether they are what the chart makes. HELM is the program; `make kube-binaries` builds it.
+Writes deploy/kubernetes/scheduler.yaml, extender.yaml and agent.yaml; with `--check` it only says,
+by exit code 1, whether they are what the chart makes. HELM is the program, which `make
+kube-binaries` builds.
 """
 
 from __future__ import annotations

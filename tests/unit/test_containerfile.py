@@ -47,7 +47,7 @@ def test_what_it_copies_exists_and_is_let_in() -> None:
 
 def test_what_it_installs_are_extras_that_exist() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    [installed] = re.findall(r'"\.\[([\w,]+)\]"', TEXT)
+    [installed] = re.findall(r'"\.\[([\w,-]+)\]"', TEXT)
     assert set(installed.split(",")) <= set(extras["optional-dependencies"])
 
 

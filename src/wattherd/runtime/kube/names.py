@@ -57,6 +57,10 @@ AGENT_PROBLEM = OURS + "agent-problem"
 SWITCHED = OURS + "switched"
 """Annotation: `off` once its controller board was seen to have switched it off."""
 OFF = "off"
+POOL = OURS + "pool-phase"
+"""Annotation: `leaving`, `off` or `waking`; a node that is on has none."""
+BOOT = OURS + "pool-boot"
+"""Annotation: the boot at which it was switched off."""
 
 # On nodes, by operators.
 GPU_MODEL = OURS + "gpu-model"

@@ -317,12 +317,19 @@ class NodeSpecification(Object, frozen=True):
     provider_id: str = msgspec.field(default="", name="providerID")
 
 
+class NodeInfo(Object, frozen=True):
+    """What a kubelet tells of its machine; a boot has an id of its own."""
+
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
 class NodeStatus(Object, frozen=True):
     """What a node has and how it is."""
 
     allocatable: Resources | None = None
     capacity: Resources | None = None
     conditions: list[Condition] | None = None
+    node_info: NodeInfo | None = None
 
 
 class Node(Object, frozen=True):

@@ -1,8 +1,8 @@
 """Where a node of a pool stands, as it is written on the node: all a restart has to go by.
 
-A node that is on bears nothing. One that leaves is cordoned and marked so; one that is off or waking
-stays cordoned, so that nobody binds to it before its kubelet has come back. That it has is known by
-another boot, since a node that was just switched off looks Ready for most of a minute.
+A node that is on bears nothing. One that leaves is cordoned and marked so; one that is off or
+waking stays cordoned, so that nobody binds to it before its kubelet has come back. That it has is
+known by another boot, since a node that was just switched off looks Ready for most of a minute.
 """
 
 from __future__ import annotations
