@@ -172,9 +172,7 @@ class _Round:
 
     def _may_wake(self) -> list[str]:
         """Off, and none of the domains above is full already."""
-        return [
-            one.name for one in self.nodes if self._is_off(one) and not self._short([one], ())
-        ]
+        return [one.name for one in self.nodes if self._is_off(one) and not self._short([one], ())]
 
     def _is_off(self, node: PoolNode) -> bool:
         return node.phase is Phase.OFF and node.name not in self.woken
