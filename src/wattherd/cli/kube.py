@@ -82,6 +82,21 @@ def admit(health: str | None, **chosen: Any) -> None:
     _work(live, scheduler_checkup(live), health, told)
 
 
+@kube.command("admission-check")
+@_cluster
+@click.option("--retry", default=60, show_default=True, help="Seconds until Kueue asks again.")
+def admission_check(health: str | None, retry: int, **chosen: Any) -> None:
+    """Answer Kueue: which workloads there are watts for, and where."""
+    try:
+        from wattherd.service.kube import KubeOptions, live_kueue_check, scheduler_checkup
+    except ImportError as missing:
+        hint = 'pip install "wattherd[kube]"'
+        raise UserError(f"needs {missing.name}", hint=hint) from None
+    live = live_kueue_check(KubeOptions(**chosen), retry)
+    told = "wattherd answers for AdmissionChecks with controllerName: wattherd.dev/power"
+    _work(live, scheduler_checkup(live), health, told)
+
+
 @kube.command()
 @_cluster
 def dra(health: str | None, **chosen: Any) -> None:

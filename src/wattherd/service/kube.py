@@ -26,6 +26,8 @@ from wattherd.runtime.kube.extender_live import LiveExtender
 from wattherd.runtime.kube.fleet import Fleet
 from wattherd.runtime.kube.gate import ByGate
 from wattherd.runtime.kube.health import Checkup
+from wattherd.runtime.kube.kueue_check import ByCheck, KueueCheck
+from wattherd.runtime.kube.kueue_live import LiveKueueCheck
 from wattherd.runtime.kube.objects import ObjectMeta
 from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.scheduler import Scheduler
@@ -94,6 +96,19 @@ def live_admission(options: KubeOptions) -> LiveScheduler:
     scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByGate())
     lease = _lease(options.lease)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
+
+
+def live_kueue_check(options: KubeOptions, retry_s: int) -> LiveKueueCheck:
+    """What answers for our admission check of Kueue, not begun yet.
+
+    Raises:
+        UserError: a policy, budget, file or cluster that cannot be used.
+    """
+    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    budgets, fleet = budgets_mw(options.budgets), _fleet(options)
+    check = KueueCheck(Scheduler(fleet, budgets, holder=identity, way=ByCheck(fleet)))
+    lease = _lease(options.lease)
+    return LiveKueueCheck(check, access, _draws(), lease=lease, identity=identity, retry_s=retry_s)
 
 
 def live_claims(options: KubeOptions) -> LiveClaims:

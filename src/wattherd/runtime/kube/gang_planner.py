@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.runtime.kube.chooser import Chooser
+from wattherd.runtime.kube.confined import Confined, Trial
 from wattherd.runtime.kube.fleet import Fleet, Holding, Mask, Spot
 from wattherd.runtime.kube.works import Member, Work, role_of
 
@@ -26,12 +27,13 @@ _HIGHEST = 1 << 62
 class GangPlanner:
     """Plans by `chooser` on the account of the cluster; `works` are the jobs by id.
 
-    `allowed` are the nodes (N,) that a member may go to at all.
+    `allowed` are the nodes (N,) that a member may go to at all; kin are `confined` to one place.
     """
 
     chooser: Chooser
     works: Mapping[str, Work]
     allowed: Callable[[Member], Mask]
+    confined: Confined
     changed: bool = True
     """Whether anything happened that may have made room; whoever knows sets it."""
     waiting: dict[str, JobView] = field(default_factory=dict)
@@ -133,14 +135,25 @@ class GangPlanner:
         self, members: Iterable[Member], now_s: float
     ) -> tuple[list[Spot], Member | None]:
         """Places for all, held; or the first member that found none, and nothing held."""
+        trial = self.confined.trial(self.fleet)
+        while True:
+            spots, failed = self._seat_once(members, trial, now_s)
+            if failed is None or not trial.elsewhere(failed):
+                return spots, failed
+
+    def _seat_once(
+        self, members: Iterable[Member], trial: Trial, now_s: float
+    ) -> tuple[list[Spot], Member | None]:
         spots: list[Spot] = []
         seated: list[Member] = []
         for member in members:
-            spot, added = self.chooser.choose(member.ask, self._may(member))
+            may = trial.narrowed(member, self._may(member))
+            spot, added = self.chooser.choose(member.ask, may)
             if spot is None:
                 self._let_go(seated)
                 return spots, member
             self.fleet.hold(_holding(member, spot, added, now_s))
+            trial.took(member, spot.node)
             spots.append(spot)
             seated.append(member)
         return spots, None

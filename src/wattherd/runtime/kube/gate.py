@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.admissible import Volumes
+from wattherd.runtime.kube.confined import Confined
 from wattherd.runtime.kube.fleet import Holding
 from wattherd.runtime.kube.node_facts import NodeFacts
 from wattherd.runtime.kube.objects import (
@@ -33,6 +34,7 @@ class ByGate:
     """Pods that have our gate, and no other, are released."""
 
     moves = True
+    confined = Confined()
     unplaced = "SchedulingGated"
 
     def waits(self, pod: Pod) -> bool:

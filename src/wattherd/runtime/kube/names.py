@@ -27,6 +27,11 @@ EPOCH = OURS + "epoch"
 PLANNED_NODE = OURS + "planned-node"
 """Annotation: the node on which a pod counts that was released and is not bound yet."""
 
+WORKLOAD = OURS + "workload"
+"""Annotation: uid of the Kueue workload whose watts a pod draws."""
+CHECK = OURS + "power"
+"""What AdmissionChecks of Kueue call the controller that answers for us."""
+
 # On pods or namespaces, by users, and what is put on pods for it at admission.
 ADMISSION = OURS + "admission"
 """Label: `gate` holds pods until there are watts, `claim` has them claim watts."""

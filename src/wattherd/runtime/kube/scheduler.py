@@ -192,7 +192,14 @@ class Scheduler:
             return seat
         self._strays.add(pod.metadata.uid)
         domain = pod.metadata.annotation(names.DOMAIN) or ""
-        same = (name for name, facts in self.fleet.nodes.items() if facts.domain == domain)
+        same = [name for name, facts in self.fleet.nodes.items() if facts.domain == domain]
+        known, ask = self.fleet.holdings.get(pod.metadata.uid), ask_of_foreign(pod)
+        if known is not None and known.node in same:
+            return known.node
+        if self.fleet.placer is not None:
+            spot = self.fleet.choose(ask, self.fleet.rows_of(same) & self.fleet.open_for(ask))
+            if spot is not None:
+                return spot.node
         return min(same, default=seat)
 
     def _call_in(self, at_s: float) -> None:
@@ -293,7 +300,7 @@ class Scheduler:
 
     def _new_planner(self) -> GangPlanner:
         allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
-        return GangPlanner(self.chooser, self._book.works, allowed)
+        return GangPlanner(self.chooser, self._book.works, allowed, self.way.confined)
 
     def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""

@@ -11,7 +11,7 @@ import asyncio
 import http
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -169,8 +169,7 @@ class LiveScheduler:
             planned_s = time.monotonic()
             if not (self.feed.sees() and self.seat.leads()):
                 continue
-            for order in self.feed.turn(self.scheduler.plan, planned_s):
-                self._carry_out(order)
+            self._carry_out_all(self.feed.turn(self.scheduler.plan, planned_s))
             if time.monotonic() - looked_s > LOOK_S:
                 looked_s = time.monotonic()
                 self._look_after()
@@ -182,6 +181,10 @@ class LiveScheduler:
                 self.feed.turn(self.scheduler.pod_seen, found, time.monotonic())
             elif found is not None:
                 self.feed.turn(self.scheduler.not_bound, holding.uid)
+
+    def _carry_out_all(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            self._carry_out(order)
 
     def _carry_out(self, order: Order) -> None:
         match order:

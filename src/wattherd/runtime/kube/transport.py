@@ -28,6 +28,7 @@ from wattherd.runtime.kube.patience import Bucket
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 STRATEGIC = "application/strategic-merge-patch+json"
 
 TIMEOUT_S = 10.0

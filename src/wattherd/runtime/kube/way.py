@@ -10,6 +10,7 @@ from typing import Protocol
 
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.admissible import Volumes, unsupported
+from wattherd.runtime.kube.confined import Confined
 from wattherd.runtime.kube.fleet import Holding
 from wattherd.runtime.kube.node_facts import NodeFacts
 from wattherd.runtime.kube.objects import Pod
@@ -23,6 +24,8 @@ class Way(Protocol):
 
     moves: bool
     """Whether a pod may end up on another node than the one that was chosen for it."""
+    confined: Confined
+    """Which pods must share a place."""
     unplaced: str
     """The reason in the condition of pods that wait, by which others know what to make of them."""
 
@@ -46,6 +49,7 @@ class ByBinding:
     """Pods that call their scheduler by `name` are bound."""
 
     moves = False
+    confined = Confined()
     unplaced = "Unschedulable"
 
     def __init__(self, name: str) -> None:

@@ -1,0 +1,279 @@
+"""The admission check of Kueue: which workloads there are watts for, and where."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kube_builders import Json, a_node, a_pod, bound, fleet_of, node_json, pod_json
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.model.request import Request
+from wattherd.runtime.kube.api_objects import decoder
+from wattherd.runtime.kube.kueue_check import READY, RETRY, ByCheck, KueueCheck, Verdict
+from wattherd.runtime.kube.kueue_objects import Workload
+from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.testing.builders import a_node as a_machine
+from wattherd.testing.builders import exclusive
+
+IDLE_MW = round(1000 * GPUS["T4"].idle_w)
+RISE_MW = round(1000 * GPUS["T4"].max_w) - IDLE_MW
+ONE = exclusive(1_000, 1)
+_WORKLOAD = decoder(Workload)
+
+
+class World:
+    """Kueue's truth; answers are written at once, and quota is there unless a test takes it."""
+
+    def __init__(self, budgets_mw: dict[str, int] | None = None) -> None:
+        self.now_s = 0.0
+        self.nodes: dict[str, Json] = {}
+        self.workloads: dict[str, Json] = {}
+        self.pods: dict[str, Json] = {}
+        self.budgets_mw = budgets_mw or {}
+        self.check = self._a_check()
+
+    def _a_check(self) -> KueueCheck:
+        fleet = fleet_of("first-fit")
+        scheduler = Scheduler(fleet, self.budgets_mw, holder="test", way=ByCheck(fleet))
+        check = KueueCheck(scheduler)
+        check.check_seen("power", self.now_s, ours=True)
+        return check
+
+    def restart(self) -> None:
+        self.check = self._a_check()
+        for made in self.pods.values():
+            self.check.pod_seen(a_pod(made), self.now_s)
+        for made in self.workloads.values():
+            self._tell(made)
+        for made in self.nodes.values():
+            self.check.scheduler.node_seen(a_node(made))
+        self.settle()
+
+    def add_node(self, domain: str, *, gpus: int = 2) -> None:
+        made = node_json(a_machine(f"n{len(self.nodes)}", gpus=gpus, model="T4"))
+        made["metadata"]["labels"] |= {"wattherd.dev/power-domain": domain} if domain else {}
+        self.nodes[made["metadata"]["name"]] = made
+        self.check.scheduler.node_seen(a_node(made))
+
+    def submit(
+        self, name: str, *, quota: bool = True, **pod_sets: int | tuple[int, Request]
+    ) -> None:
+        """Pods (of one GPU, or of a request) by pod set."""
+        sets = []
+        for each, given in pod_sets.items():
+            count, request = given if isinstance(given, tuple) else (given, ONE)
+            template = pod_json("template", request)
+            sets.append({"name": each, "count": count, "template": template})
+        status: Json = {"admissionChecks": [_state("Pending")]}
+        status["conditions"] = [{"type": "QuotaReserved", "status": str(quota)}]
+        meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+        self._put({"metadata": meta, "spec": {"podSets": sets}, "status": status})
+
+    def change(self, name: str, **status: Any) -> None:
+        made = self.workloads[f"uid-{name}"]
+        self._put(made | {"status": made["status"] | status})
+
+    def finish(self, name: str) -> None:
+        conditions = [{"type": kind, "status": "True"} for kind in ("QuotaReserved", "Finished")]
+        self.change(name, conditions=conditions)
+
+    def run(self, name: str, pod: str, node: str) -> None:
+        """A real pod of a workload is seen on a node."""
+        made = bound(pod_json(pod, ONE), node, **{"wattherd.dev/workload": f"uid-{name}"})
+        self.pods[made["metadata"]["uid"]] = made
+        self.check.pod_seen(a_pod(made), self.now_s)
+
+    def end(self, pod: str) -> None:
+        del self.pods[f"uid-{pod}"]
+        self.check.pod_gone(f"uid-{pod}")
+
+    def settle(self) -> None:
+        for _ in range(50):
+            self.now_s += 1.0
+            verdicts = self.check.plan(self.now_s)
+            if not verdicts:
+                return
+            for verdict in verdicts:
+                self.write(verdict)
+        raise AssertionError("it never comes to rest")
+
+    def write(self, verdict: Verdict) -> None:
+        made = self.workloads[verdict.workload.metadata.uid]
+        state = _state(verdict.state) | {"message": verdict.message}
+        state["podSetUpdates"] = [
+            {"name": one.name, "annotations": one.annotations, "nodeSelector": one.node_selector}
+            for one in verdict.updates
+        ]
+        self.check.written(verdict, self.now_s)
+        self._put(made | {"status": made["status"] | {"admissionChecks": [state]}})
+
+    def _put(self, made: Json) -> None:
+        self.workloads[made["metadata"]["uid"]] = made
+        self._tell(made)
+
+    def _tell(self, made: Json) -> None:
+        self.check.workload_seen(_WORKLOAD.decode(json.dumps(made).encode()), self.now_s)
+
+    def answer(self, name: str) -> Json:
+        found: Json = self.workloads[f"uid-{name}"]["status"]["admissionChecks"][0]
+        return found
+
+    @property
+    def ready(self) -> set[str]:
+        states = {one["metadata"]["name"]: one for one in self.workloads.values()}
+        return {name for name in states if self.answer(name)["state"] == READY}
+
+
+def _state(state: str) -> Json:
+    return {"name": "power", "state": state, "lastTransitionTime": "", "message": ""}
+
+
+def watts_of(nodes: int, gpus: int, used: int) -> int:
+    return nodes * gpus * IDLE_MW + used * RISE_MW
+
+
+def test_as_many_are_ready_as_the_budget_bears_and_others_are_to_try_again() -> None:
+    world = World({"a": watts_of(2, 2, 3)})
+    world.add_node("a")
+    world.add_node("a")
+    world.submit("first", main=2)
+    world.submit("second", main=2)
+    world.submit("third", main=1)
+    world.settle()
+    assert world.ready == {"first", "third"}
+    told = world.answer("second")
+    assert told["state"] == RETRY
+    assert "WaitingFor" in told["message"]
+    world.finish("first")
+    world.submit("fourth", main=2)
+    world.settle()
+    assert world.ready == {"first", "third", "fourth"}
+
+
+def test_a_pod_set_is_told_one_domain_and_model_for_all_its_pods() -> None:
+    world = World()
+    for domain in "aab":
+        world.add_node(domain, gpus=1)
+    world.add_node("b", gpus=2)
+    world.submit("job", main=3, side=2)
+    world.settle()
+    updates = {one["name"]: one for one in world.answer("job")["podSetUpdates"]}
+    domains = {name: one["annotations"]["wattherd.dev/power-domain"]
+               for name, one in updates.items()}  # fmt: skip
+    assert domains == {"main": "b", "side": "a"}
+    assert updates["main"]["nodeSelector"] == {
+        "wattherd.dev/power-domain": "b",
+        "nvidia.com/gpu.product": "T4",
+    }
+    assert updates["main"]["annotations"]["wattherd.dev/workload"] == "uid-job"
+
+
+def test_nodes_that_no_selector_can_tell_apart_are_not_used() -> None:
+    world = World()
+    world.add_node("")
+    world.submit("alone", main=1)
+    world.settle()
+    assert world.ready == {"alone"}
+    world.add_node("a")
+    world.submit("other", main=1)
+    world.settle()
+    [update] = world.answer("other")["podSetUpdates"]
+    assert update["nodeSelector"]["wattherd.dev/power-domain"] == "a"
+
+
+def test_pods_of_a_workload_are_not_counted_beside_it() -> None:
+    world = World({"a": watts_of(2, 2, 2)})
+    world.add_node("a")
+    world.add_node("a")
+    world.submit("first", main=1)
+    world.settle()
+    world.run("first", "p", "n1")
+    world.submit("second", main=1)
+    world.settle()
+    assert world.ready == {"first", "second"}
+
+
+def test_pods_draw_until_they_are_gone_though_their_workload_is_evicted() -> None:
+    world = World({"a": watts_of(1, 2, 1)})
+    world.add_node("a")
+    world.submit("first", main=1)
+    world.settle()
+    world.run("first", "p", "n0")
+    world.change("first", conditions=[{"type": "QuotaReserved", "status": "False"}])
+    world.submit("second", main=1)
+    world.settle()
+    assert world.answer("second")["state"] == RETRY
+    world.end("p")
+    world.submit("third", main=1)
+    world.settle()
+    assert "third" in world.ready
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_restart_changes_nothing_that_was_granted(running: bool) -> None:
+    world = World({"a": watts_of(2, 2, 3)})
+    world.add_node("a")
+    world.add_node("a")
+    world.submit("first", main=3)
+    world.settle()
+    if running:
+        world.run("first", "p", "n1")
+    world.restart()
+    assert world.ready == {"first"}
+    world.submit("second", main=1)
+    world.settle()
+    assert world.answer("second")["state"] == RETRY
+    world.finish("first")
+    if running:
+        world.end("p")
+    world.submit("third", main=3)
+    world.settle()
+    assert "third" in world.ready
+
+
+def test_a_cut_has_the_least_important_tried_again() -> None:
+    world = World({"a": watts_of(2, 2, 4)})
+    world.add_node("a")
+    world.add_node("a")
+    for name, priority in (("first", 1), ("second", 0)):
+        world.submit(name, quota=False, main=2)
+        world.workloads[f"uid-{name}"]["spec"]["priority"] = priority
+        world.change(name, conditions=[{"type": "QuotaReserved", "status": "True"}])
+    world.settle()
+    assert world.ready == {"first", "second"}
+    orders = world.check.scheduler.budget("a", watts_of(2, 2, 2), world.now_s)
+    for verdict in world.check.verdicts(orders):
+        world.write(verdict)
+    world.settle()
+    assert world.ready == {"first"}
+    assert world.answer("second")["state"] == RETRY
+
+
+def test_without_quota_or_our_check_nothing_is_said() -> None:
+    world = World()
+    world.add_node("a")
+    world.submit("poor", quota=False, main=1)
+    world.settle()
+    assert world.ready == set()
+    world.check.check_seen("power", world.now_s, ours=False)
+    world.submit("rich", main=1)
+    world.settle()
+    assert world.ready == set()
+    world.check.check_seen("power", world.now_s, ours=True)
+    world.settle()
+    assert world.ready == {"rich"}
+
+
+def test_an_answer_that_was_not_taken_frees_what_it_held() -> None:
+    world = World({"a": watts_of(1, 2, 1)})
+    world.add_node("a")
+    world.submit("first", main=1)
+    [verdict] = world.check.plan(1.0)
+    assert verdict.state == READY
+    world.change("first", conditions=[{"type": "QuotaReserved", "status": "False"}])
+    world.check.not_written(verdict, 2.0)
+    world.submit("second", main=1)
+    world.settle()
+    assert world.ready == {"second"}
