@@ -20,7 +20,7 @@ from wattherd.runtime.kube.watt_claims import (
     wanted_of,
 )
 from wattherd.runtime.kube.watt_devices import UNLIMITED_MW, Load, Site, loads_of
-from wattherd.runtime.kube.watt_slices import pool_name, same_slice, slice_of
+from wattherd.runtime.kube.watt_slices import after, pool_name, same_slice, slice_of
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
@@ -81,13 +81,14 @@ def test_pods_without_a_claim_and_idle_devices_are_taken_off() -> None:
 
 def test_a_slice_is_read_back_as_the_same_however_amounts_are_spelt() -> None:
     [device] = a_site({"": 12_000}, {"": Load(0, RISE_MW)}).devices()
-    made = slice_of(device, 3)
+    made = slice_of(device, ())
     text = encode(made).replace(b'"12000"', b'"12k"')
     assert b"12k" in text
     read = decoder(ResourceSlice).decode(text)
-    assert same_slice(read, slice_of(device, 1))
-    assert not same_slice(read, slice_of(replace(device, capacity_mw=1), 1))
-    assert read.spec.pool.generation == 3
+    assert same_slice(read, made)
+    less = slice_of(replace(device, capacity_mw=1), ())
+    assert not same_slice(read, less)
+    assert after(after(read, less), made).spec.pool.generation == 3
 
 
 def test_pools_of_domains_with_odd_names_stay_apart() -> None:

@@ -36,7 +36,7 @@ class World:
 
     def _a_check(self) -> KueueCheck:
         fleet = fleet_of("first-fit")
-        scheduler = Scheduler(fleet, self.budgets_mw, holder="test", way=ByCheck(fleet))
+        scheduler = Scheduler(fleet, self.budgets_mw, holder="test", way=ByCheck())
         check = KueueCheck(scheduler)
         check.check_seen("power", self.now_s, ours=True)
         return check

@@ -94,8 +94,8 @@ def live_admission(options: KubeOptions) -> LiveScheduler:
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
     scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByGate())
-    lease = _lease(options.lease)
-    return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity)
+    lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
+    return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
 
 
 def live_kueue_check(options: KubeOptions, retry_s: int) -> LiveKueueCheck:
@@ -105,10 +105,18 @@ def live_kueue_check(options: KubeOptions, retry_s: int) -> LiveKueueCheck:
         UserError: a policy, budget, file or cluster that cannot be used.
     """
     access, identity = find_access(options.kubeconfig, options.context), _identity()
-    budgets, fleet = budgets_mw(options.budgets), _fleet(options)
-    check = KueueCheck(Scheduler(fleet, budgets, holder=identity, way=ByCheck(fleet)))
-    lease = _lease(options.lease)
-    return LiveKueueCheck(check, access, _draws(), lease=lease, identity=identity, retry_s=retry_s)
+    budgets = budgets_mw(options.budgets)
+    check = KueueCheck(Scheduler(_fleet(options), budgets, holder=identity, way=ByCheck()))
+    lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
+    return LiveKueueCheck(
+        check,
+        access,
+        _draws(),
+        lease=lease,
+        identity=identity,
+        power=power,
+        retry_s=retry_s,
+    )
 
 
 def live_claims(options: KubeOptions) -> LiveClaims:
@@ -120,8 +128,8 @@ def live_claims(options: KubeOptions) -> LiveClaims:
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
     scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByClaim())
-    lease = _lease(options.lease)
-    return LiveClaims(scheduler, access, _draws(), lease=lease, identity=identity)
+    lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
+    return LiveClaims(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
 
 
 def claims_checkup(live: LiveClaims) -> Checkup:

@@ -19,7 +19,6 @@ import numpy as np
 from wattherd.runtime.kube.access import Access
 from wattherd.runtime.kube.api_objects import decoder, encode
 from wattherd.runtime.kube.changes import Change
-from wattherd.runtime.kube.domain_tree import SITE
 from wattherd.runtime.kube.domains import columns_of
 from wattherd.runtime.kube.dra_objects import (
     API,
@@ -29,6 +28,7 @@ from wattherd.runtime.kube.dra_objects import (
 )
 from wattherd.runtime.kube.feed import LOOK_S
 from wattherd.runtime.kube.objects import ObjectMeta, Pod
+from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.scheduler_live import LiveScheduler
@@ -41,7 +41,14 @@ from wattherd.runtime.kube.watt_claims import (
     wanted_of,
 )
 from wattherd.runtime.kube.watt_devices import Site, WattDevice, loads_of
-from wattherd.runtime.kube.watt_slices import DRIVER, MANAGED, pool_name, same_slice, slice_of
+from wattherd.runtime.kube.watt_slices import (
+    DRIVER,
+    MANAGED,
+    after,
+    pool_name,
+    same_slice,
+    slice_of,
+)
 
 _SLICES = f"{API}/resourceslices"
 _SLICE = decoder(ResourceSlice)
@@ -70,9 +77,10 @@ class LiveClaims(LiveScheduler):
         *,
         lease: ObjectMeta | None = None,
         identity: str = "",
+        power: PowerPlan | None = None,
     ) -> None:
         """`scheduler` places nobody (`ByClaim`); `lease` as for any other."""
-        super().__init__(scheduler, access, draws, lease=lease, identity=identity)
+        super().__init__(scheduler, access, draws, lease=lease, identity=identity, power=power)
         self._slices: dict[str, ResourceSlice] = {}
         self._templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
         self._allocated: dict[str, dict[str, int]] = {}
@@ -137,7 +145,7 @@ class LiveClaims(LiveScheduler):
         domains = self.scheduler.domains
         site = Site(
             loads=loads_of(fleet, columns_of(fleet.order), self._claiming.__contains__),
-            path=lambda domain: (SITE,) if domain == SITE else (domain, SITE),
+            path=domains.tree.path,
             budgets_mw=domains.budgets_mw,
         )
         self._devices = site.devices()
@@ -145,18 +153,19 @@ class LiveClaims(LiveScheduler):
 
     def _slice_writes(self) -> list[_Write]:
         writes: list[_Write] = []
-        wanted = {one.metadata.name: one for one in (slice_of(d, 1) for d in self._devices)}
-        for device in self._devices:
-            name = slice_of(device, 1).metadata.name
+        wanted = [
+            slice_of(device, self.scheduler.nodes_of.needs(*device.leaves))
+            for device in self._devices
+            if device.leaves
+        ]
+        for one in wanted:
+            name = one.metadata.name
             known = self._slices.get(name)
             if known is None:
-                writes.append(_Write("POST", _SLICES, encode(wanted[name])))
-            elif not same_slice(known, wanted[name]):
-                newer = slice_of(
-                    device, known.spec.pool.generation + 1, known.metadata.resource_version
-                )
-                writes.append(_Write("PUT", f"{_SLICES}/{name}", encode(newer)))
-        gone = sorted(self._slices.keys() - wanted.keys())
+                writes.append(_Write("POST", _SLICES, encode(one)))
+            elif not same_slice(known, one):
+                writes.append(_Write("PUT", f"{_SLICES}/{name}", encode(after(known, one))))
+        gone = sorted(self._slices.keys() - {one.metadata.name for one in wanted})
         return writes + [_Write("DELETE", f"{_SLICES}/{name}") for name in gone]
 
     def _template_writes(self, site: Site) -> list[_Write]:

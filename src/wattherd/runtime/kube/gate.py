@@ -16,7 +16,6 @@ from __future__ import annotations
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.confined import Confined
-from wattherd.runtime.kube.fleet import Holding
 from wattherd.runtime.kube.node_facts import NodeFacts
 from wattherd.runtime.kube.objects import (
     NodeSelector,
@@ -26,8 +25,7 @@ from wattherd.runtime.kube.objects import (
 )
 from wattherd.runtime.kube.orders import Order, ReleasePod
 from wattherd.runtime.kube.refusal import Refusal, Token
-from wattherd.runtime.kube.way import reserved
-from wattherd.runtime.kube.works import Member
+from wattherd.runtime.kube.way import Chosen, reserved
 
 
 class ByGate:
@@ -64,31 +62,24 @@ class ByGate:
             return Refusal(Token.UNSUPPORTED, text)
         return None
 
-    def order(self, member: Member, holding: Holding, facts: NodeFacts, decision: str) -> Order:
+    def order(self, chosen: Chosen) -> Order:
         """Release it to the domain, and the GPU model, of the node that was chosen."""
-        written = reserved(holding, facts)
+        member = chosen.member
+        written = reserved(chosen.holding, chosen.facts)
         written.pop(names.GPUS, None)
-        written[names.PLANNED_NODE] = holding.node
-        needs = place_of(facts, with_gpus=member.ask.uses_gpus)
-        return ReleasePod(member.uid, member.key, decision, written, needs)
+        written[names.PLANNED_NODE] = chosen.holding.node
+        # One that uses no GPU adds no watts, wherever it goes.
+        needs = (*chosen.needs, *model_of(chosen.facts)) if member.ask.uses_gpus else ()
+        return ReleasePod(member.uid, member.key, chosen.decision, written, needs)
 
 
-def place_of(facts: NodeFacts, *, with_gpus: bool) -> tuple[Requirement, ...]:
-    """What makes a node as good as that of `facts`: of its domain, with GPUs of its model."""
-    if not with_gpus:  # it adds no watts, wherever it goes
-        return ()
-    named = facts.labels.get(names.DOMAIN)
-    needs = [
-        Requirement(key=names.DOMAIN, operator="In", values=[named])
-        if named
-        else Requirement(key=names.DOMAIN, operator="DoesNotExist")
-    ]
-    needs += [
+def model_of(facts: NodeFacts) -> tuple[Requirement, ...]:
+    """What makes GPUs as hungry as those of a node."""
+    return tuple(
         Requirement(key=key, operator="In", values=[facts.labels[key]])
         for key in names.PRODUCT_LABELS
         if key in facts.labels
-    ]
-    return tuple(needs)
+    )
 
 
 def narrowed(selector: NodeSelector | None, needs: tuple[Requirement, ...]) -> NodeSelector:

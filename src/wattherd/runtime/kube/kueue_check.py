@@ -16,29 +16,30 @@ from dataclasses import dataclass, field
 
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.confined import Confined
-from wattherd.runtime.kube.domains import SITE
-from wattherd.runtime.kube.fleet import Fleet
-from wattherd.runtime.kube.gate import ByGate
+from wattherd.runtime.kube.domain_nodes import DomainNodes
+from wattherd.runtime.kube.gate import ByGate, model_of
 from wattherd.runtime.kube.kueue_objects import CheckState, PodSet, PodSetUpdate, Workload
 from wattherd.runtime.kube.node_facts import NodeFacts
-from wattherd.runtime.kube.objects import ObjectMeta, Pod, PodSpec, SchedulingGate
+from wattherd.runtime.kube.objects import ObjectMeta, Pod, PodSpec, Requirement, SchedulingGate
 from wattherd.runtime.kube.orders import EvictPod, Order, ReleasePod, TellPod
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.works import Member
 
 READY, PENDING, RETRY = "Ready", "Pending", "Retry"
 _NO_NODE = "?"
-_PLACE = (names.DOMAIN, *names.PRODUCT_LABELS)
 
 
 class ByCheck(ByGate):
     """Pods that stand for those that a workload will have."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        """`fleet` is the account that is decided on."""
-        self._fleet = fleet
-        self._divided = (-1, False)
+    def __init__(self) -> None:
+        """All nodes are one place until `divided` says otherwise."""
         self.confined = Confined(kin_of, self._place)
+        self._nodes_of: DomainNodes | None = None
+
+    def divided(self, nodes_of: DomainNodes) -> None:
+        """Domains are told apart by these labels."""
+        self._nodes_of = nodes_of
 
     def waits(self, pod: Pod) -> bool:
         """Real pods with a gate are for others."""
@@ -49,18 +50,18 @@ class ByCheck(ByGate):
         return _stands_in(pod)
 
     def _place(self, facts: NodeFacts) -> str:
-        """What a node selector can say of a node: not that its domain is none, nor one by rule."""
-        labels = facts.labels
-        named = labels.get(names.DOMAIN, SITE)
-        if named != facts.domain or (named == SITE and self._has_domains()):
+        """What a node selector can say of a node: labels that are equal to something."""
+        nodes_of = self._nodes_of
+        divided = nodes_of is not None and not nodes_of.undivided
+        domain = nodes_of.needs(facts.domain) if nodes_of is not None and divided else ()
+        needs = (*domain, *model_of(facts))
+        if not all(_is_equality(need) for need in needs):
             return ""
-        return ",".join(f"{key}={labels[key]}" for key in _PLACE if key in labels) or _NO_NODE
+        return ",".join(f"{need.key}={need.values}" for need in needs) or _NO_NODE
 
-    def _has_domains(self) -> bool:
-        if self._divided[0] != self._fleet.version:
-            some = any(facts.domain for facts in self._fleet.nodes.values())
-            self._divided = (self._fleet.version, some)
-        return self._divided[1]
+
+def _is_equality(need: Requirement) -> bool:
+    return need.operator == "In" and len(need.values or ()) == 1
 
 
 def _stands_in(pod: Pod) -> bool:
@@ -100,6 +101,8 @@ class KueueCheck:
     def __init__(self, scheduler: Scheduler) -> None:
         """Its way is `ByCheck`."""
         self.scheduler = scheduler
+        if isinstance(scheduler.way, ByCheck):
+            scheduler.way.divided(scheduler.nodes_of)
         self.checks: set[str] = set()
         """Names of the AdmissionChecks that are ours."""
         self._known: dict[str, Workload] = {}
@@ -334,6 +337,6 @@ def _update(workload: Workload, pod_set: PodSet, orders: dict[str, ReleasePod]) 
         selector = {
             need.key: need.values[0]
             for need in order.needs
-            if need.operator == "In" and need.values and need.key not in asked
+            if _is_equality(need) and need.values and need.key not in asked
         }
     return PodSetUpdate(name=pod_set.name, annotations=written, node_selector=selector or None)

@@ -32,6 +32,7 @@ from wattherd.runtime.kube.kueue_objects import (
 from wattherd.runtime.kube.names import CHECK
 from wattherd.runtime.kube.objects import Condition, ObjectMeta, Pod
 from wattherd.runtime.kube.orders import Order
+from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.scheduler_live import LiveScheduler
 from wattherd.runtime.kube.transport import APPLY, Refused, Unreachable
@@ -53,10 +54,13 @@ class LiveKueueCheck(LiveScheduler):
         *,
         lease: ObjectMeta | None = None,
         identity: str = "",
+        power: PowerPlan | None = None,
         retry_s: int = RETRY_S,
     ) -> None:
         """`retry_s` is how long Kueue leaves a workload alone for which there are no watts."""
-        super().__init__(check.scheduler, access, draws, lease=lease, identity=identity)
+        super().__init__(
+            check.scheduler, access, draws, lease=lease, identity=identity, power=power
+        )
         self._check = check
         self._retry_s = retry_s
         follow = self.feed.follow

@@ -31,6 +31,7 @@ from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.api_objects import PodGroup
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.core_config import core_config, domain_name
+from wattherd.runtime.kube.domain_nodes import DomainNodes
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.eligible import Eligible
@@ -43,7 +44,7 @@ from wattherd.runtime.kube.objects import Node, Pod
 from wattherd.runtime.kube.orders import EvictPod, Order, TellPod
 from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.queueing import Queueing, Waiting
-from wattherd.runtime.kube.way import ByBinding, Way
+from wattherd.runtime.kube.way import ByBinding, Chosen, Way
 from wattherd.runtime.kube.work_book import WorkBook
 from wattherd.runtime.kube.works import Member, Work
 
@@ -76,6 +77,7 @@ class Scheduler:
         """When `plan` is to be called though nothing was seen, if ever."""
         self.domains = Domains(budgets_mw or {})
         self.way = way or ByBinding(name)
+        self.nodes_of = DomainNodes(fleet, self.domains)
         self.chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
         self._holder = holder
         self._pods: dict[str, Pod] = {}
@@ -379,7 +381,9 @@ class Scheduler:
         holding = self.fleet.holdings[member.uid]
         decision = f"{self._holder}/{next(self._decisions)}"
         facts = self.fleet.nodes[holding.node]
-        return self.way.order(member, holding, facts, decision)
+        needs = self.nodes_of.needs(facts.domain) if self.way.moves else ()
+        chosen = Chosen(member=member, holding=holding, facts=facts, needs=needs, decision=decision)
+        return self.way.order(chosen)
 
     def _evictions(self) -> list[Order]:
         """Of those that are to go, the ones that are there; each is told once."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import zlib
 
+from msgspec.structs import replace
+
 from wattherd.runtime.kube import names, quantity
 from wattherd.runtime.kube.domain_tree import SITE
 from wattherd.runtime.kube.dra_objects import (
@@ -46,8 +48,8 @@ def pool_name(device: WattDevice) -> str:
     return f"level-{device.level}.{plain if device.domain != SITE else 'site'}"
 
 
-def slice_of(device: WattDevice, generation: int, version: str = "") -> ResourceSlice:
-    """What is published; `version` is the one that is replaced."""
+def slice_of(device: WattDevice, needs: tuple[Requirement, ...]) -> ResourceSlice:
+    """What is published, for nodes that have all that `needs` say (nothing: for all nodes)."""
     pool = pool_name(device)
     made = Device(
         name=CAPACITY,
@@ -62,28 +64,27 @@ def slice_of(device: WattDevice, generation: int, version: str = "") -> Resource
     return ResourceSlice(
         api_version="resource.k8s.io/v1",
         kind="ResourceSlice",
-        metadata=ObjectMeta(
-            name=f"wattherd.{pool}", labels=dict(MANAGED), resource_version=version
-        ),
+        metadata=ObjectMeta(name=f"wattherd.{pool}", labels=dict(MANAGED)),
         spec=SliceSpec(
             driver=DRIVER,
-            pool=Pool(name=pool, generation=generation, resource_slice_count=1),
-            all_nodes=True if device.everywhere else None,
-            node_selector=None if device.everywhere else _nodes(device.leaves),
+            pool=Pool(name=pool, generation=1, resource_slice_count=1),
+            all_nodes=True if device.everywhere or not needs else None,
+            node_selector=None if device.everywhere or not needs else _nodes(needs),
             devices=[made],
         ),
     )
 
 
-def _nodes(leaves: tuple[str, ...]) -> NodeSelector:
-    """Nodes that are labelled so; the API takes one term."""
-    named = [leaf for leaf in leaves if leaf != SITE]
-    need = (
-        Requirement(key=names.DOMAIN, operator="In", values=named)
-        if named
-        else Requirement(key=names.DOMAIN, operator="DoesNotExist")
-    )
-    return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[need])])
+def _nodes(needs: tuple[Requirement, ...]) -> NodeSelector:
+    """The API takes one term."""
+    return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=list(needs))])
+
+
+def after(known: ResourceSlice, wanted: ResourceSlice) -> ResourceSlice:
+    """`wanted` in the place of `known`: the next generation, unless somebody else was faster."""
+    pool = replace(wanted.spec.pool, generation=known.spec.pool.generation + 1)
+    about = replace(wanted.metadata, resource_version=known.metadata.resource_version)
+    return replace(wanted, metadata=about, spec=replace(wanted.spec, pool=pool))
 
 
 def same_slice(one: ResourceSlice, other: ResourceSlice) -> bool:

@@ -6,6 +6,7 @@ that were chosen, `ByGate` (`gate.py`) releases them to their power domains for 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from wattherd.runtime.kube import names
@@ -13,10 +14,24 @@ from wattherd.runtime.kube.admissible import Volumes, unsupported
 from wattherd.runtime.kube.confined import Confined
 from wattherd.runtime.kube.fleet import Holding
 from wattherd.runtime.kube.node_facts import NodeFacts
-from wattherd.runtime.kube.objects import Pod
+from wattherd.runtime.kube.objects import Pod, Requirement
 from wattherd.runtime.kube.orders import BindPod, Order
 from wattherd.runtime.kube.refusal import Refusal
 from wattherd.runtime.kube.works import Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A pod and its place: what it is to hold, on the node of `facts`, in whose domain all `needs`.
+
+    `decision` is unique to it.
+    """
+
+    member: Member
+    holding: Holding
+    facts: NodeFacts
+    needs: tuple[Requirement, ...]
+    decision: str
 
 
 class Way(Protocol):
@@ -41,8 +56,8 @@ class Way(Protocol):
     def refusal(self, pod: Pod, volumes: Volumes) -> Refusal | None:
         """What about a pod keeps it from being placed anywhere, or None."""
 
-    def order(self, member: Member, holding: Holding, facts: NodeFacts, decision: str) -> Order:
-        """What makes the place come true that a pod `holding` was given on the node of `facts`."""
+    def order(self, chosen: Chosen) -> Order:
+        """What makes the place come true that a pod was given."""
 
 
 class ByBinding:
@@ -74,9 +89,11 @@ class ByBinding:
         """Nobody else looks at its wishes: what we do not honour, we refuse."""
         return unsupported(pod, volumes)
 
-    def order(self, member: Member, holding: Holding, facts: NodeFacts, decision: str) -> Order:
+    def order(self, chosen: Chosen) -> Order:
         """Bind it, with all that is to be remembered."""
-        return BindPod(member.uid, member.key, holding.node, decision, reserved(holding, facts))
+        member, holding = chosen.member, chosen.holding
+        written = reserved(holding, chosen.facts)
+        return BindPod(member.uid, member.key, holding.node, chosen.decision, written)
 
 
 def reserved(holding: Holding, facts: NodeFacts) -> dict[str, str]:
