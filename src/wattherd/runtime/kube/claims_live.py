@@ -88,7 +88,7 @@ class LiveClaims(LiveScheduler):
         self._devices: list[WattDevice] = []
         self.refused = ""
         """What the API server said to the last write, if it would not take it."""
-        follow = self.feed.follow
+        follow = self._follow
         follow(Selection(_SLICES, ResourceSlice, fields=f"spec.driver={DRIVER}"), self._hear_slices)
         templates = Selection(
             f"{API}/resourceclaimtemplates", ResourceClaimTemplate, labels=_LABELS

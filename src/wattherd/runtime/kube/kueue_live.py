@@ -63,7 +63,7 @@ class LiveKueueCheck(LiveScheduler):
         )
         self._check = check
         self._retry_s = retry_s
-        follow = self.feed.follow
+        follow = self._follow
         follow(Selection(f"{API}/admissionchecks", AdmissionCheck), self._hear_checks)
         follow(Selection(f"{API}/workloads", Workload), self._hear_workloads)
 
