@@ -18,7 +18,7 @@ from kube_builders import (
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
 from wattherd.runtime.kube.objects import Pod
-from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellPod
+from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellGroup, TellPod
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
@@ -37,6 +37,7 @@ class World:
         self.nodes: dict[str, Json] = {}
         self.refuse: set[str] = set()
         self.told: dict[str, TellPod] = {}
+        self.gangs_told: list[TellGroup] = []
         self.evicted: list[str] = []
         self.policy, self.budgets_mw = policy, budgets_mw or {}
         self.scheduler = self.a_scheduler()
@@ -96,6 +97,8 @@ class World:
     def _obey(self, order: Order) -> None:
         if isinstance(order, TellPod):
             self.told[order.uid] = order
+        elif isinstance(order, TellGroup):
+            self.gangs_told.append(order)
         elif isinstance(order, EvictPod):
             self.evicted.append(order.uid)
             self.pods.pop(order.uid, None)
@@ -331,8 +334,10 @@ def test_why_a_pod_waits_is_told_once_with_numbers(world: World) -> None:
     world.create("large", exclusive(1_000, 3))
     world.settle()
     assert "2 nodes: NodeSelectorMismatch: label zone is not a" in world.why("picky")
-    text = "NeverFits: asked 1 pod tasks, available 0 pod tasks (the largest node has 2 GPUs)"
-    assert world.why("large") == text
+    assert world.why("large") == (
+        "NeverFits: asks for 3 GPUs on one node, the largest of 2 nodes that it may use has 2; "
+        "ask for less in one pod, or add a larger node"
+    )
     world.told.clear()
     world.create("p")
     world.settle()

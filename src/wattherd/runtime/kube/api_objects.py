@@ -185,30 +185,6 @@ class Eviction(Object, frozen=True):
     delete_options: DeleteOptions | None = None
 
 
-class EventSource(Object, frozen=True):
-    """Who tells."""
-
-    component: str = ""
-
-
-class Event(Object, frozen=True):
-    """News about an object, for `kubectl describe`."""
-
-    api_version: str = ""
-    kind: str = ""
-    metadata: ObjectMeta = ObjectMeta()
-    involved_object: ObjectReference = ObjectReference()
-    reason: str = ""
-    message: str = ""
-    type: str = ""
-    count: int = 0
-    first_timestamp: str | None = None
-    last_timestamp: str | None = None
-    source: EventSource | None = None
-    reporting_component: str = ""
-    reporting_instance: str = ""
-
-
 # Answers ----------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattherd.engine.placer import Placer
+from wattherd.engine.state import ClusterState
 from wattherd.runtime.kube.domains import Columns, Domains, added_mw, columns_of, least_mw
 from wattherd.runtime.kube.fleet import Fleet, Ints, Mask, Spot
 from wattherd.runtime.kube.pod_ask import Ask
@@ -43,7 +44,7 @@ class Chooser:
         if not self.domains.budgets_mw:
             spot = self.fleet.choose(ask, among)
             return spot, 0 if spot is None else added_mw(columns, state, spot.allocation)
-        room = self.domains.room_mw(columns, state, self._missing_mw(columns))
+        room = self.room_mw(state)
         for request, giving in self.fleet.requests(ask):
             cheap = among & giving & (least_mw(columns, state, request) <= room)
             for _ in range(_MOST_TRIES):
@@ -55,6 +56,16 @@ class Chooser:
                     return Spot(self.fleet.order[chosen.node].name, chosen), added
                 cheap[chosen.node] = False
         return None, 0
+
+    def room_mw(self, state: ClusterState) -> Ints:
+        """(N,) what may be added on each node before a budget above it is full."""
+        columns = self.columns()
+        return self.domains.room_mw(columns, state, self._missing_mw(columns))
+
+    def carried_mw(self, state: ClusterState) -> dict[str, int]:
+        """By domain, and the site: what may be drawn with what is on the nodes."""
+        columns = self.columns()
+        return self.domains.carried_mw(columns, state, self._missing_mw(columns))
 
     def _missing_mw(self, columns: Columns) -> Ints | None:
         """(N,) what pods will draw beside those GPUs of a node that are in use, or None."""

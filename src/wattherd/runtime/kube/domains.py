@@ -92,7 +92,6 @@ class Domains:
 
         `more_mw` (N,) is drawn on each node beside what is on it.
 
-        `more_mw` (N,) is drawn on each node beside what is on it.
         Never less than nothing: what adds no watts may come, even where too many are drawn.
         """
         carried = self.carried_mw(columns, state, more_mw)

@@ -9,18 +9,22 @@ Single pods are placed exactly as by `policy.schedule.placed`: by `Placer.choose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.confined import Confined, Trial
+from wattherd.runtime.kube.diagnosis import Diagnosis
+from wattherd.runtime.kube.finding import Finding
 from wattherd.runtime.kube.fleet import Fleet, Holding, Mask, Spot
 from wattherd.runtime.kube.works import Member, Work, role_of
 
 _HIGHEST = 1 << 62
 """Above every priority."""
+_CODES = {str(code): code for code in ReasonCode}
+_MOST_AGAIN = 32
 
 
 @dataclass(slots=True)
@@ -28,12 +32,14 @@ class GangPlanner:
     """Plans by `chooser` on the account of the cluster; `works` are the jobs by id.
 
     `allowed` are the nodes (N,) that a member may go to at all; kin are `confined` to one place.
+    `diagnosis` says why a member finds none.
     """
 
     chooser: Chooser
     works: Mapping[str, Work]
     allowed: Callable[[Member], Mask]
     confined: Confined
+    diagnosis: Diagnosis
     changed: bool = True
     """Whether anything happened that may have made room; whoever knows sets it."""
     waiting: dict[str, JobView] = field(default_factory=dict)
@@ -43,9 +49,13 @@ class GangPlanner:
     """Of these, the ones that the budgets cannot bear."""
     victims: dict[str, frozenset[str]] = field(default_factory=dict)
     """Of each work that has others stopped: which ones."""
+    findings: dict[str, Finding] = field(default_factory=dict)
+    """Of each work that found no place: why, as far as it is not for the core to say."""
+    stale: dict[str, None] = field(default_factory=dict)
+    """Single pods that wait and have not been looked at since others took room."""
     _least: int | None = None
-    _in_vain: set[tuple[object, ...]] = field(default_factory=set)
-    """What found no place in this plan; nothing is given back before the next one."""
+    _in_vain: dict[tuple[object, ...], Finding] = field(default_factory=dict)
+    """What found no place in this plan, and why; nothing is given back before the next one."""
 
     @property
     def fleet(self) -> Fleet:
@@ -58,6 +68,7 @@ class GangPlanner:
             self.waiting.pop(job.id, None)
             self.victims.pop(job.id, None)
             self.unseated.pop(job.id, None)
+            self.findings.pop(job.id, None)
         for job_id in [one for one in self.unseated if one not in self.works]:
             del self.unseated[job_id]
         fresh = self._hear(view)
@@ -96,9 +107,11 @@ class GangPlanner:
     def _try(self, job: JobView, view: View, draft: Draft) -> None:
         if self._busy(job.id):
             return
+        self.stale.pop(job.id, None)
         work = self.works[job.id]
         spots, failed = self._seats(work, view.now_s)
         if failed is None:
+            self._placed(job)
             shares = [
                 Share(spot.allocation.node, 1, role_of(work, number), gpus=spot.allocation.gpus)
                 for number, spot in enumerate(spots)
@@ -108,7 +121,28 @@ class GangPlanner:
             else:
                 self._let_go(work.members)
             return
-        self._wait(job, failed, len(spots), view, draft)
+        self._wait(job, view, draft)
+
+    def _placed(self, job: JobView) -> None:
+        self.findings.pop(job.id, None)
+        self.stale.update(dict.fromkeys(self.findings))
+
+    def look_again(self) -> bool:
+        """Find out anew why those wait who were not tried, some at a time; whether there were any.
+
+        Gangs keep what was found when they were tried.
+        """
+        some = list(self.stale)[:_MOST_AGAIN]
+        known: dict[tuple[object, ...], Finding] = {}
+        for job_id in some:
+            del self.stale[job_id]
+            work = self.works.get(job_id)
+            if job_id in self.findings and work is not None and len(work.members) == 1:
+                wish = self._wish(work.members[0])
+                if wish not in known:
+                    known[wish] = self.diagnosis.of(work.members[0])
+                self.findings[job_id] = known[wish]
+        return bool(some)
 
     def _busy(self, job_id: str) -> bool:
         """Whether works that were stopped for it are not gone yet."""
@@ -121,28 +155,36 @@ class GangPlanner:
     def _seats(self, work: Work, now_s: float) -> tuple[list[Spot], Member | None]:
         """As `_seat_all`; of many single pods that are alike only the first is tried in vain."""
         if len(work.members) > 1:
-            return self._seat_all(work.members, now_s)
+            return self._seat_all(work.members, now_s, tells=work.id)
         (member,) = work.members
-        wish = (member.ask.key, self.allowed(member).tobytes())
+        wish = self._wish(member)
         if wish in self._in_vain:
+            self.findings[work.id] = self._in_vain[wish]
             return [], member
-        spots, failed = self._seat_all(work.members, now_s)
+        spots, failed = self._seat_all(work.members, now_s, tells=work.id)
         if failed is not None:
-            self._in_vain.add(wish)
+            self._in_vain[wish] = self.findings[work.id]
         return spots, failed
 
+    def _wish(self, member: Member) -> tuple[object, ...]:
+        """The same for pods that may go to the same nodes and ask for the same."""
+        return member.ask.key, self.allowed(member).tobytes()
+
     def _seat_all(
-        self, members: Iterable[Member], now_s: float
+        self, members: Sequence[Member], now_s: float, *, tells: str = ""
     ) -> tuple[list[Spot], Member | None]:
-        """Places for all, held; or the first member that found none, and nothing held."""
+        """Places for all, held; or the first member that found none, and nothing held.
+
+        Why it found none is noted for the work that `tells` names.
+        """
         trial = self.confined.trial(self.fleet)
         while True:
-            spots, failed = self._seat_once(members, trial, now_s)
+            spots, failed = self._seat_once(members, trial, now_s, tells=tells)
             if failed is None or not trial.elsewhere(failed):
                 return spots, failed
 
     def _seat_once(
-        self, members: Iterable[Member], trial: Trial, now_s: float
+        self, members: Sequence[Member], trial: Trial, now_s: float, *, tells: str
     ) -> tuple[list[Spot], Member | None]:
         spots: list[Spot] = []
         seated: list[Member] = []
@@ -150,6 +192,8 @@ class GangPlanner:
             may = trial.narrowed(member, self._may(member))
             spot, added = self.chooser.choose(member.ask, may)
             if spot is None:
+                if tells:
+                    self._note(tells, seated, members[len(seated) :], trial)
                 self._let_go(seated)
                 return spots, member
             self.fleet.hold(_holding(member, spot, added, now_s))
@@ -165,34 +209,34 @@ class GangPlanner:
         for member in members:
             self.fleet.let_go(member.uid)
 
-    def _wait(self, job: JobView, failed: Member, found: int, view: View, draft: Draft) -> None:
+    def _note(
+        self, job_id: str, seated: Sequence[Member], left: Sequence[Member], trial: Trial
+    ) -> None:
+        """Why the first of those `left` finds no place while `seated` have one."""
+        member = left[0]
+        within = trial.narrowed(member, self.allowed(member))
+        if not within.any() and job_id in self.findings:
+            return
+        behind = sum(1 for other in left if other.ask.key == member.ask.key) - 1
+        found = self.diagnosis.of(member, behind, within)
+        if seated:
+            of = len(seated) + len(left)
+            facts = f"{len(seated)} of {of} pods of its gang find a place, the next: {found.facts}"
+            found = replace(found, facts=facts)
+        self.findings[job_id] = found
+
+    def _wait(self, job: JobView, view: View, draft: Draft) -> None:
         stopped = self._make_room(job, view, draft)
         if stopped:
             self.victims[job.id] = stopped
+            self.findings.pop(job.id, None)
             text = f"{len(stopped)} pods of lower priority are being stopped"
             code = ReasonCode.WAITING_FOR_PREEMPTION
             draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=text))
             return
-        members = len(self.works[job.id].members)
-        free = int(draft.free_gpus().sum())
-        asked = job.spec.gpus
-        code = ReasonCode.FRAGMENTED if free >= asked > 0 else ReasonCode.WAITING_FOR_GPUS
-        if not asked:
-            code = ReasonCode.WAITING_FOR_TURN
-        unblocks = f"room for pod {failed.key}"
-        if members > 1:
-            unblocks += f"; {found} of {members} pods have room"
-        draft.wait(
-            job,
-            Reason(
-                code=code,
-                since_s=view.now_s,
-                asked=asked,
-                available=free,
-                unit="GPUs",
-                unblocks=unblocks,
-            ),
-        )
+        found = self.findings[job.id]
+        code = _CODES.get(found.token, ReasonCode.WAITING_FOR_TURN)
+        draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=found.text))
 
     def _make_room(self, job: JobView, view: View, draft: Draft) -> frozenset[str]:
         """Stop the fewest works of lower priority, newest of the lowest first; which pods."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wattherd.runtime.kube.groups import GroupId
 from wattherd.runtime.kube.objects import Requirement
 
 
@@ -41,7 +42,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True)
 class TellPod:
-    """Why a pod waits, for its condition; told again only when it changed."""
+    """Why a pod waits, as soon as it is known and whenever that changed."""
 
     uid: str
     key: str
@@ -49,4 +50,15 @@ class TellPod:
     text: str
 
 
-Order = BindPod | ReleasePod | EvictPod | TellPod
+@dataclass(frozen=True, slots=True)
+class TellGroup:
+    """Why a gang waits, or (`waits` False) that all its pods have their places."""
+
+    group: GroupId
+    uid: str
+    reason: str
+    text: str
+    waits: bool = True
+
+
+Order = BindPod | ReleasePod | EvictPod | TellPod | TellGroup

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_ROUNDING_S = 1e-6
+
 
 @dataclass(slots=True)
 class Bucket:
@@ -25,6 +27,15 @@ class Bucket:
         due_s = max(self._next_s, now_s)
         self._next_s = due_s + 1 / self.rate_per_s
         return max(0.0, due_s - tolerance_s - now_s)
+
+    def take(self, now_s: float) -> bool:
+        """Take a token if one is there now."""
+        tolerance_s = (self.burst - 1) / self.rate_per_s
+        due_s = max(self._next_s, now_s)
+        if due_s - tolerance_s > now_s + _ROUNDING_S:
+            return False
+        self._next_s = due_s + 1 / self.rate_per_s
+        return True
 
 
 @dataclass(slots=True)

@@ -25,10 +25,14 @@ _NOTHING = Ask(cpu_milli=0, memory_mib=0)
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Pods that wait together; `refusal` (token, text) must change before they are tried."""
+    """Pods that wait together; `refusal` (token, text) must change before they are tried.
+
+    `group` is the gang that they are, all of it.
+    """
 
     members: tuple[Member, ...]
     refusal: tuple[str, str] | None = None
+    group: GroupId | None = None
 
     @property
     def ready(self) -> bool:
@@ -176,7 +180,7 @@ class Queueing:
         if refusal is None and len(pods) < least:
             text = f"{len(pods)} of {least} pods of {group.name} are there; create the others"
             refusal = (str(ReasonCode.WAITING_FOR_GANG), text)
-        return Waiting(members, refusal)
+        return Waiting(members, refusal, group)
 
     def _least(self, group: GroupId, pods: list[Pod]) -> int:
         known = self._groups.get(group)

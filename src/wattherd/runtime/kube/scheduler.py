@@ -31,26 +31,27 @@ from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.api_objects import PodGroup
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.core_config import core_config, domain_name
+from wattherd.runtime.kube.diagnosis import Diagnosis
 from wattherd.runtime.kube.domain_nodes import DomainNodes
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.eligible import Eligible
 from wattherd.runtime.kube.fencing import Unfenced
+from wattherd.runtime.kube.finding import Finding
 from wattherd.runtime.kube.fleet import Fleet, Holding
 from wattherd.runtime.kube.gang_planner import GangPlanner
 from wattherd.runtime.kube.groups import GroupId
 from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.orders import EvictPod, Order, TellPod
+from wattherd.runtime.kube.orders import EvictPod, Order
 from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
-from wattherd.runtime.kube.queueing import Queueing, Waiting
+from wattherd.runtime.kube.queueing import Queueing
+from wattherd.runtime.kube.reasons import Reasons, finding_of
 from wattherd.runtime.kube.way import ByBinding, Chosen, Way
 from wattherd.runtime.kube.work_book import WorkBook
 from wattherd.runtime.kube.works import Member, Work
 
 _OVER = frozenset({"Succeeded", "Failed"})
-_MOST_CAUSES = 3
-"""Of nodes that are out of the question, named beside what a pod waits for."""
 
 
 class Scheduler:
@@ -76,6 +77,7 @@ class Scheduler:
         self.wake_s: float | None = None
         """When `plan` is to be called though nothing was seen, if ever."""
         self.domains = Domains(budgets_mw or {})
+        self.name = name
         self.way = way or ByBinding(name)
         self.nodes_of = DomainNodes(fleet, self.domains)
         self.chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
@@ -83,6 +85,8 @@ class Scheduler:
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
         self._eligible = Eligible(fleet, self.volumes, self._pods)
+        self.diagnosis = Diagnosis(self.chooser, self._eligible)
+        self._reasons = Reasons(self.diagnosis, self._groups)
         self._queueing = Queueing(self.way, self._pods, self._groups, self.volumes)
         self._book = WorkBook(self.way, fleet, self._pods)
         self._decisions = count(1)
@@ -95,7 +99,6 @@ class Scheduler:
         self._strays: set[str] = set()
         """Pods that were released to a node that is not known."""
         self._unfenced = Unfenced()
-        self._told: dict[str, tuple[str, str]] = {}
         self._told_mw: dict[str, int] = {}
         """Budgets by domain, as the core knows them."""
         self._dirty = True
@@ -145,7 +148,7 @@ class Scheduler:
         self._freed |= uid in self.fleet.holdings
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
-        self._told.pop(uid, None)
+        self._reasons.forget(uid)
         self._evicted.discard(uid)
         if self._to_evict.pop(uid, None) is not None:
             self._queueing.stir(uid)
@@ -163,6 +166,7 @@ class Scheduler:
         """A group was deleted; its pods are on their own."""
         self._groups.pop(group_id, None)
         self._queueing.stir_group(group_id)
+        self._reasons.forget(group_id)
         self._dirty = True
 
     def volumes_changed(self) -> None:
@@ -235,12 +239,6 @@ class Scheduler:
         self._evicted.discard(uid)
         self._dirty = True
 
-    def not_told(self, uid: str) -> None:
-        """The reason did not arrive: it is told again."""
-        self._told.pop(uid, None)
-        self._queueing.stir(uid)
-        self._dirty = True
-
     def overdue(self, now_s: float, hold_s: float) -> list[Holding]:
         """Bindings not seen to happen: look there, then tell `pod_seen` or `not_bound`."""
         return [one for one in self.fleet.reserved if now_s - one.since_s > hold_s]
@@ -286,9 +284,12 @@ class Scheduler:
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
         orders = self._obey(events, at_s)
+        again = self._planner.look_again()
+        self._dirty |= bool(self._planner.stale)
         self._shed()
         orders += self._evictions()
-        return orders + self._tell(self._queueing.waiting if everybody else news.waiting)
+        told = self._queueing.waiting if everybody or again else news.waiting
+        return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
 
     def _budget_news(self, at_s: float) -> list[Event]:
         """Budgets that the core was not told yet."""
@@ -302,7 +303,8 @@ class Scheduler:
 
     def _new_planner(self) -> GangPlanner:
         allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
-        return GangPlanner(self.chooser, self._book.works, allowed, self.way.confined)
+        works, confined = self._book.works, self.way.confined
+        return GangPlanner(self.chooser, works, allowed, confined, self.diagnosis)
 
     def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""
@@ -348,7 +350,8 @@ class Scheduler:
             case StopJob() if command.job_id in self._book.works:
                 self._evict(self._book.works[command.job_id], str(command.reason))
             case RejectJob():
-                self._book.rejected[command.job_id] = command.reason
+                work = self._book.works.get(command.job_id)
+                self._book.rejected[command.job_id] = self._reasons.hopeless(command.reason, work)
             case _:
                 pass
         return []
@@ -359,7 +362,7 @@ class Scheduler:
         if work.seated:
             return []
         self._book.seated(work, command.allocations)
-        return [self._bind(member) for member in work.members]
+        return [*map(self._bind, work.members), *self._reasons.gang_starts(work)]
 
     def _shed(self) -> None:
         """Pods of ours for which there are no watts, as after a restart below a lower budget."""
@@ -401,30 +404,14 @@ class Scheduler:
 
     # Saying why -----------------------------------------------------------------------------------
 
-    def _tell(self, waiting: Iterable[Waiting]) -> list[Order]:
-        orders: list[Order] = []
-        for one in waiting:
-            for member in one.members:
-                if member.uid in self.fleet.holdings:
-                    continue
-                told = self._why(one, member)
-                if told is not None and self._told.get(member.uid) != told:
-                    self._told[member.uid] = told
-                    orders.append(TellPod(member.uid, member.key, *told))
-        return orders
-
-    def _why(self, waiting: Waiting, member: Member) -> tuple[str, str] | None:
-        if waiting.refusal is not None:
-            return waiting.refusal
+    def _why(self, member: Member) -> Finding | None:
+        """Of a pod that waits: what the planner found, else what the core says."""
         job_id = self._book.id_of(member.uid)
+        found = self._book.rejected.get(job_id) or self._planner.findings.get(job_id)
+        if found is not None:
+            return found
         job = self.core.jobs.get(job_id) if self.core is not None else None
-        reason = self._book.rejected.get(job_id) or (job.reason if job is not None else None)
-        if reason is None:
-            return None
-        out = self._eligible.why(member.pod)[:_MOST_CAUSES]
-        beside = "".join(f"; {nodes} nodes: {refusal.line()}" for refusal, nodes in out)
-        code = str(reason.code)
-        return code, reason.text().removeprefix(code).removeprefix(": ") + beside
+        return None if job is None or job.reason is None else finding_of(job.reason)
 
 
 def _alike(one: Pod, other: Pod) -> bool:

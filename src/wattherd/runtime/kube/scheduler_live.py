@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from wattherd.model.reason import StopReason
+from wattherd.runtime.kube import names
 from wattherd.runtime.kube.access import Access
 from wattherd.runtime.kube.api_objects import (
     DeleteOptions,
@@ -27,34 +29,47 @@ from wattherd.runtime.kube.api_objects import (
     Preconditions,
     encode,
 )
-from wattherd.runtime.kube.binder import FREES, Bound, Outcome
+from wattherd.runtime.kube.binder import FREES, Bind, Bound, Outcome
 from wattherd.runtime.kube.changes import Change
 from wattherd.runtime.kube.extender_live import LIVE_PODS
 from wattherd.runtime.kube.feed import LOOK_S, Feed
 from wattherd.runtime.kube.groups import GroupId, GroupKind
 from wattherd.runtime.kube.lookup import found_pod
-from wattherd.runtime.kube.objects import Condition, Node, Object, ObjectMeta, Pod, PodStatus
-from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, ReleasePod, TellPod
+from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.orders import (
+    BindPod,
+    EvictPod,
+    Order,
+    ReleasePod,
+    TellGroup,
+    TellPod,
+)
 from wattherd.runtime.kube.power_live import PowerWatch, is_served
 from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.releaser import Released
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.seat import Seat
-from wattherd.runtime.kube.transport import STRATEGIC, Refused, Unreachable
+from wattherd.runtime.kube.teller import SCHEDULED, Notice, Teller
+from wattherd.runtime.kube.transport import Refused, Unreachable
+from wattherd.runtime.kube.voice_live import (
+    GROUP_PATHS,
+    Speaker,
+    Voice,
+    group_subject,
+    pod_subject,
+)
 
 HOLD_S = 60.0
 _AGAIN_S = 5.0
 _PAUSE_S = 0.01
 """From one plan to the next at least: news of one burst are planned together."""
-_GROUPS = {
-    GroupKind.NATIVE: "/apis/scheduling.k8s.io/v1alpha2",
-    GroupKind.OLDER: "/apis/scheduling.x-k8s.io/v1alpha1",
+_UNDONE = "GangUndone"
+_GONE_FOR = {
+    str(StopReason.PREEMPTED_FOR_PRIORITY): "pods of higher priority take its place",
+    str(StopReason.BUDGET_CUT): "the power budget is less than what runs needs",
 }
-
-
-class _Status(Object, frozen=True):
-    status: PodStatus
+"""What the owner of an evicted pod is told, by the reason for stopping it."""
 
 
 class LiveScheduler:
@@ -89,16 +104,18 @@ class LiveScheduler:
         self.power: PowerWatch | None = None
         if power is not None:
             self.power = PowerWatch(self.feed, power, scheduler, self.seat.leads)
+        speaker = Speaker(scheduler.name, identity or scheduler.name, scheduler.way.unplaced)
+        self.voice = Voice(self.feed.transport, speaker, self.seat.leads, Teller())
 
     def begin(self) -> None:
         """Start; groups are followed where the API server knows them."""
         self.feed.open()
-        for kind, path in _GROUPS.items():
+        for kind, path in GROUP_PATHS.items():
             if is_served(self.feed, path):
                 self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
         if self.power is not None:
             self.power.begin()
-        self.feed.begin(*self.seat.beside())
+        self.feed.begin(*self.seat.beside(), self.voice.run())
 
     def close(self) -> None:
         """Stop; a lease is given back, what runs stays."""
@@ -125,10 +142,13 @@ class LiveScheduler:
     def _hear_pods(self, batch: list[Change[Pod]]) -> None:
         now_s = time.monotonic()
         for change in batch:
-            if change.item is None:
+            pod = change.item
+            if pod is None:
                 self.scheduler.pod_gone(change.key.uid)
             else:
-                self.scheduler.pod_seen(change.item, now_s)
+                self.scheduler.pod_seen(pod, now_s)
+            if pod is None or self.scheduler.way.seat(pod):
+                self.voice.forget(pod_subject(f"{change.key.namespace}/{change.key.name}"))
 
     def _hear_volumes(self, batch: list[Change[PersistentVolume]]) -> None:
         volumes = self.scheduler.volumes.volumes
@@ -198,15 +218,28 @@ class LiveScheduler:
                 self.feed.loop.begin(release).add_done_callback(self._released)
             case EvictPod():
                 self.feed.loop.begin(self._evict(order))
+                self.voice.say(_stopped(order))
             case TellPod():
-                self.feed.loop.begin(self._tell(order))
+                subject = pod_subject(order.key, order.uid)
+                self.voice.tell(Notice(subject, order.reason, order.text))
+            case TellGroup():
+                self._tell_group(order)
+
+    def _tell_group(self, order: TellGroup) -> None:
+        subject = group_subject(order.group, order.uid)
+        if subject is not None:
+            notice = Notice(subject, order.reason, order.text, order.waits)
+            (self.voice.tell if order.waits else self.voice.say)(notice)
 
     def _bound(self, done: Future[Bound]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            result = done.result()
-            if result.outcome is not Outcome.BOUND and result.outcome in FREES:
-                self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
-                self._news.set()
+        if done.cancelled() or done.exception() is not None:
+            return
+        result = done.result()
+        if result.outcome is Outcome.BOUND:
+            self.voice.say(_placed(result.bind))
+        elif result.outcome in FREES:
+            self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
+            self._news.set()
 
     def _released(self, done: Future[Released]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -241,16 +274,20 @@ class LiveScheduler:
         self.feed.turns.submit(tell, uid)
         self._news.set()
 
-    async def _tell(self, order: TellPod) -> None:
-        """In the pod's condition, where `kubectl describe` shows it; told again when it changes."""
-        namespace, _, name = order.key.partition("/")
-        condition = Condition(
-            type="PodScheduled", status="False", reason=self.scheduler.way.unplaced,
-            message=f"{order.reason}: {order.text}",
-        )  # fmt: skip
-        body = encode(_Status(status=PodStatus(conditions=[condition])))
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
-        try:
-            await self.feed.transport.request("PATCH", path, body=body, kind=STRATEGIC)
-        except (Refused, Unreachable):
-            await self._later(self.scheduler.not_told, order.uid)
+
+def _placed(bind: Bind) -> Notice:
+    """Where a pod went, in the words of kube-scheduler, and what it may draw there."""
+    key = f"{bind.namespace}/{bind.pod}"
+    text = f"Successfully assigned {key} to {bind.node}"
+    watts, domain = bind.annotations.get(names.WATTS), bind.annotations.get(names.DOMAIN)
+    if watts is not None and watts != "0":
+        text += f", where it adds {watts} W" + (f" in power domain {domain}" if domain else "")
+    return Notice(pod_subject(key, bind.uid), SCHEDULED, text, waits=False)
+
+
+def _stopped(order: EvictPod) -> Notice:
+    subject = pod_subject(order.key, order.uid)
+    if " " in order.why:
+        return Notice(subject, _UNDONE, f"evicted: {order.why}", waits=False)
+    why = _GONE_FOR.get(order.why, order.why)
+    return Notice(subject, order.why, f"evicted: {why}", waits=False)

@@ -15,9 +15,9 @@ from itertools import count
 from wattherd.engine.core import Core
 from wattherd.model.allocation import Allocation
 from wattherd.model.event import Event, JobCancelled, JobExited, JobSubmitted
-from wattherd.model.reason import Reason
 from wattherd.model.request import Request
 from wattherd.policy.contract import Share
+from wattherd.runtime.kube.finding import Finding
 from wattherd.runtime.kube.fleet import Fleet
 from wattherd.runtime.kube.groups import GroupId, group_of
 from wattherd.runtime.kube.objects import Pod
@@ -32,7 +32,7 @@ class WorkBook:
     def __init__(self, way: Way, fleet: Fleet, pods: Mapping[str, Pod]) -> None:
         """No work is known yet."""
         self.works: dict[str, Work] = {}
-        self.rejected: dict[str, Reason] = {}
+        self.rejected: dict[str, Finding] = {}
         """Why the core will never run a work."""
         self._way = way
         self._fleet = fleet
