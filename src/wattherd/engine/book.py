@@ -7,7 +7,7 @@ nodes by those keep a `ClusterState` instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -45,6 +45,7 @@ class Book:
         self._parts: list[dict[int, int]] = [{} for _ in nodes]
         """Free milli-GPU of the GPUs that are shared, by number."""
         self._usable: Ints = self.gpu_count.copy()
+        self._usable_total = int(self._usable.sum())
         """GPUs of each node that are not out of use, given away or not."""
         self._out = [0] * len(nodes)
         """GPUs that nobody is given any more, as bits."""
@@ -71,9 +72,15 @@ class Book:
         """GPUs of each node that are not out of use, given away or not."""
         return self._usable.copy()
 
+    def usable_gpu_total(self, lost: Collection[int]) -> int:
+        """GPUs that are not out of use, on all nodes but the `lost` ones."""
+        return self._usable_total - sum(int(self._usable[node]) for node in lost)
+
     def take_out(self, node: int, gpu: int) -> None:
         """Give a GPU to nobody any more; who has it keeps it until it is released."""
-        self._usable[node] -= not self._out[node] >> gpu & 1
+        was_out = self._out[node] >> gpu & 1
+        self._usable[node] -= not was_out
+        self._usable_total -= not was_out
         self._out[node] |= 1 << gpu
         if self._free[node] >> gpu & 1:
             self._free[node] &= ~(1 << gpu)
@@ -83,7 +90,9 @@ class Book:
 
     def put_back(self, node: int, gpu: int) -> None:
         """A GPU that was taken out may be given away again."""
-        self._usable[node] += self._out[node] >> gpu & 1
+        was_out = self._out[node] >> gpu & 1
+        self._usable[node] += was_out
+        self._usable_total += was_out
         self._out[node] &= ~(1 << gpu)
         if self._parked[node] >> gpu & 1:
             self._parked[node] &= ~(1 << gpu)
@@ -111,7 +120,10 @@ class Book:
             )
             if each
         ]
-        room: Ints = np.minimum.reduce(limits) if limits else np.full_like(self.whole, ENDLESS)
+        if len(limits) == 1:
+            room: Ints = limits[0]
+        else:
+            room = np.minimum.reduce(limits) if limits else np.full_like(self.whole, ENDLESS)
         if models and role.gpu_count:
             room[[node.gpu_model not in models for node in self.cluster.nodes]] = 0
         return room

@@ -77,6 +77,11 @@ class GuardedDraft:
         """Wholly free GPUs of each usable node that can be powered; all if these are too few."""
         return self._watts.powered(self._usable(self._planned.whole.copy()), least)
 
+    def free_gpu_total(self) -> int:
+        """GPUs of `free_gpus` on all nodes together."""
+        plain = not self._lost and not self._watts.by_domain
+        return self._planned.whole_gpus if plain else int(self.free_gpus().sum())
+
     def free_cpu_milli(self) -> NDArray[np.int64]:
         """Free milli-vCPU of each usable node."""
         return self._usable(self._planned.cpu_free.copy())
@@ -91,7 +96,8 @@ class GuardedDraft:
         room = self._usable(self._planned.room(needs, job.spec.gpu_models))
         if job.spec.energy_budget_j is not None:
             room[self._watts.prices.too_dear(job.spec)] = 0
-        if not needs.gpu_count or needs.gpu_milli != WHOLE_GPU_MILLI:
+        whole = needs.gpu_count and needs.gpu_milli == WHOLE_GPU_MILLI
+        if not (whole and self._watts.by_domain):
             return room
         least = job.spec.counts(role).start * needs.gpu_count
         return self._watts.powered(room * needs.gpu_count, least) // needs.gpu_count
@@ -143,8 +149,7 @@ class GuardedDraft:
                 return refusal
         if self._quota is None:
             return None
-        count = self._planned.usable_gpus()
-        total = int(count.sum()) - sum(int(count[node]) for node in self._lost)
+        total = self._planned.usable_gpu_total(self._lost)
         use = Use(now_s=self._now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
         return self._quota.admits(record.spec, _gpus(allocations), use)
 

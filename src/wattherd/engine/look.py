@@ -45,6 +45,10 @@ class Look:
             count[list(self.core.lost)] = 0
         return count
 
+    def gpu_total(self) -> int:
+        """GPUs of all usable nodes."""
+        return self.core.planned.usable_gpu_total(self.core.lost)
+
     def usable(self) -> NDArray[np.bool_]:
         """Which nodes are not lost."""
         usable = np.ones(len(self.core.config.cluster.nodes), dtype=np.bool_)

@@ -8,6 +8,7 @@ ones have been read back, idle devices at their idle watts, shared ones once. Su
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ from wattherd.policy.power.menu import Floats, Ints
 
 class TreeWatts(Watts):
     """Budgets of all domains, and everything that counts against them."""
+
+    by_domain: ClassVar[bool] = True
 
     def __init__(
         self,

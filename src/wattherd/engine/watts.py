@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ def _mw(watts: float) -> int:
 
 class Watts:
     """The budget, and everything that counts against it."""
+
+    by_domain: ClassVar[bool] = False
+    """Whether nodes are fed by domains with budgets of their own."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ from wattherd.model.reason import Reason, StopReason
 from wattherd.model.training import TrainingReport
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """`tasks` tasks of role number `role`, on node index `node`.
 
     Each gets what its role needs, or the given CPU and GPUs, within what the role can use.
@@ -125,6 +124,10 @@ class View(Protocol):
         """GPUs of each usable node (N,), 0 for lost ones."""
         ...
 
+    def gpu_total(self) -> int:
+        """GPUs of all usable nodes."""
+        ...
+
     def usable(self) -> NDArray[np.bool_]:
         """Which nodes (N,) may be used; the others are lost."""
         ...
@@ -161,6 +164,10 @@ class Draft(Protocol):
         Under a power tree those that can run at their floors; all, where these are fewer than
         `least`, so that the guard can say which domain has too few watts.
         """
+        ...
+
+    def free_gpu_total(self) -> int:
+        """GPUs of `free_gpus` on all nodes together."""
         ...
 
     def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:

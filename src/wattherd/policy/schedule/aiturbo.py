@@ -197,7 +197,7 @@ def _octave(service: float) -> int:
 def _whole(view: View) -> Cost:
     """What all usable nodes have."""
     cores = np.array([node.cpu_milli for node in view.nodes()])[view.usable()].sum() / 1000
-    return Cost(int(view.gpus_per_node().sum()), float(cores))
+    return Cost(view.gpu_total(), float(cores))
 
 
 def _admit(

@@ -56,7 +56,7 @@ class _Cycle:
         self.tree, self.reclaim = planner.tree, planner.reclaim
         self.view, self.draft = view, draft
         self.memory: _Memory = view.memory.setdefault("capacity", _Memory())
-        self.total = int(view.gpus_per_node().sum())
+        self.total = view.gpu_total()
         self.room = Room.of(draft, view.nodes())
         self.capacity = capacity_of(view)
         self.usage = Usage()

@@ -8,7 +8,7 @@ Suspending and resuming is a stop and a start: the guard books both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -134,7 +134,7 @@ class Turns:
         for one in unit:
             if one is not first:
                 gpus = first.job.wanted[0].gpus
-                self._start(one, [replace(self._part(one, one.home[0]), gpus=gpus)], chosen)
+                self._start(one, [self._part(one, one.home[0])._replace(gpus=gpus)], chosen)
 
     def _start(self, resident: Resident, shares: list[Share], chosen: list[list[Resident]]) -> bool:
         if self._begin(resident, shares):
@@ -168,7 +168,7 @@ class Turns:
     def grow(self, resident: Resident, tasks: int) -> bool:
         """Run with `tasks` more than asked for, all of them on its one node."""
         (share,) = resident.home
-        wider = replace(share, tasks=share.tasks + tasks)
+        wider = share._replace(tasks=share.tasks + tasks)
         if not self._begin(resident, [wider]):
             return False
         resident.grown = tasks
@@ -180,7 +180,7 @@ class Turns:
         """The share as a part of its GPU, where the job can share one."""
         model = self.homes.nodes[share.node].gpu_model
         part = memory_part_milli(resident.job.spec, model) if self.sharing and model else None
-        return replace(share, gpu_milli=part)
+        return share._replace(gpu_milli=part)
 
     def _shares(self, resident: Resident) -> list[Share]:
         """Its home, with GPUs that nobody uses, close to each other."""
@@ -191,7 +191,7 @@ class Turns:
             gpus = task_need(role)[0] * share.tasks
             picked = self._pick(resident, share.node, gpus, taken) if gpus else ()
             if gpus and role.gpu_milli == WHOLE_GPU_MILLI and len(picked) == gpus:
-                shares.append(replace(self._part(resident, share), gpus=picked))
+                shares.append(self._part(resident, share)._replace(gpus=picked))
             else:
                 shares.append(share)  # the guard says what is missing
         return shares

@@ -127,19 +127,15 @@ class Lineup:
         return self._shapes.setdefault(key, len(self._shapes))
 
     def _move(self, now_s: float) -> None:
-        """Give running jobs the keys they have now."""
-        if self.rules.cost.every_event:
-            self._charge(now_s)
+        """Give running jobs the keys they have now; where events cost, they pay anew."""
+        charged = self.rules.cost.every_event
         key = self.rules.order.key if self.rules.starve_s is None else self._key
         for standing in self.running.values():
+            if charged:
+                if standing.works_from_s < now_s:
+                    standing.left_s -= now_s - standing.works_from_s
+                standing.works_from_s = now_s + standing.pause_s
             standing.key = key(standing, now_s)
-
-    def _charge(self, now_s: float) -> None:
-        """Book running jobs' work; they pay their pause anew."""
-        for standing in self.running.values():
-            if standing.works_from_s < now_s:
-                standing.left_s -= now_s - standing.works_from_s
-            standing.works_from_s = now_s + standing.pause_s
 
     # What the plan does -------------------------------------------------------------------------
 

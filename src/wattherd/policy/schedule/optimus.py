@@ -30,7 +30,7 @@ class Optimus:
     def plan(self, view: View, draft: Draft) -> None:
         """Size all jobs anew, then place those whose size changed, small ones first."""
         jobs = view.live()
-        widths = self._widths(jobs, int(view.gpus_per_node().sum()))
+        widths = self._widths(jobs, view.gpu_total())
         for job in jobs:
             if job.wanted and _gpus(job) != widths[job.id]:
                 why = StopReason.RESIZED if widths[job.id] else StopReason.PREEMPTED_FOR_PRIORITY

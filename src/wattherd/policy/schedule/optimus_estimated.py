@@ -144,7 +144,7 @@ def _least(job: JobView) -> Shape:
 
 def _whole(view: View) -> Cost:
     cores = sum(node.cpu_milli for node in view.nodes()) / 1000
-    return Cost(int(view.gpus_per_node().sum()), cores)
+    return Cost(view.gpu_total(), cores)
 
 
 def _waits(job: JobView, now_s: float) -> Reason:

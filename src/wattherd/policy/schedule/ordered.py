@@ -243,7 +243,7 @@ def _explain(view: View, draft: Draft, lineup: Lineup) -> None:
     """Tell those who began to wait why."""
     if not lineup.fresh:
         return
-    total, free = int(view.gpus_per_node().sum()), int(draft.free_gpus().sum())
+    total, free = view.gpu_total(), draft.free_gpu_total()
     order = type(lineup.rules.order).__name__
     for standing in lineup.fresh.values():
         draft.wait(standing.job, _waits(standing, total, free, order))

@@ -118,7 +118,7 @@ def pod_request(spec: JobSpec) -> Request:
 
 
 def _no_room(request: Request, view: View, draft: Draft) -> Reason:
-    free = int(draft.free_gpus().sum())
+    free = draft.free_gpu_total()
     fragmented = free >= request.gpu_count and request.gpu_count > 0
     return Reason(
         code=ReasonCode.FRAGMENTED if fragmented else ReasonCode.WAITING_FOR_GPUS,

@@ -155,6 +155,9 @@ class _Seen:
     def gpus_per_node(self) -> NDArray[np.int64]:
         return self.view.gpus_per_node()
 
+    def gpu_total(self) -> int:
+        return self.view.gpu_total()
+
     def usable(self) -> NDArray[np.bool_]:
         return self.view.usable()
 

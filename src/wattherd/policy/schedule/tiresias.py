@@ -58,7 +58,7 @@ class Tiresias:
         for job in jobs.values():
             self._update(memory, job, view.now_s)
         order = sorted(jobs.values(), key=lambda job: _key(memory.standings[job.id]))
-        total = int(view.gpus_per_node().sum())
+        total = view.gpu_total()
         admitted = self._admit(order, memory, total, draft, view.now_s)
         refused = [job for job in admitted if not job.wanted and not _start(job, draft)]
         if refused:

@@ -48,15 +48,6 @@ class Outcome:
         return self.finish_s is None or self.finish_s > self.deadline_s
 
 
-@dataclass(slots=True)
-class _Held:
-    """What a job draws and holds since when."""
-
-    since_s: float
-    draw_w: float
-    gpus: int
-
-
 class Collector:
     """Watches events and commands; energy and GPU time are booked when they change."""
 
@@ -64,7 +55,8 @@ class Collector:
         """Start with no job."""
         self._core = core
         self.outcomes: dict[str, Outcome] = {}
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, tuple[float, float, int]] = {}
+        """Since when (s) each job draws how much (W) and holds how many GPUs."""
         self._partners: dict[str, list[str]] = {}
         """With whom jobs share devices, where they do."""
 
@@ -128,14 +120,14 @@ class Collector:
             return
         before = self._held.pop(job_id, None)
         if before is not None:
-            seconds = now_s - before.since_s
-            outcome.energy_j += before.draw_w * seconds
-            outcome.gpu_s += before.gpus * seconds
+            since_s, draw_w, gpus = before
+            seconds = now_s - since_s
+            outcome.energy_j += draw_w * seconds
+            outcome.gpu_s += gpus * seconds
             outcome.held_s += seconds
         job = self._core.jobs.get(job_id)
         if job is not None and job.allocations:
-            watts = self._core.watts
-            self._held[job_id] = _Held(now_s, watts.held_w(job_id), job.gpus)
+            self._held[job_id] = now_s, self._core.watts.held_w(job_id), job.gpus
 
 
 def _outcome(spec: JobSpec) -> Outcome:

@@ -44,6 +44,8 @@ class EventChargedPlant:
         self._now_s = 0.0
         self._end_s: float | None = None
         """When the first of them ends, once it has been looked up."""
+        self._slowed = False
+        """Whether any job ever ran at another speed than its own."""
 
     def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
         """Give a job its devices."""
@@ -53,6 +55,7 @@ class EventChargedPlant:
         before_s = self._left.pop(spec.id, None)
         left_s = known_s(spec, self._work) if before_s is None else before_s
         speed = self._speed(spec, order, order.cap_w)
+        self._slowed = self._slowed or speed != 1.0
         self._orders.append(order)
         self._specs.append(spec)
         self._at[spec.id] = at
@@ -92,6 +95,7 @@ class EventChargedPlant:
         at = self._at.get(order.job_id)
         if at is not None:
             speed = self._speed(self._specs[at], self._orders[at], order.cap_w)
+            self._slowed = self._slowed or speed != 1.0
             self._table[SPEED, at] = speed
             self._table[END, at] = now_s + self._table[LEFT, at] / speed
             self._end_s = None
@@ -119,10 +123,14 @@ class EventChargedPlant:
         left, pause, speed, end = self._table[:, : len(self._orders)]
         done = passed_s - pause
         np.maximum(done, 0.0, out=done)
-        done *= speed
+        if self._slowed:
+            done *= speed
         left -= done
-        np.divide(left, speed, out=end)
-        end += to_s
+        if self._slowed:
+            np.divide(left, speed, out=end)
+            end += to_s
+        else:
+            np.add(left, to_s, out=end)
         self._end_s = None
         return events
 
@@ -130,8 +138,13 @@ class EventChargedPlant:
         ends_s = self._table[END, : len(self._orders)]
         (through,) = (ends_s <= to_s).nonzero()
         events: list[Event] = []
+        if len(through) == 1:
+            return [self._exit(int(through[0]), float(ends_s[through[0]]))]
         for at, end_s in zip(through[::-1].tolist(), ends_s[through[::-1]].tolist(), strict=True):
-            order = self._orders[at]
-            events.append(JobExited(at_s=end_s, job_id=order.job_id, attempt=order.attempt))
-            self._remove(at)
+            events.append(self._exit(at, end_s))
         return sorted(events, key=lambda event: event.at_s)
+
+    def _exit(self, at: int, end_s: float) -> JobExited:
+        order = self._orders[at]
+        self._remove(at)
+        return JobExited(at_s=end_s, job_id=order.job_id, attempt=order.attempt)

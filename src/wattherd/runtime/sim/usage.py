@@ -68,9 +68,13 @@ class UsageMeter:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Note whether something was taken or given back; it is looked at once time passes."""
-        if not self._stale:
-            taken = any(isinstance(one, StartJob) for one in commands)
-            self._stale = taken or type(event) in _GIVES_BACK
+        if self._stale:
+            return
+        if type(event) in _GIVES_BACK:
+            self._stale = True
+        for command in commands:
+            if type(command) is StartJob:
+                self._stale = True
 
     def _look(self) -> None:
         held, gpus, cpus = self.core.held, self._gpus, self.cpu_capacity_milli
