@@ -1,8 +1,9 @@
 """Jobs as they come, each placed by a placement policy: the scheduler of a GPU-sharing cluster.
 
 Every job is tried when it comes. One that finds no room waits, and is tried again, in order of
-submission, once something was given back. Nothing is preempted and nothing reserved: on the
-published traces (FGD, ATC'23) this is the whole scheduler.
+submission, once something was given back; one that has room but is refused (watts, quotas) is tried
+again with every plan. Nothing is preempted and nothing reserved: on the published traces (FGD,
+ATC'23) this is the whole scheduler.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class _Counter:
     given: dict[str, Allocation] = field(default_factory=dict)
     waiting: dict[str, JobView] = field(default_factory=dict)
     fresh: list[JobView] = field(default_factory=list)
+    refused: dict[str, JobView] = field(default_factory=dict)
+    """Those of `waiting` for whom there was room, but not all that the guard asks for."""
     lost: tuple[int, ...] = ()
     drained: tuple[tuple[int, int], ...] = ()
     room: bool = False
@@ -67,6 +70,7 @@ class _Counter:
     def leave(self, job: JobView) -> None:
         """Take back what a job had."""
         self.waiting.pop(job.id, None)
+        self.refused.pop(job.id, None)
         self._take_back(job.id)
 
     def enter(self, job: JobView) -> None:
@@ -83,26 +87,56 @@ class _Counter:
             self.room = True
 
     def serve(self, view: View, draft: Draft) -> None:
-        """Try those who came; where there is room again, all who wait, in order."""
+        """Try those who came or were refused; where there is room again, all who wait, in order."""
         turn = self.fresh
         if self.room:
-            turn = sorted(self.waiting.values(), key=lambda job: job.number)
+            turn = sorted(self.waiting.values(), key=_number)
+        elif self.refused:
+            turn = sorted((self.refused | {job.id: job for job in turn}).values(), key=_number)
         self.room, self.fresh = False, []
+        hopeless: dict[_Alike, Reason] = {}
         for job in turn:
-            self._try(job, view, draft)
+            alike = _alike(job.spec) if job.id in self.refused else None
+            if alike is not None and alike in hopeless:
+                draft.wait(job, hopeless[alike])
+                continue
+            refusal = self._try(job, view, draft)
+            if refusal is not None and alike is not None:
+                hopeless[alike] = refusal
 
-    def _try(self, job: JobView, view: View, draft: Draft) -> None:
+    def _try(self, job: JobView, view: View, draft: Draft) -> Reason | None:
+        """Start a job; or say that it waits, and why if it is refused for all its room."""
         request = pod_request(job.spec)
         allocation = self.desk.place_one(request)
         if allocation is None:
             draft.wait(job, _no_room(request, view, draft))
-            return
+            self.refused.pop(job.id, None)
+            return None
         share = Share(allocation.node, 1, gpus=allocation.gpus)
-        if draft.start(job, [share]) is None:
+        refusal = draft.start(job, [share])
+        if refusal is None:
             self.given[job.id] = allocation
             del self.waiting[job.id]
+            self.refused.pop(job.id, None)
         else:
             self.desk.release(allocation)
+            self.refused[job.id] = job
+        return refusal
+
+
+_Alike = tuple[Request, str, str, str, str, str]
+
+
+def _alike(spec: JobSpec) -> _Alike | None:
+    """Equal for jobs that the guard refuses for the same reason; None: for one of its own."""
+    if spec.energy_budget_j is not None:
+        return None
+    of_whom = (spec.queue, spec.tenant, spec.user)
+    return (pod_request(spec), *of_whom, spec.profile, spec.power_profile)
+
+
+def _number(job: JobView) -> int:
+    return job.number
 
 
 def pod_request(spec: JobSpec) -> Request:
