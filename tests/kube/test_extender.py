@@ -74,18 +74,19 @@ def nodes_of(api: KubeApi, nodes: list[Object]) -> Iterator[list[str]]:
         api.remove_nodes(names)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 def test_pods_go_where_the_simulation_puts_them(
-    plane: ControlPlane, namespace: str, openb: Path
+    plane: ControlPlane, namespace: str, openb: Path, policy: str
 ) -> None:
     """A small part of the trace; the whole of it is `test_every_pod_of_the_trace...`."""
     part = fleet(openb, "few", nodes=5, pods=60)
-    options = ("--policy", "fgd", "--history", str(part.history))
+    options = ("--policy", policy, "--history", str(part.history))
     with (
         nodes_of(plane.api, part.nodes()),
         an_extender(plane, *options) as extender,
         a_scheduler(plane, extender, "few"),
     ):
-        refused = check(plane.api, namespace, part, "fgd", SCHEDULER, BOUND_S)
+        refused = check(plane.api, namespace, part, policy, SCHEDULER, BOUND_S)
     assert refused
 
 

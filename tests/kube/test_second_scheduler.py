@@ -72,16 +72,18 @@ def members(gang: str, count: int, scheduler: str, **spec: Any) -> list[Object]:
     ]
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 def test_pods_go_where_the_simulation_puts_them(
-    plane: ControlPlane, namespace: str, openb: Path
+    plane: ControlPlane, namespace: str, openb: Path, policy: str
 ) -> None:
+    """A small part of the trace; the whole of it is `test_every_pod_of_the_trace...`."""
     part = fleet(openb, "second", nodes=5, pods=60)
-    options = ("--policy", "fgd", "--history", str(part.history))
+    options = ("--policy", policy, "--history", str(part.history))
     with (
         nodes_of(plane.api, part.nodes()),
         a_scheduler(plane, "wattherd-few", *options) as scheduler,
     ):
-        refused = check(plane.api, namespace, part, "fgd", scheduler, BOUND_S)
+        refused = check(plane.api, namespace, part, policy, scheduler, BOUND_S)
     assert refused
 
 

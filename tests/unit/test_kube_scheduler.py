@@ -374,3 +374,28 @@ def test_taken_ports_and_shy_neighbours_are_minded(world: World) -> None:
     world.scheduler.pod_seen(a_pod(coming), 0.0)
     world.settle()
     assert world.places["x"] == "n1"
+
+
+def test_of_many_pods_that_are_alike_and_find_no_room_one_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.add_nodes(1, gpus=2)
+    for row in range(2):
+        world.create(f"first-{row}")
+    world.settle()
+    tries: list[object] = []
+    choose = world.scheduler.chooser.choose
+    monkeypatch.setattr(
+        world.scheduler.chooser, "choose", lambda *asked: tries.append(asked) or choose(*asked)
+    )
+    for row in range(20):
+        world.create(f"late-{row}")
+    world.create("small", exclusive(1_000, 0))
+    world.settle()
+    assert world.places.keys() == {"first-0", "first-1", "small"}
+    assert len(tries) == 2
+    world.delete("first-0")
+    world.settle()
+    assert "late-0" in world.places
+    assert world.why("late-19").startswith("WaitingForGpus")

@@ -97,7 +97,10 @@ class LiveExtender:
     def _watch(self) -> None:
         """Whether to answer at all; and whether pods not seen to be bound are bound after all."""
         while not self.feed.over.wait(LOOK_S):
-            self.extender.synced = self.feed.sees() and self.seat.leads()
+            ready = self.feed.sees() and self.seat.leads()
+            if ready and not self.extender.synced:
+                self.feed.turn(self.extender.warm_up)
+            self.extender.synced = ready
             for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
                 found = found_pod(self.feed, holding)
                 if found is not None and found.spec.node_name:

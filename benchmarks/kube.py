@@ -1,0 +1,287 @@
+"""Pods per second on a real control plane: a stock kube-scheduler, wattherd beside it, wattherd.
+
+    python benchmarks/kube.py [--nodes 1000] [--pods 800] [--rounds 2] [--only stock,second]
+
+One plane on loopback (`make kube-binaries`), nodes carried by KWOK. Contenders take turns, there
+and
+back again: each is started, given a few pods to warm up, then a burst of pods that ask for one GPU
+each. Counted is from the API server's audit log, from the first pod created to the last one bound.
+Processor time is that of the contender's processes; how long the extender took to answer is read
+from its own metrics. Wall times depend on what else the machine does: compare within one run only.
+
+* stock: kube-scheduler as it comes; * plain: with `percentageOfNodesToScore: 100`, as the extender
+needs it, but without the extender; * extender: `wattherd kube extender`; * second: `wattherd kube
+scheduler`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "kube"))
+
+import kube_binaries  # noqa: E402
+from control_plane import ControlPlane  # noqa: E402
+from kube_api import KubeApi, Object, a_node, a_pod  # noqa: E402
+from kube_server import Server, free_ports, wait_until  # noqa: E402
+
+from wattherd.runtime.kube.access import find_access  # noqa: E402
+from wattherd.runtime.kube.transport import Transport  # noqa: E402
+
+NAMESPACE = "bench"
+EXTENDED = ROOT / "deploy" / "kubernetes" / "kube-scheduler-extender.yaml"
+WARM_UP = 20
+CREATORS = 32
+T4 = {"nvidia.com/gpu.product": "Tesla-T4"}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A contender at work: its processes, and where its extender tells of itself."""
+
+    servers: Sequence[Server]
+    metrics: str = ""
+
+    def cpu_s(self) -> float:
+        return sum(_cpu_s(server.pid) for server in self.servers)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One burst; `late` are answers (by verb) as (count, seconds at most)."""
+
+    contender: str
+    pods_per_s: float
+    cpu_ms_per_pod: float
+    answers: dict[str, dict[float, int]]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def _ready(address: str) -> Callable[[], bool]:
+    def ready() -> bool:
+        try:
+            return bool(_read(f"{address}/readyz"))
+        except OSError:
+            return False
+
+    return ready
+
+
+def _wattherd(plane: ControlPlane, command: str, address: str, *options: str) -> Server:
+    arguments = ["-m", "wattherd.cli.main", "kube", command, f"--kubeconfig={plane.kubeconfig}"]
+    log = plane.log(f"wattherd-{command}")
+    return Server(Path(sys.executable), [*arguments, *options], log, ready=_ready(address))
+
+
+@contextmanager
+def _stock(plane: ControlPlane, *, everywhere: bool) -> Iterator[Running]:
+    config: Object = {"profiles": [{"schedulerName": "stock"}]}
+    if everywhere:
+        config = {"profiles": [{"schedulerName": "plain"}], "percentageOfNodesToScore": 100}
+    server = plane.scheduler(config=config, name="plain" if everywhere else "stock")
+    with _started(server):
+        yield Running([server])
+
+
+@contextmanager
+def _extender(plane: ControlPlane) -> Iterator[Running]:
+    (port,) = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    decides = _wattherd(plane, "extender", address, f"--port={port}", "--deadline=5")
+    config: Object = yaml.safe_load(EXTENDED.read_text())
+    config["profiles"] = [{"schedulerName": "extender"}]
+    config["extenders"][0] |= {"urlPrefix": address, "httpTimeout": "10s"}
+    server = plane.scheduler(config=config, name="extended")
+    with _started(decides), _started(server):
+        yield Running([server, decides], f"{address}/metrics")
+
+
+@contextmanager
+def _second(plane: ControlPlane) -> Iterator[Running]:
+    (port,) = free_ports(1)
+    options = ("--name=second", f"--health=127.0.0.1:{port}")
+    server = _wattherd(plane, "scheduler", f"http://127.0.0.1:{port}", *options)
+    with _started(server):
+        yield Running([server])
+
+
+@contextmanager
+def _started(server: Server) -> Iterator[None]:
+    server.start()
+    try:
+        yield
+    finally:
+        server.kill()
+
+
+CONTENDERS = {
+    "stock": lambda plane: _stock(plane, everywhere=False),
+    "plain": lambda plane: _stock(plane, everywhere=True),
+    "extender": _extender,
+    "second": _second,
+}
+
+
+def fleet(nodes: int) -> Iterator[Object]:
+    for row in range(nodes):
+        yield a_node(f"node-{row:05}", labels=T4)
+
+
+def create(plane: ControlPlane, names: Sequence[str], scheduler: str) -> None:
+    """All at once, over many connections."""
+    bodies = [json.dumps(a_pod(name, gpus=1, scheduler=scheduler)).encode() for name in names]
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+    async def run() -> None:
+        ahead = iter(bodies)
+
+        async def some() -> None:
+            for body in ahead:
+                await transport.request("POST", path, body=body, timeout_s=120)
+
+        async with Transport(find_access(plane.kubeconfig)) as transport:
+            await asyncio.gather(*(some() for _ in range(CREATORS)))
+
+    asyncio.run(run())
+
+
+def all_bound(api: KubeApi, prefix: str, count: int) -> None:
+    """Wait for it, without asking often: that would take time from whoever is measured."""
+    path, query = f"/api/v1/namespaces/{NAMESPACE}/pods", {"resourceVersion": "0"}
+    ahead = {"fieldSelector": "spec.nodeName=", "limit": "1"}
+
+    def none_waits() -> bool:
+        return not api.get(path, **ahead)["items"]
+
+    wait_until(none_waits, f"{count} pods of {prefix} are bound", within_s=900, every_s=0.5)
+    del query
+
+
+def burst(plane: ControlPlane, contender: str, number: int, pods: int) -> Result:
+    with CONTENDERS[contender](plane) as running:
+        warm = f"warm-{contender}-{number}"
+        create(plane, [f"{warm}-{row}" for row in range(WARM_UP)], contender)
+        all_bound(plane.api, warm, WARM_UP)
+        prefix, cpu_s, before = f"{contender}-{number}", running.cpu_s(), _answers(running)
+        create(plane, [f"{prefix}-{row}" for row in range(pods)], contender)
+        all_bound(plane.api, prefix, pods)
+        cpu_s, after = running.cpu_s() - cpu_s, _answers(running)
+    wall_s = _span_s(plane, f"{prefix}-", pods)
+    answers = {
+        verb: {edge: count - before.get(verb, {}).get(edge, 0) for edge, count in edges.items()}
+        for verb, edges in after.items()
+    }
+    return Result(contender, pods / wall_s, 1000 * cpu_s / pods, answers)
+
+
+def _span_s(plane: ControlPlane, prefix: str, pods: int) -> float:
+    """From the first pod created to the last one bound, as the API server noted."""
+    created: list[datetime] = []
+    bound: dict[str, datetime] = {}
+    for event in plane.audit():
+        about = event.get("objectRef") or {}
+        name, code = about.get("name", ""), event["responseStatus"].get("code", 0)
+        if event["verb"] != "create" or code >= 300 or not name.startswith(prefix):
+            continue
+        if about.get("subresource") == "binding":
+            bound[name] = datetime.fromisoformat(event["stageTimestamp"])
+        elif "subresource" not in about:
+            created.append(datetime.fromisoformat(event["requestReceivedTimestamp"]))
+    assert len(bound) == pods, f"{len(bound)} of {pods} bindings are in the audit log"
+    return (max(bound.values()) - min(created)).total_seconds()
+
+
+def _answers(running: Running) -> dict[str, dict[float, int]]:
+    """By verb: how many answers took at most so many seconds."""
+    found: dict[str, dict[float, int]] = {}
+    for line in _read(running.metrics).splitlines() if running.metrics else ():
+        if "_bucket{" in line:
+            _, verb, _, edge, rest = line.split('"')
+            found.setdefault(verb, {})[float(edge)] = int(rest.rpartition(" ")[2])
+    return found
+
+
+def within_ms(edges: dict[float, int], part: float) -> float:
+    """The first edge of the histogram below which at least this part of the answers is."""
+    total = max(edges.values())
+    return 1000 * min(edge for edge, count in edges.items() if count >= part * total)
+
+
+def main() -> None:
+    options = _options()
+    results: list[Result] = []
+    plane = ControlPlane.calm(kube_binaries.folder())
+    with closing(plane), ExitStack():
+        plane.start()
+        plane.api.fleet(fleet(options.nodes))
+        plane.api.namespace(NAMESPACE)
+        order = options.only
+        for number in range(options.rounds):
+            for contender in order if number % 2 == 0 else reversed(order):
+                result = burst(plane, contender, number, options.pods)
+                results.append(result)
+                print(
+                    f"{options.nodes} nodes, round {number + 1}, {contender}: "
+                    f"{result.pods_per_s:.1f} pods/s, {result.cpu_ms_per_pod:.2f} ms of "
+                    f"processor time per pod",
+                    flush=True,
+                )
+    show(results, options.only)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="see the head of this file")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=800)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(CONTENDERS))
+    return parser.parse_args()
+
+
+def show(results: Sequence[Result], contenders: Sequence[str]) -> None:
+    rates = {
+        one: statistics.median(each.pods_per_s for each in results if each.contender == one)
+        for one in contenders
+    }
+    for one, rate in rates.items():
+        print(f"{one}: median {rate:.1f} pods/s")
+    for one, other in (("second", "stock"), ("extender", "plain")):
+        if one in rates and other in rates:
+            print(f"{one} / {other}: {rates[one] / rates[other]:.2f}")
+    for verb in ("filter", "bind"):
+        edges: dict[float, int] = {}
+        for each in results:
+            for edge, count in each.answers.get(verb, {}).items():
+                edges[edge] = edges.get(edge, 0) + count
+        if edges:
+            told = ", ".join(
+                f"{part:.0%} within {within_ms(edges, part):g} ms" for part in (0.5, 0.99)
+            )
+            print(f"extender, {verb}: {max(edges.values())} answers, {told}")
+
+
+if __name__ == "__main__":
+    main()
