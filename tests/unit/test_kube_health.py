@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="needs the extra kube")
 pytest.importorskip("msgspec", reason="needs the extra kube")
 
-from wattherd.cli.kube import _told
+from wattherd.cli.kube import answering
 from wattherd.errors import UserError
 from wattherd.runtime.kube.health import Checkup, HealthServer
 
@@ -73,5 +73,5 @@ def test_it_tells_and_takes_nothing() -> None:
 
 @pytest.mark.parametrize("address", ["8081", "127.0.0.1:", "127.0.0.1:70000", ":8081", "a:b"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(UserError, match="no address"), _told(address, a_checkup()):
+    with pytest.raises(UserError, match="no address"), answering(address, a_checkup()):
         pass

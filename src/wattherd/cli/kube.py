@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from wattherd.runtime.kube.scheduler_live import LiveScheduler
 
 _LAST_PORT = 65535
+_SWITCH_S = 0.0005
+"""Python's own is 5 ms, of which an answer would wait for several."""
 
 
 @click.group()
@@ -158,6 +160,8 @@ def extender(
     click.echo(
         f"wattherd answers on {'https' if tls else 'http'}://{shown[0]}:{shown[1]}", err=True
     )
+    # Several threads have a hand in an answer: none may hold the others up for long.
+    sys.setswitchinterval(_SWITCH_S)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", server_header=False, access_log=False, **tls)
     )
