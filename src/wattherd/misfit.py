@@ -38,7 +38,7 @@ def misfit(
         hint: said where nothing better is known.
     """
     errors = problem.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == _UNKNOWN), errors[0])
+    first = next((one for one in errors if one["type"] == _UNKNOWN), _telling(errors))
     unknown = first["type"] == _UNKNOWN
     place, siblings = _place(first["loc"], kind, unknown=unknown)
     field = ".".join(map(str, place))
@@ -46,6 +46,16 @@ def misfit(
         meant = _meant(str(place[-1]), list(map(str, siblings)))
         return UserError("unknown field", where=where, field=field, hint=meant or hint)
     return UserError(_fault(first), where=where, field=field, hint=hint)
+
+
+def _telling(errors: Sequence[Any]) -> Any:
+    """The first error, or of alternatives to it the one that understood most of what was written.
+
+    That is one for which a check of our own has words, or else the one that came farthest.
+    """
+    place = errors[0]["loc"][:-1]
+    same = [one for one in errors if place and one["loc"][: len(place)] == place]
+    return max(same or errors[:1], key=lambda one: (one["type"] == "value_error", len(one["loc"])))
 
 
 def _fault(error: Any) -> str:

@@ -108,7 +108,7 @@ def test_what_does_not_fit_waits_and_says_why(service: Service) -> None:
 
 
 def test_what_can_never_run_is_refused_with_numbers(service: Service) -> None:
-    job = service.job(service.call("submit", "-g", "9", "--", "true").strip())
+    job = service.job(service.call("submit", "-g", "9", "--", "true", code=1).strip())
     assert job["state"] == "Failed"
     assert "asked 9" in job["reason"]["text"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -12,8 +11,8 @@ import click
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
 from wattherd.cli.live_tables import LIVE_OUTPUT, show
+from wattherd.cli.since import since as moment
 from wattherd.errors import UserError
-from wattherd.units import seconds
 
 
 @click.command()
@@ -43,7 +42,7 @@ def audit(
     What happened is told from the journal. `--requests` tells of all requests that changed
     something or were refused, from the log of the gate.
     """
-    known = {"by": by, "since": _since(since), "limit": limit}
+    known = {"by": by, "since": moment(since), "limit": limit}
     if refused or requests:
         if about:
             raise UserError("requests are about addresses", field="--about", hint="leave it out")
@@ -53,29 +52,6 @@ def audit(
     else:
         document = Client(server).get("audit", **known, what=action, about=about)
         show(document, output, lambda: _acts(document))
-
-
-def _since(text: str | None) -> str | None:
-    """A time, or so long ago, as ISO 8601.
-
-    Raises:
-        UserError: neither.
-    """
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = datetime.now(UTC) - _ago(text)
-    return (found if found.tzinfo else found.astimezone()).isoformat()
-
-
-def _ago(text: str) -> timedelta:
-    try:
-        return timedelta(seconds=seconds(text, field="--since"))
-    except (OverflowError, UserError):
-        hint = "write 2h, 7d or 2026-11-21T08:00"
-        raise UserError(f"{text!r} is no time", field="--since", hint=hint) from None
 
 
 def _acts(document: Mapping[str, Any]) -> None:

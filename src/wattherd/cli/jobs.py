@@ -5,19 +5,21 @@ from __future__ import annotations
 import getpass
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from wattherd.cli.client import Client
+from wattherd.cli.job_names import FINAL, job_called
 from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_candidates, show_explanation, show_job
 from wattherd.errors import UserError
 
 POLL_S = 0.5
+NEXT_PLAN = "NextPlan"
+"""The reason of a job that no plan has seen yet."""
 APPS = ("jupyter", "vscode", "web")
-FINAL = ("Succeeded", "Failed", "Cancelled", "TimedOut")
 
 server_option: Callable[[Any], Any] = click.option(
     "--server", metavar="URL", help="The service.  [default: $WATTHERD_SERVER or this machine]"
@@ -60,6 +62,13 @@ def _document(file: Path | None, command: tuple[str, ...], changes: dict[str, An
     return validated_job(document, str(file or "job")).model_dump(
         mode="json", by_alias=True, exclude_unset=True
     )
+
+
+def _named(client: Client, document: dict[str, Any]) -> dict[str, Any]:
+    """The jobs that it waits for, by their ids."""
+    if document.get("after"):
+        document["after"] = [job_called(client, one, begins=False) for one in document["after"]]
+    return document
 
 
 def _changes(
@@ -119,17 +128,28 @@ def submit(
     server: str | None,
     output: str,
     **options: Any,
-) -> None:
+) -> int | None:
     """Hand a job in: `wattherd submit job.yaml`, or `wattherd submit -g 4 -- python train.py`."""
     if file is None and len(command) == 1 and command[0].endswith((".yaml", ".yml")):
         file, command = Path(command[0]), ()
-    document = _document(file, command, _changes(**options))
     client = Client(server)
+    document = _named(client, _document(file, command, _changes(**options)))
     if dry_run:
         show_candidates(client.post("dry-run", document), output)
-        return
+        return None
     job = client.post("jobs", document, user=getpass.getuser())
     show(job, output, lambda: click.echo(job["id"]))
+    heard = _heard(client, job)
+    if heard["state"] != "Failed":
+        return None
+    click.echo(_outcome(heard), err=True)
+    return 1
+
+
+def _heard(client: Client, job: Any) -> Any:
+    """What the core says to a new job; the answer to a submission does not always wait for that."""
+    code = (job["reason"] or {}).get("code")
+    return client.get(f"jobs/{job['id']}") if code == NEXT_PLAN else job
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -140,7 +160,7 @@ def run(
 ) -> int | None:
     """Hand a job in and follow it; Ctrl-C detaches, the job goes on."""
     client = Client(server)
-    document = _document(file, command, _changes(**options))
+    document = _named(client, _document(file, command, _changes(**options)))
     job_id = client.post("jobs", document, user=getpass.getuser())["id"]
     click.echo(
         f"{job_id} submitted (Ctrl-C detaches; `wattherd cancel {job_id}` ends it)", err=True
@@ -154,17 +174,36 @@ def run(
 
 def _follow(client: Client, job_id: str) -> int:
     """Print what every run of it prints until it is over: 0 if it succeeded."""
-    seen = 0
+    job = _print_runs(client, job_id)
+    click.echo(_outcome(job), err=True)
+    return 0 if job["state"] == "Succeeded" else 1
+
+
+def _outcome(job: Mapping[str, Any]) -> str:
+    """How a job that is over has ended, and why."""
+    said = f"{job['id']}: {job['state']}"
+    if job["state"] == "Succeeded":
+        return said
+    why = (job["reason"] or {}).get("text", "")
+    code = f"exit code {job['exit_code']}" if job["exit_code"] else ""
+    return ": ".join((said, ", ".join(filter(None, (why, code))))).removesuffix(": ")
+
+
+def _print_runs(client: Client, job_id: str, seen: int = 0, **query: Any) -> Any:
+    """Print what runs after number `seen` print, and those to come; the job once it is over."""
     while True:
         job = _when(client, job_id, after=seen)
         if job["attempts"] == seen:
-            break
+            return job
         seen += 1
-        for chunk in client.stream(f"jobs/{job_id}/logs", attempt=seen, follow=True):
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.flush()
-    click.echo(f"{job_id}: {job['state']}", err=True)
-    return 0 if job["state"] == "Succeeded" else 1
+        _print(client.stream(f"jobs/{job_id}/logs", attempt=seen, follow=True, **query))
+        query.pop("lines", None)
+
+
+def _print(chunks: Iterable[bytes]) -> None:
+    for chunk in chunks:
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.flush()
 
 
 def _when(client: Client, job_id: str, *, after: int) -> Any:
@@ -188,7 +227,7 @@ def _when(client: Client, job_id: str, *, after: int) -> Any:
 def show_command(*, job: str, server: str | None, output: str) -> None:
     """Everything about JOB."""
     client = Client(server)
-    document = client.get(f"jobs/{job}")
+    document = client.get(f"jobs/{job_called(client, job)}")
     show(document, output, lambda: show_job(document, client.server))
 
 
@@ -198,23 +237,28 @@ def show_command(*, job: str, server: str | None, output: str) -> None:
 @LIVE_OUTPUT
 def explain(*, job: str, server: str | None, output: str) -> None:
     """Why JOB waits, or what became of it."""
-    document = Client(server).get(f"jobs/{job}/explain")
+    client = Client(server)
+    document = client.get(f"jobs/{job_called(client, job)}/explain")
     show(document, output, lambda: show_explanation(document))
 
 
 @click.command()
 @click.argument("job")
-@click.option("-f", "--follow", is_flag=True, help="Go on until it is over.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until it is over, whatever its runs.")
 @click.option("--rank", default=0, show_default=True, help="Task number.")
-@click.option("--attempt", type=int, help="Run number.  [default: the last]")
+@click.option("--attempt", type=int, help="Only run number N.  [default: the last]", metavar="N")
 @click.option("-n", "--lines", type=int, help="Only the last lines.")
 @server_option
-def logs(*, job: str, follow: bool, server: str | None, **query: Any) -> None:
+def logs(*, job: str, follow: bool, attempt: int | None, server: str | None, **query: Any) -> None:
     """What JOB printed."""
+    client = Client(server)
     try:
-        for chunk in Client(server).stream(f"jobs/{job}/logs", follow=follow, **query):
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.flush()
+        job_id = job_called(client, job)
+        if follow and attempt is None:
+            runs = client.get(f"jobs/{job_id}")["attempts"]
+            _print_runs(client, job_id, max(runs - 1, 0), **query)
+        else:
+            _print(client.stream(f"jobs/{job_id}/logs", attempt=attempt, follow=follow, **query))
     except KeyboardInterrupt:
         click.echo("", err=True)
 
@@ -223,11 +267,18 @@ def _action(name: str, help_text: str, done: str) -> click.Command:
     @click.command(name, help=help_text)
     @click.argument("jobs", nargs=-1, required=True)
     @server_option
-    def command(*, jobs: tuple[str, ...], server: str | None) -> None:
-        client = Client(server)
+    def command(*, jobs: tuple[str, ...], server: str | None) -> int:
+        client, code = Client(server), 0
         for job in jobs:
-            client.post(f"jobs/{job}/{name}", user=getpass.getuser())
-            click.echo(f"{job} {done}")
+            job_id = job_called(client, job, begins=False)
+            state = client.get(f"jobs/{job_id}")["state"]
+            if state in FINAL:
+                click.echo(f"{job_id} is over: {state}", err=True)
+                code = 1
+                continue
+            client.post(f"jobs/{job_id}/{name}", user=getpass.getuser())
+            click.echo(f"{job_id} {done}")
+        return code
 
     return command
 

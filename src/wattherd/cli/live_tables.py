@@ -48,10 +48,10 @@ def _names(document: Mapping[str, Any]) -> list[str]:
 
 
 def show_jobs(rows: Sequence[Mapping[str, Any]], *, wide: bool = False) -> None:
-    """ID NAME USER STATE GPUS WATTS TIME DONE WHERE/WHY; `wide` adds columns at the end."""
+    """ID NAME USER STATE GPUS WATTS TIME DONE LEFT WHERE/WHY; `wide` adds columns at the end."""
     from wattherd.cli.tables import print_table
 
-    head = ["ID", "NAME", "USER", "STATE", "GPUS", "WATTS", "TIME", "DONE", "WHERE/WHY"]
+    head = ["ID", "NAME", "USER", "STATE", "GPUS", "WATTS", "TIME", "DONE", "LEFT", "WHERE/WHY"]
     if wide:
         head += ["QUEUE", "PRIO", "CAP W", "KJ", "SUBMITTED"]
     print_table(head, [_line(row, wide=wide) for row in rows])
@@ -66,7 +66,8 @@ def _line(row: Mapping[str, Any], *, wide: bool) -> list[str]:
         str(row["gpus"]),
         _number(row["watts"], 1),
         _duration(row["started"], row["finished"]),
-        _number(row["progress"] or None, 0),
+        _done(row),
+        "-" if row["remaining_s"] is None else show_seconds(row["remaining_s"]),
         where_or_why(row),
     ]
     if wide:
@@ -78,6 +79,15 @@ def _line(row: Mapping[str, Any], *, wide: bool) -> list[str]:
             row["submitted"][:19].replace("T", " "),
         ]
     return line
+
+
+def _done(row: Mapping[str, Any]) -> str:
+    """Percent of what there is to do, or how much is done where it was not said of how much."""
+    if row["state"] == "Succeeded":
+        return "100%"
+    if row["total"] and row["progress"] is not None:
+        return f"{min(row['progress'] / row['total'], 1.0):.0%}"
+    return _number(row["progress"] or None, 0)
 
 
 def where_or_why(row: Mapping[str, Any]) -> str:

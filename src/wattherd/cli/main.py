@@ -14,6 +14,7 @@ import click
 
 from wattherd import __version__
 from wattherd.errors import UserError
+from wattherd.spelling import hint_for
 
 # Click 8.2 and later raise this where earlier ones print the help themselves.
 _NO_ARGUMENTS: type[click.UsageError] | tuple[()] = getattr(
@@ -44,7 +45,7 @@ COMMANDS = {
     "audit": ("wattherd.cli.audit:audit", "Who did what, and who asked for what."),
     "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
     "token": ("wattherd.cli.token:token", "Who may use the service."),
-    "schema": ("wattherd.cli.schema:schema", "The JSON Schema of job files, for editors."),
+    "schema": ("wattherd.cli.schema:schema", "JSON Schemas of job files and others, for editors."),
     "watch": ("wattherd.cli.watch:watch", "What happens, line by line, as it happens."),
     "top": ("wattherd.cli.top:top", "Watch draw, jobs and devices live."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
@@ -76,6 +77,20 @@ class _Lazy(click.Group):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant; what comes near is named if there is none.
+
+        Raises:
+            click.UsageError: there is none.
+        """
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            hint = hint_for(args[0], COMMANDS)
+            hint = hint if hint.startswith("did you") else "`wattherd --help` lists all"
+            raise click.UsageError(f"no command {args[0]!r} (hint: {hint})", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Short helps from the table, without importing anything."""

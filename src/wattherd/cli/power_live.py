@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
 from wattherd.cli.live_tables import LIVE_OUTPUT, show
 from wattherd.errors import UserError
+
+WINDOW = "window.csv"
 
 
 def show_power(server: str | None, output: str) -> None:
@@ -63,6 +67,10 @@ def _instruments(rows: Any) -> None:
 @click.argument("budget", required=False)
 @click.option("--in", "within", metavar="TIME", help="Announce it: from then on, not at once.")
 @click.option(
+    "--from", "begins", metavar="TIME", help="Only from 18:00 on every day, or from DATE."
+)
+@click.option("--to", "ends", metavar="TIME", help="Until then; takes the place of a schedule.")
+@click.option(
     "--schedule", type=click.Path(path_type=Path), help="Limits by date or time of day; a file."
 )
 @click.option("--no-schedule", is_flag=True, help="No schedule any more.")
@@ -76,6 +84,8 @@ def set_budget(
     *,
     budget: str | None,
     within: str | None,
+    begins: str | None,
+    ends: str | None,
     schedule: Path | None,
     no_schedule: bool,
     signals: tuple[str, ...],
@@ -89,7 +99,10 @@ def set_budget(
     it begins.
     """
     changes: dict[str, Any] = {}
-    if budget is not None:
+    if begins is not None or ends is not None:
+        others = within or schedule or no_schedule
+        changes["power/schedule"] = {"schedule": _window(budget, begins, ends, others)}
+    elif budget is not None:
         changes["power"] = {"budget": None if budget == "none" else budget, "in": within}
     if schedule is not None or no_schedule:
         changes["power/schedule"] = {"schedule": None if schedule is None else _text(schedule)}
@@ -101,6 +114,20 @@ def set_budget(
     client = Client(server)
     documents = [client.put(path, body) for path, body in changes.items()]
     show(documents[-1], output, lambda: _table(documents[-1]))
+
+
+def _window(budget: str | None, begins: str | None, ends: str | None, others: object) -> Any:
+    """A schedule of one line.
+
+    Raises:
+        UserError: a part of it is missing, or what does not go with it is there.
+    """
+    if budget in (None, "none") or begins is None or ends is None or others:
+        hint = "wattherd power set 40kW --from 18:00 --to 22:00"
+        raise UserError("a window is BUDGET, --from and --to alone", field="--from", hint=hint)
+    text = io.StringIO()
+    csv.writer(text).writerows((("at", "limit", "until"), (begins, budget, ends)))
+    return {"name": WINDOW, "text": text.getvalue()}
 
 
 def _text(path: Path) -> dict[str, str]:

@@ -7,43 +7,56 @@ from typing import Any
 import click
 
 from wattherd.cli.client import Client
+from wattherd.cli.job_names import FINAL, STATES
 from wattherd.cli.jobs import server_option
 from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_jobs
+from wattherd.cli.since import since as moment
+
+_state_option = click.option(
+    "--state",
+    type=click.Choice(STATES, case_sensitive=False),
+    metavar="STATE",
+    help=f"Only jobs that are {', '.join(STATES[:-1])} or {STATES[-1]}.",
+)
 
 
 @click.command()
-@click.option("--state", help="Only jobs in this state.")
+@_state_option
 @click.option("-m", "--mine", is_flag=True, help="Only my own.")
 @click.option("-A", "--all", "over", is_flag=True, help="Those that ended, too.")
 @server_option
 @LIVE_OUTPUT
 def queue(*, state: str | None, mine: bool, over: bool, server: str | None, output: str) -> None:
     """Jobs that run or wait, and why they wait."""
-    _list(server, output, mine=mine, state=state, over=over)
+    _list(server, output, mine=mine, state=state, over=over or state in FINAL)
 
 
 @click.command()
 @click.option("-m", "--mine", is_flag=True, help="Only my own.")
-@click.option("--state", help="Only jobs in this state.")
+@_state_option
+@click.option("--since", metavar="TIME", help="Not over 2h or 7d ago, or at 2026-11-21T08:00Z.")
 @click.option("-n", "--limit", default=100, show_default=True, help="At most so many.")
 @server_option
 @LIVE_OUTPUT
-def history(*, mine: bool, state: str | None, limit: int, server: str | None, output: str) -> None:
+def history(
+    *,
+    mine: bool,
+    state: str | None,
+    since: str | None,
+    limit: int,
+    server: str | None,
+    output: str,
+) -> None:
     """The last jobs, ended ones too."""
-    _list(server, output, mine=mine, state=state, over=True, limit=limit)
+    known = {"since": moment(since), "limit": limit}
+    _list(server, output, mine=mine, state=state, over=True, **known)
 
 
 def _list(server: str | None, output: str, *, mine: bool, state: str | None, **query: Any) -> None:
     import getpass
 
-    document = Client(server).get("jobs", **query)
-    me = getpass.getuser()
-    document["jobs"] = [
-        row
-        for row in document["jobs"]
-        if (state is None or row["state"].casefold() == state.casefold())
-        and (not mine or row["user"] == me)
-    ]
+    user = getpass.getuser() if mine else None
+    document = Client(server).get("jobs", state=state, user=user, **query)
     show(document, output, lambda: show_jobs(document["jobs"], wide=output == "wide"))
 
 

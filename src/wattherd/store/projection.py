@@ -42,7 +42,8 @@ class Batch:
 class JobFilter:
     """Which jobs are asked for; the newest first, below number `before` if there is one.
 
-    `text` is looked for in id and name.
+    `text` is looked for in id and name; with `since_s` those that were not over then (seconds since
+    the journal began).
     """
 
     states: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class JobFilter:
     tenant: str | None = None
     queue: str | None = None
     text: str = ""
+    since_s: float | None = None
     before: int | None = None
     limit: int = 100
 
@@ -166,6 +168,9 @@ class Projection:
         if asked.text:
             contains = (column.icontains(asked.text, autoescape=True) for column in _TEXTS)
             query = query.where(sa.or_(*contains))
+        if asked.since_s is not None:
+            still = JOBS.c.finish_s.is_(None), JOBS.c.finish_s >= asked.since_s
+            query = query.where(sa.or_(*still))
         if asked.before is not None:
             query = query.where(JOBS.c.number < asked.before)
         return self._rows(query)

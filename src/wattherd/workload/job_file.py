@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -30,173 +26,39 @@ from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.workload.app_spec import AppSpec, Kind
+from wattherd.workload.job_parts import (
+    BatchSpec,
+    CheckpointSpec,
+    ContainerSpec,
+    Limit,
+    LimitName,
+    Name,
+    PowerSpec,
+    RoleSpec,
+    Size,
+    Strict,
+    Text,
+    Time,
+    TimeSpec,
+    Width,
+)
 from wattherd.workload.job_places import OutputSpec, Place, S3Spec, Target
 from wattherd.workload.scenario import load
+from wattherd.workload.yaml_lines import lines_of
 
-Text = str | int | float
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
-GRACE_S = 30.0
 MIB = 1 << 20
-DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
-MOST = 1e18
-"""More seconds, bytes or watts than anybody has."""
+HINT = "see docs/reference/job-yaml.md"
 
 
-def _by(parse: Any) -> AfterValidator:
-    """Checks a text by the function that reads it later."""
-
-    def check(value: Any) -> Any:
-        if value is not None:
-            try:
-                found = parse(str(value))
-            except UserError as error:
-                raise ValueError(error.line()) from None
-            if not 0 <= found < MOST:
-                raise ValueError(f"{value!r} is out of range")
-        return value
-
-    return AfterValidator(check)
-
-
-Time = Annotated[Text, _by(units.seconds)]
-Size = Annotated[Text, _by(units.size_bytes)]
-Watts = Annotated[Text, _by(units.watts)]
-
-
-def _is_limit(value: int | str) -> int | str:
-    if value != "unlimited":
-        units.size_bytes(str(value))
-    return value
-
-
-Name = Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")]
-Limit = Annotated[int | str, AfterValidator(_is_limit)]
-LimitName = Literal["core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack"]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-class Width(_Strict):
-    """From so many devices to so many: the job is elastic."""
-
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _ascend(self) -> Width:
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
-        return self
-
-
-class TimeSpec(_Strict):
-    """How long it takes, may take, and by when it is wanted."""
-
-    expected: Time | None = None
-    limit: Time | None = None
-    deadline: datetime | None = None
-
-
-class PowerSpec(_Strict):
-    """`cap: auto` leaves it to wattherd, a power fixes it, `off` forbids caps."""
-
-    cap: Literal["auto", "off"] | Watts = "auto"
-    max_slowdown: float = Field(default=math.inf, ge=1)
-    profile: str = ""
-
-
-class MicroSpec(_Strict):
-    """From so many samples at once to so many: halved from the most down."""
-
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _ascend(self) -> MicroSpec:
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
-        return self
-
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes, largest first."""
-        halves = (self.max >> power for power in range(self.max.bit_length()))
-        return tuple(size for size in halves if size >= self.min)
-
-
-class BatchSpec(_Strict):
-    """How a job may be told to train: `global` samples a step stay, `micro` at once may vary."""
-
-    global_: int = Field(ge=1, alias="global", description="samples of a step over all ranks")
-    micro: MicroSpec | list[Annotated[int, Field(ge=1)]] = Field(
-        description="samples at once: a range, or the sizes that are possible"
-    )
-
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes of micro-batches, largest first."""
-        if isinstance(self.micro, MicroSpec):
-            return self.micro.sizes()
-        return tuple(sorted(set(self.micro), reverse=True))
-
-
-class CheckpointSpec(_Strict):
-    """Where checkpoints are kept, how often they are written, and the grace for the last one."""
-
-    dir: str | None = None
-    every: Time | None = None
-    grace: Time = GRACE_S
-
-
-class ContainerSpec(_Strict):
-    """An image that is run by docker or podman; by digest, unless `tag_allowed`."""
-
-    image: str = Field(pattern=r"^[A-Za-z0-9][\w./:@-]*$")
-    runner: Literal["docker", "podman"] = "docker"
-    tag_allowed: bool = Field(default=False, description="a tag may mean another image tomorrow")
-    credentials: str | None = Field(
-        default=None, description="a registry's login file (docker: one called config.json)"
-    )
-    shm: Size | None = Field(default=None, description="shared memory, for loaders of data")
-
-    @model_validator(mode="after")
-    def _is_certain(self) -> ContainerSpec:
-        if not (self.tag_allowed or DIGEST.search(self.image)):
-            raise ValueError("image has no digest (write NAME@sha256:..., or tag_allowed: true)")
-        if (
-            self.runner == "docker"
-            and self.credentials
-            and not self.credentials.endswith("/config.json")
-        ):
-            raise ValueError("docker reads credentials from a file called config.json only")
-        return self
-
-    def paper(self) -> dict[str, Any]:
-        """As the runtime has it."""
-        return {
-            "image": self.image,
-            "runner": self.runner,
-            "credentials": self.credentials,
-            "shm_bytes": None if self.shm is None else units.size_bytes(str(self.shm)),
-        }
-
-
-class RoleSpec(_Strict):
-    """One kind of task, as OpenPAI has them."""
-
-    run: str | list[str]
-    count: int = Field(default=1, ge=1, alias="taskNumber")
-    gpus: int = Field(default=1, ge=0)
-    cpus: float = Field(default=0, ge=0)
-    memory: Size | None = None
-
-
-class JobFile(_Strict):
+class JobFile(Strict):
     """A job as its user describes it."""
 
     name: str = Field(default="", max_length=80, pattern=r"^[\w.-]*$")
     run: str | list[str] | None = Field(default=None, description="a command line, or a list")
-    gpus: int | Width = Field(default=1, description="devices: GPUs, or slots where there is none")
+    gpus: Annotated[int, Field(ge=0)] | Width = Field(
+        default=1, description="devices: GPUs, or slots where there is none"
+    )
     gpu_type: str | list[str] = Field(default=[], description="any of these models")
     cpus_per_gpu: float = Field(default=0, ge=0)
     memory_per_gpu: Size | None = None
@@ -212,7 +74,7 @@ class JobFile(_Strict):
     backoff: Time = 1.0
     after: list[str] = Field(default=[], description="ids of jobs that must succeed first")
     group: str = Field(default="", description="name of a search group of which this is a trial")
-    envs: dict[str, str | int | float] = {}
+    envs: dict[str, str | int | float] = Field(default={})
     secrets: dict[str, str] = Field(default={}, description="NAME: file:/path or env:NAME")
     workdir: str | None = None
     user: str | None = Field(
@@ -357,7 +219,9 @@ def read_job(path: Path) -> JobFile:
     Raises:
         UserError: unreadable, no YAML, an unknown or wrong field, with the file's name.
     """
-    job = validated_job(load(path), str(path))
+    document = load(path, hint=HINT)
+    with lines_of(path):
+        job = validated_job(document, str(path))
     folder = path.parent.resolve()
     checkpoint = job.checkpoint
     if checkpoint.dir is not None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.workload.tree_spec import DomainSpec
+from wattherd.workload.yaml_lines import lines_of
 
 Time = str | float
 """Seconds, or a text such as 90s, 15m, 2h30m."""
@@ -161,7 +162,8 @@ def read_scenario(path: Path, changes: Iterable[str] = ()) -> Scenario:
     document = load(path)
     for change in changes:
         change_field(document, change)
-    return beside(validated(document, str(path)), path.parent)
+    with lines_of(path):
+        return beside(validated(document, str(path)), path.parent)
 
 
 def load(path: Path, *, hint: str = "see docs/guides/scenarios.md") -> dict[str, Any]:

@@ -12,6 +12,9 @@ from wattherd.misfit import misfit
 from wattherd.service.live.access.oidc.settings import OidcSettings
 from wattherd.service.live.structured_log import Form
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
+from wattherd.workload.yaml_lines import lines_of
+
+HINT = "fields are called as options of `wattherd serve`"
 
 
 class ServeConfig(BaseModel):
@@ -55,9 +58,13 @@ def read_config(path: Path | None, changes: Mapping[str, Any]) -> ServeConfig:
     Raises:
         UserError: an unknown or wrong field.
     """
-    document = load(path) if path is not None else {}
-    document |= {name: value for name, value in changes.items() if value is not None}
+    document = load(path, hint=HINT) if path is not None else {}
+    given = {name: value for name, value in changes.items() if value is not None}
     try:
-        return ServeConfig.model_validate(document)
+        return ServeConfig.model_validate(document | given)
     except ValidationError as problem:
-        raise misfit(problem, str(path or "serve"), ServeConfig) from None
+        error = misfit(problem, str(path or "serve"), ServeConfig)
+        if path is None or error.field.partition(".")[0] in given:
+            raise error from None
+        with lines_of(path):
+            raise error from None

@@ -7,6 +7,7 @@ from typing import Any
 
 from wattherd.engine.ledger import JobRecord
 from wattherd.model.reason import ReasonCode
+from wattherd.service.live.chronicle import SYSTEM, Chronicle
 from wattherd.service.live.documents import Look, job_document
 
 EXPLANATION = "wattherd.explanation/1"
@@ -14,9 +15,10 @@ LAST = 5
 """Decisions that are told again."""
 
 
-def explanation(look: Look, job_id: str) -> dict[str, Any]:
+def explanation(look: Look, job_id: str, chronicle: Chronicle) -> dict[str, Any]:
     """State, position, the binding constraint with numbers, what would help, the last decisions."""
     job = job_document(look, job_id)
+    story = job["story"] or list(_remembered(look, job_id, chronicle))
     record = look.core.jobs.get(job_id)
     waits = record is not None and not record.active
     return {
@@ -26,8 +28,20 @@ def explanation(look: Look, job_id: str) -> dict[str, Any]:
         "position": _position(look, job_id),
         "reason": job["reason"],
         "would_help": list(_would_help(look, record)) if record and waits else [],
-        "story": job["story"][-LAST:],
+        "story": story[-LAST:],
     }
+
+
+def _remembered(look: Look, job_id: str, chronicle: Chronicle) -> Iterator[dict[str, Any]]:
+    """What was decided about a job that is over, as far as the last decisions go back."""
+    for one in chronicle.decisions:
+        orders = [line for line, of in zip(one.orders, one.detail[1:], strict=True)
+                  if of.get("job_id") == job_id]  # fmt: skip
+        cause = one.event if one.by in ("", SYSTEM) else f"{one.event} by {one.by}"
+        for order in orders:
+            yield {"at": look.time(one.at_s), "what": order, "cause": cause}
+        if not orders and one.about == job_id:
+            yield {"at": look.time(one.at_s), "what": cause, "cause": ""}
 
 
 def _position(look: Look, job_id: str) -> int | None:

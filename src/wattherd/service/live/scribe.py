@@ -67,6 +67,8 @@ class Scribe:
         self._known = self._heard = self._written = projection.projected()
         self._waiting = _Waiting()
         self._now_s = 0.0
+        self._over: dict[str, None] = {}
+        """Jobs that are over and written, whose joules are still in the book."""
         self._change = threading.Condition()
         """That something is written, or the first of what is to be written has come."""
         self._hurry = threading.Event()
@@ -182,8 +184,11 @@ class Scribe:
             # A job may be told of again after its end; then it is still in memory.
             over = [job_id for job_id, past in taken.jobs.items() if past.over]
             self._forgettable.extend(job_id for job_id in over if job_id not in self._waiting.jobs)
-            for job_id in over:
+            self._over.update(dict.fromkeys(over))
+            still = set(self._forgettable)  # in memory, without their joules, until the next entry
+            for job_id in [one for one in self._over if one not in still]:
                 self._book.energy_j.pop(job_id, None)
+                del self._over[job_id]
             self._change.notify_all()
 
 

@@ -15,9 +15,11 @@ from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.explanation import explanation
+from wattherd.service.live.history import Past
 from wattherd.service.live.http import (
     JobId,
     NotFound,
+    Since,
     TheCaller,
     TheSite,
     action_of,
@@ -140,15 +142,20 @@ def _look_routes(app: FastAPI) -> None:
         tenant: Annotated[str, Query(description="of which; others see their own")] = "",
         queue: Annotated[str, Query(description="where they wait, or waited")] = "",
         text: Annotated[str, Query(description="in id or name")] = "",
+        since: Since = None,
         before: Annotated[int, Query(ge=0, le=MOST, description="as the last page said")] = 0,
     ) -> dict[str, Any]:
-        """Jobs in order of submission: of many that ended, the newest."""
+        """Jobs in order of submission: of many that ended, the newest.
+
+        With `since` those that were not over at that time.
+        """
         asked = JobFilter(
             states=tuple(state),
             owner=user or None,
             tenant=(tenant or None) if caller.of_site else caller.tenant,
             queue=queue or None,
             text=text,
+            since_s=None if since is None else since.timestamp() - site.clock.epoch,
             before=before or None,
             limit=limit,
         )
@@ -164,7 +171,22 @@ def _look_routes(app: FastAPI) -> None:
     async def explain(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
         """Why it waits, what would help, and what was decided about it."""
         await the_job(site, caller, job_id)
-        return await look_up(site, lambda look: explanation(look, job_id))
+        chronicle = site.chronicle
+        return await look_up(site, lambda look: explanation(look, job_id, chronicle))
+
+
+def _check_task(past: Past, attempt: int, rank: int) -> None:
+    """There has been, or may yet be, such a task.
+
+    Raises:
+        NotFound: there cannot be one.
+    """
+    if attempt > past.attempts:
+        raise NotFound(f"{past.spec.id} has had {past.attempts} runs, none is number {attempt}")
+    tasks = sum(past.spec.counts(number).stop - 1 for number in range(len(past.spec.roles)))
+    if rank >= tasks:
+        hint = f"ranks are 0 to {tasks - 1}" if tasks > 1 else "its only rank is 0"
+        raise NotFound(f"{past.spec.id} has no task {rank}", field="rank", hint=hint)
 
 
 def _log_route(app: FastAPI) -> None:
@@ -181,6 +203,7 @@ def _log_route(app: FastAPI) -> None:
     ) -> StreamingResponse:
         """What a task printed; with `follow` also what it goes on to print."""
         past = await the_job(site, caller, job_id)
+        _check_task(past, attempt, rank)
         chosen = attempt or past.attempts
         log = TaskLog(site.config.state / "jobs", job_id, chosen, rank)
         first, offset = log.tail(None if lines < 0 else lines)

@@ -136,7 +136,9 @@ class ExplanationDocument(Shape):
     position: int | None = told("place in the queue, from 1; null: it does not wait", 1)
     reason: Reason | None = told("the binding constraint")
     would_help: list[str] = told("what would let it start", ["would fit now with `gpus: 1`"])
-    story: list[Chapter] = told("what happened to it last, oldest first")
+    story: list[Chapter] = told(
+        "what happened to it last, oldest first; once it is over, what was decided"
+    )
 
 
 class Candidate(Shape):

@@ -78,8 +78,9 @@ def _taken(look: Look, scene: Scene, caller: Caller, job_id: str) -> Any:
         "preemptions": record.preemptions if record else None,
         "failures": record.failures if record else None,
     }
-    stories = list(reversed(document["story"]))[:40]
-    return document, explanation(look, job_id), facts, samples, rates, curve, stories
+    told = explanation(look, job_id, scene.chronicle)
+    stories = list(reversed(document["story"] or told["story"]))[:40]
+    return document, told, facts, samples, rates, curve, stories
 
 
 def _facts(

@@ -1,0 +1,170 @@
+"""The parts of a job file, each checked by itself: widths, times, batches, containers, roles."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from wattherd import units
+from wattherd.errors import UserError
+
+Text = str | int | float
+GRACE_S = 30.0
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+MOST = 1e18
+"""More seconds, bytes or watts than anybody has."""
+
+
+def _by(parse: Any) -> AfterValidator:
+    """Checks a text by the function that reads it later."""
+
+    def check(value: Any) -> Any:
+        if value is not None:
+            try:
+                found = parse(str(value))
+            except UserError as error:
+                raise ValueError(error.line()) from None
+            if not 0 <= found < MOST:
+                raise ValueError(f"{value!r} is out of range")
+        return value
+
+    return AfterValidator(check)
+
+
+Time = Annotated[Text, _by(units.seconds)]
+Size = Annotated[Text, _by(units.size_bytes)]
+Watts = Annotated[Text, _by(units.watts)]
+
+
+def _is_limit(value: int | str) -> int | str:
+    if value != "unlimited":
+        units.size_bytes(str(value))
+    return value
+
+
+Name = Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")]
+Limit = Annotated[int | str, AfterValidator(_is_limit)]
+LimitName = Literal["core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack"]
+
+
+class Strict(BaseModel):
+    """Refuses fields that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Width(Strict):
+    """From so many devices to so many: the job is elastic."""
+
+    min: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ascend(self) -> Width:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+
+class TimeSpec(Strict):
+    """How long it takes, may take, and by when it is wanted."""
+
+    expected: Time | None = None
+    limit: Time | None = None
+    deadline: datetime | None = None
+
+
+class PowerSpec(Strict):
+    """`cap: auto` leaves it to wattherd, a power fixes it, `off` forbids caps."""
+
+    cap: Literal["auto", "off"] | Watts = "auto"
+    max_slowdown: float = Field(default=math.inf, ge=1)
+    profile: str = ""
+
+
+class MicroSpec(Strict):
+    """From so many samples at once to so many: halved from the most down."""
+
+    min: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ascend(self) -> MicroSpec:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes, largest first."""
+        halves = (self.max >> power for power in range(self.max.bit_length()))
+        return tuple(size for size in halves if size >= self.min)
+
+
+class BatchSpec(Strict):
+    """How a job may be told to train: `global` samples a step stay, `micro` at once may vary."""
+
+    global_: int = Field(ge=1, alias="global", description="samples of a step over all ranks")
+    micro: MicroSpec | list[Annotated[int, Field(ge=1)]] = Field(
+        description="samples at once: a range, or the sizes that are possible"
+    )
+
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of micro-batches, largest first."""
+        if isinstance(self.micro, MicroSpec):
+            return self.micro.sizes()
+        return tuple(sorted(set(self.micro), reverse=True))
+
+
+class CheckpointSpec(Strict):
+    """Where checkpoints are kept, how often they are written, and the grace for the last one."""
+
+    dir: str | None = None
+    every: Time | None = None
+    grace: Time = GRACE_S
+
+
+class ContainerSpec(Strict):
+    """An image that is run by docker or podman; by digest, unless `tag_allowed`."""
+
+    image: str = Field(pattern=r"^[A-Za-z0-9][\w./:@-]*$")
+    runner: Literal["docker", "podman"] = "docker"
+    tag_allowed: bool = Field(default=False, description="a tag may mean another image tomorrow")
+    credentials: str | None = Field(
+        default=None, description="a registry's login file (docker: one called config.json)"
+    )
+    shm: Size | None = Field(default=None, description="shared memory, for loaders of data")
+
+    @model_validator(mode="after")
+    def _is_certain(self) -> ContainerSpec:
+        if not (self.tag_allowed or DIGEST.search(self.image)):
+            raise ValueError("image has no digest (write NAME@sha256:..., or tag_allowed: true)")
+        if (
+            self.runner == "docker"
+            and self.credentials
+            and not self.credentials.endswith("/config.json")
+        ):
+            raise ValueError("docker reads credentials from a file called config.json only")
+        return self
+
+    def paper(self) -> dict[str, Any]:
+        """As the runtime has it."""
+        return {
+            "image": self.image,
+            "runner": self.runner,
+            "credentials": self.credentials,
+            "shm_bytes": None if self.shm is None else units.size_bytes(str(self.shm)),
+        }
+
+
+class RoleSpec(Strict):
+    """One kind of task, as OpenPAI has them."""
+
+    run: str | list[str]
+    count: int = Field(default=1, ge=1, alias="taskNumber")
+    gpus: int = Field(default=1, ge=0)
+    cpus: float = Field(default=0, ge=0)
+    memory: Size | None = None

@@ -1,0 +1,209 @@
+"""Everyday commands on a real service: what they say of jobs that are over, misnamed or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from serving import Serving, until
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+from wattherd.cli.main import main
+
+Said = tuple[int, str, str]
+Say = Callable[..., Said]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    service = Serving(tmp_path_factory.mktemp("commands") / "state", "--budget", "9W")
+    service.begin()
+    service.ready()
+    yield service
+    service.end()
+
+
+@pytest.fixture
+def say(
+    service: Serving, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Say:
+    """A command as typed: exit code, stdout, stderr."""
+    monkeypatch.setenv("WATTHERD_SERVER", f"http://127.0.0.1:{service.port}")
+
+    def run(*words: str) -> Said:
+        with pytest.raises(SystemExit) as left:
+            main(list(words))
+        said = capfd.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("exit 3", "exit code 3"),
+        ("echo on its way; exec no-such-program", "exit code 127"),
+    ],
+)
+def test_who_ran_a_job_that_failed_is_told_why(say: Say, command: str, why: str) -> None:
+    code, _, said = say("run", "--", "sh", "-c", command)
+    assert (code, said.splitlines()[-1].split(": ", 1)[1]) == (1, f"Failed: {why}")
+
+
+def test_a_program_that_is_not_there_is_named(say: Say) -> None:
+    code, _, said = say("run", "--", "no-such-program")
+    assert code == 1
+    assert "Failed: cannot run 'no-such-program'" in said
+
+
+def test_what_can_never_run_is_said_when_it_is_handed_in(say: Say) -> None:
+    code, said, why = say("submit", "-g", "400", "--", "true")
+    assert (code, said[:2]) == (1, "j-")
+    assert f"{said.strip()}: Failed: NeverFits: asked 400" in why
+
+
+def test_jobs_are_found_by_name(say: Say, service: Serving) -> None:
+    _, job, _ = say("submit", "-n", "long-training", "--", "sleep", "100")
+    job = job.strip()
+    service.wait_for(job, "Running")
+    assert say("show", "long-training", "-o", "name")[1].strip() == job
+    assert say("explain", "long", "-o", "name")[1].strip() == job
+    code, _, said = say("cancel", "long")  # what ends jobs wants the whole name
+    assert (code, "no job 'long'" in said) == (3, True)
+    waits = json.loads(say("submit", "--after", "long-training", "-o", "json", "--", "true")[1])
+    assert waits["spec"]["after"] == [job]
+    assert say("cancel", "long-training")[:2] == (0, f"{job} is being cancelled\n")
+    service.wait_for(job, "Cancelled")
+
+
+def test_of_jobs_of_one_name_the_live_one_is_meant(say: Say, service: Serving) -> None:
+    first = say("submit", "-n", "twin", "--", "true")[1].strip()
+    service.wait_for(first, "Succeeded")
+    one, other = (say("submit", "-n", "twin", "--", "sleep", "100")[1].strip() for _ in range(2))
+    code, _, said = say("show", "twin")
+    assert (code, f"2 jobs are called 'twin' (hint: one of {one}, {other})" in said) == (2, True)
+    say("cancel", other)
+    service.wait_for(other, "Cancelled")
+    assert say("show", "twin", "-o", "name")[1].strip() == one
+    say("cancel", one)
+    service.wait_for(one, "Cancelled")
+    assert say("show", "twin", "-o", "name")[1].strip() == other
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
+def test_a_job_that_is_over_is_said_to_be(say: Say, service: Serving, verb: str) -> None:
+    job = say("submit", "--", "true")[1].strip()
+    service.wait_for(job, "Succeeded")
+    assert say(verb, job) == (1, "", f"{job} is over: Succeeded\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--rank", "7"), "has no task 7 (hint: its only rank is 0)"),
+        (("--attempt", "9"), "has had 1 runs, none is number 9"),
+    ],
+)
+def test_logs_of_no_task_are_not_empty_but_refused(
+    say: Say, service: Serving, words: tuple[str, ...], said: str
+) -> None:
+    job = say("submit", "--", "true")[1].strip()
+    service.wait_for(job, "Succeeded")
+    code, _, why = say("logs", job, *words)
+    assert (code, said in why) == (3, True)
+
+
+def test_logs_are_followed_from_before_the_start_through_every_run(
+    say: Say, service: Serving
+) -> None:
+    first = say("submit", "-g", "2", "--", "sleep", "1")[1].strip()
+    program = "echo run $WATTHERD_ATTEMPT; [ $WATTHERD_ATTEMPT = 2 ]"
+    job = say("submit", "--restarts", "1", "--after", first, "--", "sh", "-c", program)[1].strip()
+    code, said, _ = say("logs", "-f", job)
+    assert (code, said) == (0, "run 1\nrun 2\n")
+
+
+def test_what_became_of_a_job_is_told_after_its_end(say: Say, service: Serving) -> None:
+    job = say("submit", "--", "true")[1].strip()
+    service.wait_for(job, "Succeeded")
+    said = say("explain", job)[1]
+    assert said.startswith(f"{job}: Succeeded\n")
+    assert f"StartJob {job} on node 0 GPU" in said
+    assert f"FinishJob {job}: Succeeded  JobExited with 0" in said
+
+
+def test_joules_of_a_job_that_is_over_are_known_at_once(say: Say, service: Serving) -> None:
+    job = say("submit", "--", "sleep", "3")[1].strip()
+    service.wait_for(job, "Succeeded")
+    told = [json.loads(say("show", job, "-o", "json")[1])["energy_j"] for _ in range(20)]
+    assert min(told) > 0
+    assert len(set(told)) == 1
+
+
+def test_lists_are_of_states_that_there_are(say: Say, service: Serving) -> None:
+    job = say("submit", "--", "false")[1].strip()
+    service.wait_for(job, "Failed")
+    assert job in say("queue", "--state", "failed", "-o", "name")[1].split()
+    code, _, said = say("queue", "--state", "dead")
+    assert (code, "'timedout'" in said.casefold()) == (2, True)
+
+
+def test_history_begins_when_it_is_asked_to(say: Say, service: Serving) -> None:
+    job = say("submit", "--", "true")[1].strip()
+    service.wait_for(job, "Succeeded")
+    assert job in say("history", "--since", "10m", "-o", "name")[1].split()
+    assert job not in say("history", "--since", "2999-01-01T00:00", "-o", "name")[1].split()
+    live = say("submit", "--", "sleep", "100")[1].strip()
+    service.wait_for(live, "Running")
+    assert say("history", "--since", "2999-01-01T00:00", "-o", "name")[1].split() == [live]
+    say("cancel", live)
+    assert say("history", "--since", "yesterday")[0] == 2
+
+
+def test_a_budget_holds_in_a_window_of_every_day(say: Say) -> None:
+    code, _, said = say("power", "set", "6W", "--from", "18:00", "--to", "22:00")
+    assert code == 0, said
+    timeline = json.loads(say("power", "-o", "json")[1])["timeline"]
+    assert len({str(span["limit_w"]) for span in timeline} & {"6.0"}) == 1
+    for words in ("6W --from 18:00", "--from 1:00 --to 2:00", "none --to 2:00"):
+        code, _, said = say("power", "set", *words.split())
+        assert (code, "a window is BUDGET, --from and --to" in said) == (2, True)
+    assert say("power", "set", "--no-schedule")[0] == 0
+
+
+def test_a_command_that_is_misspelt_is_guessed(say: Say) -> None:
+    assert "no command 'qeue' (hint: did you mean 'queue'?)" in say("qeue")[2]
+    assert "`wattherd --help` lists all" in say("xyzzy")[2]
+
+
+def columns(table: str) -> list[str]:
+    return table.splitlines()[0].split()
+
+
+def test_wide_tables_add_columns_and_move_none(say: Say, service: Serving) -> None:
+    job = say("submit", "--", "sleep", "100")[1].strip()
+    service.wait_for(job, "Running")
+    plain, wide = (columns(say("queue", "-o", how)[1]) for how in ("table", "wide"))
+    assert plain == [
+        "ID",
+        "NAME",
+        "USER",
+        "STATE",
+        "GPUS",
+        "WATTS",
+        "TIME",
+        "DONE",
+        "LEFT",
+        "WHERE/WHY",
+    ]
+    assert wide[: len(plain)] == plain
+    say("cancel", job)
+    until(lambda: not _live(service))
+
+
+def _live(service: Serving) -> Any:
+    return service.ask("jobs")["jobs"]
