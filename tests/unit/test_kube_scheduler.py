@@ -19,6 +19,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
 from wattherd.runtime.kube.objects import Pod
 from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellGroup, TellPod
+from wattherd.runtime.kube.precedence import PATIENCE_S
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
@@ -31,7 +32,12 @@ WHOLE = exclusive(1_000, 1)
 class World:
     """An API server's truth, told to a scheduler at once; bindings succeed unless they may not."""
 
-    def __init__(self, policy: str = "first-fit", budgets_mw: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        policy: str = "first-fit",
+        budgets_mw: dict[str, int] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.now_s = 0.0
         self.pods: dict[str, Json] = {}
         self.nodes: dict[str, Json] = {}
@@ -39,11 +45,12 @@ class World:
         self.told: dict[str, TellPod] = {}
         self.gangs_told: list[TellGroup] = []
         self.evicted: list[str] = []
-        self.policy, self.budgets_mw = policy, budgets_mw or {}
+        self.policy, self.budgets_mw, self.patience_s = policy, budgets_mw or {}, patience_s
         self.scheduler = self.a_scheduler()
 
     def a_scheduler(self) -> Scheduler:
-        return Scheduler(fleet_of(self.policy), self.budgets_mw, holder="test")
+        fleet = fleet_of(self.policy)
+        return Scheduler(fleet, self.budgets_mw, holder="test", patience_s=self.patience_s)
 
     def restart(self) -> None:
         """All that is remembered is what the API says."""
@@ -399,3 +406,84 @@ def test_of_many_pods_that_are_alike_and_find_no_room_one_is_tried(
     world.settle()
     assert "late-0" in world.places
     assert world.why("late-19").startswith("WaitingForGpus")
+
+
+# --- the gang that waits too long -----------------------------------------------------------------
+
+
+def crowd(world: World, rounds: int) -> int:
+    """One pod after another ends and a new one comes; in which round the gang started, or 0."""
+    for turn in range(1, rounds + 1):
+        if "gang-0" in world.places:
+            return turn
+        ended = next((name for name in world.places if name.startswith("small")), None)
+        if ended is not None:
+            world.delete(ended)
+        world.create(f"small-{100 + turn}")
+        world.settle()
+    return 0
+
+
+def a_crowded_world(patience_s: float, **nodes: str) -> World:
+    """Four GPUs, all in use by single pods, and a gang that needs all of them."""
+    world = World(patience_s=patience_s)
+    world.add_nodes(2, **nodes)
+    for row in range(4):
+        world.create(f"small-{row}")
+    world.settle()
+    world.gang("gang", 4)
+    world.settle()
+    return world
+
+
+def test_small_works_that_keep_coming_do_not_starve_a_gang() -> None:
+    assert crowd(a_crowded_world(patience_s=float("inf")), 30) == 0
+    assert crowd(a_crowded_world(patience_s=5.0), 30)
+
+
+def test_who_is_held_up_is_told_by_whom_and_runs_when_the_gang_is_gone() -> None:
+    world = a_crowded_world(patience_s=5.0)
+    world.now_s += 10.0
+    world.delete("small-0")
+    world.create("late")
+    world.settle()
+    assert "late" not in world.places
+    assert world.why("late").startswith("WaitingForTurn: the gang of default/gang-0 (4 pods)")
+    for row in range(4):
+        world.delete(f"gang-{row}")
+    world.settle()
+    assert "late" in world.places
+
+
+def test_more_important_works_are_not_held_up() -> None:
+    world = a_crowded_world(patience_s=5.0)
+    world.now_s += 10.0
+    world.delete("small-0")
+    world.create("urgent", priority=10)
+    world.settle()
+    assert "urgent" in world.places
+
+
+def test_a_gang_that_could_never_run_holds_up_nobody() -> None:
+    world = a_crowded_world(patience_s=5.0)
+    world.gang("huge", 5)
+    for row in range(4):
+        world.delete(f"gang-{row}")
+    world.settle()
+    world.now_s += 10.0
+    world.delete("small-0")
+    world.create("late")
+    world.settle()
+    assert "late" in world.places
+
+
+def test_a_restart_of_the_core_does_not_make_a_gang_wait_anew() -> None:
+    world = a_crowded_world(patience_s=20.0)
+    world.now_s += 15.0
+    world.add_nodes(1, gpus=1)
+    world.settle()
+    world.now_s += 6.0
+    world.delete("small-0")
+    world.create("late")
+    world.settle()
+    assert "late" not in world.places

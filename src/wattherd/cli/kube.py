@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.kube_nodes import agent, cap_helper
+from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
 @kube.command()
 @_cluster
 @click.option("--name", default="wattherd", show_default=True, help="As pods call it.")
+@click.option(
+    "--patience",
+    default="10min",
+    show_default=True,
+    help="A gang that waits longer for room goes before all behind it.",
+)
 def scheduler(health: str | None, **chosen: Any) -> None:
     """Schedule the pods that ask for it: gangs, priorities, watts."""
     try:
@@ -224,8 +231,7 @@ def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None)
 
 def _listen(host: str, port: int, field: str = "--port") -> socket.socket:
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=128)
+        return listen_on(host, port)
     except OSError as error:
         problem = f"cannot listen: {error.strerror}"
         raise UserError(problem, where=f"{host}:{port}", hint=f"choose another {field}") from None

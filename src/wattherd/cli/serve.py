@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ def _door_notes(found: ServeConfig, *, asks: bool) -> list[str]:
 def _listen(host: str, port: int) -> socket.socket:
     """Taken before anything is begun, so that a second service does no harm."""
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        return listen_on(host, port)
     except OSError as error:
         hint = "is another service running? choose another with --port"
         raise UserError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wattherd.cli.listening import listen_on
 from wattherd.errors import ClusterError, UserError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _address(listener: socket.socket) -> str:
 
 def _listen(port: int) -> socket.socket:
     try:
-        return socket.create_server((HOST, port))
+        return listen_on(HOST, port)
     except OSError as error:
         raise UserError(
             f"cannot listen: {error.strerror}", where=f"{HOST}:{port}", hint="choose --port"

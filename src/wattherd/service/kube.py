@@ -35,7 +35,7 @@ from wattherd.runtime.kube.scheduler_live import LiveScheduler
 from wattherd.runtime.kube.watt_claims import ByClaim
 from wattherd.service.compose import build_placer, place_policy, warm_up
 from wattherd.service.kube_budgets import open_timetable
-from wattherd.units import watts
+from wattherd.units import seconds, watts
 from wattherd.workload.openb import read_pods
 
 
@@ -44,7 +44,8 @@ class KubeOptions:
     """What a user may choose; `budgets` are `DOMAIN=40kW`, or `40kW` for the site.
 
     `history` is a pod list that tells what to expect; without one it is the pods on the cluster.
-    `lease` is `NAMESPACE/NAME`, where several copies serve; `name` is what pods call the scheduler.
+    `lease` is `NAMESPACE/NAME`, where several copies serve; `name` is what pods call the scheduler;
+    `patience` is how long a gang waits for room before it goes first.
     """
 
     policy: str = "fgd"
@@ -55,6 +56,7 @@ class KubeOptions:
     lease: str = ""
     deadline_s: float = DEADLINE_S
     name: str = "wattherd"
+    patience: str = "10min"
 
 
 def live_extender(options: KubeOptions) -> tuple[LiveExtender, ExtenderApp]:
@@ -80,7 +82,10 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     """
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
-    scheduler = Scheduler(_fleet(options), budgets, name=options.name, holder=identity)
+    patience_s = seconds(options.patience, field="--patience")
+    scheduler = Scheduler(
+        _fleet(options), budgets, name=options.name, holder=identity, patience_s=patience_s
+    )
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
 

@@ -9,6 +9,7 @@ Single pods are placed exactly as by `policy.schedule.placed`: by `Placer.choose
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,12 +20,12 @@ from wattherd.runtime.kube.confined import Confined, Trial
 from wattherd.runtime.kube.diagnosis import Diagnosis
 from wattherd.runtime.kube.finding import Finding
 from wattherd.runtime.kube.fleet import Fleet, Holding, Mask, Spot
+from wattherd.runtime.kube.precedence import Kept, Precedence, turn
 from wattherd.runtime.kube.works import Member, Work, role_of
 
-_HIGHEST = 1 << 62
-"""Above every priority."""
 _CODES = {str(code): code for code in ReasonCode}
 _MOST_AGAIN = 32
+_TURN = str(ReasonCode.WAITING_FOR_TURN)
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class GangPlanner:
     allowed: Callable[[Member], Mask]
     confined: Confined
     diagnosis: Diagnosis
+    precedence: Precedence
     changed: bool = True
     """Whether anything happened that may have made room; whoever knows sets it."""
     waiting: dict[str, JobView] = field(default_factory=dict)
@@ -51,9 +53,13 @@ class GangPlanner:
     """Of each work that has others stopped: which ones."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """Of each work that found no place: why, as far as it is not for the core to say."""
+    _kept: Kept | None = None
+    """Between plans: what is kept for whom; in a plan: only while somebody behind it is tried."""
     stale: dict[str, None] = field(default_factory=dict)
     """Single pods that wait and have not been looked at since others took room."""
-    _least: int | None = None
+    _priority_of: dict[str, int] = field(default_factory=dict)
+    """Of works that have their place, or had it and are not gone yet."""
+    _priorities: Counter[int] = field(default_factory=Counter)
     _in_vain: dict[tuple[object, ...], Finding] = field(default_factory=dict)
     """What found no place in this plan, and why; nothing is given back before the next one."""
 
@@ -69,15 +75,25 @@ class GangPlanner:
             self.victims.pop(job.id, None)
             self.unseated.pop(job.id, None)
             self.findings.pop(job.id, None)
+            self._falls(job)
         for job_id in [one for one in self.unseated if one not in self.works]:
             del self.unseated[job_id]
         fresh = self._hear(view)
         self._sit_down(view, draft)
-        turn = list(self.waiting.values()) if self.changed else fresh
-        self.changed, self._least = False, None
+        before, kept = self._kept, self._keep(view)
+        if before is not None and (kept is None or kept.job.id != before.job.id):
+            self.changed = True  # its nodes are for everybody again
+        trying = list(self.waiting.values()) if self.changed else fresh
+        self.changed = False
         self._in_vain.clear()
-        for job in sorted(turn, key=lambda job: (-job.spec.priority, job.number)):
+        for job in sorted(trying, key=turn):
+            held_up = kept is not None and kept.job.id in self.waiting and kept.holds_up(job)
+            self._kept = kept if held_up else None
             self._try(job, view, draft)
+        self._kept = kept
+
+    def _keep(self, view: View) -> Kept | None:
+        return self.precedence.kept(self.waiting.values(), self.works, self.findings, view.now_s)
 
     def _hear(self, view: View) -> list[JobView]:
         """Who came; those who are seated are to sit down."""
@@ -94,11 +110,11 @@ class GangPlanner:
 
     def _sit_down(self, view: View, draft: Draft) -> None:
         """Pods on nodes are facts; the guard may find neither room nor watts for all of them."""
-        there = sorted(self.unseated.values(), key=lambda job: (-job.spec.priority, job.number))
-        for job in there:
+        for job in sorted(self.unseated.values(), key=turn):
             refused = draft.start(job, self.works[job.id].shares)
             if refused is None:
                 del self.unseated[job.id]
+                self._stands(job)
                 continue
             draft.wait(job, replace(refused, since_s=view.now_s))
             if refused.code is ReasonCode.WAITING_FOR_POWER:
@@ -118,6 +134,7 @@ class GangPlanner:
             ]
             if draft.start(job, shares) is None:
                 del self.waiting[job.id]
+                self._stands(job)
             else:
                 self._let_go(work.members)
             return
@@ -137,7 +154,8 @@ class GangPlanner:
         for job_id in some:
             del self.stale[job_id]
             work = self.works.get(job_id)
-            if job_id in self.findings and work is not None and len(work.members) == 1:
+            token = self.findings[job_id].token if job_id in self.findings else _TURN
+            if token != _TURN and work is not None and len(work.members) == 1:
                 wish = self._wish(work.members[0])
                 if wish not in known:
                     known[wish] = self.diagnosis.of(work.members[0])
@@ -168,7 +186,7 @@ class GangPlanner:
 
     def _wish(self, member: Member) -> tuple[object, ...]:
         """The same for pods that may go to the same nodes and ask for the same."""
-        return member.ask.key, self.allowed(member).tobytes()
+        return member.ask.key, self._reaches(member).tobytes(), self._kept is None
 
     def _seat_all(
         self, members: Sequence[Member], now_s: float, *, tells: str = ""
@@ -203,7 +221,12 @@ class GangPlanner:
         return spots, None
 
     def _may(self, member: Member) -> Mask:
-        return self.allowed(member) & self.fleet.open_for(member.ask)
+        return self._reaches(member) & self.fleet.open_for(member.ask)
+
+    def _reaches(self, member: Member) -> Mask:
+        """Nodes that it may go to, but for those that are kept for another one."""
+        allowed = self.allowed(member)
+        return allowed if self._kept is None else allowed & ~self._kept.nodes
 
     def _let_go(self, members: Iterable[Member]) -> None:
         for member in members:
@@ -214,7 +237,11 @@ class GangPlanner:
     ) -> None:
         """Why the first of those `left` finds no place while `seated` have one."""
         member = left[0]
-        within = trial.narrowed(member, self.allowed(member))
+        reaches = self._reaches(member)
+        if self._kept is not None and not reaches.any() and self.allowed(member).any():
+            self.findings[job_id] = self._kept.told
+            return
+        within = trial.narrowed(member, reaches)
         if not within.any() and job_id in self.findings:
             return
         behind = sum(1 for other in left if other.ask.key == member.ask.key) - 1
@@ -243,7 +270,7 @@ class GangPlanner:
         work = self.works[job.id]
         if any(member.pod.spec.preemption_policy == "Never" for member in work.members):
             return frozenset()
-        if self._lowest(view) >= job.spec.priority:
+        if min(self._priorities, default=job.spec.priority) >= job.spec.priority:
             return frozenset()
         lower = [
             other
@@ -256,15 +283,18 @@ class GangPlanner:
             draft.stop(other, StopReason.PREEMPTED_FOR_PRIORITY)
         return frozenset(uid for other in taken for uid in self.works[other.id].uids)
 
-    def _lowest(self, view: View) -> int:
-        """Of the priorities of all works that are planned; looked for once in a plan.
+    def _stands(self, job: JobView) -> None:
+        """It has its place, and may have to make room for more important ones."""
+        self._falls(job)
+        self._priority_of[job.id] = job.spec.priority
+        self._priorities[job.spec.priority] += 1
 
-        Works begun later in this plan are no less important than those tried after them.
-        """
-        if self._least is None:
-            planned = (other.spec.priority for other in view.live() if other.wanted)
-            self._least = min(planned, default=_HIGHEST)
-        return self._least
+    def _falls(self, job: JobView) -> None:
+        before = self._priority_of.pop(job.id, None)
+        if before is not None:
+            self._priorities[before] -= 1
+            if not self._priorities[before]:
+                del self._priorities[before]
 
     def _ours(self, job: JobView) -> bool:
         return all(member.pod.metadata.deletion_timestamp is None

@@ -45,6 +45,7 @@ from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
 from wattherd.runtime.kube.orders import EvictPod, Order
 from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
+from wattherd.runtime.kube.precedence import PATIENCE_S, Precedence
 from wattherd.runtime.kube.queueing import Queueing
 from wattherd.runtime.kube.reasons import Reasons, finding_of
 from wattherd.runtime.kube.way import ByBinding, Chosen, Way
@@ -69,8 +70,12 @@ class Scheduler:
         name: str = "wattherd",
         holder: str = "",
         way: Way | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """Nothing is known yet; `way` is how decisions take effect, by default by binding."""
+        """Nothing is known yet; `way` is how decisions take effect, by default by binding.
+
+        A gang that has waited for room longer than `patience_s` goes before all behind it.
+        """
         self.fleet = fleet
         self.core: Core | None = None
         self.volumes = Volumes()
@@ -82,6 +87,7 @@ class Scheduler:
         self.nodes_of = DomainNodes(fleet, self.domains)
         self.chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
         self._holder = holder
+        self._patience_s = patience_s
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
         self._eligible = Eligible(fleet, self.volumes, self._pods)
@@ -153,6 +159,7 @@ class Scheduler:
         if self._to_evict.pop(uid, None) is not None:
             self._queueing.stir(uid)
         self._queueing.drop(uid)
+        self._book.drop(uid)
         self.fleet.let_go(uid)
         self._dirty = True
 
@@ -303,8 +310,9 @@ class Scheduler:
 
     def _new_planner(self) -> GangPlanner:
         allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
+        precedence = Precedence(self.fleet, allowed, self._patience_s)
         works, confined = self._book.works, self.way.confined
-        return GangPlanner(self.chooser, works, allowed, confined, self.diagnosis)
+        return GangPlanner(self.chooser, works, allowed, confined, self.diagnosis, precedence)
 
     def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""

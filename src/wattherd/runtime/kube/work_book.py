@@ -38,6 +38,8 @@ class WorkBook:
         self._fleet = fleet
         self._pods = pods
         self._work_of: dict[str, str] = {}
+        self._since_s: dict[str, float] = {}
+        """Of pods that wait: when they were first submitted, whichever core was told then."""
         self._serial = count(1)
 
     def clear(self) -> None:
@@ -45,6 +47,10 @@ class WorkBook:
         self.works.clear()
         self.rejected.clear()
         self._work_of.clear()
+
+    def drop(self, uid: str) -> None:
+        """A pod is gone."""
+        self._since_s.pop(uid, None)
 
     def id_of(self, uid: str) -> str:
         """The work that stands for a pod; empty without one."""
@@ -57,6 +63,8 @@ class WorkBook:
     def seated(self, work: Work, allocations: Iterable[Allocation]) -> None:
         """A work was started; from now on it is as one that was found on its nodes."""
         shares = [Share(one.node, one.tasks, one.role, gpus=one.gpus) for one in allocations]
+        for uid in work.uids:
+            self._since_s.pop(uid, None)
         self.works[work.id] = replace(work, seated=True, shares=tuple(shares))
 
     def differences(
@@ -124,7 +132,8 @@ class WorkBook:
     def _submit(self, waiting: Waiting, at_s: float) -> Event:
         members = waiting.members
         requests = [self._plain(member) for member in members]
-        work = work_of(self._new_id(members), members, requests, at_s)
+        since_s = min(self._since_s.setdefault(member.uid, at_s) for member in members)
+        work = work_of(self._new_id(members), members, requests, since_s)
         self._know(work)
         return JobSubmitted(at_s=at_s, job=work.spec)
 
