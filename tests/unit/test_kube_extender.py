@@ -187,7 +187,10 @@ def test_a_budget_of_ten_pods_takes_exactly_ten_of_those_that_race() -> None:
     nodes = machines(extender, 20, **{"wattherd.dev/power-domain": "rack"})
     found = [asked(extender, f"p{n}", WHOLE, nodes) for n in range(30)]
     assert sum(node is not None for node in found) == 10
-    text = "PowerBudget: power domain rack may draw 1,000 W of 1,000 W, the pod adds 60 W"
+    text = (
+        "PowerBudget: power domain rack may draw 1,000 W of 1,000 W, the pod adds 60 W; "
+        "raise its budget by 60 W, or free them"
+    )
     assert text in why(extender, WHOLE, nodes)
 
 
@@ -362,3 +365,24 @@ def test_a_binding_that_fails_for_good_gives_its_room_back(extender: Extender) -
     unsure.filter("p", ["n0"])
     assert unsure.ask("/bind", args) == {"Error": "nobody answers"}
     assert "uid-p" in extender.fleet.holdings
+
+
+def test_what_if_is_answered_and_nothing_is_reserved(extender: Extender) -> None:
+    nodes = machines(extender, 2)
+    http = Http(extender)
+    pod = json.dumps(pod_json("p", exclusive(1_000, 2))).encode()
+    for _ in range(3):
+        answer = http.asked("/simulate", pod)
+        assert (answer["feasible"], answer["reserved"]) == (True, False)
+        assert [one["node"] for one in answer["pods"]] == [nodes[0]]
+    assert not extender.fleet.holdings
+    two = json.dumps({"kind": "List", "items": [pod_json(f"p{n}", WHOLE) for n in range(5)]})
+    answer = http.asked("/simulate", two.encode())
+    assert (answer["feasible"], answer["reason"], answer["pods"]) == (False, "WaitingForGpus", [])
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"items": []}', b'{"spec": {}}'])
+def test_what_is_no_pod_is_an_error(extender: Extender, body: bytes) -> None:
+    status, text = Http(extender).asked("/simulate", body)
+    assert status == 400
+    assert "pod" in text

@@ -13,6 +13,7 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, job_called
+from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
 from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_candidates, show_explanation, show_job
 from wattherd.errors import UserError
 
@@ -235,8 +236,20 @@ def show_command(*, job: str, server: str | None, output: str) -> None:
 @click.argument("job")
 @server_option
 @LIVE_OUTPUT
-def explain(*, job: str, server: str | None, output: str) -> None:
-    """Why JOB waits, or what became of it."""
+@click.option("-n", "--namespace", default="default", show_default=True, help="Of pod/NAME.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="As of kubectl; of pod/NAME.")
+@click.option("--context", help="Context of the kubeconfig; of pod/NAME.")
+@click.option("--budget", "budgets", multiple=True, help="Beside PowerBudgets; of pod/NAME.")
+@click.option("--policy", default="fgd", show_default=True, help="Of the scheduler; of pod/NAME.")
+def explain(*, job: str, server: str | None, output: str, namespace: str, **of_pod: Any) -> None:
+    """Why JOB waits, or what became of it.
+
+    pod/NAME is a pod of a Kubernetes cluster, of any scheduler: docs/guides/kubernetes-explain.md.
+    """
+    if job.startswith(POD):
+        pod = explain_pod(job.removeprefix(POD), namespace, **of_pod)
+        show(pod, output, lambda: show_pod(pod))
+        return
     client = Client(server)
     document = client.get(f"jobs/{job_called(client, job)}/explain")
     show(document, output, lambda: show_explanation(document))

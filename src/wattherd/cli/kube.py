@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.kube_nodes import agent, cap_helper
+from wattherd.cli.kube_what_if import simulate_pods, snapshot
 from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
 
@@ -32,7 +33,7 @@ def kube() -> None:
     """Decide for Kubernetes clusters: docs/guides/kubernetes.md."""
 
 
-for _command in (agent, cap_helper):
+for _command in (agent, cap_helper, snapshot, simulate_pods):
     kube.add_command(_command)
 
 

@@ -39,6 +39,8 @@ _SHOWN = 3
     "--budget", metavar="40kW|0:40kW,2h:30kW", help="Watts for all GPUs, constant or in steps."
 )
 @click.option("--power", default="water-filling", show_default=True, help="How watts are shared.")
+@click.option("--snapshot", type=click.Path(path_type=Path), help="Of `kube snapshot`: what now?")
+@click.option("--afresh", is_flag=True, help="With --snapshot: place all pods anew.")
 @click.option("--tree", type=click.Path(path_type=Path), help="Power tree with budgets (YAML).")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory.")
@@ -57,6 +59,8 @@ def run(
     changes: tuple[str, ...],
     out: Path | None,
     log: bool | None,
+    snapshot: Path | None,
+    afresh: bool,
     output: str,
     **given: Any,
 ) -> None:
@@ -65,7 +69,14 @@ def run(
     The workload is that of SCENARIO (YAML) or of --jobs; options that are given go before the
     scenario's fields. Of several budgets and ways of sharing power the first counts: `sim compare`
     runs them all.
+
+    With --snapshot, what `kube scheduler` would do now with another --policy or --budget (0.9x).
     """
+    if snapshot is not None:
+        asked = context.get_parameter_source("policy") is not ParameterSource.DEFAULT
+        policies = given["policy"] if asked else "fgd"
+        _run_snapshot(snapshot, policies, given["budget"], output, afresh=afresh)
+        return
     from wattherd.service.schedule import simulate
     from wattherd.service.setting import setting_of
 
@@ -91,6 +102,15 @@ def run(
         click.echo(json.dumps(document))
         return
     _show([result.row for result in results])
+
+
+def _run_snapshot(
+    snapshot: Path, policies: str, budget: str | None, output: str, *, afresh: bool
+) -> None:
+    from wattherd.cli.kube_what_if import run_snapshot
+
+    budgets = tuple(budget.split(",")) if budget else ()
+    run_snapshot(snapshot, parse_policies(policies), budgets, output, afresh=afresh)
 
 
 def _tell_rejected(result: Result) -> None:

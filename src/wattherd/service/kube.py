@@ -67,7 +67,7 @@ def live_extender(options: KubeOptions) -> tuple[LiveExtender, ExtenderApp]:
     """
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
-    extender = Extender(_fleet(options), Domains(budgets), holder=identity)
+    extender = Extender(fleet_of(options), Domains(budgets), holder=identity)
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
     live = LiveExtender(extender, access, _draws(), lease=lease, identity=identity, power=power)
     app = ExtenderApp(extender, live.feed.turns, live.bind, deadline_s=options.deadline_s)
@@ -84,7 +84,7 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     budgets = budgets_mw(options.budgets)
     patience_s = seconds(options.patience, field="--patience")
     scheduler = Scheduler(
-        _fleet(options), budgets, name=options.name, holder=identity, patience_s=patience_s
+        fleet_of(options), budgets, name=options.name, holder=identity, patience_s=patience_s
     )
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
@@ -98,7 +98,7 @@ def live_admission(options: KubeOptions) -> LiveScheduler:
     """
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
-    scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByGate())
+    scheduler = Scheduler(fleet_of(options), budgets, holder=identity, way=ByGate())
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
 
@@ -111,7 +111,7 @@ def live_kueue_check(options: KubeOptions, retry_s: int) -> LiveKueueCheck:
     """
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
-    check = KueueCheck(Scheduler(_fleet(options), budgets, holder=identity, way=ByCheck()))
+    check = KueueCheck(Scheduler(fleet_of(options), budgets, holder=identity, way=ByCheck()))
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
     return LiveKueueCheck(
         check,
@@ -132,7 +132,7 @@ def live_claims(options: KubeOptions) -> LiveClaims:
     """
     access, identity = find_access(options.kubeconfig, options.context), _identity()
     budgets = budgets_mw(options.budgets)
-    scheduler = Scheduler(_fleet(options), budgets, holder=identity, way=ByClaim())
+    scheduler = Scheduler(fleet_of(options), budgets, holder=identity, way=ByClaim())
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
     return LiveClaims(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
 
@@ -161,7 +161,12 @@ def _draws() -> np.random.Generator:
     return np.random.default_rng()
 
 
-def _fleet(options: KubeOptions) -> Fleet:
+def fleet_of(options: KubeOptions) -> Fleet:
+    """An account of no nodes yet, with the policy to choose by.
+
+    Raises:
+        UserError: a policy or file that cannot be used.
+    """
     return Fleet(_placers(options), learns=options.history is None)
 
 

@@ -165,9 +165,11 @@ def added_mw(columns: Columns, state: ClusterState, allocation: Allocation) -> i
 
 
 def full(domain: str, draw_mw: int, budget_mw: int, needs_mw: int) -> str:
-    """Why a domain has no watts left, in words; the same for all its nodes."""
+    """Why a domain has no watts left, and what would do, in words; the same for all its nodes."""
     who = f"power domain {domain}" if domain else "the site"
+    short_w = -(-(draw_mw + needs_mw - budget_mw) // 1000)
     return (
         f"{who} may draw {show_watts(draw_mw / 1000)} of {show_watts(budget_mw / 1000)}, "
-        f"the pod adds {show_watts(needs_mw / 1000)}"
+        f"the pod adds {show_watts(needs_mw / 1000)}; "
+        f"raise its budget by {short_w:,} W, or free them"
     )

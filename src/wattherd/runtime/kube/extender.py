@@ -13,11 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from wattherd.runtime.kube import names
+from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.chooser import Chooser
+from wattherd.runtime.kube.diagnosis import Diagnosis
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
+from wattherd.runtime.kube.eligible import Eligible
+from wattherd.runtime.kube.feasible import Feasibility
 from wattherd.runtime.kube.fencing import Unfenced
 from wattherd.runtime.kube.fleet import Fleet, Holding
 from wattherd.runtime.kube.node_facts import node_facts
@@ -25,6 +30,7 @@ from wattherd.runtime.kube.objects import Node, Pod
 from wattherd.runtime.kube.pod_ask import Ask, ask_of, ask_of_foreign, gpus_of
 from wattherd.runtime.kube.refusal import PodRefused, Refusal, Token
 from wattherd.runtime.kube.refusals import Refusals
+from wattherd.runtime.kube.remedies import Remedies
 
 HOLD_S = 60.0
 """A binding is seen within a second; after this long something is wrong and worth a look."""
@@ -188,6 +194,18 @@ class Extender:
             scores[spot.node] = score
             among[spot.allocation.node] = False
         return scores
+
+    def simulate(self, pods: Sequence[Pod]) -> dict[str, Any]:
+        """Whether `pods` would start now, and where; nothing is reserved.
+
+        kube-scheduler's own filters are asked as far as they are ours, too: taints, selectors and
+        node affinity, not the ports and volumes of others.
+        """
+        eligible = Eligible(self.fleet, Volumes(), {})
+        diagnosis = Diagnosis(self.chooser, eligible)
+        return Feasibility(diagnosis, Remedies(self.chooser, eligible, {}), Volumes()).of(
+            pods, seeks_help=False
+        )
 
     def grant(self, uid: str, node: str, now_s: float) -> Grant | Refusal:
         """What to write when the pod is bound where it was reserved: all that must be remembered.

@@ -9,6 +9,7 @@ its decision made), scores fail open.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Executor
@@ -19,6 +20,7 @@ from wattherd.errors import UserError
 from wattherd.runtime.kube import extender_wire as wire
 from wattherd.runtime.kube.extender import Extender, Grant
 from wattherd.runtime.kube.extender_tally import Tally
+from wattherd.runtime.kube.feasible import MOST_AT_WORK, read_pods
 from wattherd.runtime.kube.refusal import Refusal
 
 DEADLINE_S = 0.2
@@ -49,7 +51,10 @@ _JSON, _TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ExtenderApp:
-    """`POST /filter`, `/prioritize` and `/bind`; `GET /healthz`, `/readyz` and `/metrics`."""
+    """`POST /filter`, `/prioritize`, `/bind`, and `/simulate` for anybody who asks what if.
+
+    `GET /healthz`, `/readyz` and `/metrics`.
+    """
 
     def __init__(
         self,
@@ -71,6 +76,7 @@ class ExtenderApp:
             "/filter": self._filter,
             "/prioritize": self._prioritize,
             "/bind": self._bound,
+            "/simulate": self._simulate,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,6 +156,17 @@ class ExtenderApp:
         if done.free:
             await self._wait(lambda: self._extender.unbound(uid))
         return 200, _JSON, wire.bound(done.problem)
+
+    async def _simulate(self, body: bytes) -> Answer:
+        """Nobody waits for it who holds up others, so it has no deadline."""
+        try:
+            pods = read_pods(body, MOST_AT_WORK)
+        except UserError as error:
+            return 400, _TEXT, f"{error.line()}\n".encode()
+        if not self._extender.synced:
+            return 503, _TEXT, b"wattherd has not seen the cluster yet\n"
+        found = await self._wait(lambda: self._extender.simulate(pods))
+        return 200, _JSON, json.dumps(found).encode()
 
     async def _wait(self, turn: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self._turns.submit(turn))

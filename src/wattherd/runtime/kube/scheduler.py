@@ -12,8 +12,9 @@ count every device in use at its maximum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 from wattherd.engine.core import Core
 from wattherd.engine.draft import WAKE
@@ -36,6 +37,7 @@ from wattherd.runtime.kube.domain_nodes import DomainNodes
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
 from wattherd.runtime.kube.eligible import Eligible
+from wattherd.runtime.kube.feasible import Feasibility
 from wattherd.runtime.kube.fencing import Unfenced
 from wattherd.runtime.kube.finding import Finding
 from wattherd.runtime.kube.fleet import Fleet, Holding
@@ -48,6 +50,7 @@ from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.precedence import PATIENCE_S, Precedence
 from wattherd.runtime.kube.queueing import Queueing
 from wattherd.runtime.kube.reasons import Reasons, finding_of
+from wattherd.runtime.kube.remedies import Remedies
 from wattherd.runtime.kube.way import ByBinding, Chosen, Way
 from wattherd.runtime.kube.work_book import WorkBook
 from wattherd.runtime.kube.works import Member, Work
@@ -297,6 +300,22 @@ class Scheduler:
         orders += self._evictions()
         told = self._queueing.waiting if everybody or again else news.waiting
         return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
+
+    def simulate(self, pods: Sequence[Pod]) -> dict[str, Any]:
+        """Whether `pods` would start now, and where; nothing is reserved."""
+        return Feasibility(self.diagnosis, self.remedies, self.volumes).of(pods)
+
+    @property
+    def remedies(self) -> Remedies:
+        """What would help those who wait, tried out on the account as it is."""
+        return Remedies(self.chooser, self._eligible, self._pods)
+
+    def waits_with(self, uid: str) -> tuple[Member, ...]:
+        """The pods that wait together with this one, itself among them; none if it does not."""
+        for one in self._queueing.waiting:
+            if any(member.uid == uid for member in one.members):
+                return one.members
+        return ()
 
     def _budget_news(self, at_s: float) -> list[Event]:
         """Budgets that the core was not told yet."""
