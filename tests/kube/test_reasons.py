@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from control_plane import ControlPlane
@@ -166,3 +169,64 @@ def _age_s(api: KubeApi, pods: str) -> float:
     made = api.get(f"{pods}/large")["metadata"]["creationTimestamp"]
     last = api.create(pods, a_pod("now"))["metadata"]["creationTimestamp"]
     return (datetime.fromisoformat(last) - datetime.fromisoformat(made)).total_seconds()
+
+
+def wattherd(plane: ControlPlane, *arguments: str, given: str = "") -> str:
+    """What the command prints, as users start it."""
+    command = [sys.executable, "-m", "wattherd.cli.main", *arguments]
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_pods_are_explained_from_the_api_alone(
+    plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    """Of our scheduler, which has told why, and of a native gang that nobody schedules."""
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    kubeconfig = f"--kubeconfig={plane.kubeconfig}"
+    labels = T4 | {"wattherd.dev/power-domain": "why-2"}
+    about = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup"}
+    spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    named = {"schedulingGroup": {"podGroupName": "silent"}}
+    secret = [{"name": "TOKEN", "value": "s3cret"}]
+    with (
+        nodes_of(api, [a_node("why-api", gpus=4, labels=labels)]),
+        a_scheduler(plane, "wattherd-api", "--budget", "why-2=120W") as scheduler,
+    ):
+        api.create(pods, a_pod("first", gpus=1, scheduler=scheduler))
+        wait_until(lambda: bound(api, namespace), "the first one runs")
+        waits = a_pod("second", gpus=1, scheduler=scheduler)
+        waits["spec"]["containers"][0]["env"] = secret
+        api.create(pods, waits)
+        groups = f"{NATIVE}/namespaces/{namespace}/podgroups"
+        api.create(groups, {**about, "metadata": {"name": "silent"}, "spec": spec})
+        api.create(pods, a_pod("mute", gpus=1, scheduler="nobody", spec=named))
+        told = lambda: condition(api, f"{pods}/second", "PodScheduled").get("message")  # noqa: E731
+        wait_until(told, "it is told why")
+        asked = ("-n", namespace, kubeconfig, "--budget=why-2=120W", "-o", "json")
+        ours = json.loads(wattherd(plane, "explain", "pod/second", *asked))
+        assert (ours["reason"], ours["told"]) == ("WaitingForPower", told())
+        helps = {one["kind"]: one for one in ours["would_start"]}
+        assert helps["budget"]["raise_w"] == {"why-2": 40.0}
+        assert helps["end"]["pods"] == [f"{namespace}/first"]
+        first = json.loads(wattherd(plane, "explain", "pod/first", *asked))
+        assert (first["state"], first["node"]) == ("Placed", "why-api")
+        assert first["written"]["watts"] == "60"
+        mute = json.loads(wattherd(plane, "explain", "pod/mute", *asked))
+        assert (mute["told"], mute["reason"]) == (None, "WaitingForGang")
+        assert "1 of 3 pods of silent are there" in mute["text"]
+        taken = wattherd(plane, "kube", "snapshot", kubeconfig, "--budget=why-2=120W")
+        assert "s3cret" not in taken
+        assert wattherd(plane, "kube", "snapshot", kubeconfig, "--budget=why-2=120W") == taken
+        file = tmp_path / "cluster.json"
+        file.write_text(taken)
+        ask = json.dumps(a_pod("x", gpus=1, scheduler=scheduler, spec=None))
+        simulate = ("kube", "simulate", "-f", "-", "--snapshot", str(file), "--name", scheduler)
+        assert wattherd(plane, *simulate, given=ask).startswith("not feasible: WaitingForPower")
+        richer = wattherd(plane, *simulate, "--budget", "1.5x", given=ask)
+        assert richer.startswith("not feasible")  # `second` comes first
+        richest = wattherd(plane, *simulate, "--budget", "2x", given=ask)
+        assert richest.endswith("feasible, not reserved\n")

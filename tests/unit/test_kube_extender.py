@@ -368,21 +368,21 @@ def test_a_binding_that_fails_for_good_gives_its_room_back(extender: Extender) -
 
 
 def test_what_if_is_answered_and_nothing_is_reserved(extender: Extender) -> None:
-    nodes = machines(extender, 2)
-    http = Http(extender)
-    pod = json.dumps(pod_json("p", exclusive(1_000, 2))).encode()
+    desk = Desk(extender)
     for _ in range(3):
-        answer = http.asked("/simulate", pod)
+        answer = desk.ask("/simulate", pod_json("p", exclusive(1_000, 2)))
         assert (answer["feasible"], answer["reserved"]) == (True, False)
-        assert [one["node"] for one in answer["pods"]] == [nodes[0]]
+        assert [one["node"] for one in answer["pods"]] == ["n0"]
     assert not extender.fleet.holdings
-    two = json.dumps({"kind": "List", "items": [pod_json(f"p{n}", WHOLE) for n in range(5)]})
-    answer = http.asked("/simulate", two.encode())
+    many = {"kind": "List", "items": [pod_json(f"p{n}", WHOLE) for n in range(9)]}
+    answer = desk.ask("/simulate", many)
     assert (answer["feasible"], answer["reason"], answer["pods"]) == (False, "WaitingForGpus", [])
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"items": []}', b'{"spec": {}}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b'{"items": []}', b'{"spec": {}}'], ids=["empty", "bare", "none", "idle"]
+)
 def test_what_is_no_pod_is_an_error(extender: Extender, body: bytes) -> None:
-    status, text = Http(extender).asked("/simulate", body)
+    status, text = Desk(extender).ask("/simulate", body)
     assert status == 400
     assert "pod" in text

@@ -44,7 +44,9 @@ def snapshot(*, kubeconfig: Path | None, context: str | None, budgets: tuple[str
 
 @click.command("simulate")
 @_of_cluster
-@click.option("-f", "--filename", type=click.File("rb"), required=True, help="Pods (YAML, JSON).")
+@click.option(
+    "-f", "--filename", type=click.Path(path_type=Path), required=True, help="YAML or JSON."
+)
 @click.option("--snapshot", "taken", type=click.Path(path_type=Path), help="Instead of a cluster.")
 @click.option("--policy", default="fgd", show_default=True, help="See `policies`.")
 @click.option("--name", default="wattherd", show_default=True, help="As pods call the scheduler.")
@@ -54,7 +56,7 @@ def simulate_pods(
     kubeconfig: Path | None,
     context: str | None,
     budgets: tuple[str, ...],
-    filename: Any,
+    filename: Path,
     taken: Path | None,
     policy: str,
     name: str,
@@ -68,7 +70,7 @@ def simulate_pods(
     from wattherd.service.kube_manifests import pods_of
     from wattherd.service.kube_what_if import Supposed, simulate
 
-    pods = pods_of(filename.read(), getattr(filename, "name", "-"))
+    pods = pods_of(_bytes(filename), str(filename))
     there = read_snapshot(taken) if taken else take(kubeconfig, context, budgets)
     on_top = budgets if taken else ()
     document = simulate(there, pods, Supposed(policy=policy, scheduler=name, budgets=on_top))
@@ -111,11 +113,15 @@ def read_snapshot(path: Path) -> Snapshot:
     _what_if()
     from wattherd.runtime.kube.snapshot import read
 
+    return read(_bytes(path), str(path))
+
+
+def _bytes(path: Path) -> bytes:
+    """Of a file, or of what comes in (`-`)."""
     try:
-        text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    return read(text, str(path))
 
 
 # sim run --snapshot -----------------------------------------------------------------------------

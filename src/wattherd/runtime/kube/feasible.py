@@ -74,6 +74,8 @@ class Feasibility:
         except PodRefused as refused:
             refusal = refused.refusal
             return _answer([], Finding(str(refusal.token), refusal.text), ())
+        if self.diagnosis.chooser.fleet.placer is None:
+            return _answer([], self.diagnosis.of(members[0]), ())
         with self.remedies.placed(members) as places:
             told = [
                 self._place(member, *place) for member, place in zip(members, places, strict=False)
