@@ -153,3 +153,128 @@ def test_a_tree_of_domains_is_kept_and_told(
         assert "it stays below hall" in ready()["message"]
         assert bound.by_rack() == {"rack-0": 6, "rack-1": 16}
     assert all(sum(one.values()) <= 22 and one["rack-0"] <= 6 for one in seen)
+
+
+AGENT = {"wattherd.dev/agent": "true", "wattherd.dev/gpu-cap-min-w": "40"}
+LEAST_W = 40
+"""The lowest cap of these GPUs, by their agent."""
+
+
+class Agents:
+    """What the agents on the nodes do: they set the caps that pods ask for, and say so."""
+
+    def __init__(self, api: KubeApi, namespace: str) -> None:
+        self._api, self._pods = api, f"/api/v1/namespaces/{namespace}/pods"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def _work(self) -> None:
+        while not self._over.wait(EVERY_S):
+            for pod in self._api.get(self._pods)["items"]:
+                notes = pod["metadata"].get("annotations", {})
+                asked = notes.get("wattherd.dev/cap-w")
+                if pod["spec"].get("nodeName") and asked != notes.get("wattherd.dev/cap-applied-w"):
+                    told = {"metadata": {"annotations": {"wattherd.dev/cap-applied-w": asked}}}
+                    path = f"{self._pods}/{pod['metadata']['name']}"
+                    self._api.call("PATCH", path, told, kind="application/merge-patch+json")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def drawn_w(api: KubeApi, namespace: str) -> float:
+    """What the nodes may draw: bound pods at the highest cap that may be in force, else full."""
+    found = float(EMPTY_W)
+    for pod in api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]:
+        if not pod["spec"].get("nodeName"):
+            continue
+        notes = pod["metadata"].get("annotations", {})
+        caps = [notes.get(f"wattherd.dev/{name}") for name in ("cap-w", "cap-applied-w")]
+        found += max(float(cap) for cap in caps) - IDLE_W if all(caps) else RISE_W
+    return found
+
+
+def a_job(name: str, priority: str) -> dict[str, Any]:
+    """Four pods of one GPU each."""
+    pod = a_pod("any", gpus=1, scheduler=NAME, spec={"restartPolicy": "Never"})
+    pod["spec"]["priorityClassName"] = priority
+    spec = {"parallelism": 4, "completions": 4, "template": {"spec": pod["spec"]}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture
+def priorities(plane: ControlPlane) -> Iterator[dict[str, str]]:
+    """Names of two priorities."""
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    names = {"low": "power-low", "high": "power-high"}
+    for name, value in ((names["low"], 10), (names["high"], 20)):
+        plane.api.create(path, {"metadata": {"name": name}, "value": value})
+    yield names
+    for name in names.values():
+        plane.api.delete(f"{path}/{name}")
+
+
+def test_a_cut_caps_what_runs_then_suspends_by_priority_and_a_rise_resumes(
+    plane: ControlPlane, namespace: str, fleet: list[str], priorities: dict[str, str]
+) -> None:
+    """Two jobs of four GPUs and a single pod: 9 x 70 W, cut to what caps bear, then far below."""
+    api = plane.api
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    for name in fleet:
+        api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": AGENT}})
+
+    def running(job: str) -> int:
+        items = api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=f"job-name={job}")
+        return sum(1 for pod in items["items"] if pod["spec"].get("nodeName"))
+
+    def suspended(job: str) -> bool:
+        return bool(api.get(f"{jobs}/{job}")["spec"].get("suspend"))
+
+    def budget(count: float) -> None:
+        watts = f"{EMPTY_W + count * RISE_W:g}W"
+        api.merge(path_of("PowerBudget", "now"), {"spec": {"constant": watts}})
+
+    def within() -> bool:
+        told = condition(api, "PowerDomain", "hall", "WithinBudget")
+        generation = api.get(path_of("PowerDomain", "hall"))["metadata"]["generation"]
+        return told.get("status") == "True" and told["observedGeneration"] == generation
+
+    floor_w = 9 * (LEAST_W - IDLE_W)
+    with tree(api, watts(9), watts(16, HALF_W)), Agents(api, namespace):
+        with a_scheduler(plane):
+            for name in ("low", "high"):
+                api.create(jobs, a_job(name, priorities[name]))
+            single = a_pod("single", gpus=1, scheduler=NAME,
+                           spec={"priorityClassName": priorities["high"]})  # fmt: skip
+            api.create(f"/api/v1/namespaces/{namespace}/pods", single)
+            wait_until(lambda: running("low") + running("high") == 8, "both run", within_s=LONG_S)
+            budget(6)
+            wait_until(lambda: drawn_w(api, namespace) <= EMPTY_W + 6 * RISE_W, "all are capped",
+                       within_s=LONG_S)  # fmt: skip
+            assert not suspended("low")
+            assert running("low") + running("high") == 8
+            budget(floor_w / RISE_W - 1)
+            wait_until(lambda: suspended("low"), "the less important job goes", within_s=LONG_S)
+            about = api.get(f"{jobs}/low")["metadata"]
+            assert about["labels"]["wattherd.dev/suspended"] == "power"
+            assert (
+                "power domain hall may draw" in about["annotations"]["wattherd.dev/suspended-why"]
+            )
+            assert not suspended("high")
+            wait_until(lambda: running("low") == 0, "its pods are gone", within_s=LONG_S)
+            limit_w = EMPTY_W + floor_w - RISE_W
+            wait_until(lambda: drawn_w(api, namespace) <= limit_w, "it is kept", within_s=LONG_S)
+            wait_until(within, "and told")
+            assert running("high") == 4
+        # The next one to lead knows all that from the objects.
+        with a_scheduler(plane):
+            budget(9)
+            wait_until(lambda: running("low") == 4, "it runs again", within_s=LONG_S)
+            assert not suspended("low")
+            assert "wattherd.dev/suspended" not in api.get(f"{jobs}/low")["metadata"]["labels"]
+            wait_until(lambda: drawn_w(api, namespace) == EMPTY_W + 9 * RISE_W, "nobody is capped",
+                       within_s=LONG_S)  # fmt: skip

@@ -127,11 +127,17 @@ class Domains:
         carried[SITE] = int(draw.sum())
         return carried
 
-    def over_mw(self, columns: Columns, state: ClusterState) -> dict[str, int]:
-        """Domains that may draw more than their budget, and by how much."""
-        carried = self.carried_mw(columns, state)
-        over = {name: carried[name] - most for name, most in self.budgets_mw.items()}
-        return {name: beyond for name, beyond in over.items() if beyond > 0}
+    def guarded_mw(self, columns: Columns, state: ClusterState) -> dict[str, int | None]:
+        """Budgets for a guard that counts every device in use at its maximum.
+
+        What caps save comes on top. One that draws too much has no limit there: nothing is let in
+        as it is (`room_mw`), and what runs is capped before anything is stopped (`curb`).
+        """
+        carried, saved = self.carried_mw(columns, state), self.saved_in(columns)
+        return {
+            name: most + saved.get(name, 0) if carried[name] <= most else None
+            for name, most in self.budgets_mw.items()
+        }
 
     def saved_in(self, columns: Columns) -> dict[str, int]:
         """By domain, and the site, what caps take off."""

@@ -11,13 +11,14 @@ Decisions are those of `Placer.choose`, as in the simulator; ties go to the firs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.chooser import Chooser
+from wattherd.runtime.kube.curb import Curb
 from wattherd.runtime.kube.diagnosis import Diagnosis
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.domains import Domains
@@ -27,10 +28,12 @@ from wattherd.runtime.kube.fencing import Unfenced
 from wattherd.runtime.kube.fleet import Fleet, Holding
 from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
+from wattherd.runtime.kube.orders import EvictPod, Order, StopPods
 from wattherd.runtime.kube.pod_ask import Ask, ask_of, ask_of_foreign, gpus_of
 from wattherd.runtime.kube.refusal import PodRefused, Refusal, Token
 from wattherd.runtime.kube.refusals import Refusals
 from wattherd.runtime.kube.remedies import Remedies
+from wattherd.runtime.kube.works import grace_s
 
 HOLD_S = 60.0
 """A binding is seen within a second; after this long something is wrong and worth a look."""
@@ -69,8 +72,10 @@ class Extender:
         self._hold_s = hold_s
         self._unfenced = Unfenced()
         self._decisions = 0
+        self._pods: dict[str, Pod] = {}
         self.chooser = Chooser(fleet, domains)
         self._refusals = Refusals(self.chooser)
+        self.curb = Curb(self.chooser, self._pods, _was_decided)
 
     # What happened --------------------------------------------------------------------------------
 
@@ -100,10 +105,12 @@ class Extender:
         if pod.status.phase in _OVER:
             self.pod_gone(uid)
         elif node:
+            self._pods[uid] = pod
             self._seated(pod, at_s)
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted, bound or not; on a node that is silent it may run on."""
+        self._pods.pop(uid, None)
         held = self.fleet.holdings.get(uid)
         if held is None or not held.confirmed or not self._unfenced.keeps(uid, held.node):
             self.fleet.let_go(uid)
@@ -131,6 +138,21 @@ class Extender:
         if self.fleet.placer is not None:
             ask = Ask(cpu_milli=1, memory_mib=1, whole=1)
             self.chooser.choose(ask, self.fleet.open_for(ask))
+
+    def curb_orders(self, at_s: float) -> list[Order]:
+        """What keeps those who run within the budgets; to be asked for now and then."""
+        orders: list[Order] = []
+        for one in self.curb.orders(at_s):
+            if isinstance(one, StopPods) and one.owner is None:
+                orders += self.evictions(one.uids, one.why)
+            else:
+                orders.append(one)
+        return orders
+
+    def evictions(self, uids: Iterable[str], why: str) -> list[EvictPod]:
+        """Orders to evict these pods, as far as they are there."""
+        there = (self._pods[uid] for uid in uids if uid in self._pods)
+        return [EvictPod(pod.metadata.uid, _key(pod), why, grace_s(pod)) for pod in there]
 
     # Questions ------------------------------------------------------------------------------------
 
@@ -231,6 +253,11 @@ class Extender:
         known = self.fleet.holdings.get(uid)
         if known is not None and not known.confirmed:
             self.fleet.let_go(uid)
+
+
+def _was_decided(pod: Pod) -> bool:
+    """Whether an extender of ours put it on its node."""
+    return pod.metadata.annotation(names.DECISION) is not None
 
 
 def _key(pod: Pod) -> str:

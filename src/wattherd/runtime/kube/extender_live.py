@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,10 +22,12 @@ from wattherd.runtime.kube.extender_wire import BindArgs
 from wattherd.runtime.kube.feed import LOOK_S, Feed
 from wattherd.runtime.kube.lookup import found_pod
 from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.orders import CapPod, EvictPod, ResumeOwner, StopPods
 from wattherd.runtime.kube.power_live import PowerWatch
 from wattherd.runtime.kube.power_plan import PowerPlan
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.seat import Seat
+from wattherd.runtime.kube.steward import Steward, evicted
 
 LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -53,15 +56,18 @@ class LiveExtender:
         self.feed.also(self._watch)
         nodes = extender.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self.steward = Steward(self.feed, extender, self._evict_all)
         self.power: PowerWatch | None = None
         if power is not None:
             self.power = PowerWatch(self.feed, power, extender, self.seat.leads)
+            self.power.doing = lambda: extender.curb.doing
 
     def begin(self) -> None:
         """Start reading; decisions begin when the cluster was seen."""
         self.feed.open()
         if self.power is not None:
             self.power.begin()
+            self.steward.begin()
         self.feed.begin(*self.seat.beside())
 
     def close(self) -> None:
@@ -101,9 +107,27 @@ class LiveExtender:
             if ready and not self.extender.synced:
                 self.feed.turn(self.extender.warm_up)
             self.extender.synced = ready
+            if ready:
+                self._keep_budgets()
             for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
                 found = found_pod(self.feed, holding)
                 if found is not None and found.spec.node_name:
                     self.feed.turn(self.extender.pod_seen, found, time.monotonic())
                 elif found is not None:
                     self.feed.turn(self.extender.unbound, holding.uid)
+
+    def _keep_budgets(self) -> None:
+        """Cap and stop where a budget was cut below use; run again what was suspended."""
+        for order in self.feed.turn(self.extender.curb_orders, time.monotonic()):
+            match order:
+                case EvictPod():
+                    self.feed.loop.begin(evicted(self.feed.transport, order))
+                case CapPod() | StopPods() | ResumeOwner():
+                    self.steward.carry_out(order)
+                case _:
+                    pass
+
+    def _evict_all(self, uids: Iterable[str], why: str) -> None:
+        """Those that are not gone by then are asked for again by the curb."""
+        for order in self.extender.evictions(uids, why):
+            self.feed.loop.begin(evicted(self.feed.transport, order))

@@ -21,7 +21,7 @@ from wattherd.runtime.kube.gate import ByGate, model_of
 from wattherd.runtime.kube.kueue_objects import CheckState, PodSet, PodSetUpdate, Workload
 from wattherd.runtime.kube.node_facts import NodeFacts
 from wattherd.runtime.kube.objects import ObjectMeta, Pod, PodSpec, Requirement, SchedulingGate
-from wattherd.runtime.kube.orders import EvictPod, Order, ReleasePod, TellPod
+from wattherd.runtime.kube.orders import EvictPod, Order, ReleasePod, StopPods, TellPod
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.works import Member
 
@@ -208,6 +208,8 @@ class KueueCheck:
         released: dict[str, dict[str, ReleasePod]] = {}
         found: dict[str, Verdict] = {}
         for order in orders:
+            if isinstance(order, StopPods):
+                continue  # stand-ins have no owner: they are evicted
             uid = order.uid.partition("/")[0]
             entry = self._entries.get(uid)
             if entry is None:

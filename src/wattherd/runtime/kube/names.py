@@ -100,3 +100,11 @@ JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+
+# On jobs that were suspended for want of watts.
+SUSPENDED = OURS + "suspended"
+"""Label `power`: suspended by us; it runs again when there are watts."""
+SUSPENDED_W = OURS + "suspended-w"
+"""Annotation: what it needs by power domain, as JSON, in watts."""
+SUSPENDED_WHY = OURS + "suspended-why"
+"""Annotation: for which budget."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattherd.runtime.kube.groups import GroupId
-from wattherd.runtime.kube.objects import Requirement
+from wattherd.runtime.kube.objects import OwnerReference, Requirement
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +62,36 @@ class TellGroup:
     waits: bool = True
 
 
-Order = BindPod | ReleasePod | EvictPod | TellPod | TellGroup
+@dataclass(frozen=True, slots=True)
+class CapPod:
+    """Ask the agent on its node to hold a pod's GPUs to `cap_w` together; None lifts the cap."""
+
+    uid: str
+    key: str
+    cap_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopPods:
+    """Stop pods for want of watts: by suspending what owns them, else by eviction.
+
+    `needs_w` are the watts by power domain without which they shall not run again.
+    """
+
+    uids: tuple[str, ...]
+    namespace: str
+    owner: OwnerReference | None
+    needs_w: Mapping[str, float]
+    priority: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOwner:
+    """Let a suspended job (its path in the API) run again."""
+
+    uid: str
+    path: str
+
+
+Order = BindPod | ReleasePod | EvictPod | TellPod | TellGroup | CapPod | StopPods | ResumeOwner

@@ -32,6 +32,7 @@ from wattherd.runtime.kube.admissible import Volumes
 from wattherd.runtime.kube.api_objects import PodGroup
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.core_config import core_config, domain_name
+from wattherd.runtime.kube.curb import Curb
 from wattherd.runtime.kube.diagnosis import Diagnosis
 from wattherd.runtime.kube.domain_nodes import DomainNodes
 from wattherd.runtime.kube.domain_tree import DomainTree
@@ -45,7 +46,7 @@ from wattherd.runtime.kube.gang_planner import GangPlanner
 from wattherd.runtime.kube.groups import GroupId
 from wattherd.runtime.kube.node_facts import node_facts
 from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.orders import EvictPod, Order
+from wattherd.runtime.kube.orders import EvictPod, Order, StopPods
 from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.precedence import PATIENCE_S, Precedence
 from wattherd.runtime.kube.queueing import Queueing
@@ -53,7 +54,7 @@ from wattherd.runtime.kube.reasons import Reasons, finding_of
 from wattherd.runtime.kube.remedies import Remedies
 from wattherd.runtime.kube.way import ByBinding, Chosen, Way
 from wattherd.runtime.kube.work_book import WorkBook
-from wattherd.runtime.kube.works import Member, Work
+from wattherd.runtime.kube.works import Member, Work, grace_s
 
 _OVER = frozenset({"Succeeded", "Failed"})
 
@@ -93,6 +94,7 @@ class Scheduler:
         self._patience_s = patience_s
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
+        self.curb = Curb(self.chooser, self._pods, self.way.is_ours, gentle=not self.way.moves)
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self._groups)
@@ -108,7 +110,7 @@ class Scheduler:
         self._strays: set[str] = set()
         """Pods that were released to a node that is not known."""
         self._unfenced = Unfenced()
-        self._told_mw: dict[str, int] = {}
+        self._told_mw: dict[str, int | None] = {}
         """Budgets by domain, as the core knows them."""
         self._dirty = True
         self._freed = True
@@ -285,15 +287,16 @@ class Scheduler:
         core = self.core
         if core is None or self._core_of is not placer:
             core = self._begin(placer, at_s)
+        stops = self.curb_orders(at_s)
         everybody = self._planner.changed = self._planner.changed or self._freed
-        self._freed = False
+        self._dirty = self._freed = False
         news = self._queueing.look(self.fleet.holdings, self._to_evict)
         moved, self._moved = self._moved, set()
-        events = self._budget_news(at_s)
+        events = self._budget_news(placer, at_s)
         events += self._book.differences(core, news, moved, at_s)
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
-        orders = self._obey(events, at_s)
+        orders = stops + self._obey(events, at_s)
         again = self._planner.look_again()
         self._dirty |= bool(self._planner.stale)
         self._shed()
@@ -317,15 +320,37 @@ class Scheduler:
                 return one.members
         return ()
 
-    def _budget_news(self, at_s: float) -> list[Event]:
+    def curb_orders(self, at_s: float) -> list[Order]:
+        """What keeps those who run within the budgets; to be asked for now and then, too."""
+        orders: list[Order] = []
+        for one in self.curb.orders(at_s):
+            if isinstance(one, StopPods) and one.owner is None:
+                self.not_suspended(one.uids, one.why)
+            else:
+                orders.append(one)
+        self._dirty |= self.curb.changed
+        self._freed |= self.curb.changed
+        self.curb.changed = False
+        return orders
+
+    def not_suspended(self, uids: Iterable[str], why: str) -> None:
+        """Nothing owns these pods that could be suspended: they are evicted."""
+        self._to_evict |= {uid: why for uid in uids if uid not in self._to_evict}
+        self._dirty = True
+
+    def _budget_news(self, placer: Placer, at_s: float) -> list[Event]:
         """Budgets that the core was not told yet."""
-        found: list[Event] = []
-        for name, budget_mw in sorted(self.domains.budgets_mw.items()):
-            if self._told_mw.get(name) != budget_mw:
-                self._told_mw[name] = budget_mw
-                domain, watts = domain_name(name), budget_mw / 1000
-                found.append(BudgetChanged(at_s=at_s, budget_w=watts, domain=domain))
-        return found
+        told, self._told_mw = (
+            self._told_mw,
+            self.domains.guarded_mw(self.chooser.columns(), placer.state),
+        )
+        return [
+            BudgetChanged(
+                at_s=at_s, budget_w=None if mw is None else mw / 1000, domain=domain_name(name)
+            )
+            for name, mw in sorted(self._told_mw.items())
+            if told.get(name) != mw
+        ]
 
     def _new_planner(self) -> GangPlanner:
         allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
@@ -335,8 +360,8 @@ class Scheduler:
 
     def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""
-        self._told_mw = dict(self.domains.budgets_mw)
-        budgets_w = {name: mw / 1000 for name, mw in self._told_mw.items()}
+        self._told_mw = self.domains.guarded_mw(self.chooser.columns(), placer.state)
+        budgets_w = {name: mw / 1000 for name, mw in self._told_mw.items() if mw is not None}
         self._book.clear()
         self._queueing.stir_all()
         self._wakes.clear()
@@ -424,9 +449,7 @@ class Scheduler:
                 continue
             self._evicted.add(uid)
             if pod.metadata.deletion_timestamp is None:
-                given = pod.spec.termination_grace_period_seconds
-                grace_s = 30.0 if given is None else float(given)
-                orders.append(EvictPod(uid, holding.key, why, grace_s))
+                orders.append(EvictPod(uid, holding.key, why, grace_s(pod)))
         return orders
 
     # Saying why -----------------------------------------------------------------------------------

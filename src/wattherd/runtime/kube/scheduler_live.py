@@ -8,7 +8,6 @@ Nothing is planned before everything was listed and heard, without the lease, or
 from __future__ import annotations
 
 import asyncio
-import http
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,13 +20,9 @@ from wattherd.model.reason import StopReason
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.access import Access
 from wattherd.runtime.kube.api_objects import (
-    DeleteOptions,
-    Eviction,
     PersistentVolume,
     PersistentVolumeClaim,
     PodGroup,
-    Preconditions,
-    encode,
 )
 from wattherd.runtime.kube.binder import FREES, Bind, Bound, Outcome
 from wattherd.runtime.kube.changes import Change
@@ -38,9 +33,12 @@ from wattherd.runtime.kube.lookup import found_pod
 from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
 from wattherd.runtime.kube.orders import (
     BindPod,
+    CapPod,
     EvictPod,
     Order,
     ReleasePod,
+    ResumeOwner,
+    StopPods,
     TellGroup,
     TellPod,
 )
@@ -50,8 +48,8 @@ from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.releaser import Released
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.seat import Seat
+from wattherd.runtime.kube.steward import Steward, evicted
 from wattherd.runtime.kube.teller import SCHEDULED, Notice, Teller
-from wattherd.runtime.kube.transport import Refused, Unreachable
 from wattherd.runtime.kube.voice_live import (
     GROUP_PATHS,
     Speaker,
@@ -101,9 +99,11 @@ class LiveScheduler:
         self.feed.also(self._work)
         nodes = scheduler.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self.steward = Steward(self.feed, scheduler, scheduler.not_suspended)
         self.power: PowerWatch | None = None
         if power is not None:
             self.power = PowerWatch(self.feed, power, scheduler, self.seat.leads)
+            self.power.doing = lambda: scheduler.curb.doing
         speaker = Speaker(scheduler.name, identity or scheduler.name, scheduler.way.unplaced)
         self.voice = Voice(self.feed.transport, speaker, self.seat.leads, Teller())
 
@@ -115,6 +115,8 @@ class LiveScheduler:
                 self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
         if self.power is not None:
             self.power.begin()
+            if self.scheduler.curb.gentle:
+                self.steward.begin()
         self.feed.begin(*self.seat.beside(), self.voice.run())
 
     def close(self) -> None:
@@ -195,6 +197,8 @@ class LiveScheduler:
                 self._look_after()
 
     def _look_after(self) -> None:
+        for order in self.feed.turn(self.scheduler.curb_orders, time.monotonic()):
+            self._carry_out(order)
         for holding in self.feed.turn(self.scheduler.overdue, time.monotonic(), HOLD_S):
             found = found_pod(self.feed, holding)
             if found is not None and self.scheduler.way.seat(found):
@@ -224,6 +228,8 @@ class LiveScheduler:
                 self.voice.tell(Notice(subject, order.reason, order.text))
             case TellGroup():
                 self._tell_group(order)
+            case CapPod() | StopPods() | ResumeOwner():
+                self.steward.carry_out(order)
 
     def _tell_group(self, order: TellGroup) -> None:
         subject = group_subject(order.group, order.uid)
@@ -248,24 +254,8 @@ class LiveScheduler:
                 self.feed.turns.submit(self.scheduler.not_bound, result.uid)
 
     async def _evict(self, order: EvictPod) -> None:
-        """By the eviction API, so that disruption budgets are kept; asked again when refused."""
-        namespace, _, name = order.key.partition("/")
-        options = DeleteOptions(
-            grace_period_seconds=int(order.grace_s), preconditions=Preconditions(uid=order.uid)
-        )
-        body = Eviction(
-            api_version="policy/v1",
-            kind="Eviction",
-            metadata=ObjectMeta(name=name, namespace=namespace),
-            delete_options=options,
-        )
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
-        try:
-            await self.feed.transport.request("POST", path, body=encode(body))
-        except Refused as refused:
-            if refused.status not in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT):
-                await self._later(self.scheduler.not_evicted, order.uid)
-        except Unreachable:
+        """Asked again when refused."""
+        if not await evicted(self.feed.transport, order):
             await self._later(self.scheduler.not_evicted, order.uid)
 
     async def _later(self, tell: Callable[[str], None], uid: str) -> None:

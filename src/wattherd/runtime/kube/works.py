@@ -79,7 +79,7 @@ def work_of(
         priority=_priority(members),
         queue=first.metadata.label(names.QUEUE) or "default",
         tenant=first.metadata.namespace,
-        grace_s=max(_grace_s(member.pod) for member in members),
+        grace_s=max(grace_s(member.pod) for member in members),
     )
     return Work(spec, tuple(member for member, _ in pairs))
 
@@ -106,7 +106,7 @@ def seated_work(
         priority=_priority(members) if ours else _FOREIGN,
         queue=first.metadata.label(names.QUEUE) or "default",
         tenant=first.metadata.namespace,
-        grace_s=max(_grace_s(member.pod) for member in members),
+        grace_s=max(grace_s(member.pod) for member in members),
     )
     shares = [Share(seat.node, 1, kinds.index(seat.request), gpus=seat.gpus) for seat in seats]
     return Work(spec, tuple(members), seated=True, shares=tuple(shares))
@@ -127,7 +127,8 @@ def _priority(members: Sequence[Member]) -> int:
     return max(member.pod.spec.priority or 0 for member in members)
 
 
-def _grace_s(pod: Pod) -> float:
+def grace_s(pod: Pod) -> float:
+    """How long a pod may take to stop."""
     given = pod.spec.termination_grace_period_seconds
     return _DEFAULT_GRACE_S if given is None else max(0.0, float(given))
 
