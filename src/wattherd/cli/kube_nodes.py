@@ -106,6 +106,86 @@ def agent(
             live.close()
 
 
+@click.command()
+@click.option("--switches", type=_PATH, help="YAML: NODE: address of its switch.")
+@click.option("--grow", is_flag=True, help="Have Karpenter and the Cluster Autoscaler grow, too.")
+@click.option(
+    "--gpu-power",
+    default="700W",
+    show_default=True,
+    help="What a GPU that the Cluster Autoscaler brings may draw.",
+)
+@click.option("--budget", "budgets", multiple=True, help="40kW, or DOMAIN=8kW.")
+@click.option("--policy", default="best-fit", show_default=True, help="Where pods would go.")
+@click.option("--idle-after", default="10m", show_default=True, help="Then a node may go.")
+@click.option("--spare", default=0, show_default=True, help="So many idle nodes stay.")
+@click.option(
+    "--busy",
+    default=1.0,
+    show_default=True,
+    help="Part of the GPUs in use above which a node is woken ahead.",
+)
+@click.option(
+    "--slack",
+    default=0.2,
+    show_default=True,
+    help="How far below that the pool must stay when a node goes.",
+)
+@click.option("--hold", default="5m", show_default=True, help="Least time between two changes.")
+@click.option(
+    "--wake-power",
+    default="0",
+    show_default=True,
+    help="What a node draws at least while it starts; a node may say more.",
+)
+@click.option(
+    "--wake-most",
+    default="15m",
+    show_default=True,
+    help="A node that takes longer to start is not counted on.",
+)
+@click.option("--kubeconfig", type=_PATH, help="As of kubectl.")
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("--lease", help="NAMESPACE/NAME: of several copies one works.")
+@click.option("--health", help="ADDRESS:PORT for /healthz, /readyz and /metrics.")
+def pools(
+    idle_after: str,
+    hold: str,
+    wake_power: str,
+    wake_most: str,
+    gpu_power: str,
+    health: str | None,
+    **chosen: Any,
+) -> None:
+    """Switch idle nodes off, and on again for pods that wait."""
+    if not (chosen["switches"] or chosen["grow"]):
+        raise UserError("nothing to switch, nobody to ask", field="--switches", hint="or --grow")
+    try:
+        from wattherd.cli.kube import answering
+        from wattherd.service.kube_nodes import pooling
+    except ImportError as missing:
+        raise _needs(missing) from None
+    from wattherd.units import seconds, watts
+
+    options = pooling.PoolOptions(
+        idle_s=seconds(idle_after, field="--idle-after"),
+        hold_s=seconds(hold, field="--hold"),
+        wake_w=watts(wake_power, field="--wake-power"),
+        wake_most_s=seconds(wake_most, field="--wake-most"),
+        gpu_w=watts(gpu_power, field="--gpu-power"),
+        **chosen,
+    )
+    live = pooling.live_pools(options, lambda text: click.echo(f"wattherd: {text}", err=True))
+    over = _until_told()
+    with answering(health, pooling.pools_checkup(live)):
+        live.begin()
+        try:
+            click.echo("wattherd looks after the pool", err=True)
+            over.wait()
+        finally:
+            live.close()
+
+
 def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
     from wattherd.service.kube_nodes.compose import BenchOptions
     from wattherd.units import seconds, watts

@@ -65,7 +65,7 @@ def live_extender(options: KubeOptions) -> tuple[LiveExtender, ExtenderApp]:
     Raises:
         UserError: a policy, budget, file or cluster that cannot be used.
     """
-    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    access, identity = find_access(options.kubeconfig, options.context), an_identity()
     budgets = budgets_mw(options.budgets)
     extender = Extender(fleet_of(options), Domains(budgets), holder=identity)
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
@@ -80,7 +80,7 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     Raises:
         UserError: a policy, budget, file or cluster that cannot be used.
     """
-    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    access, identity = find_access(options.kubeconfig, options.context), an_identity()
     budgets = budgets_mw(options.budgets)
     patience_s = seconds(options.patience, field="--patience")
     scheduler = Scheduler(
@@ -96,7 +96,7 @@ def live_admission(options: KubeOptions) -> LiveScheduler:
     Raises:
         UserError: a policy, budget, file or cluster that cannot be used.
     """
-    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    access, identity = find_access(options.kubeconfig, options.context), an_identity()
     budgets = budgets_mw(options.budgets)
     scheduler = Scheduler(fleet_of(options), budgets, holder=identity, way=ByGate())
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
@@ -130,7 +130,7 @@ def live_claims(options: KubeOptions) -> LiveClaims:
     Raises:
         UserError: a policy, budget, file or cluster that cannot be used.
     """
-    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    access, identity = find_access(options.kubeconfig, options.context), an_identity()
     budgets = budgets_mw(options.budgets)
     scheduler = Scheduler(fleet_of(options), budgets, holder=identity, way=ByClaim())
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
@@ -152,7 +152,8 @@ def extender_checkup(live: LiveExtender, app: ExtenderApp) -> Checkup:
     return Checkup(live.feed, live.seat.leads, app.tally.text)
 
 
-def _identity() -> str:
+def an_identity() -> str:
+    """Of this copy, among others."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 

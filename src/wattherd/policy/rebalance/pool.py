@@ -89,12 +89,11 @@ class Fitting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """Nodes to switch, why groups get none, and when to look again if nothing happens."""
+    """Nodes to switch, and why groups get none."""
 
     wake: tuple[str, ...]
     sleep: tuple[str, ...]
     waiting: Mapping[str, str]
-    next_s: float | None
 
 
 def plan_pool(
@@ -120,7 +119,7 @@ def plan_pool(
         round_.serve(group)
     round_.wake_ahead()
     sleep = round_.sleepers()
-    return PoolPlan(tuple(round_.woken), sleep, round_.waiting, round_.next_s())
+    return PoolPlan(tuple(round_.woken), sleep, round_.waiting)
 
 
 @dataclass(slots=True)
@@ -223,13 +222,6 @@ class _Round:
                 chosen.append(at)
         return tuple(self.nodes[at].name for at in chosen)
 
-    def next_s(self) -> float | None:
-        """When an idle node is due, or may move again."""
-        idle = self._idle()
-        since = {at: max(s, self._free_s(at)) for at, s in idle.items()}
-        due_s = self.rules.sleep.next_s(since)
-        return due_s if due_s is not None and due_s > self.now_s else None
-
     def _idle(self) -> dict[int, float]:
         return {
             at: one.idle_since_s
@@ -267,6 +259,3 @@ class _Round:
 
     def _held(self, node: PoolNode) -> bool:
         return self.now_s - node.since_s >= self.rules.hold_s
-
-    def _free_s(self, at: int) -> float:
-        return self.nodes[at].since_s + self.rules.hold_s

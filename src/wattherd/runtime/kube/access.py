@@ -30,6 +30,7 @@ from wattherd.runtime.kube.kubeconfig import (
     Placed,
     UserEntry,
     choose,
+    context_names,
 )
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -67,6 +68,15 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         "no cluster: neither a kubeconfig nor a service account",
         hint="name one with --kubeconfig FILE",
     )
+
+
+def known_contexts(kubeconfig: Path | None = None) -> list[str]:
+    """Contexts of the file that is named, else of those that kubectl reads.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    return context_names([kubeconfig] if kubeconfig else _usual_files())
 
 
 def _usual_files() -> list[Path]:

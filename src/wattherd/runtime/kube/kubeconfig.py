@@ -163,6 +163,15 @@ def choose(files: Iterable[Path], context: str | None = None) -> Chosen:
     )
 
 
+def context_names(files: Iterable[Path]) -> list[str]:
+    """Of all contexts, in the order of the files.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    return list(dict.fromkeys(c.name for path in files for c in _read(path).contexts or ()))
+
+
 def _read(path: Path) -> _File:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))

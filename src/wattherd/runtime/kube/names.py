@@ -68,6 +68,8 @@ BOOT = OURS + "pool-boot"
 """Annotation: the boot at which it was switched off."""
 
 # On nodes, by operators.
+WAKE_W = OURS + "wake"
+"""Annotation: what the machine draws at most until it can work, as in `900W`."""
 GPU_MODEL = OURS + "gpu-model"
 """Label: the catalog's name, where the product label is none we know."""
 CPU_MODEL = OURS + "cpu-model"
@@ -76,6 +78,12 @@ GPU_SHARES = OURS + "gpu-shares"
 """Label `annotation`: what hands out GPUs here obeys our annotation `gpus`."""
 IDLE_W = OURS + "idle"
 """Annotation: what the machine draws beside its GPUs while it is on, as in `180W`."""
+
+# On NodePools of Karpenter.
+GPU_W = OURS + "gpu-power"
+"""Annotation, by operators: what a GPU more may draw, its part of the machine included (`900W`)."""
+STATED_GPUS = OURS + "stated-gpus"
+"""Annotation, by us: the limit of GPUs that its owner wrote; empty for none."""
 
 # GPUs as device plugins offer them.
 NVIDIA_GPU = "nvidia.com/gpu"

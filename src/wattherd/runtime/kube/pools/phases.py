@@ -56,7 +56,7 @@ def boot_of(node: Node) -> str:
 
 
 def as_if_up(facts: NodeFacts) -> NodeFacts:
-    """A node that is off or waking, as it will be."""
+    """A node that we took out of use, as it will be again."""
     taints = tuple(one for one in facts.taints if one.key not in _OF_SILENCE)
     return replace(facts, unschedulable=False, taints=taints)
 
