@@ -109,7 +109,7 @@ def live_kueue_check(options: KubeOptions, retry_s: int) -> LiveKueueCheck:
     Raises:
         UserError: a policy, budget, file or cluster that cannot be used.
     """
-    access, identity = find_access(options.kubeconfig, options.context), _identity()
+    access, identity = find_access(options.kubeconfig, options.context), an_identity()
     budgets = budgets_mw(options.budgets)
     check = KueueCheck(Scheduler(fleet_of(options), budgets, holder=identity, way=ByCheck()))
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
