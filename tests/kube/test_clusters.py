@@ -35,7 +35,7 @@ def two(plane: ControlPlane, tmp_path: Path) -> Path:
 def shown(folder: Path, config: Path, *options: str) -> tuple[int, str, str]:
     command = [sys.executable, "-m", "wattherd.cli.main", "kube", "clusters"]
     done = subprocess.run(
-        [*command, f"--kubeconfig={config}", *options],
+        [*command, f"--kubeconfig={config}", "--timeout=100s", *options],
         env={**os.environ, "XDG_CACHE_HOME": str(folder)},
         capture_output=True,
         text=True,

@@ -30,6 +30,7 @@ from wattherd.service.kube import PlacerMaker
 PAGE = 500
 NOT_SERVED = 404
 T = TypeVar("T")
+_Seen = tuple[list[Node], list[Pod], list[PowerDomain]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +73,24 @@ async def _rows(
 async def _row(kubeconfig: Path | None, name: str, timeout_s: float, memory: _Memory) -> ClusterRow:
     try:
         async with asyncio.timeout(timeout_s):
-            found = await _asked(kubeconfig, name)
+            seen = await _asked(kubeconfig, name)
     except TimeoutError:
         return memory.row(name, f"no answer within {timeout_s:g} s")
     except (UserError, ClusterError, msgspec.MsgspecError) as error:
         return memory.row(name, str(error))
+    found = await asyncio.to_thread(_counted, *seen)
     memory.note(name, found)
     return ClusterRow(context=name, overview=found, age_s=0.0)
 
 
-async def _asked(kubeconfig: Path | None, name: str) -> Overview:
+async def _asked(kubeconfig: Path | None, name: str) -> _Seen:
     access = await asyncio.to_thread(find_access, kubeconfig, name)
     async with Transport(access) as transport:
-        nodes, pods, domains = await asyncio.gather(
+        return await asyncio.gather(
             _listed(transport, "/api/v1/nodes", Node),
             _listed(transport, "/api/v1/pods", Pod),
             _served(transport, f"{API}/powerdomains", PowerDomain),
         )
-    return await asyncio.to_thread(_counted, nodes, pods, domains)
 
 
 def _counted(nodes: list[Node], pods: list[Pod], domains: list[PowerDomain]) -> Overview:
