@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 import subprocess
 import sys
+import urllib.request
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
-from kube_server import wait_until
+from kube_server import free_ports, wait_until
 from test_second_scheduler import T4, a_scheduler, bound, members, nodes_of
 
 NATIVE = "/apis/scheduling.k8s.io/v1alpha2"
@@ -230,3 +232,42 @@ def test_pods_are_explained_from_the_api_alone(
         assert richer.startswith("not feasible")  # `second` comes first
         richest = wattherd(plane, *simulate, "--budget", "2x", given=ask)
         assert richest.endswith("feasible, not reserved\n")
+
+
+def test_the_dashboard_shows_watts_pods_reasons_and_decisions(
+    plane: ControlPlane, namespace: str
+) -> None:
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    labels = T4 | {"wattherd.dev/power-domain": "why-3"}
+    (port,) = free_ports(1)
+    budgets = ("--budget", "why-3=120W", "--budget", "10kW")
+    here = f"http://127.0.0.1:{port}"
+    with (
+        nodes_of(api, [a_node("why-pages", gpus=4, labels=labels)]),
+        a_scheduler(
+            plane, "wattherd-pages", *budgets, "--dashboard", f"127.0.0.1:{port}"
+        ) as scheduler,
+    ):
+        api.create(pods, a_pod("first", gpus=1, scheduler=scheduler))
+        wait_until(lambda: bound(api, namespace), "the first one runs")
+        api.create(pods, a_pod("second", gpus=1, scheduler=scheduler))
+        wait_until(lambda: "WaitingForPower" in page(f"{here}/queue?shown=waiting"), "why it waits")
+        assert f"{namespace}/second" in page(f"{here}/queue?shown=waiting")
+        now = page(f"{here}/")
+        assert "power domain why-3" in now
+        assert "100 W may be drawn of 120 W" in now
+        assert f"{namespace}/first" in now
+        assert "why-pages: 4 x T4" in page(f"{here}/cluster")
+        assert f"{namespace}/first" in page(f"{here}/decisions")
+        assert "raise the budget of power domain why-3 by 40 W" in page(
+            f"{here}/jobs/{namespace}/second"
+        )
+        asked = json.dumps(a_pod("x", gpus=1, scheduler=scheduler)).encode()
+        with urllib.request.urlopen(f"{here}/simulate", asked, timeout=60) as answer:
+            told = json.loads(answer.read())
+        assert (told["feasible"], told["reason"]) == (False, "WaitingForPower")
+
+
+def page(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return html.unescape(answer.read().decode())

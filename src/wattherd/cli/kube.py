@@ -8,7 +8,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,10 @@ from wattherd.errors import UserError
 if TYPE_CHECKING:
     from wattherd.runtime.kube.health import Checkup
     from wattherd.runtime.kube.scheduler_live import LiveScheduler
+    from wattherd.service.kube_dashboard import Pages
 
 _LAST_PORT = 65535
+_HERE = ("127.0.0.1", "::1", "localhost")
 _SWITCH_S = 0.0005
 """Python's own is 5 ms, of which an answer would wait for several."""
 
@@ -61,13 +63,14 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
 @kube.command()
 @_cluster
 @click.option("--name", default="wattherd", show_default=True, help="As pods call it.")
+@click.option("--dashboard", help="ADDRESS:PORT of this machine for pages, and POST /simulate.")
 @click.option(
     "--patience",
     default="10min",
     show_default=True,
     help="A gang that waits longer for room goes before all behind it.",
 )
-def scheduler(health: str | None, **chosen: Any) -> None:
+def scheduler(health: str | None, dashboard: str | None, **chosen: Any) -> None:
     """Schedule the pods that ask for it: gangs, priorities, watts."""
     try:
         from wattherd.service.kube import KubeOptions, live_scheduler, scheduler_checkup
@@ -76,7 +79,7 @@ def scheduler(health: str | None, **chosen: Any) -> None:
         raise UserError(f"needs {missing.name}", hint=hint) from None
     live = live_scheduler(KubeOptions(**chosen))
     told = f"wattherd schedules pods with schedulerName: {chosen['name']}"
-    _work(live, scheduler_checkup(live), health, told)
+    _work(live, scheduler_checkup(live), health, told, _pages(live, dashboard))
 
 
 @kube.command()
@@ -122,8 +125,14 @@ def dra(health: str | None, **chosen: Any) -> None:
     _work(live, claims_checkup(live), health, told)
 
 
-def _work(live: LiveScheduler, checkup: Checkup, health: str | None, told: str) -> None:
-    """Until a signal ends it."""
+def _work(
+    live: LiveScheduler,
+    checkup: Checkup,
+    health: str | None,
+    told: str,
+    beside: AbstractContextManager[None] | None = None,
+) -> None:
+    """Until a signal ends it; `beside` is there as long as it works."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
@@ -131,9 +140,54 @@ def _work(live: LiveScheduler, checkup: Checkup, health: str | None, told: str) 
         live.begin()
         try:
             click.echo(told, err=True)
-            over.wait()
+            with beside or nullcontext():
+                over.wait()
         finally:
             live.close()
+
+
+def _pages(live: LiveScheduler, dashboard: str | None) -> AbstractContextManager[None]:
+    """Pages about a scheduler that was not begun yet, if there is an address for them.
+
+    Raises:
+        UserError: other machines could reach it, or it cannot be listened on.
+    """
+    if dashboard is None:
+        return nullcontext()
+    try:
+        from wattherd.service.kube_dashboard import Dashboard, Pages, dashboard_app
+    except ImportError as missing:
+        hint = 'pip install "wattherd[kube,server]"'
+        raise UserError(f"needs {missing.name}", hint=hint) from None
+    host, port = _address(dashboard, "--dashboard")
+    if host not in _HERE:
+        hint = "listen on 127.0.0.1; `kubectl port-forward` leads there"
+        raise UserError("whoever looks sees all", where=host, field="--dashboard", hint=hint)
+    listener = _listen(host, port, "--dashboard")
+    return _served(Pages(dashboard_app(Dashboard(live)), listener), listener)
+
+
+@contextmanager
+def _served(pages: Pages, listener: socket.socket) -> Iterator[None]:
+    host, port = listener.getsockname()[:2]
+    pages.begin()
+    click.echo(f"dashboard on http://{host}:{port}", err=True)
+    try:
+        yield
+    finally:
+        pages.close()
+
+
+def _address(text: str, field: str) -> tuple[str, int]:
+    """Of ADDRESS:PORT.
+
+    Raises:
+        UserError: it is none.
+    """
+    address, _, port = text.rpartition(":")
+    if not address or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise UserError(f"{text!r} is no address", field=field, hint="write ADDRESS:PORT")
+    return address.strip("[]"), int(port)
 
 
 @kube.command()
@@ -196,11 +250,7 @@ def answering(health: str | None, checkup: Checkup) -> Iterator[None]:
         return
     from wattherd.runtime.kube.health import HealthServer
 
-    address, _, port = health.rpartition(":")
-    if not address or not port.isdecimal() or int(port) > _LAST_PORT:
-        hint = "write ADDRESS:PORT"
-        raise UserError(f"{health!r} is no address", field="--health", hint=hint)
-    listener = _listen(address.strip("[]"), int(port), "--health")
+    listener = _listen(*_address(health, "--health"), "--health")
     shown = listener.getsockname()[:2]
     click.echo(f"health on http://{shown[0]}:{shown[1]}", err=True)
     server = HealthServer(checkup, listener)
@@ -219,7 +269,7 @@ def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None)
     """
     if (cert is None) != (key is None):
         raise UserError("certificate and key go together", field="--tls-cert")
-    open_to_others = host not in ("127.0.0.1", "::1", "localhost")
+    open_to_others = host not in _HERE
     if open_to_others and (cert is None or client_ca is None):
         hint = "give --tls-cert, --tls-key and --client-ca"
         raise UserError("whoever may ask may bind pods", where=host, field="--host", hint=hint)

@@ -28,6 +28,10 @@ class Reasons:
         """A pod (by uid) or a group is gone."""
         self._told.pop(who, None)
 
+    def told(self, who: str | GroupId) -> str:
+        """The line that was told last; empty without one."""
+        return ": ".join(self._told.get(who, ()))
+
     def tell(
         self,
         waiting: Iterable[Waiting],

@@ -12,7 +12,7 @@ count every device in use at its maximum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -85,6 +85,8 @@ class Scheduler:
         self.volumes = Volumes()
         self.wake_s: float | None = None
         """When `plan` is to be called though nothing was seen, if ever."""
+        self.witness: Callable[[Event, Sequence[Command]], None] = lambda *_: None
+        """Sees what the core was told and what it answered."""
         self.domains = Domains(budgets_mw or {})
         self.name = name
         self.way = way or ByBinding(name)
@@ -308,6 +310,14 @@ class Scheduler:
         """Whether `pods` would start now, and where; nothing is reserved."""
         return Feasibility(self.diagnosis, self.remedies, self.volumes).of(pods)
 
+    def told(self, key: str) -> str:
+        """The reason that a pod (namespace/name) was told last; empty if it waits for nothing."""
+        namespace, _, name = key.partition("/")
+        for uid, pod in self._pods.items():
+            if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
+                return "" if uid in self.fleet.holdings else self._reasons.told(uid)
+        return ""
+
     @property
     def remedies(self) -> Remedies:
         """What would help those who wait, tried out on the account as it is."""
@@ -383,7 +393,9 @@ class Scheduler:
             event = ahead.pop(0) if ahead else due[0]
             if isinstance(event, Woke):
                 self._wakes.pop(event.key, None)
-            for command in core.handle(event):
+            commands = core.handle(event)
+            self.witness(event, commands)
+            for command in commands:
                 orders += self._carry_out(command, ahead, at_s)
         self.wake_s = min(self._wakes.values(), default=None)
         return orders

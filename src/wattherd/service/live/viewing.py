@@ -13,13 +13,15 @@ from wattherd.service.live.web.pages import add_pages
 from wattherd.store.store import Store
 
 
-class _Reader:
+class Reader:
     """Whoever can start this can read the files: there is nobody to ask for a token."""
 
     def __init__(self, app: ASGIApp) -> None:
+        """Before `app`."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on (ASGI 3), from one who may see all."""
         scope.setdefault("state", {})["caller"] = Caller(user="", role=Role.ADMIN)
         await self._app(scope, receive, send)
 
@@ -33,5 +35,5 @@ def view_of(store: Store, state: Path, runs: Path) -> FastAPI:
     """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     add_pages(app, still_scene(store, state, runs))
-    app.add_middleware(_Reader)
+    app.add_middleware(Reader)
     return app

@@ -54,8 +54,8 @@ def job_view(scene: Scene, caller: Caller, job_id: str) -> dict[str, Any] | None
             )
             if one is not None
         ],
-        "touches": scene.live and facts["touches"] and facts["going"],
-        "opens": scene.live and document["app"] is not None and facts["opens"],
+        "touches": scene.keeper is not None and facts["touches"] and facts["going"],
+        "opens": scene.keeper is not None and document["app"] is not None and facts["opens"],
     }
 
 

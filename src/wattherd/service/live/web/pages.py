@@ -128,7 +128,7 @@ def frame(request: Request, caller: Caller | None) -> dict[str, Any]:
     steers = caller is not None and caller.role.covers(Role.OPERATOR)
     return {
         "caller": caller,
-        "may_steer": scene.live and steers,
+        "may_steer": scene.keeper is not None and steers,
         "form_secret": forms.signature(session),
         "path": request.url.path,
         "part": "hx-request" in request.headers,

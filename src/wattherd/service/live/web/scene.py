@@ -28,13 +28,15 @@ class Scene:
     state: Path
     runs: Path
     keeper: Keeper | None = None
+    moves: bool = False
+    """Whether things happen though nothing can be changed here."""
     signals: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What sources of limits from outside say; nothing where nobody listens."""
 
     @property
     def live(self) -> bool:
         """Whether anything can still happen."""
-        return self.keeper is not None
+        return self.moves or self.keeper is not None
 
 
 def scene_of(site: Site) -> Scene:
