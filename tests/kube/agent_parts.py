@@ -122,12 +122,13 @@ class AgentNode:
     folder: Path
     silence: str = "4s"
     kubeconfig: Path | None = None
+    labels: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.api = self.plane.api
         self.name = f"{self.namespace}-node"
         self.socket = self.folder / "caps.sock"
-        self.api.fleet([a_node(self.name, gpus=2, labels=LABELS)])
+        self.api.fleet([a_node(self.name, gpus=2, labels=LABELS | self.labels)])
 
     def helper(self, *more: str) -> Program:
         state = f"--state={self.folder / 'state'}"
