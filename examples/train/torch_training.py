@@ -25,7 +25,10 @@ def train(fresh: type[nn.Module], data: Tensors, *, rate: float = 0.05) -> None:
     asked = arguments()
     with wattherd_train.current() as job, process_group(job.world):
         torch.manual_seed(asked.seed)
-        training = Training(job, asked, fresh().to(device_of(job.world)), data, rate)
+        model = fresh().to(device_of(job.world))
+        if asked.dropout is not None:
+            set_dropout(model, asked.dropout)
+        training = Training(job, asked, model, data, rate)
         training.resume()
         training.run()
 
@@ -135,6 +138,15 @@ def train_step(
     return loss.item()
 
 
+def set_dropout(model: nn.Module, share: float) -> None:
+    """Leave out another share of activations, in attention as well."""
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = share
+        elif isinstance(part, nn.MultiheadAttention):
+            part.dropout = share
+
+
 @contextlib.contextmanager
 def process_group(world: wattherd_train.World):
     """The ranks' means to average gradients, while it is needed."""
@@ -164,5 +176,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, default=64, help="most samples at once")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--workers", type=int, default=0, help="processes that load data")
+    parser.add_argument("--dropout", type=float, help="share left out, instead of the model's own")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()

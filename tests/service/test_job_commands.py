@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -173,6 +174,21 @@ def test_a_budget_holds_in_a_window_of_every_day(say: Say) -> None:
         code, _, said = say("power", "set", *words.split())
         assert (code, "a window is BUDGET, --from and --to" in said) == (2, True)
     assert say("power", "set", "--no-schedule")[0] == 0
+
+
+def test_whoever_changes_a_budget_is_known_by_the_name_of_his_account(say: Say) -> None:
+    assert say("power", "set", "8W")[0] == 0
+    (act,) = json.loads(say("audit", "--action", "BudgetChanged", "-n", "1", "-o", "json")[1])[
+        "acts"
+    ]
+    assert (act["by"], act["detail"]["budget_w"]) == (getpass.getuser(), 8.0)
+
+
+def test_lists_tell_how_a_job_failed(say: Say, service: Serving) -> None:
+    job = say("submit", "--", "sh", "-c", "exit 9")[1].strip()
+    service.wait_for(job, "Failed")
+    (row,) = (line for line in say("history")[1].splitlines() if line.startswith(job))
+    assert row.rstrip().endswith("exit code 9")
 
 
 def test_a_command_that_is_misspelt_is_guessed(say: Say) -> None:

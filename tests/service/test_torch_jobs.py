@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import local_site
 import pytest
@@ -60,18 +61,62 @@ def test_paused_again_and_again_it_is_the_same_training(
     assert abs(final_loss(told) - final_loss(whole)) <= 1e-6
 
 
-def test_smaller_micro_batches_change_rounding_only(site: Site, tmp_path: Path) -> None:
-    options = ("--steps", "1500", "--every", "1000000")
-    job = train(site, "torch_mlp", *options)
+def in_other_parts(site: Site, example: str, steps: int, *options: str) -> str:
+    """What a job prints whose micro-batch is changed three times on its way."""
+    options = ("--steps", str(steps), "--every", "1000000", *options)
+    job = train(site, example, *options)
     control = site.root / job / "run-1" / run_dir.CONTROL
     for part, micro_batch in enumerate((16, 5, 23), start=1):
-        under_way(site, job, 1, 300 * part)
+        under_way(site, job, 1, steps * part // 5)
         run_dir.write(control, {**(run_dir.read(control) or {}), "micro_batch": micro_batch})
     site.wait(job, "Succeeded")
-    told, whole = site.log(job), undisturbed(tmp_path, "torch_mlp", *options)
-    assert [step for step, _ in STEP.findall(told)] == [step for step, _ in STEP.findall(whole)]
+    return site.log(job)
+
+
+def losses(text: str) -> list[float]:
+    return [float(loss) for _, loss in STEP.findall(text)]
+
+
+@pytest.mark.parametrize(
+    ("example", "options"),
+    [
+        ("torch_mlp", ()),
+        ("torch_cnn", ("--dropout", "0")),
+        ("torch_transformer", ("--dropout", "0")),
+    ],
+    ids=["mlp", "cnn", "transformer"],
+)
+def test_smaller_micro_batches_change_rounding_only(
+    site: Site, tmp_path: Path, example: str, options: tuple[str, ...]
+) -> None:
+    """Without dropout: the last loss within 5 % or 0.001, the mean of all steps within 0.1 %."""
+    steps = 600
+    told = in_other_parts(site, example, steps, *options)
+    whole = undisturbed(tmp_path, example, "--steps", str(steps), "--every", "1000000", *options)
+    assert [step for step, _ in STEP.findall(told)] == [str(n) for n in range(1, steps + 1)]
     assert told != whole
     assert math.isclose(final_loss(told), final_loss(whole), rel_tol=0.05, abs_tol=1e-3)
+    assert math.isclose(fmean(losses(told)), fmean(losses(whole)), rel_tol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("example", "seed"),
+    [("torch_cnn", 0), ("torch_transformer", 0), ("torch_transformer", 1)],
+    ids=["cnn", "transformer", "transformer, another seed"],
+)
+def test_with_dropout_other_micro_batches_train_as_well(
+    site: Site, tmp_path: Path, example: str, seed: int
+) -> None:
+    """Where a batch comes in other parts, dropout leaves out others: another draw, nothing else.
+
+    The mean loss of all steps is within 5 % of that of the same seed, undisturbed.
+    """
+    options = ("--seed", str(seed))
+    told = losses(in_other_parts(site, example, 600, *options))
+    whole = losses(undisturbed(tmp_path, example, "--steps", "600", "--every", "1000000", *options))
+    assert len(told) == len(whole) == 600
+    assert math.isclose(fmean(told), fmean(whole), rel_tol=0.05)
+    assert fmean(told[-100:]) < fmean(told[:100]) / 20
 
 
 def test_under_torchrun_it_goes_on_with_another_number_of_ranks(site: Site, tmp_path: Path) -> None:

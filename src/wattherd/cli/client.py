@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import ssl
@@ -84,6 +85,8 @@ class Client:
                 yield chunk
 
     def _json(self, method: str, path: str, query: dict[str, object], body: Any = None) -> Any:
+        if method != "GET":  # where no token says who it is, the name of the account does
+            query = {"user": getpass.getuser(), **query}
         with self._open(method, path, query, body, timeout_s=TIMEOUT_S) as answer:
             return json.load(answer)
 

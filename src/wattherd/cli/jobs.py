@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -138,7 +137,7 @@ def submit(
     if dry_run:
         show_candidates(client.post("dry-run", document), output)
         return None
-    job = client.post("jobs", document, user=getpass.getuser())
+    job = client.post("jobs", document)
     show(job, output, lambda: click.echo(job["id"]))
     heard = _heard(client, job)
     if heard["state"] != "Failed":
@@ -162,7 +161,7 @@ def run(
     """Hand a job in and follow it; Ctrl-C detaches, the job goes on."""
     client = Client(server)
     document = _named(client, _document(file, command, _changes(**options)))
-    job_id = client.post("jobs", document, user=getpass.getuser())["id"]
+    job_id = client.post("jobs", document)["id"]
     click.echo(
         f"{job_id} submitted (Ctrl-C detaches; `wattherd cancel {job_id}` ends it)", err=True
     )
@@ -182,12 +181,8 @@ def _follow(client: Client, job_id: str) -> int:
 
 def _outcome(job: Mapping[str, Any]) -> str:
     """How a job that is over has ended, and why."""
-    said = f"{job['id']}: {job['state']}"
-    if job["state"] == "Succeeded":
-        return said
     why = (job["reason"] or {}).get("text", "")
-    code = f"exit code {job['exit_code']}" if job["exit_code"] else ""
-    return ": ".join((said, ", ".join(filter(None, (why, code))))).removesuffix(": ")
+    return ": ".join(part for part in (job["id"], job["state"], why) if part)
 
 
 def _print_runs(client: Client, job_id: str, seen: int = 0, **query: Any) -> Any:
@@ -289,7 +284,7 @@ def _action(name: str, help_text: str, done: str) -> click.Command:
                 click.echo(f"{job_id} is over: {state}", err=True)
                 code = 1
                 continue
-            client.post(f"jobs/{job_id}/{name}", user=getpass.getuser())
+            client.post(f"jobs/{job_id}/{name}")
             click.echo(f"{job_id} {done}")
         return code
 

@@ -183,7 +183,9 @@ def _where(look: Look, record: JobRecord | None) -> list[dict[str, Any]]:
 def _reason(look: Look, record: JobRecord | None, past: Past) -> dict[str, Any] | None:
     """Why it waits, or why it ended as it did."""
     if record is None:
-        return {"code": past.state, "text": past.why} if past.why else None
+        failed = past.state == State.FAILED and past.exit_code
+        why = past.why or (f"exit code {past.exit_code}" if failed else "")
+        return {"code": past.state, "text": why} if why else None
     if record.active:
         return None
     if record.state is State.BLOCKED:
