@@ -1,8 +1,8 @@
 """Plain manifests for those without Helm, made from the chart: `scripts/kube_manifests.py HELM`.
 
-Writes deploy/kubernetes/scheduler.yaml, extender.yaml and agent.yaml; with `--check` it only says,
-by exit code 1, whether they are what the chart makes. HELM is the program, which `make
-kube-binaries` builds.
+Writes a file for each mode, and agent.yaml, to deploy/kubernetes; with `--check` it only says, by
+exit code 1, whether they are what the chart makes. HELM is the program, which `make kube-binaries`
+builds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
-MODES = ("scheduler", "extender", "agent")
+MODES = ("scheduler", "extender", "admit", "admission-check", "dra", "agent")
 AGENT = "wattherd-agent"
 """The agent is no mode of the chart but comes beside one: what is its own bears this name."""
 KUBERNETES = "1.36.0"

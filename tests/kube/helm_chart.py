@@ -23,6 +23,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "mode": "extender",
         "extender": {"kubeScheduler": {"enabled": False}, "tls": {"secretName": "wattherd-tls"}},
     },
+    "admission by gates": {"mode": "admit", "budgets": ["40kW"]},
+    "a check of Kueue": {"mode": "admission-check", "admissionCheck": {"retrySeconds": 30}},
+    "watts as devices": {"mode": "dra", "budgets": ["40kW"]},
     "monitored": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     "with agents": {
         "agent": {"enabled": True, "safeCap": "150W", "runtimeClassName": "nvidia"},

@@ -28,7 +28,7 @@ PATIENCE_S = 240.0
 @pytest.fixture(scope="module")
 def gate(plane: ControlPlane) -> Iterator[None]:
     """The shipped policy in force."""
-    made = list(yaml.safe_load_all((DEPLOY / "admission-policy.yaml").read_text()))
+    made = list(yaml.safe_load_all((DEPLOY / "chart" / "files" / "gate-policy.yaml").read_text()))
     for one in made:
         plane.api.create(_kind(one), one)
     wait_until(

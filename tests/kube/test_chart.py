@@ -166,7 +166,7 @@ def asked(url: str) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
-@pytest.mark.parametrize("mode", ["scheduler", "extender"])
+@pytest.mark.parametrize("mode", ["scheduler", "extender", "admit", "dra"])
 def test_what_it_deploys_leads_and_tells_with_the_rights_that_it_has(
     plane: ControlPlane, tools: Tools, namespace: str, mode: str
 ) -> None:

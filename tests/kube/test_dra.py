@@ -37,7 +37,7 @@ PATIENCE_S = 240.0
 @pytest.fixture(scope="module")
 def claims(plane: ControlPlane) -> Iterator[None]:
     """The shipped class and policy in force."""
-    made = list(yaml.safe_load_all((DEPLOY / "claim-policy.yaml").read_text()))
+    made = list(yaml.safe_load_all((DEPLOY / "chart" / "files" / "claim-policy.yaml").read_text()))
     for one in made:
         plane.api.create(KINDS[one["kind"]], one)
     wait_until(lambda: template_of(tried(plane.api, gpus=1)), "the policy is in force")

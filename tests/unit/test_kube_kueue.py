@@ -170,6 +170,19 @@ def test_a_pod_set_is_told_one_domain_and_model_for_all_its_pods() -> None:
     assert updates["main"]["annotations"]["wattherd.dev/workload"] == "uid-job"
 
 
+def test_limits_of_a_template_are_requests_where_none_are_stated() -> None:
+    world = World({"a": watts_of(1, 2, 1)})
+    world.add_node("a")
+    world.submit("first", main=1)
+    world.submit("second", quota=False, main=1)
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    template = world.workloads["uid-second"]["spec"]["podSets"][0]["template"]
+    template["spec"]["containers"] = [container]
+    world.change("second", conditions=[{"type": "QuotaReserved", "status": "True"}])
+    world.settle()
+    assert world.ready == {"first"}
+
+
 def test_nodes_that_no_selector_can_tell_apart_are_not_used() -> None:
     world = World()
     world.add_node("")

@@ -56,7 +56,7 @@ capabilities: {drop: [ALL]}
 
 {{- /* How many copies: an extender's reservations are in one memory, so that of it there is one. */ -}}
 {{- define "wattherd.replicas" -}}
-{{- if eq .Values.mode "scheduler" }}{{ .Values.scheduler.replicas }}{{ else }}1{{ end -}}
+{{- if eq .Values.mode "extender" }}1{{ else }}{{ .Values.scheduler.replicas }}{{ end -}}
 {{- end -}}
 
 {{- define "wattherd.sidecar" -}}
@@ -84,3 +84,13 @@ app.kubernetes.io/component: agent
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
+
+{{- /* Rights to power domains and budgets, which every mode reads and tells of. */ -}}
+{{- define "wattherd.powerRights" }}
+- apiGroups: [wattherd.dev]
+  resources: [powerdomains, powerbudgets]
+  verbs: [get, list, watch]
+- apiGroups: [wattherd.dev]
+  resources: [powerdomains/status, powerbudgets/status]
+  verbs: [patch]
+{{- end }}

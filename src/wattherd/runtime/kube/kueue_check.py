@@ -14,13 +14,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from wattherd.runtime.kube import names
 from wattherd.runtime.kube.confined import Confined
 from wattherd.runtime.kube.domain_nodes import DomainNodes
 from wattherd.runtime.kube.gate import ByGate, model_of
 from wattherd.runtime.kube.kueue_objects import CheckState, PodSet, PodSetUpdate, Workload
 from wattherd.runtime.kube.node_facts import NodeFacts
-from wattherd.runtime.kube.objects import ObjectMeta, Pod, PodSpec, Requirement, SchedulingGate
+from wattherd.runtime.kube.objects import (
+    Container,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Requirement,
+    ResourceRequirements,
+    SchedulingGate,
+)
 from wattherd.runtime.kube.orders import EvictPod, Order, ReleasePod, StopPods, TellPod
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.works import Member
@@ -293,8 +303,8 @@ def _waiting(spec: PodSpec, priority: int | None) -> PodSpec:
         tolerations=spec.tolerations,
         priority=priority,
         preemption_policy="Never",  # who makes way for whom is Kueue's to say
-        containers=spec.containers,
-        init_containers=spec.init_containers,
+        containers=_defaulted(spec.containers),
+        init_containers=_defaulted(spec.init_containers),
         resources=spec.resources,
         overhead=spec.overhead,
         scheduling_gates=[SchedulingGate(name=names.GATE)],
@@ -302,27 +312,24 @@ def _waiting(spec: PodSpec, priority: int | None) -> PodSpec:
     )
 
 
+def _defaulted(containers: list[Container] | None) -> list[Container] | None:
+    """Limits are requests where none are stated: the API server says so on pods, not templates."""
+    if containers is None:
+        return None
+    return [replace(one, resources=_with_limits(one.resources)) for one in containers]
+
+
+def _with_limits(given: ResourceRequirements | None) -> ResourceRequirements | None:
+    if given is None or not given.limits:
+        return given
+    return replace(given, requests={**given.limits, **(given.requests or {})})
+
+
 def _released(pod: Pod, seat: str, domain: str) -> Pod:
     meta, spec = pod.metadata, pod.spec
     written = {names.PLANNED_NODE: seat} | ({names.DOMAIN: domain} if domain else {})
-    about = ObjectMeta(
-        name=meta.name,
-        namespace=meta.namespace,
-        uid=meta.uid,
-        labels=meta.labels,
-        annotations=(meta.annotations or {}) | written,
-    )
-    free = PodSpec(
-        node_selector=spec.node_selector,
-        affinity=spec.affinity,
-        tolerations=spec.tolerations,
-        priority=spec.priority,
-        containers=spec.containers,
-        init_containers=spec.init_containers,
-        resources=spec.resources,
-        overhead=spec.overhead,
-        termination_grace_period_seconds=spec.termination_grace_period_seconds,
-    )
+    about = replace(meta, annotations=(meta.annotations or {}) | written)
+    free = replace(spec, scheduling_gates=None, preemption_policy=None)
     return Pod(metadata=about, spec=free)
 
 

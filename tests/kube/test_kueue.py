@@ -1,0 +1,259 @@
+"""`wattherd kube admission-check` with Kueue's own manager on a real control plane."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from control_plane import ControlPlane
+from kube_api import IMAGE, KubeApi, Object, a_node
+from kube_binaries import NoBinaries
+from kube_server import wait_until
+from kueue_manager import KUEUE, at_work
+
+IDLE_W, RISE_W = 10, 60
+"""Of a T4 that is free, and what it adds in use, by the catalog."""
+NODES, GPUS = 4, 4
+EVERY_S = 0.2
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kueue(plane: ControlPlane) -> Iterator[None]:
+    """Kueue and a stock kube-scheduler at work."""
+    try:
+        with at_work(plane):
+            scheduler = plane.scheduler(name="kueue-scheduler")
+            scheduler.start()
+            yield
+            scheduler.kill()
+    except NoBinaries as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.fixture
+def racks(plane: ControlPlane) -> Iterator[dict[str, str]]:
+    """Nodes of T4s, half of them in each of two power domains; their domains by name."""
+    product = {"nvidia.com/gpu.product": "Tesla-T4"}
+    domains = {f"kueue-{row}": f"kueue-rack-{row % 2}" for row in range(NODES)}
+    plane.api.fleet(
+        a_node(name, gpus=GPUS, labels=product | {"wattherd.dev/power-domain": domain})
+        for name, domain in domains.items()
+    )
+    yield domains
+    plane.api.remove_nodes(domains)
+
+
+@pytest.fixture
+def queue(plane: ControlPlane, namespace: str) -> Iterator[str]:
+    """A queue with quota for everything, whose workloads must pass our check."""
+    api = plane.api
+    api.create(f"{KUEUE}/resourceflavors", {**_kind("ResourceFlavor"), **_named("any")})
+    check = {"controllerName": "wattherd.dev/power"}
+    api.create(
+        f"{KUEUE}/admissionchecks", {**_kind("AdmissionCheck"), **_named("power"), "spec": check}
+    )
+    resources = [
+        {"name": name, "nominalQuota": amount}
+        for name, amount in (("cpu", "1000"), ("memory", "1000Gi"), ("nvidia.com/gpu", "1000"))
+    ]
+    spec = {
+        "namespaceSelector": {},
+        "resourceGroups": [
+            {
+                "coveredResources": [one["name"] for one in resources],
+                "flavors": [{"name": "any", "resources": resources}],
+            }
+        ],
+        "admissionChecksStrategy": {"admissionChecks": [{"name": "power"}]},
+    }
+    api.create(f"{KUEUE}/clusterqueues", {**_kind("ClusterQueue"), **_named("gpus"), "spec": spec})
+    local = {**_kind("LocalQueue"), **_named("gpus"), "spec": {"clusterQueue": "gpus"}}
+    api.create(f"{KUEUE}/namespaces/{namespace}/localqueues", local)
+    yield "gpus"
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    for job in api.get(jobs)["items"]:
+        api.delete(f"{jobs}/{job['metadata']['name']}", propagationPolicy="Background")
+    wait_until(lambda: not _workloads(api, namespace), "workloads are gone", within_s=PATIENCE_S)
+    for kind in ("clusterqueues/gpus", "admissionchecks/power", "resourceflavors/any"):
+        api.call("DELETE", f"{KUEUE}/{kind}")
+
+
+def _kind(kind: str) -> Object:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind}
+
+
+def _named(name: str) -> Object:
+    return {"metadata": {"name": name}}
+
+
+def a_job(name: str, queue: str, *, pods: int, priority: str = "") -> Object:
+    """Suspended, as Kueue's webhook would make it."""
+    limits = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
+    container = {"name": "main", "image": IMAGE, "resources": {"limits": limits}}
+    spec: Object = {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+    }
+    if priority:
+        spec["priorityClassName"] = priority
+    return {
+        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": queue}},
+        "spec": {
+            "suspend": True,
+            "parallelism": pods,
+            "completions": pods,
+            "template": {"spec": spec},
+        },
+    }
+
+
+@contextmanager
+def answering(kubeconfig: Path, *options: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "wattherd.cli.main", "kube", "admission-check"]
+    given = [f"--kubeconfig={kubeconfig}", "--retry=1", *options]
+    with subprocess.Popen([*command, *given], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert "wattherd.dev/power" in line, line + process.stderr.read()
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def budgets(first: int, second: int, together: int) -> tuple[str, str, str]:
+    """That bear so many busy GPUs in each rack, and in both."""
+    idle_w = NODES * GPUS * IDLE_W
+    return (
+        f"--budget=kueue-rack-0={idle_w // 2 + first * RISE_W}W",
+        f"--budget=kueue-rack-1={idle_w // 2 + second * RISE_W}W",
+        f"--budget={idle_w + together * RISE_W}W",
+    )
+
+
+def _workloads(api: KubeApi, namespace: str) -> list[Object]:
+    found: list[Object] = api.get(f"{KUEUE}/namespaces/{namespace}/workloads")["items"]
+    return found
+
+
+def running(api: KubeApi, namespace: str) -> dict[str, str]:
+    """Nodes of pods that draw, by pod."""
+    items = api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return {
+        pod["metadata"]["name"]: pod["spec"]["nodeName"]
+        for pod in items
+        if pod["spec"].get("nodeName") and pod["status"]["phase"] in ("Pending", "Running")
+    }
+
+
+def jobs_of(pods: dict[str, str]) -> set[str]:
+    return {name.rpartition("-")[0] for name in pods}
+
+
+def told(api: KubeApi, namespace: str) -> str:
+    """Where all workloads stand, for who waits in vain."""
+    lines = [str(running(api, namespace))]
+    for one in _workloads(api, namespace):
+        status = one.get("status", {})
+        conditions = [
+            f"{each['type']}={each['status']} {each['message']}"
+            for each in status.get("conditions", ())
+        ]
+        checks = [
+            f"{each['state']}: {each['message']}" for each in status.get("admissionChecks", ())
+        ]
+        lines.append("; ".join([one["metadata"]["name"], *conditions, *checks]))
+    return "\n".join(lines)
+
+
+class Sampled:
+    """The most pods that were ever seen in each domain, and in all."""
+
+    def __init__(self, api: KubeApi, namespace: str, domains: dict[str, str]) -> None:
+        self.most = dict.fromkeys(domains.values(), 0)
+        self.most_together = self.looks = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, args=(api, namespace, domains))
+        self._thread.start()
+
+    def _look(self, api: KubeApi, namespace: str, domains: dict[str, str]) -> None:
+        while not self._over.wait(EVERY_S):
+            nodes = list(running(api, namespace).values())
+            self.looks += 1
+            self.most_together = max(self.most_together, len(nodes))
+            for domain in self.most:
+                there = sum(domains[node] == domain for node in nodes)
+                self.most[domain] = max(self.most[domain], there)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def state(api: KubeApi, namespace: str, job: str) -> Object:
+    """What our check says of a job."""
+    for one in _workloads(api, namespace):
+        if one["metadata"]["ownerReferences"][0]["name"] == job:
+            for check in one.get("status", {}).get("admissionChecks", ()):
+                return dict(check)
+    return {"state": "", "message": ""}
+
+
+def test_jobs_of_a_queue_never_draw_more_than_any_budget(
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+) -> None:
+    """30 jobs of two pods where the racks bear 4 and 6, and the site 8; each ends, one follows."""
+    api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    seen = Sampled(api, namespace, racks)
+    try:
+        with answering(plane.kubeconfig, *budgets(4, 6, 8)):
+            api.create_all(jobs, [a_job(f"job{n}", queue, pods=2) for n in range(30)])
+            wait_until(lambda: len(running(api, namespace)) == 8, lambda: told(api, namespace),
+                       within_s=PATIENCE_S)  # fmt: skip
+            first = jobs_of(running(api, namespace))
+            assert len(first) == 4
+            done = min(first)
+            api.delete(f"{jobs}/{done}", propagationPolicy="Background")
+            wait_until(lambda: len(jobs_of(running(api, namespace)) - {done}) == 4,
+                       "its watts go to another one", within_s=PATIENCE_S)  # fmt: skip
+    finally:
+        seen.close()
+    assert seen.looks > 5
+    assert seen.most["kueue-rack-0"] <= 4
+    assert seen.most["kueue-rack-1"] <= 6
+    assert seen.most_together == 8
+
+
+def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+) -> None:
+    del racks
+    api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    low = f"{namespace}-low"
+    api.create(classes, {"metadata": {"name": low}, "value": -10})
+    with answering(plane.kubeconfig, *budgets(4, 4, 4)):
+        api.create(jobs, a_job("less", queue, pods=2, priority=low))
+        api.create(jobs, a_job("more", queue, pods=2))
+        wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"},
+                   lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
+        api.create(jobs, a_job("large", queue, pods=3, priority=low))
+        wait_until(lambda: state(api, namespace, "large")["state"] == "Retry",
+                   lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
+    with answering(plane.kubeconfig, *budgets(4, 4, 2)):
+        wait_until(lambda: jobs_of(running(api, namespace)) == {"more"},
+                   lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
+        wait_until(lambda: _is_suspended(api, f"{jobs}/less"), "Kueue has taken its quota back")
+    api.delete(f"{classes}/{low}")
+
+
+def _is_suspended(api: KubeApi, path: str) -> bool:
+    return bool(api.get(path)["spec"]["suspend"])
