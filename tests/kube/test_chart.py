@@ -175,18 +175,44 @@ def test_what_it_deploys_leads_and_tells_with_the_rights_that_it_has(
     pod["metadata"]["namespace"] = namespace
     install = ("helm", "install", "wattherd", str(CHART), f"--namespace={namespace}")
     tools.run(*install, tools.values(values))
-    nodes = plane.api.fleet([a_node(f"{namespace}-node", gpus=0)])
+    product = {"nvidia.com/gpu.product": "Tesla-T4"}
+    nodes = plane.api.fleet([a_node(f"{namespace}-node", gpus=1, labels=product)])
     with at_work(plane, tools, pod, "wattherd") as url:
         wait_until(lambda: asked(f"{url}/readyz")[0] == 200, "it sees the cluster")
         wait_until(lambda: "wattherd_kube_leads 1" in asked(f"{url}/metrics")[1], "it leads")
         assert asked(f"{url}/healthz") == (200, "ok\n")
         assert asked(f"{url}/filter")[0] == 404
-        if mode == "scheduler":
-            pods = f"/api/v1/namespaces/{namespace}/pods"
-            plane.api.create(pods, a_pod("job", scheduler="wattherd"))
-            wait_until(lambda: plane.api.phase(namespace, "job") == "Running", "it binds")
+        _does_its_work(plane.api, namespace, mode)
     tools.run("helm", "uninstall", "wattherd", f"--namespace={namespace}")
     plane.api.remove_nodes(nodes)
+
+
+def _does_its_work(api: KubeApi, namespace: str, mode: str) -> None:
+    """What each mode does to a pod, as far as it needs nobody else."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    if mode == "scheduler":
+        api.create(pods, a_pod("job", scheduler="wattherd"))
+        wait_until(lambda: api.phase(namespace, "job") == "Running", "it binds")
+    elif mode == "admit":
+        gated = a_pod("job", gpus=1, labels={"wattherd.dev/admission": "gate"})
+        tried = lambda: api.create(f"{pods}?dryRun=All", gated)["spec"]  # noqa: E731
+        wait_until(lambda: tried().get("schedulingGates"), "the policy is in force")
+        api.create(pods, gated)
+        wait_until(
+            lambda: not api.pod(namespace, "job")["spec"].get("schedulingGates"), "it is released"
+        )
+    elif mode == "dra":
+        dra, claiming = "/apis/resource.k8s.io/v1", {"wattherd.dev/admission": "claim"}
+        claimed = a_pod("job", gpus=1, labels=claiming)
+        tried = lambda: api.create(f"{pods}?dryRun=All", claimed)["spec"]  # noqa: E731
+        wait_until(lambda: tried().get("resourceClaims"), "the policy is in force")
+        api.create(pods, claimed)
+        claims = f"{dra}/namespaces/{namespace}/resourceclaims"
+        wait_until(lambda: api.get(claims)["items"], "its claim is made")
+        slices = f"{dra}/resourceslices"
+        wait_until(lambda: api.get(slices)["items"], "watts are offered")
+        for one in api.get(slices)["items"]:
+            api.delete(f"{slices}/{one['metadata']['name']}")
 
 
 def test_an_install_is_upgraded_and_leaves_nothing_behind(

@@ -20,7 +20,7 @@ IDLE_W, RISE_W = 10, 60
 """Of a T4 that is free, and what it adds in use, by the catalog."""
 NODES, GPUS = 4, 4
 EVERY_S = 0.2
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,8 +50,12 @@ def racks(plane: ControlPlane) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def queue(plane: ControlPlane, namespace: str) -> Iterator[str]:
-    """A queue with quota for everything, whose workloads must pass our check."""
+def queue(plane: ControlPlane, namespace: str, racks: dict[str, str]) -> Iterator[str]:
+    """A queue with quota for everything, whose workloads must pass our check.
+
+    Its jobs and their pods are gone before their nodes are.
+    """
+    del racks
     api = plane.api
     api.create(f"{KUEUE}/resourceflavors", {**_kind("ResourceFlavor"), **_named("any")})
     check = {"controllerName": "wattherd.dev/power"}
@@ -79,7 +83,9 @@ def queue(plane: ControlPlane, namespace: str) -> Iterator[str]:
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     for job in api.get(jobs)["items"]:
         api.delete(f"{jobs}/{job['metadata']['name']}", propagationPolicy="Background")
+    pods = f"/api/v1/namespaces/{namespace}/pods"
     wait_until(lambda: not _workloads(api, namespace), "workloads are gone", within_s=PATIENCE_S)
+    wait_until(lambda: not api.get(pods)["items"], "pods are gone", within_s=PATIENCE_S)
     for kind in ("clusterqueues/gpus", "admissionchecks/power", "resourceflavors/any"):
         api.call("DELETE", f"{KUEUE}/{kind}")
 

@@ -146,10 +146,13 @@ def test_as_many_are_ready_as_the_budget_bears_and_others_are_to_try_again() -> 
     told = world.answer("second")
     assert told["state"] == RETRY
     assert "WaitingFor" in told["message"]
-    world.finish("first")
-    world.submit("fourth", main=2)
+    world.change("second", admissionChecks=[_state("Pending")])
     world.settle()
-    assert world.ready == {"first", "third", "fourth"}
+    assert world.answer("second")["state"] == RETRY
+    world.finish("first")
+    world.change("second", admissionChecks=[_state("Pending")])
+    world.settle()
+    assert world.ready == {"first", "second", "third"}
 
 
 def test_a_pod_set_is_told_one_domain_and_model_for_all_its_pods() -> None:
