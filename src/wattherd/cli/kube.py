@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.kube_clusters import clusters
-from wattherd.cli.kube_nodes import agent, cap_helper, pools
+from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
 from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
@@ -36,7 +36,7 @@ def kube() -> None:
     """Decide for Kubernetes clusters: docs/guides/kubernetes.md."""
 
 
-for _command in (agent, cap_helper, clusters, pools, simulate_pods, snapshot):
+for _command in (agent, cap_helper, claims_plugin, clusters, pools, simulate_pods, snapshot):
     kube.add_command(_command)
 
 

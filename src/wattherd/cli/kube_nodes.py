@@ -59,6 +59,31 @@ def cap_helper(socket: Path, **chosen: Any) -> None:
         helper.close()
 
 
+@click.command("claims-plugin")
+@click.option(
+    "--plugins",
+    type=_PATH,
+    default=Path("/var/lib/kubelet/plugins"),
+    show_default=True,
+    help="The kubelet's folder of plugins.",
+)
+@click.option("--registry", type=_PATH, default=Path("/var/lib/kubelet/plugins_registry"),
+              show_default=True, help="Where it looks for new ones.")  # fmt: skip
+def claims_plugin(plugins: Path, registry: Path) -> None:
+    """Tell this machine's kubelet that pods which claimed watts may start."""
+    try:
+        from wattherd.runtime.kube.agent.claims_plugin import ClaimsPlugin
+    except ImportError as missing:
+        raise _needs(missing) from None
+    plugin, over = ClaimsPlugin(plugins, registry), _until_told()
+    plugin.begin()
+    try:
+        click.echo(f"wattherd answers kubelets at {plugin.endpoint}", err=True)
+        over.wait()
+    finally:
+        plugin.close()
+
+
 @click.command()
 @click.option("--node", required=True, envvar="NODE_NAME", help="This machine, as nodes are named.")
 @click.option("--helper", type=_PATH, help="Socket of a cap-helper; else devices are used at once.")

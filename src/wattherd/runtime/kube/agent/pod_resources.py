@@ -81,7 +81,7 @@ def decoded(answer: bytes) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for pod in _messages(answer, _PODS):
-        fields = list(_fields(pod))
+        fields = list(byte_fields(pod))
         key = f"{_text(fields, _NAMESPACE)}/{_text(fields, _NAME)}"
         ids = [
             one.partition("::")[0]
@@ -95,14 +95,14 @@ def decoded(answer: bytes) -> dict[str, list[str]]:
 
 
 def _ids(devices: bytes) -> list[str]:
-    fields = list(_fields(devices))
+    fields = list(byte_fields(devices))
     if not _text(fields, _RESOURCE).startswith(GPU_PLUGINS):
         return []
     return [one.decode() for one in _bytes(fields, _DEVICE_IDS)]
 
 
 def _messages(data: bytes, number: int) -> Sequence[bytes]:
-    return _bytes(list(_fields(data)), number)
+    return _bytes(list(byte_fields(data)), number)
 
 
 def _bytes(fields: Sequence[tuple[int, bytes]], number: int) -> Sequence[bytes]:
@@ -114,7 +114,7 @@ def _text(fields: Sequence[tuple[int, bytes]], number: int) -> str:
     return values[-1].decode() if values else ""
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+def byte_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Fields that hold bytes, by number; numbers are skipped, as none of them matters here."""
     at = 0
     while at < len(data):
