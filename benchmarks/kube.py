@@ -3,11 +3,10 @@
     python benchmarks/kube.py [--nodes 1000] [--pods 800] [--rounds 2] [--only stock,second]
 
 One plane on loopback (`make kube-binaries`), nodes carried by KWOK. Contenders take turns, there
-and
-back again: each is started, given a few pods to warm up, then a burst of pods that ask for one GPU
-each. Counted is from the API server's audit log, from the first pod created to the last one bound.
-Processor time is that of the contender's processes; how long the extender took to answer is read
-from its own metrics. Wall times depend on what else the machine does: compare within one run only.
+and back again: each is started, given a few pods to warm up, then a burst of pods that ask for one
+GPU each. Counted is from the API server's audit log, from the first pod created to the last one
+bound. Processor time is that of the contender's processes; how long the extender took to answer is
+read from its own metrics. Wall times depend on what else the machine does: compare within a run.
 
 * stock: kube-scheduler as it comes; * plain: with `percentageOfNodesToScore: 100`, as the extender
 needs it, but without the extender; * extender: `wattherd kube extender`; * second: `wattherd kube
@@ -24,7 +23,7 @@ import statistics
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -62,7 +61,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One burst; `late` are answers (by verb) as (count, seconds at most)."""
+    """One burst; `answers` by verb: how many took at most so many seconds."""
 
     contender: str
     pods_per_s: float
@@ -168,26 +167,22 @@ def create(plane: ControlPlane, names: Sequence[str], scheduler: str) -> None:
     asyncio.run(run())
 
 
-def all_bound(api: KubeApi, prefix: str, count: int) -> None:
+def all_bound(api: KubeApi) -> None:
     """Wait for it, without asking often: that would take time from whoever is measured."""
-    path, query = f"/api/v1/namespaces/{NAMESPACE}/pods", {"resourceVersion": "0"}
-    ahead = {"fieldSelector": "spec.nodeName=", "limit": "1"}
-
-    def none_waits() -> bool:
-        return not api.get(path, **ahead)["items"]
-
-    wait_until(none_waits, f"{count} pods of {prefix} are bound", within_s=900, every_s=0.5)
-    del query
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    free = {"fieldSelector": "spec.nodeName=", "limit": "1"}
+    none_waits = lambda: not api.get(path, **free)["items"]  # noqa: E731
+    wait_until(none_waits, "all pods are bound", within_s=900, every_s=0.5)
 
 
 def burst(plane: ControlPlane, contender: str, number: int, pods: int) -> Result:
     with CONTENDERS[contender](plane) as running:
-        warm = f"warm-{contender}-{number}"
-        create(plane, [f"{warm}-{row}" for row in range(WARM_UP)], contender)
-        all_bound(plane.api, warm, WARM_UP)
+        warm = [f"warm-{contender}-{number}-{row}" for row in range(WARM_UP)]
+        create(plane, warm, contender)
+        all_bound(plane.api)
         prefix, cpu_s, before = f"{contender}-{number}", running.cpu_s(), _answers(running)
         create(plane, [f"{prefix}-{row}" for row in range(pods)], contender)
-        all_bound(plane.api, prefix, pods)
+        all_bound(plane.api)
         cpu_s, after = running.cpu_s() - cpu_s, _answers(running)
     wall_s = _span_s(plane, f"{prefix}-", pods)
     answers = {
@@ -234,7 +229,7 @@ def main() -> None:
     options = _options()
     results: list[Result] = []
     plane = ControlPlane.calm(kube_binaries.folder())
-    with closing(plane), ExitStack():
+    with closing(plane):
         plane.start()
         plane.api.fleet(fleet(options.nodes))
         plane.api.namespace(NAMESPACE)
