@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,21 +72,28 @@ def a_copy(kubeconfig: Path, namespace: str) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def sampled(api: KubeApi, namespace: str) -> Iterator[list[float]]:
-    """Watts of the domain by what is written on bound pods, again and again."""
+    """Watts of the domain by what is written on bound pods, again and again, and at the end.
+
+    What stood between two looks may have been missed; what stands at the end is not.
+    """
     seen: list[float] = []
     over = threading.Event()
 
+    def draw_w() -> float:
+        return NODES * GPUS * 10 + RISE_W * len(written(api, namespace))
+
     def look() -> None:
         while not over.wait(EVERY_S):
-            seen.append(NODES * GPUS * 10 + RISE_W * len(written(api, namespace)))
+            seen.append(draw_w())
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield seen
+        finally:
+            over.set()
+        looking.result()
+        seen.append(draw_w())
 
 
 def written(api: KubeApi, namespace: str) -> dict[str, str]:
