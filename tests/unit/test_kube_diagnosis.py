@@ -8,7 +8,9 @@ import pytest
 from kube_builders import a_node
 from test_kube_scheduler import IDLE_MW, RISE_MW, WHOLE, World
 
+from wattherd.model.reason import Reason, ReasonCode
 from wattherd.model.request import Request
+from wattherd.runtime.kube.reasons import finding_of
 from wattherd.testing.builders import G2_CPU_MILLI, exclusive, sharing
 
 ROW = {"wattherd.dev/power-domain": "row-a"}
@@ -166,3 +168,19 @@ def test_the_reason_follows_what_happens() -> None:
     world.delete("there-0")
     world.settle()
     assert "p" in world.places
+
+
+def test_what_the_core_refuses_comes_with_what_would_help() -> None:
+    reason = Reason(
+        code=ReasonCode.QUOTA_EXCEEDED,
+        since_s=0.0,
+        asked=2,
+        in_use=3,
+        available=1,
+        unit="GPUs",
+        unblocks="queue research may hold 4",
+    )
+    assert finding_of(reason).line() == (
+        "QuotaExceeded: asked 2 GPUs, in use 3 GPUs, available 1 GPUs (queue research may hold 4); "
+        "or wait until pods of its queue end"
+    )

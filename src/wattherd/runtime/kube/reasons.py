@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from wattherd.model.reason import Reason, ReasonCode
+from wattherd.runtime.kube import names
 from wattherd.runtime.kube.api_objects import PodGroup
 from wattherd.runtime.kube.diagnosis import Diagnosis
 from wattherd.runtime.kube.finding import Finding
@@ -13,6 +14,12 @@ from wattherd.runtime.kube.orders import Order, TellGroup, TellPod
 from wattherd.runtime.kube.queueing import Waiting
 from wattherd.runtime.kube.teller import SCHEDULED
 from wattherd.runtime.kube.works import Member, Work
+
+_ADVICE = {
+    ReasonCode.QUOTA_EXCEEDED: "or wait until pods of its queue end",
+    ReasonCode.UNKNOWN_QUEUE: f"create the Queue, or change the pod's label {names.QUEUE}",
+    ReasonCode.WAITING_FOR_BUDGET_RISE: "wait until the budget rises, or raise it",
+}
 
 
 class Reasons:
@@ -94,6 +101,7 @@ class Reasons:
 
 
 def finding_of(reason: Reason) -> Finding:
-    """What the core says."""
+    """What the core says, and what would help."""
     code = str(reason.code)
-    return Finding(code, reason.text().removeprefix(code).removeprefix(": "))
+    facts = reason.text().removeprefix(code).removeprefix(": ")
+    return Finding(code, facts, _ADVICE.get(reason.code, ""))
