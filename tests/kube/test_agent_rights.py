@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 from agent_parts import APPLIED, AgentNode, running
 from control_plane import ControlPlane
-from helm_chart import CHART, Tools
+from helm_chart import CHART, DEPLOY, Tools
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
 from kube_server import wait_until
 from nvml_driver import COMPILER, Driver
@@ -167,3 +168,12 @@ def test_the_token_is_the_agents_and_the_devices_are_the_helpers(installed: Obje
     assert helper["securityContext"]["capabilities"] == {"add": ["SYS_ADMIN"], "drop": ["ALL"]}
     assert not helper["securityContext"].get("privileged")
     assert helper["restartPolicy"] == "Always"
+
+
+@pytest.mark.parametrize("name", ["agent.yaml", "pools.yaml"])
+def test_the_api_server_takes_the_manifests_as_they_are(tools: Tools, name: str) -> None:
+    path = DEPLOY / name
+    objects = [one for one in yaml.safe_load_all(path.read_text()) if one]
+    apply = ("kubectl", "apply", "--dry-run=server", "--validate=strict")
+    said = tools.run(*apply, f"--filename={path}")
+    assert said.count("(server dry run)") == len(objects)
