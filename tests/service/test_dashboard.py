@@ -269,7 +269,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a service that is gone; one job is over, one was running."""
     state = tmp_path_factory.mktemp("left") / "state"
     with a_dashboard(state) as dashboard:
-        over = dashboard.submit("echo all-done", name="over")
+        over = dashboard.submit("sleep 3; echo all-done", name="over")
         until(lambda: dashboard.state(over) == "Succeeded")
         running = dashboard.submit("sleep 600", name="running")
         until(lambda: dashboard.state(running) == "Running")
@@ -311,6 +311,16 @@ def test_the_same_pages_are_there_without_a_service(
     assert part in text
     assert "nothing changes here" in text
     assert 'action="/budget"' not in text
+
+
+def test_joules_of_a_job_are_known_without_a_service_and_to_the_next_one(
+    left: Path, still: str
+) -> None:
+    with urllib.request.urlopen(still + "/jobs/j-1") as answer:
+        page = re.sub(r"<[^>]*>|\s+", " ", answer.read().decode())
+    told = re.search(r"energy so far +estimated +(\S+) J", page)
+    assert told is not None, page
+    assert float(told[1]) > 0
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.chronicle import DECISIONS, Chronicle
 from wattherd.service.live.draw import DrawBook, sample_of
+from wattherd.service.live.history import History
 from wattherd.service.live.replay import Replay, resumed, settings_of
 from wattherd.service.live.scribe import OVER, Scribe
 from wattherd.store.event_log import command_of
@@ -52,6 +53,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         chronicle.note(lived.entry, lived.commands)
         entries += 1
     replay.arrive(store.journal.last_seq)
+    book.energy_j.update(joules_of_ended(store, replay.history))
     if not _same(replay.blueprint, wanted):
         before = replay.state.core
         scribe.corrected(replay.take_on(wanted))
@@ -59,6 +61,17 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         if replay.state.core is not before:
             notes.append("policy, queues or devices have changed: what ran begins again")
     return Recovered(replay, book, scribe, chronicle, entries, tuple(notes))
+
+
+def joules_of_ended(store: Store, history: History) -> dict[str, float]:
+    """What jobs in memory that are over have drawn: it follows from no entry.
+
+    Raises:
+        StoreFailure: it cannot be read.
+    """
+    over = [job_id for job_id, past in history.jobs.items() if past.over]
+    rows = ((job_id, store.projection.job(job_id)) for job_id in over)
+    return {job_id: row["energy_j"] for job_id, row in rows if row is not None}
 
 
 def remembered(store: Store, seq: int, nodes: Sequence[str]) -> Chronicle:
