@@ -27,11 +27,9 @@ from wattherd.runtime.kube.pod_ask import Ask
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 _GROWTH = 4
-"""So many times the pods learned from, and it is time to learn again.
-
-All is made anew then, which takes a tenth of a second on 5,000 nodes: a few times in a cluster's
-life, and seldom enough not to be seen among a hundred answers.
-"""
+"""So many times the pods learned from, and it is time to learn again."""
+_NODES_PER_POD = 16
+"""Not before there is a pod for so many nodes: all is made anew then, at a cost of every node."""
 MakePlacer = Callable[[ClusterSpec, list[Request]], Placer]
 """A policy at work on an empty cluster, given what pods ask for as far as they are known."""
 
@@ -140,10 +138,15 @@ class Fleet:
         if not holding.confirmed:
             self._reserved[holding.uid] = holding
         self._on.setdefault(holding.node, {})[holding.uid] = holding
-        if self._learns and len(self.holdings) > _GROWTH * max(1, self._learned_from):
+        if self._learns and self._has_more_to_learn():
             self._placer = None
         if self._placer is not None and holding.node in self._row:
             self._seat(holding)
+
+    def _has_more_to_learn(self) -> bool:
+        pods = len(self.holdings)
+        grown = pods > _GROWTH * max(1, self._learned_from)
+        return grown and pods * _NODES_PER_POD >= len(self.nodes)
 
     def confirm(self, uid: str, at_s: float) -> None:
         """What was reserved is seen to be so."""
