@@ -15,17 +15,23 @@ from dataclasses import dataclass, field, replace
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.queue.tree import QueueTree
 from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.confined import Confined, Trial
 from wattherd.runtime.kube.diagnosis import Diagnosis
 from wattherd.runtime.kube.finding import Finding
 from wattherd.runtime.kube.fleet import Fleet, Holding, Mask, Spot
 from wattherd.runtime.kube.precedence import Kept, Precedence, turn
+from wattherd.runtime.kube.queue_turns import Turns
+from wattherd.runtime.kube.reasons import finding_of
 from wattherd.runtime.kube.works import Member, Work, role_of
 
 _CODES = {str(code): code for code in ReasonCode}
 _MOST_AGAIN = 32
 _TURN = str(ReasonCode.WAITING_FOR_TURN)
+_OF_QUEUES = (ReasonCode.QUOTA_EXCEEDED, ReasonCode.UNKNOWN_QUEUE, ReasonCode.NEVER_FITS)
+_KEPT_FINDINGS = frozenset({_TURN, *map(str, _OF_QUEUES)})
+"""What a look at the nodes alone would not find again."""
 
 
 @dataclass(slots=True)
@@ -53,6 +59,9 @@ class GangPlanner:
     """Of each work that has others stopped: which ones."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """Of each work that found no place: why, as far as it is not for the core to say."""
+    queues: QueueTree | None = None
+    """Who is promised how much; None: nobody is promised anything."""
+    _turns: Turns | None = None
     _kept: Kept | None = None
     """Between plans: what is kept for whom; in a plan: only while somebody behind it is tried."""
     stale: dict[str, None] = field(default_factory=dict)
@@ -86,11 +95,19 @@ class GangPlanner:
         trying = list(self.waiting.values()) if self.changed else fresh
         self.changed = False
         self._in_vain.clear()
-        for job in sorted(trying, key=turn):
+        for job in self._in_turn(trying, view):
             held_up = kept is not None and kept.job.id in self.waiting and kept.holds_up(job)
             self._kept = kept if held_up else None
             self._try(job, view, draft)
         self._kept = kept
+
+    def _in_turn(self, trying: Iterable[JobView], view: View) -> Iterable[JobView]:
+        """By priority, then in order of coming; among queues by what each is promised."""
+        self._turns = None
+        if self.queues is None:
+            return sorted(trying, key=turn)
+        self._turns = Turns(self.queues, view, self.waiting.values(), turn)
+        return self._turns.in_turn(list(trying))
 
     def _keep(self, view: View) -> Kept | None:
         return self.precedence.kept(self.waiting.values(), self.works, self.findings, view.now_s)
@@ -124,6 +141,11 @@ class GangPlanner:
         if self._busy(job.id):
             return
         self.stale.pop(job.id, None)
+        refused = None if self._turns is None else self._turns.refused(job)
+        if refused is not None:
+            self.findings[job.id] = finding_of(refused)
+            draft.wait(job, refused)
+            return
         work = self.works[job.id]
         spots, failed = self._seats(work, view.now_s)
         if failed is None:
@@ -155,7 +177,7 @@ class GangPlanner:
             del self.stale[job_id]
             work = self.works.get(job_id)
             token = self.findings[job_id].token if job_id in self.findings else _TURN
-            if token != _TURN and work is not None and len(work.members) == 1:
+            if token not in _KEPT_FINDINGS and work is not None and len(work.members) == 1:
                 wish = self._wish(work.members[0])
                 if wish not in known:
                     known[wish] = self.diagnosis.of(work.members[0])
@@ -257,7 +279,8 @@ class GangPlanner:
         if stopped:
             self.victims[job.id] = stopped
             self.findings.pop(job.id, None)
-            text = f"{len(stopped)} pods of lower priority are being stopped"
+            why = "of lower priority" if self._turns is None else "of lower priority, or lent to,"
+            text = f"{len(stopped)} pods {why} are being stopped"
             code = ReasonCode.WAITING_FOR_PREEMPTION
             draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=text))
             return
@@ -270,18 +293,25 @@ class GangPlanner:
         work = self.works[job.id]
         if any(member.pod.spec.preemption_policy == "Never" for member in work.members):
             return frozenset()
+        taken = self._enough(work, self._may_stop(job, view), view.now_s)
+        for other in taken:
+            same = other.spec.priority < job.spec.priority
+            draft.stop(other, StopReason.PREEMPTED_FOR_PRIORITY if same else StopReason.RECLAIMED)
+        return frozenset(uid for other in taken for uid in self.works[other.id].uids)
+
+    def _may_stop(self, job: JobView, view: View) -> list[JobView]:
+        """Who may be stopped for a work, in order."""
+        if self._turns is not None:
+            running = [one for one in view.live() if one.wanted and self._ours(one)]
+            return self._turns.may_stop(job, running)
         if min(self._priorities, default=job.spec.priority) >= job.spec.priority:
-            return frozenset()
+            return []
         lower = [
             other
             for other in view.live()
             if other.wanted and other.spec.priority < job.spec.priority and self._ours(other)
         ]
-        lower.sort(key=lambda other: (other.spec.priority, -other.number))
-        taken = self._enough(work, lower, view.now_s)
-        for other in taken:
-            draft.stop(other, StopReason.PREEMPTED_FOR_PRIORITY)
-        return frozenset(uid for other in taken for uid in self.works[other.id].uids)
+        return sorted(lower, key=lambda other: (other.spec.priority, -other.number))
 
     def _stands(self, job: JobView) -> None:
         """It has its place, and may have to make room for more important ones."""

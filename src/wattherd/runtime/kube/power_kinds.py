@@ -240,10 +240,13 @@ class QueueSpec(Object, frozen=True):
     user_limit_percent: Annotated[
         Percent, Meta(description="What each of many namespaces can still count on.")
     ] = 100.0
-    user_limit_factor: Annotated[
-        float,
-        Meta(description="The most one namespace may hold, in guarantees.", gt=0, le=1e6),
-    ] = 1e6
+    user_limit_factor: (
+        Annotated[
+            float,
+            Meta(description="The most one namespace may hold, in guarantees.", gt=0, le=1e6),
+        ]
+        | UnsetType
+    ) = UNSET
     domain: (
         Annotated[Name, Meta(description="Its pods run on nodes of this PowerDomain only.")]
         | UnsetType
@@ -277,6 +280,7 @@ _NOT_ITSELF = (
     "it cannot be its own parent",
 )
 _SHORT_NAME = ("size(self.metadata.name) <= 63", "the name is longer than 63 characters")
+_NO_DOT = ("!self.metadata.name.contains('.')", "a queue's name has no dots")
 _WAYS = "[has(self.spec.constant), has(self.spec.schedule), has(self.spec.signal)]"
 _ONE_WAY = (
     f"{_WAYS}.filter(given, given).size() == 1",
@@ -352,7 +356,7 @@ DEFINITIONS = (
         kind=Queue,
         plural="queues",
         short="wq",
-        rules=(_NOT_ITSELF, _SHORT_NAME, _ABOVE, _EITHER),
+        rules=(_NOT_ITSELF, _SHORT_NAME, _NO_DOT, _ABOVE, _EITHER),
         columns=(
             Column("Parent", "string", ".spec.parent"),
             Column("Pending", "integer", ".status.pending"),

@@ -20,7 +20,7 @@ from wattherd.runtime.kube.chooser import Chooser
 from wattherd.runtime.kube.domain_tree import DomainTree
 from wattherd.runtime.kube.feed import Feed
 from wattherd.runtime.kube.objects import Object
-from wattherd.runtime.kube.power_kinds import API, PowerBudget, PowerDomain
+from wattherd.runtime.kube.power_kinds import API, PowerBudget, PowerDomain, Queue
 from wattherd.runtime.kube.power_plan import PowerPlan, PowerState
 from wattherd.runtime.kube.power_status import Figures, budget_status, domain_status, figures_of
 from wattherd.runtime.kube.reflector import Selection
@@ -30,7 +30,7 @@ LOOK_S = 0.5
 WRITE_S = 2.0
 """A status is written no more often: a burst of bindings is one change of its watts."""
 
-T = TypeVar("T", PowerDomain, PowerBudget)
+T = TypeVar("T", PowerDomain, PowerBudget, Queue)
 
 
 class Powered(Protocol):
@@ -117,12 +117,12 @@ class PowerWatch:
         self._plan.close()
 
     def _hear_domains(self, batch: list[Change[PowerDomain]]) -> None:
-        for name, item in _newest(batch, self._domains):
+        for name, item in newest(batch, self._domains):
             self._plan.domain_seen(name, item)
         self._put_in_force()
 
     def _hear_budgets(self, batch: list[Change[PowerBudget]]) -> None:
-        for name, item in _newest(batch, self._budgets):
+        for name, item in newest(batch, self._budgets):
             self._plan.budget_seen(name, item)
         self._put_in_force()
 
@@ -164,7 +164,7 @@ class PowerWatch:
             self._writer.write(f"{API}/{plural}/{name}", status, time.monotonic())
 
 
-def _newest(batch: list[Change[T]], known: dict[str, T]) -> list[tuple[str, T | None]]:
+def newest(batch: list[Change[T]], known: dict[str, T]) -> list[tuple[str, T | None]]:
     """What is so of each name: one that was made anew is there, whatever went before it."""
     found: list[tuple[str, T | None]] = []
     for change in batch:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from wattherd.engine.core import Core
 from wattherd.engine.draft import WAKE
 from wattherd.engine.placer import Placer
@@ -41,7 +43,7 @@ from wattherd.runtime.kube.eligible import Eligible
 from wattherd.runtime.kube.feasible import Feasibility
 from wattherd.runtime.kube.fencing import Unfenced
 from wattherd.runtime.kube.finding import Finding
-from wattherd.runtime.kube.fleet import Fleet, Holding
+from wattherd.runtime.kube.fleet import Fleet, Holding, Mask
 from wattherd.runtime.kube.gang_planner import GangPlanner
 from wattherd.runtime.kube.groups import GroupId
 from wattherd.runtime.kube.node_facts import node_facts
@@ -49,12 +51,14 @@ from wattherd.runtime.kube.objects import Node, Pod
 from wattherd.runtime.kube.orders import EvictPod, Order, StopPods
 from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.precedence import PATIENCE_S, Precedence
+from wattherd.runtime.kube.queue_plan import QueueState
+from wattherd.runtime.kube.queue_status import QueueFigures, figures
 from wattherd.runtime.kube.queueing import Queueing
 from wattherd.runtime.kube.reasons import Reasons, finding_of
 from wattherd.runtime.kube.remedies import Remedies
 from wattherd.runtime.kube.way import ByBinding, Chosen, Way
 from wattherd.runtime.kube.work_book import WorkBook
-from wattherd.runtime.kube.works import Member, Work, grace_s
+from wattherd.runtime.kube.works import Member, Work, grace_s, queue_of
 
 _OVER = frozenset({"Succeeded", "Failed"})
 
@@ -96,6 +100,7 @@ class Scheduler:
         self._patience_s = patience_s
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
+        self.queues = QueueState()
         self.curb = Curb(self.chooser, self._pods, self.way.is_ours, gentle=not self.way.moves)
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
@@ -350,10 +355,8 @@ class Scheduler:
 
     def _budget_news(self, placer: Placer, at_s: float) -> list[Event]:
         """Budgets that the core was not told yet."""
-        told, self._told_mw = (
-            self._told_mw,
-            self.domains.guarded_mw(self.chooser.columns(), placer.state),
-        )
+        told = self._told_mw
+        self._told_mw = self.domains.guarded_mw(self.chooser.columns(), placer.state)
         return [
             BudgetChanged(
                 at_s=at_s, budget_w=None if mw is None else mw / 1000, domain=domain_name(name)
@@ -363,10 +366,32 @@ class Scheduler:
         ]
 
     def _new_planner(self) -> GangPlanner:
-        allowed = lambda member: self._eligible.mask(member.pod)  # noqa: E731
+        allowed = self._allowed
         precedence = Precedence(self.fleet, allowed, self._patience_s)
         works, confined = self._book.works, self.way.confined
-        return GangPlanner(self.chooser, works, allowed, confined, self.diagnosis, precedence)
+        made = GangPlanner(self.chooser, works, allowed, confined, self.diagnosis, precedence)
+        made.queues = self.queues.tree
+        return made
+
+    def _allowed(self, member: Member) -> Mask:
+        """Nodes that a member may go to: those that suit it, of its queue's power domain."""
+        suits = self._eligible.mask(member.pod)
+        domain = self.queues.domains.get(queue_of(member.pod))
+        if domain is None:
+            return suits
+        below = self.domains.tree.below
+        of_domain = [below(domain, facts.domain) for facts in self.fleet.order]
+        return suits & np.array(of_domain, dtype=np.bool_)
+
+    def queues_seen(self, state: QueueState) -> None:
+        """These queues are in force from now on; what runs stays."""
+        self.queues, self._planner.queues = state, state.tree
+        self._dirty = self._freed = True
+
+    def queue_figures(self) -> QueueFigures:
+        """Who waits and runs of each queue."""
+        waiting = self._queueing.waiting
+        return figures(self.queues.tree, waiting, self.fleet, self._pods, self.way.is_ours)
 
     def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""

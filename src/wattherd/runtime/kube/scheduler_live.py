@@ -44,6 +44,7 @@ from wattherd.runtime.kube.orders import (
 )
 from wattherd.runtime.kube.power_live import PowerWatch, is_served
 from wattherd.runtime.kube.power_plan import PowerPlan
+from wattherd.runtime.kube.queue_live import QueueWatch
 from wattherd.runtime.kube.reflector import Selection
 from wattherd.runtime.kube.releaser import Released
 from wattherd.runtime.kube.scheduler import Scheduler
@@ -104,6 +105,7 @@ class LiveScheduler:
         if power is not None:
             self.power = PowerWatch(self.feed, power, scheduler, self.seat.leads)
             self.power.doing = lambda: scheduler.curb.doing
+        self.queues = QueueWatch(self.feed, scheduler, self.seat.leads)
         speaker = Speaker(scheduler.name, identity or scheduler.name, scheduler.way.unplaced)
         self.voice = Voice(self.feed.transport, speaker, self.seat.leads, Teller())
 
@@ -117,6 +119,7 @@ class LiveScheduler:
             self.power.begin()
             if self.scheduler.curb.gentle:
                 self.steward.begin()
+                self.queues.begin()
         self.feed.begin(*self.seat.beside(), self.voice.run())
 
     def close(self) -> None:

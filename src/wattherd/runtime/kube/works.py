@@ -19,7 +19,7 @@ from wattherd.runtime.kube.objects import Pod
 from wattherd.runtime.kube.pod_ask import Ask
 
 _DEFAULT_GRACE_S = 30.0
-_FOREIGN = 1 << 40
+FOREIGN = 1 << 40
 """Priorities of Kubernetes are 32 bits wide."""
 
 
@@ -77,8 +77,9 @@ def work_of(
         roles=tuple(_role(number, kind, requests.count(kind)) for number, kind in enumerate(kinds)),
         gpu_models=_models(kinds),
         priority=_priority(members),
-        queue=first.metadata.label(names.QUEUE) or "default",
+        queue=queue_of(first),
         tenant=first.metadata.namespace,
+        user=first.metadata.namespace,
         grace_s=max(grace_s(member.pod) for member in members),
     )
     return Work(spec, tuple(member for member, _ in pairs))
@@ -103,13 +104,20 @@ def seated_work(
         id=job_id,
         submit_s=at_s,
         roles=tuple(_role(number, kind, requests.count(kind)) for number, kind in enumerate(kinds)),
-        priority=_priority(members) if ours else _FOREIGN,
-        queue=first.metadata.label(names.QUEUE) or "default",
+        priority=_priority(members) if ours else FOREIGN,
+        queue=queue_of(first),
         tenant=first.metadata.namespace,
+        user=first.metadata.namespace,
         grace_s=max(grace_s(member.pod) for member in members),
     )
     shares = [Share(seat.node, 1, kinds.index(seat.request), gpus=seat.gpus) for seat in seats]
     return Work(spec, tuple(members), seated=True, shares=tuple(shares))
+
+
+def queue_of(pod: Pod) -> str:
+    """The queue that a pod names, by our label or Kueue's; `default` where it names none."""
+    meta = pod.metadata
+    return meta.label(names.QUEUE) or meta.label(names.KUEUE_QUEUE) or "default"
 
 
 def _role(number: int, request: Request, count: int) -> TaskRole:

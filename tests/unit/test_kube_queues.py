@@ -1,0 +1,198 @@
+"""Queue objects: trees of promises whatever is written, turns, quota, borrowing and giving back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kube_builders import a_pod, pod_json
+from test_kube_scheduler import WHOLE, World
+
+from wattherd.runtime.kube.api_objects import decoder
+from wattherd.runtime.kube.power_kinds import Queue
+from wattherd.runtime.kube.power_plan import Word
+from wattherd.runtime.kube.queue_plan import DEFAULT, LEAST_PCT, QueuePlan
+from wattherd.runtime.kube.queue_status import queue_status
+
+_QUEUE = decoder(Queue)
+
+
+def a_queue(name: str, **spec: Any) -> Queue:
+    return _QUEUE.decode(json.dumps({"metadata": {"name": name, "uid": name}, "spec": spec}))
+
+
+def a_plan(**queues: dict[str, Any]) -> QueuePlan:
+    plan = QueuePlan()
+    for name, spec in queues.items():
+        plan.queue_seen(name, a_queue(name, **spec))
+    return plan
+
+
+PERCENT = st.none() | st.sampled_from([0.0, 10.0, 30.0, 50.0, 70.0])
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b", "c", "d", "default"]),
+        st.tuples(st.sampled_from(["", "a", "b", "x"]), PERCENT, st.integers(1, 3)),
+    )
+)
+def test_a_set_of_queues_is_a_tree_that_promises_all_there_is_or_says_what_is_wrong(
+    given_: dict[str, tuple[str, float | None, int]],
+) -> None:
+    plan = QueuePlan()
+    for name, (parent, guaranteed, weight) in given_.items():
+        share: dict[str, Any] = (
+            {"weight": weight} if guaranteed is None else {"guaranteedPercent": guaranteed}
+        )
+        plan.queue_seen(name, a_queue(name, **share, **({"parent": parent} if parent else {})))
+    state = plan.state()
+    assert set(state.verdicts) == set(given_)
+    if all(one.ready for one in state.verdicts.values()) and given_:
+        assert state.tree is not None
+        leaves = state.tree.leaves
+        assert sum(one.guaranteed for one in leaves) == pytest.approx(1.0)
+        for name, (_, guaranteed, _) in given_.items():
+            if guaranteed:
+                assert state.tree[name].queue.guaranteed_pct == pytest.approx(guaranteed, abs=1e-3)
+        assert state.tree.leaf(DEFAULT) is not None or DEFAULT in given_
+    else:
+        assert state.tree is None
+
+
+def test_weights_share_what_guarantees_leave() -> None:
+    state = a_plan(a={"guaranteedPercent": 40}, b={"weight": 2}, c={}).state()
+    assert state.tree is not None
+    assert state.tree["b"].guaranteed == pytest.approx(0.4, abs=1e-6)
+    assert state.tree["c"].guaranteed == pytest.approx(0.2, abs=1e-6)
+    assert state.tree[DEFAULT].guaranteed <= 2 * LEAST_PCT / 100
+
+
+def test_what_makes_no_tree_leaves_the_one_before_it_in_force() -> None:
+    plan = a_plan(a={"guaranteedPercent": 60}, b={"guaranteedPercent": 40})
+    before = plan.state().tree
+    plan.queue_seen("b", a_queue("b", guaranteedPercent=50))
+    state = plan.state()
+    assert state.tree is before
+    assert state.verdicts["a"].word is Word.INVALID
+    assert "a, b are promised 110 % of the cluster" in state.verdicts["a"].text
+    plan.queue_seen("b", a_queue("b", parent="c"))
+    state = plan.state()
+    assert state.tree is before
+    assert (state.verdicts["b"].word, state.verdicts["a"].ready) == (Word.UNKNOWN_PARENT, True)
+
+
+def a_world(**queues: dict[str, Any]) -> World:
+    """Eight GPUs."""
+    world = World()
+    world.add_nodes(4)
+    world.scheduler.queues_seen(a_plan(**queues).state())
+    return world
+
+
+def create(world: World, queue: str, count: int, label: str = "wattherd.dev/queue") -> None:
+    for number in range(count):
+        made = pod_json(f"{queue}-{number}", WHOLE, schedulerName="wattherd")
+        made["metadata"]["labels"] = {label: queue}
+        world.pods[made["metadata"]["uid"]] = made
+        world.scheduler.pod_seen(a_pod(made), world.now_s)
+
+
+def placed(world: World) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in world.places:
+        queue = name.partition("-")[0]
+        found[queue] = found.get(queue, 0) + 1
+    return found
+
+
+def test_queues_are_served_by_what_they_are_promised() -> None:
+    world = a_world(a={"guaranteedPercent": 75}, b={"guaranteedPercent": 25})
+    create(world, "a", 8)
+    create(world, "b", 8, label="kueue.x-k8s.io/queue-name")
+    world.settle()
+    assert placed(world) == {"a": 6, "b": 2}
+
+
+def test_what_is_lent_is_taken_back() -> None:
+    world = a_world(a={"guaranteedPercent": 75}, b={"guaranteedPercent": 25})
+    create(world, "b", 8)
+    world.settle()
+    assert placed(world) == {"b": 8}
+    create(world, "a", 4)
+    world.settle()
+    assert placed(world) == {"a": 4, "b": 4}
+    assert len(world.evicted) == 4
+
+
+def test_a_maximum_holds_on_an_idle_cluster_and_is_told_with_numbers() -> None:
+    world = a_world(a={"guaranteedPercent": 25, "maximumPercent": 50})
+    create(world, "a", 6)
+    world.settle()
+    assert placed(world) == {"a": 4}
+    told = world.told["uid-a-5"]
+    assert told.reason == "QuotaExceeded"
+    assert "asked 1 GPUs, in use 4 GPUs, available 0 GPUs" in told.text
+    assert "queue 'a' may hold 4 GPUs at most" in told.text
+
+
+def test_an_unknown_queue_is_told_of_with_those_there_are() -> None:
+    world = a_world(a={})
+    create(world, "b", 1)
+    world.settle()
+    assert world.told["uid-b-0"].reason == "UnknownQueue"
+    assert "there are a, default" in world.told["uid-b-0"].text
+    world.scheduler.queues_seen(a_plan(a={}, b={}).state())
+    world.settle()
+    assert placed(world) == {"b": 1}
+
+
+def test_a_queue_may_be_held_to_a_power_domain() -> None:
+    world = World()
+    world.add_nodes(2)
+    world.add_nodes(1, **{"wattherd.dev/power-domain": "hall"})
+    world.scheduler.queues_seen(a_plan(a={"domain": "hall"}).state())
+    create(world, "a", 3)
+    world.settle()
+    assert sorted(world.places.values()) == ["n2", "n2"]
+
+
+def test_status_counts_pods_and_what_is_borrowed() -> None:
+    world = a_world(top={"guaranteedPercent": 50}, a={"parent": "top", "maximumPercent": 100})
+    plan = a_plan(top={"guaranteedPercent": 50}, a={"parent": "top"})
+    create(world, "a", 9)
+    world.settle()
+    figures = world.scheduler.queue_figures()
+    for name in ("top", "a"):
+        status = queue_status(a_queue(name), plan.state(), figures, 0.0)
+        assert (status.pending, status.admitted, status.used_gpus) == (1, 8, 8)
+        assert status.borrowed_gpus == 4.0
+        assert status.guaranteed_gpus == 4.0
+
+
+def test_priority_stops_others_of_its_queue_only() -> None:
+    world = a_world(a={"guaranteedPercent": 50}, b={"guaranteedPercent": 50})
+    create(world, "a", 4)
+    create(world, "b", 4)
+    world.settle()
+    for queue in ("a", "b"):
+        made = pod_json(f"{queue}-urgent", WHOLE, schedulerName="wattherd", priority=5)
+        made["metadata"]["labels"] = {"wattherd.dev/queue": queue}
+        world.pods[made["metadata"]["uid"]] = made
+        world.scheduler.pod_seen(a_pod(made), world.now_s)
+        world.settle()
+        assert placed(world) == {"a": 4, "b": 4}
+        assert f"{queue}-urgent" in world.places
+    assert world.evicted == ["uid-a-3", "uid-b-3"]
+
+
+def test_a_namespace_holds_no_more_than_its_limit() -> None:
+    queue = {"guaranteedPercent": 50, "userLimitFactor": 0.5}
+    world = a_world(a=queue)
+    create(world, "a", 4)
+    world.settle()
+    assert placed(world) == {"a": 2}
+    assert "namespace 'default' may hold 2 GPUs of queue 'a'" in world.told["uid-a-3"].text
