@@ -87,6 +87,11 @@ class Domains:
         domain = self.tree.feeder(facts.labels)
         return facts if facts.domain == domain else replace(facts, domain=domain)
 
+    def inside(self, domain: str, nodes: Sequence[NodeFacts]) -> NDArray[np.bool_]:
+        """(N,) which of these a domain feeds, with all below it."""
+        below = self.tree.below
+        return np.array([below(domain, facts.domain) for facts in nodes], dtype=np.bool_)
+
     def room_mw(self, columns: Columns, state: ClusterState, more_mw: Ints | None = None) -> Ints:
         """(N,) what may be added on each node before one of its domains or the site is full.
 

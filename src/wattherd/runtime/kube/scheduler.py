@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-import numpy as np
-
 from wattherd.engine.core import Core
 from wattherd.engine.draft import WAKE
 from wattherd.engine.placer import Placer
@@ -58,7 +56,7 @@ from wattherd.runtime.kube.reasons import Reasons, finding_of
 from wattherd.runtime.kube.remedies import Remedies
 from wattherd.runtime.kube.way import ByBinding, Chosen, Way
 from wattherd.runtime.kube.work_book import WorkBook
-from wattherd.runtime.kube.works import Member, Work, grace_s, queue_of
+from wattherd.runtime.kube.works import Member, Work, alike, grace_s, queue_of
 
 _OVER = frozenset({"Succeeded", "Failed"})
 
@@ -152,7 +150,7 @@ class Scheduler:
         self._pods[uid] = pod
         self._eligible.note(pod)
         seated = bool(self.way.seat(pod)) and self._seated(pod, at_s)
-        if known is None or seated or not _alike(known, pod):
+        if known is None or seated or not alike(known, pod):
             self._queueing.note(pod)
             self._dirty = True
 
@@ -379,9 +377,7 @@ class Scheduler:
         domain = self.queues.domains.get(queue_of(member.pod))
         if domain is None:
             return suits
-        below = self.domains.tree.below
-        of_domain = [below(domain, facts.domain) for facts in self.fleet.order]
-        return suits & np.array(of_domain, dtype=np.bool_)
+        return suits & self.domains.inside(domain, self.fleet.order)
 
     def queues_seen(self, state: QueueState) -> None:
         """These queues are in force from now on; what runs stays."""
@@ -499,13 +495,3 @@ class Scheduler:
             return found
         job = self.core.jobs.get(job_id) if self.core is not None else None
         return None if job is None or job.reason is None else finding_of(job.reason)
-
-
-def _alike(one: Pod, other: Pod) -> bool:
-    """Whether a pod is as it was in all that decides when and where it goes."""
-    before, now = one.metadata, other.metadata
-    return one.spec == other.spec and (
-        before.labels == now.labels
-        and before.annotations == now.annotations
-        and before.deletion_timestamp == now.deletion_timestamp
-    )

@@ -156,3 +156,13 @@ def role_of(work: Work, position: int) -> int:
             return number
         position -= role.count
     raise IndexError(position)
+
+
+def alike(one: Pod, other: Pod) -> bool:
+    """Whether a pod is as it was in all that decides when and where it goes."""
+    before, now = one.metadata, other.metadata
+    return one.spec == other.spec and (
+        before.labels == now.labels
+        and before.annotations == now.annotations
+        and before.deletion_timestamp == now.deletion_timestamp
+    )
