@@ -15,6 +15,7 @@ import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import free_ports, wait_until
+from power_api import an_object, defined, path_of
 from test_second_scheduler import T4, a_scheduler, bound, members, nodes_of
 
 NATIVE = "/apis/scheduling.k8s.io/v1alpha2"
@@ -112,6 +113,28 @@ def test_a_pod_that_waits_for_its_gang_says_how_many_are_missing(
         wait_until(lambda: kubectl.reasons("ring-0"), "it is told why")
         said = "WaitingForGang: 2 of 3 pods of ring are there; create the others"
         assert kubectl.reasons("ring-0") == [said]
+
+
+def test_a_pod_without_quota_says_what_its_queue_may_hold(
+    plane: ControlPlane, namespace: str, kubectl: Kubectl
+) -> None:
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    small = an_object("Queue", "why-small", guaranteedPercent=25, maximumPercent=25)
+    ours = {"wattherd.dev/queue": "why-small"}
+    with defined(api), nodes_of(api, [a_node("why-quota", gpus=4, labels=T4)]):
+        api.create(path_of("Queue"), small)
+        with a_scheduler(plane, "wattherd-quota") as scheduler:
+            api.create(pods, a_pod("first", gpus=1, scheduler=scheduler, labels=ours))
+            wait_until(lambda: bound(api, namespace), "the first one runs")
+            api.create(pods, a_pod("second", gpus=1, scheduler=scheduler, labels=ours))
+            wait_until(lambda: kubectl.reasons("second"), "it is told why")
+            [said] = kubectl.reasons("second")
+            assert said == (
+                "QuotaExceeded: asked 1 GPUs, in use 1 GPUs, available 0 GPUs (queue 'why-small' "
+                "may hold 1 GPUs at most; raise its maximum); or wait until pods of its queue end"
+            )
+            api.delete(f"{pods}/first", gracePeriodSeconds=0)
+            wait_until(lambda: "second" in bound(api, namespace), "what was said to help helps")
 
 
 def test_a_native_group_says_why_it_waits_and_when_it_does_no_more(

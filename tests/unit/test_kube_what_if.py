@@ -16,6 +16,7 @@ from wattherd.errors import UserError
 from wattherd.model.request import Request
 from wattherd.runtime.kube import snapshot as snapshots
 from wattherd.runtime.kube.api_objects import PodGroup, decoder
+from wattherd.runtime.kube.power_kinds import Queue
 from wattherd.runtime.kube.snapshot import Snapshot, snapshot_of
 from wattherd.service.kube_explain import explained, found
 from wattherd.service.kube_manifests import pods_of
@@ -27,7 +28,7 @@ IDLE_W = GPUS["T4"].idle_w
 RISE_W = round(GPUS["T4"].max_w - GPUS["T4"].idle_w)
 BASE_W = round(4 * IDLE_W)
 WHOLE = exclusive(1_000, 1)
-_GROUP = decoder(PodGroup)
+_GROUP, _QUEUE = decoder(PodGroup), decoder(Queue)
 
 
 def made(name: str, request: Request = WHOLE, *, at: int = 0, **spec: Any) -> Json:
@@ -37,7 +38,10 @@ def made(name: str, request: Request = WHOLE, *, at: int = 0, **spec: Any) -> Js
 
 
 def a_cluster(
-    *pods: Json, budget_w: float | None = None, groups: tuple[Json, ...] = ()
+    *pods: Json,
+    budget_w: float | None = None,
+    groups: tuple[Json, ...] = (),
+    queues: tuple[Json, ...] = (),
 ) -> Snapshot:
     """Two nodes of two T4 each, in one power domain."""
     nodes = [node_json(a_machine(f"n{row}", gpus=2, model="T4")) for row in range(2)]
@@ -46,6 +50,7 @@ def a_cluster(
     listed: dict[str, list[Any]] = {
         "nodes": [a_node(node) for node in nodes],
         "pods": [a_pod(pod) for pod in pods],
+        "queues": [_QUEUE.decode(json.dumps(queue).encode()) for queue in queues],
         "native_groups": [_GROUP.decode(json.dumps(group).encode()) for group in groups],
     }
     return snapshot_of(listed, {} if budget_w is None else {"row-a": budget_w})
@@ -133,6 +138,20 @@ def test_what_would_change_with_less_watts_is_told() -> None:
         "bound_w": row["budget_w"],
         "budget_w": BASE_W + 3 * RISE_W,
     }
+
+
+def test_quota_of_queues_counts_and_is_told() -> None:
+    ours = {"labels": {"wattherd.dev/queue": "students"}}
+    pods = [bound(made("p"), "n0"), made("q", at=9)]
+    for pod in pods:
+        pod["metadata"] |= ours
+    small = {"metadata": {"name": "students"}, "spec": {"guaranteedPercent": 25}}
+    small["spec"]["maximumPercent"] = 25
+    there = a_cluster(*pods, queues=(small,))
+    assert [queue.metadata.name for queue in there.queues or ()] == ["students"]
+    document = explain(there, "q")
+    assert document["reason"] == "QuotaExceeded"
+    assert "queue 'students' may hold 1 GPUs at most" in document["text"]
 
 
 def test_policies_differ_once_pods_are_placed_afresh() -> None:

@@ -21,6 +21,7 @@ from wattherd.runtime.kube.names import DOMAIN, GPUS, WATTS
 from wattherd.runtime.kube.objects import Pod
 from wattherd.runtime.kube.power_kinds import PowerBudgetSpec
 from wattherd.runtime.kube.power_plan import PowerPlan, Timetable
+from wattherd.runtime.kube.queue_plan import QueuePlan
 from wattherd.runtime.kube.scheduler import Scheduler
 from wattherd.runtime.kube.snapshot import Snapshot, snapshot_of
 from wattherd.runtime.kube.trying import Attempt, Outcome, Placement
@@ -81,6 +82,10 @@ def attempt(
         plan.domain_seen(domain.metadata.name, domain)
     given = {name: round(1000 * w) for name, w in (snapshot.budgets_w or {}).items()}
     scheduler.power_seen(plan.state(0.0).tree, changed(given, supposed.budgets))
+    queues = QueuePlan()
+    for queue in snapshot.queues or ():
+        queues.queue_seen(queue.metadata.name, queue)
+    scheduler.queues_seen(queues.state())
     made = Attempt(scheduler)
     made.show(snapshot, lambda pod: alter(_afresh(pod, supposed)))
     return made
