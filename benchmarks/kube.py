@@ -38,8 +38,8 @@ from control_plane import ControlPlane  # noqa: E402
 from kube_api import KubeApi, Object, a_node, a_pod  # noqa: E402
 from kube_server import Server, free_ports, wait_until  # noqa: E402
 
-from wattherd.runtime.kube.access import find_access  # noqa: E402
-from wattherd.runtime.kube.transport import Transport  # noqa: E402
+from wattherd.runtime.kube.api.access import find_access  # noqa: E402
+from wattherd.runtime.kube.api.transport import Transport  # noqa: E402
 
 NAMESPACE = "bench"
 EXTENDED = ROOT / "deploy" / "kubernetes" / "kube-scheduler-extender.yaml"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from wattherd.runtime.kube.access import find_access
-from wattherd.runtime.kube.lease import Elector, Term, Times, boot_s
-from wattherd.runtime.kube.objects import ObjectMeta
-from wattherd.runtime.kube.transport import Transport
+from wattherd.runtime.kube.api.access import find_access
+from wattherd.runtime.kube.api.lease import Elector, Term, Times, boot_s
+from wattherd.runtime.kube.api.objects import ObjectMeta
+from wattherd.runtime.kube.api.transport import Transport
 
 TIMES = Times(lease_s=4, renew_s=2.5, retry_s=0.4)
 EVERY_S = 0.02

@@ -12,11 +12,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from kube_server import wait_until
 
-from wattherd.runtime.kube.access import find_access
-from wattherd.runtime.kube.changes import Changes, Key
-from wattherd.runtime.kube.loops import LoopThread
-from wattherd.runtime.kube.reflector import Reflector, Selection
-from wattherd.runtime.kube.transport import Limits, Transport
+from wattherd.runtime.kube.api.access import find_access
+from wattherd.runtime.kube.api.changes import Changes, Key
+from wattherd.runtime.kube.api.loops import LoopThread
+from wattherd.runtime.kube.api.reflector import Reflector, Selection
+from wattherd.runtime.kube.api.transport import Limits, Transport
 
 T = TypeVar("T")
 

@@ -14,15 +14,15 @@ from kube_cluster import Cluster
 from kube_parts import a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube.binder import (
+from wattherd.runtime.kube.api.binder import (
     FREES,
     Bind,
     Binder,
     Bound,
     Outcome,
 )
-from wattherd.runtime.kube.loops import LoopThread
-from wattherd.runtime.kube.names import DECISION, DOMAIN, EPOCH, WATTS
+from wattherd.runtime.kube.api.loops import LoopThread
+from wattherd.runtime.kube.api.names import DECISION, DOMAIN, EPOCH, WATTS
 
 NODES = ("bind-one", "bind-two")
 Binding = tuple[LoopThread, Binder]

@@ -12,7 +12,7 @@ import pytest
 from control_plane import ControlPlane
 from kube_server import Server, wait_until
 
-from wattherd.runtime.kube.lease import boot_s
+from wattherd.runtime.kube.api.lease import boot_s
 
 HERE = Path(__file__).parent
 Candidates = tuple[Server, Server]

@@ -18,11 +18,11 @@ from kube_cluster import Cluster
 from kube_parts import Picture, a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube import reflector as reflectors
-from wattherd.runtime.kube.loops import LoopThread
-from wattherd.runtime.kube.objects import Node, Object, ObjectMeta, Pod
-from wattherd.runtime.kube.reflector import Reflector, Selection
-from wattherd.runtime.kube.transport import Answer, Transport
+from wattherd.runtime.kube.api import reflector as reflectors
+from wattherd.runtime.kube.api.loops import LoopThread
+from wattherd.runtime.kube.api.objects import Node, Object, ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Reflector, Selection
+from wattherd.runtime.kube.api.transport import Answer, Transport
 
 MOST_REQUESTS = 100
 """Of a reflector in trouble for a while; one that does not pause makes a thousand a second."""

@@ -13,11 +13,11 @@ from kube_api import a_node, a_pod
 from kube_parts import Picture, a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube.binder import Bind, Binder, Outcome
-from wattherd.runtime.kube.lease import Elector, Term, Times
-from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
-from wattherd.runtime.kube.reflector import Selection
-from wattherd.runtime.kube.transport import Refused
+from wattherd.runtime.kube.api.binder import Bind, Binder, Outcome
+from wattherd.runtime.kube.api.lease import Elector, Term, Times
+from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.transport import Refused
 
 RBAC = "rbac.authorization.k8s.io"
 READS = ["get", "list", "watch"]

@@ -17,9 +17,9 @@ from kube_cluster import Cluster
 from kube_parts import a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube.access import find_access, in_cluster
-from wattherd.runtime.kube.loops import LoopThread
-from wattherd.runtime.kube.transport import Limits, Refused, Transport, Unreachable
+from wattherd.runtime.kube.api.access import find_access, in_cluster
+from wattherd.runtime.kube.api.loops import LoopThread
+from wattherd.runtime.kube.api.transport import Limits, Refused, Transport, Unreachable
 
 RBAC = "rbac.authorization.k8s.io"
 FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"

@@ -24,11 +24,11 @@ from wattherd.engine.placer import Placer
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Pod as TracePod
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api_objects import decoder
-from wattherd.runtime.kube.fleet import Fleet
-from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.orders import BindPod, EvictPod
-from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.api.api_objects import decoder
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.pods.fleet import Fleet
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod
 from wattherd.service.compose import build_placer, place_policy
 
 GPUS_OF_NODE = 2

@@ -12,11 +12,11 @@ from wattherd.engine.placer import Placer
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.request import Pod as TracePod
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api_objects import decoder
-from wattherd.runtime.kube.domains import Domains
-from wattherd.runtime.kube.extender import Extender
-from wattherd.runtime.kube.fleet import Fleet
-from wattherd.runtime.kube.objects import Node, Pod
+from wattherd.runtime.kube.api.api_objects import decoder
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.extender.decisions import Extender
+from wattherd.runtime.kube.pods.fleet import Fleet
+from wattherd.runtime.kube.power.domains import Domains
 from wattherd.service.compose import build_placer, place_policy
 
 Json = dict[str, Any]

@@ -21,8 +21,8 @@ from wattherd.runtime.kube.agent.caps import (
 )
 from wattherd.runtime.kube.agent.contact import Contact
 from wattherd.runtime.kube.agent.notes import NodeNotes, PodNotes, limits_labels, show
-from wattherd.runtime.kube.api_objects import Lease, LeaseSpec
-from wattherd.runtime.kube.objects import Node, Pod
+from wattherd.runtime.kube.api.api_objects import Lease, LeaseSpec
+from wattherd.runtime.kube.api.objects import Node, Pod
 
 ANNOTATED = {"wattherd.dev/gpu-shares": "annotation"}
 

@@ -8,19 +8,19 @@ import pytest
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.runtime.kube.api_objects import decoder, encode
-from wattherd.runtime.kube.domains import columns_of
-from wattherd.runtime.kube.dra_objects import ResourceClaimTemplate, ResourceSlice
-from wattherd.runtime.kube.scheduler import Scheduler
-from wattherd.runtime.kube.watt_claims import (
+from wattherd.runtime.kube.api.api_objects import decoder, encode
+from wattherd.runtime.kube.claims.objects import ResourceClaimTemplate, ResourceSlice
+from wattherd.runtime.kube.claims.watt_claims import (
     ByClaim,
     Wanted,
     same_template,
     template_of,
     wanted_of,
 )
-from wattherd.runtime.kube.watt_devices import UNLIMITED_MW, Load, Site, loads_of
-from wattherd.runtime.kube.watt_slices import after, pool_name, same_slice, slice_of
+from wattherd.runtime.kube.claims.watt_devices import UNLIMITED_MW, Load, Site, loads_of
+from wattherd.runtime.kube.claims.watt_slices import after, pool_name, same_slice, slice_of
+from wattherd.runtime.kube.power.domains import columns_of
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 

@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kube_builders import a_node, a_pod, fleet_of, node_json, pod_json
 
-from wattherd.runtime.kube.curb import CAP_WAIT_S, PLEDGE_S, Suspended
-from wattherd.runtime.kube.domain_tree import Branch, DomainTree
-from wattherd.runtime.kube.orders import BindPod, CapPod, EvictPod, Order, ResumeOwner, StopPods
-from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.power.curb import CAP_WAIT_S, PLEDGE_S, Suspended
+from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import (
+    BindPod,
+    CapPod,
+    EvictPod,
+    Order,
+    ResumeOwner,
+    StopPods,
+)
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kube_builders import a_node, fleet_of, node_json
 
-from wattherd.runtime.kube.domain_nodes import DomainNodes
-from wattherd.runtime.kube.domain_tree import Branch, DomainTree
-from wattherd.runtime.kube.domains import Domains
-from wattherd.runtime.kube.node_facts import node_facts
-from wattherd.runtime.kube.objects import LabelSelector
+from wattherd.runtime.kube.api.objects import LabelSelector
+from wattherd.runtime.kube.pods.node_facts import node_facts
+from wattherd.runtime.kube.power.domain_nodes import DomainNodes
+from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
+from wattherd.runtime.kube.power.domains import Domains
 from wattherd.testing.builders import a_node as a_machine
 
 RACK = LabelSelector(match_labels={"rack": "1"})

@@ -13,10 +13,10 @@ from kube_builders import a_node, a_pod, an_extender, asked_over_http, bound, no
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
-from wattherd.runtime.kube.extender import Extender, Grant
-from wattherd.runtime.kube.extender_app import Bound, ExtenderApp
-from wattherd.runtime.kube.extender_wire import BindArgs
-from wattherd.runtime.kube.refusal import Token
+from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
+from wattherd.runtime.kube.extender.decisions import Extender, Grant
+from wattherd.runtime.kube.extender.wire import BindArgs
+from wattherd.runtime.kube.reasons.refusal import Token
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import cpu_only, exclusive, sharing
 

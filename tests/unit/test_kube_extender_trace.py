@@ -27,12 +27,12 @@ from kube_builders import (
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request
-from wattherd.runtime.kube.extender import Extender, Grant
-from wattherd.runtime.kube.extender_app import Bound, ExtenderApp
-from wattherd.runtime.kube.extender_wire import BindArgs
-from wattherd.runtime.kube.objects import Node
-from wattherd.runtime.kube.orders import BindPod
-from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.api.objects import Node
+from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
+from wattherd.runtime.kube.extender.decisions import Extender, Grant
+from wattherd.runtime.kube.extender.wire import BindArgs
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import BindPod
 from wattherd.runtime.sim.pack import pack
 from wattherd.service.compose import build_placer, place_policy
 from wattherd.service.reproduce.source import OpenbFiles

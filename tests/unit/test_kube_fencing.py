@@ -9,9 +9,9 @@ import pytest
 from kube_builders import Json, a_node, a_pod, an_extender, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.runtime.kube.fencing import is_silent
-from wattherd.runtime.kube.orders import BindPod
-from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.pods.fencing import is_silent
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import BindPod
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 

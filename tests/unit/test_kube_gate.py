@@ -10,10 +10,10 @@ from kube_builders import Json, a_node, a_pod, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
-from wattherd.runtime.kube.gate import ByGate, narrowed
-from wattherd.runtime.kube.objects import NodeSelector, NodeSelectorTerm, Requirement
-from wattherd.runtime.kube.orders import EvictPod, Order, ReleasePod, TellPod
-from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.api.objects import NodeSelector, NodeSelectorTerm, Requirement
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.gate import ByGate, narrowed
+from wattherd.runtime.kube.scheduler.orders import EvictPod, Order, ReleasePod, TellPod
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 

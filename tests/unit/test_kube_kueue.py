@@ -10,10 +10,10 @@ from kube_builders import Json, a_node, a_pod, bound, fleet_of, node_json, pod_j
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api_objects import decoder
-from wattherd.runtime.kube.kueue_check import READY, RETRY, ByCheck, KueueCheck, Verdict
-from wattherd.runtime.kube.kueue_objects import Workload
-from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.api.api_objects import decoder
+from wattherd.runtime.kube.kueue.check import READY, RETRY, ByCheck, KueueCheck, Verdict
+from wattherd.runtime.kube.kueue.objects import Workload
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 

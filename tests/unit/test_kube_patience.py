@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.runtime.kube.changes import Change, Changes, Key
-from wattherd.runtime.kube.patience import Backoff, Bucket
+from wattherd.runtime.kube.api.changes import Change, Changes, Key
+from wattherd.runtime.kube.api.patience import Backoff, Bucket
 
 
 @given(

@@ -11,9 +11,7 @@ from kube_builders import Json, a_node, a_pod, bound, fleet_of, node_json, pod_j
 from wattherd.catalog.gpus import GPUS
 from wattherd.policy.rebalance.pool import PoolRules
 from wattherd.policy.rebalance.sleep import AfterIdle
-from wattherd.runtime.kube.domain_tree import DomainTree
-from wattherd.runtime.kube.domains import Domains
-from wattherd.runtime.kube.objects import ObjectMeta
+from wattherd.runtime.kube.api.objects import ObjectMeta
 from wattherd.runtime.kube.pools.decider import (
     Cordon,
     Empty,
@@ -31,6 +29,8 @@ from wattherd.runtime.kube.pools.growth import (
     limits_of,
     provisions,
 )
+from wattherd.runtime.kube.power.domain_tree import DomainTree
+from wattherd.runtime.kube.power.domains import Domains
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 

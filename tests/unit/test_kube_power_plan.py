@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube.api_objects import decoder
-from wattherd.runtime.kube.domain_tree import SITE
-from wattherd.runtime.kube.power_kinds import PowerBudget, PowerBudgetSpec, PowerDomain
-from wattherd.runtime.kube.power_plan import AHEAD_S, PowerPlan, Stated, Timetable, Verdict, Word
+from wattherd.runtime.kube.api.api_objects import decoder
+from wattherd.runtime.kube.power.domain_tree import SITE
+from wattherd.runtime.kube.power.kinds import PowerBudget, PowerBudgetSpec, PowerDomain
+from wattherd.runtime.kube.power.plan import AHEAD_S, PowerPlan, Stated, Timetable, Verdict, Word
 from wattherd.service.kube_budgets import open_timetable
 from wattherd.wire.clock import Clock
 

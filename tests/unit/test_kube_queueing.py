@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from kube_builders import Json, a_pod, bound, pod_json
 
-from wattherd.runtime.kube.admissible import Volumes
-from wattherd.runtime.kube.groups import GroupId
-from wattherd.runtime.kube.objects import Pod
-from wattherd.runtime.kube.queueing import Queueing, Waiting
-from wattherd.runtime.kube.way import ByBinding
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.pods.admissible import Volumes
+from wattherd.runtime.kube.pods.groups import GroupId
+from wattherd.runtime.kube.pods.queueing import Queueing, Waiting
+from wattherd.runtime.kube.scheduler.way import ByBinding
 from wattherd.testing.builders import exclusive
 
 GROUPS = ("", "", "one", "two", "three")

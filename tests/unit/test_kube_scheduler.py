@@ -17,10 +17,10 @@ from kube_builders import (
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
-from wattherd.runtime.kube.objects import Pod
-from wattherd.runtime.kube.orders import BindPod, EvictPod, Order, TellGroup, TellPod
-from wattherd.runtime.kube.precedence import PATIENCE_S
-from wattherd.runtime.kube.scheduler import Scheduler
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod, Order, TellGroup, TellPod
+from wattherd.runtime.kube.scheduler.precedence import PATIENCE_S
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.runtime.kube.teller import (
+from wattherd.runtime.kube.reasons.live import pod_subject
+from wattherd.runtime.kube.reasons.teller import (
     AGAIN_S,
     REFRESH_S,
     REPEAT_S,
@@ -12,7 +13,6 @@ from wattherd.runtime.kube.teller import (
     Notice,
     Teller,
 )
-from wattherd.runtime.kube.voice_live import pod_subject
 
 GPUS, POWER = "WaitingForGpus", "WaitingForPower"
 

@@ -12,7 +12,14 @@ from kube_builders import a_node, a_pod, node_json, pod_json, wanted
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
-from wattherd.runtime.kube.admissible import (
+from wattherd.runtime.kube.api.api_objects import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodGroup,
+    decoder,
+)
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.pods.admissible import (
     Neighbour,
     Volumes,
     host_ports,
@@ -21,19 +28,12 @@ from wattherd.runtime.kube.admissible import (
     repelled,
     unsupported,
 )
-from wattherd.runtime.kube.api_objects import (
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PodGroup,
-    decoder,
-)
-from wattherd.runtime.kube.gpu_products import catalog_model
-from wattherd.runtime.kube.groups import GroupKind, group_of, least_members, stated_size
-from wattherd.runtime.kube.node_facts import Giving, NodeFacts, Offer, node_facts
-from wattherd.runtime.kube.objects import Pod
-from wattherd.runtime.kube.pod_amounts import pod_amounts
-from wattherd.runtime.kube.pod_ask import ask_of, ask_of_foreign
-from wattherd.runtime.kube.refusal import PodRefused, Token
+from wattherd.runtime.kube.pods.gpu_products import catalog_model
+from wattherd.runtime.kube.pods.groups import GroupKind, group_of, least_members, stated_size
+from wattherd.runtime.kube.pods.node_facts import Giving, NodeFacts, Offer, node_facts
+from wattherd.runtime.kube.pods.pod_amounts import pod_amounts
+from wattherd.runtime.kube.pods.pod_ask import ask_of, ask_of_foreign
+from wattherd.runtime.kube.reasons.refusal import PodRefused, Token
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 

@@ -14,10 +14,10 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.cli.main import cli
 from wattherd.errors import UserError
 from wattherd.model.request import Request
-from wattherd.runtime.kube import snapshot as snapshots
-from wattherd.runtime.kube.api_objects import PodGroup, decoder
-from wattherd.runtime.kube.power_kinds import Queue
-from wattherd.runtime.kube.snapshot import Snapshot, snapshot_of
+from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
+from wattherd.runtime.kube.power.kinds import Queue
+from wattherd.runtime.kube.whatif import snapshot as snapshots
+from wattherd.runtime.kube.whatif.snapshot import Snapshot, snapshot_of
 from wattherd.service.kube_explain import explained, found
 from wattherd.service.kube_manifests import pods_of
 from wattherd.service.kube_what_if import Supposed, attempt, changed, compare, simulate

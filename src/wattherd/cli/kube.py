@@ -21,8 +21,8 @@ from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.runtime.kube.health import Checkup
-    from wattherd.runtime.kube.scheduler_live import LiveScheduler
+    from wattherd.runtime.kube.api.health import Checkup
+    from wattherd.runtime.kube.scheduler.live import LiveScheduler
     from wattherd.service.kube_dashboard import Pages
 
 _LAST_PORT = 65535
@@ -248,7 +248,7 @@ def answering(health: str | None, checkup: Checkup) -> Iterator[None]:
     if health is None:
         yield
         return
-    from wattherd.runtime.kube.health import HealthServer
+    from wattherd.runtime.kube.api.health import HealthServer
 
     listener = _listen(*_address(health, "--health"), "--health")
     shown = listener.getsockname()[:2]

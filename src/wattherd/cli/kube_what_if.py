@@ -14,7 +14,7 @@ from wattherd.cli.options import output_option
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.runtime.kube.snapshot import Snapshot
+    from wattherd.runtime.kube.whatif.snapshot import Snapshot
 
 POD = "pod/"
 _SHOWN = 20
@@ -96,7 +96,7 @@ def _show_feasible(document: Mapping[str, Any]) -> None:
 
 def _what_if() -> tuple[Callable[..., Snapshot], Callable[[Snapshot], bytes]]:
     try:
-        from wattherd.runtime.kube.snapshot import write
+        from wattherd.runtime.kube.whatif.snapshot import write
         from wattherd.service.kube_what_if import take
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
@@ -111,7 +111,7 @@ def read_snapshot(path: Path) -> Snapshot:
         UserError: it cannot be read, or is none.
     """
     _what_if()
-    from wattherd.runtime.kube.snapshot import read
+    from wattherd.runtime.kube.whatif.snapshot import read
 
     return read(_bytes(path), str(path))
 

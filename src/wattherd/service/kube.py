@@ -16,23 +16,23 @@ from wattherd.engine.placer import Placer
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Pod, Request
-from wattherd.runtime.kube.access import find_access
-from wattherd.runtime.kube.claims_live import LiveClaims
-from wattherd.runtime.kube.domain_tree import SITE
-from wattherd.runtime.kube.domains import Domains
-from wattherd.runtime.kube.extender import Extender
-from wattherd.runtime.kube.extender_app import DEADLINE_S, ExtenderApp
-from wattherd.runtime.kube.extender_live import LiveExtender
-from wattherd.runtime.kube.fleet import Fleet
-from wattherd.runtime.kube.gate import ByGate
-from wattherd.runtime.kube.health import Checkup
-from wattherd.runtime.kube.kueue_check import ByCheck, KueueCheck
-from wattherd.runtime.kube.kueue_live import LiveKueueCheck
-from wattherd.runtime.kube.objects import ObjectMeta
-from wattherd.runtime.kube.power_plan import PowerPlan
-from wattherd.runtime.kube.scheduler import Scheduler
-from wattherd.runtime.kube.scheduler_live import LiveScheduler
-from wattherd.runtime.kube.watt_claims import ByClaim
+from wattherd.runtime.kube.api.access import find_access
+from wattherd.runtime.kube.api.health import Checkup
+from wattherd.runtime.kube.api.objects import ObjectMeta
+from wattherd.runtime.kube.claims.live import LiveClaims
+from wattherd.runtime.kube.claims.watt_claims import ByClaim
+from wattherd.runtime.kube.extender.app import DEADLINE_S, ExtenderApp
+from wattherd.runtime.kube.extender.decisions import Extender
+from wattherd.runtime.kube.extender.live import LiveExtender
+from wattherd.runtime.kube.kueue.check import ByCheck, KueueCheck
+from wattherd.runtime.kube.kueue.live import LiveKueueCheck
+from wattherd.runtime.kube.pods.fleet import Fleet
+from wattherd.runtime.kube.power.domain_tree import SITE
+from wattherd.runtime.kube.power.domains import Domains
+from wattherd.runtime.kube.power.plan import PowerPlan
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.gate import ByGate
+from wattherd.runtime.kube.scheduler.live import LiveScheduler
 from wattherd.service.compose import build_placer, place_policy, warm_up
 from wattherd.service.kube_budgets import open_timetable
 from wattherd.units import seconds, watts

@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from wattherd.engine.limit_timeline import FOREVER, Span, merged
 from wattherd.errors import UserError
-from wattherd.runtime.kube.power_kinds import PowerBudgetSpec, ScheduleBudget
-from wattherd.runtime.kube.power_plan import Stated, Timetable, Verdict, Word
+from wattherd.runtime.kube.power.kinds import PowerBudgetSpec, ScheduleBudget
+from wattherd.runtime.kube.power.plan import Stated, Timetable, Verdict, Word
 from wattherd.signals.contract import Contact, Signal, Site
 from wattherd.signals.daily import daily, is_daily
 from wattherd.signals.registry import open_signal

@@ -27,11 +27,11 @@ from wattherd.errors import UserError
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.command import Command
 from wattherd.model.event import Event
-from wattherd.runtime.kube.domain_tree import SITE
-from wattherd.runtime.kube.feasible import MOST_AT_WORK, read_pods
-from wattherd.runtime.kube.feed import Feed
-from wattherd.runtime.kube.scheduler import Scheduler
-from wattherd.runtime.kube.scheduler_live import LiveScheduler
+from wattherd.runtime.kube.api.feed import Feed
+from wattherd.runtime.kube.power.domain_tree import SITE
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.live import LiveScheduler
+from wattherd.runtime.kube.whatif.feasible import MOST_AT_WORK, read_pods
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.live.chronicle import SYSTEM, Chronicle
 from wattherd.service.live.documents import Look

@@ -15,15 +15,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.access import find_access
-from wattherd.runtime.kube.event_objects import Event
-from wattherd.runtime.kube.feasible import remedy_document
-from wattherd.runtime.kube.groups import group_of
-from wattherd.runtime.kube.objects import Pod
-from wattherd.runtime.kube.snapshot import Snapshot
-from wattherd.runtime.kube.snapshot_live import events_of, last_time
-from wattherd.runtime.kube.trying import Attempt
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.access import find_access
+from wattherd.runtime.kube.api.event_objects import Event
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.pods.groups import group_of
+from wattherd.runtime.kube.whatif.feasible import remedy_document
+from wattherd.runtime.kube.whatif.live import events_of, last_time
+from wattherd.runtime.kube.whatif.snapshot import Snapshot
+from wattherd.runtime.kube.whatif.trying import Attempt
 from wattherd.service.kube_what_if import Supposed, attempt, power, take
 from wattherd.spelling import hint_for
 

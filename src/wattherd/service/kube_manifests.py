@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube.feasible import MOST_PODS, read_pods
-from wattherd.runtime.kube.objects import Pod
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.whatif.feasible import MOST_PODS, read_pods
 
 _COUNTS = {
     "Job": "parallelism",

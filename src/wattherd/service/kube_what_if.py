@@ -15,16 +15,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube import snapshot_live
-from wattherd.runtime.kube.access import find_access
-from wattherd.runtime.kube.names import DOMAIN, GPUS, WATTS
-from wattherd.runtime.kube.objects import Pod
-from wattherd.runtime.kube.power_kinds import PowerBudgetSpec
-from wattherd.runtime.kube.power_plan import PowerPlan, Timetable
-from wattherd.runtime.kube.queue_plan import QueuePlan
-from wattherd.runtime.kube.scheduler import Scheduler
-from wattherd.runtime.kube.snapshot import Snapshot, snapshot_of
-from wattherd.runtime.kube.trying import Attempt, Outcome, Placement
+from wattherd.runtime.kube.api.access import find_access
+from wattherd.runtime.kube.api.names import DOMAIN, GPUS, WATTS
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.power.kinds import PowerBudgetSpec
+from wattherd.runtime.kube.power.plan import PowerPlan, Timetable
+from wattherd.runtime.kube.queues.plan import QueuePlan
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.whatif import live as snapshot_live
+from wattherd.runtime.kube.whatif.snapshot import Snapshot, snapshot_of
+from wattherd.runtime.kube.whatif.trying import Attempt, Outcome, Placement
 from wattherd.service.kube import KubeOptions, budgets_mw, fleet_of
 from wattherd.service.kube_budgets import open_timetable
 from wattherd.units import watts

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.domain_tree import SITE
-from wattherd.runtime.kube.domains import Domains, columns_of
-from wattherd.runtime.kube.fleet import Fleet, Holding
-from wattherd.runtime.kube.node_facts import node_facts
-from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
-from wattherd.runtime.kube.power_kinds import PowerDomain
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.pods.fleet import Fleet, Holding
+from wattherd.runtime.kube.pods.node_facts import node_facts
+from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
+from wattherd.runtime.kube.power.domain_tree import SITE
+from wattherd.runtime.kube.power.domains import Domains, columns_of
+from wattherd.runtime.kube.power.kinds import PowerDomain
 from wattherd.units import watts
 
 OLD_S = 900.0

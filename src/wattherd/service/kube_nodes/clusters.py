@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from wattherd.errors import ClusterError, UserError
-from wattherd.runtime.kube.access import find_access, known_contexts
-from wattherd.runtime.kube.api_objects import list_decoder
-from wattherd.runtime.kube.fleet import Fleet
-from wattherd.runtime.kube.objects import Node, Pod
+from wattherd.runtime.kube.api.access import find_access, known_contexts
+from wattherd.runtime.kube.api.api_objects import list_decoder
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.api.transport import Refused, Transport
 from wattherd.runtime.kube.overview import Overview, overview
-from wattherd.runtime.kube.power_kinds import API, PowerDomain
-from wattherd.runtime.kube.transport import Refused, Transport
+from wattherd.runtime.kube.pods.fleet import Fleet
+from wattherd.runtime.kube.power.kinds import API, PowerDomain
 from wattherd.service.kube import PlacerMaker
 
 PAGE = 500

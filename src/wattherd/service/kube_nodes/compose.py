@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube.access import find_access
 from wattherd.runtime.kube.agent.live import AgentOptions, LiveAgent
-from wattherd.runtime.kube.health import Checkup
-from wattherd.runtime.kube.objects import ObjectMeta
+from wattherd.runtime.kube.api.access import find_access
+from wattherd.runtime.kube.api.health import Checkup
+from wattherd.runtime.kube.api.objects import ObjectMeta
 from wattherd.service.kube_nodes.bench import AsksKubelet, Bench, open_bench
 from wattherd.service.kube_nodes.cap_helper import CapHelper, RemoteBench
 from wattherd.service.live.config import ServeConfig

@@ -10,14 +10,14 @@ import numpy as np
 
 from wattherd.policy.rebalance.pool import PoolRules
 from wattherd.policy.rebalance.sleep import AfterIdle
-from wattherd.runtime.kube.access import find_access
-from wattherd.runtime.kube.domains import Domains
-from wattherd.runtime.kube.fleet import Fleet
-from wattherd.runtime.kube.health import Checkup
+from wattherd.runtime.kube.api.access import find_access
+from wattherd.runtime.kube.api.health import Checkup
+from wattherd.runtime.kube.pods.fleet import Fleet
 from wattherd.runtime.kube.pools.decider import Pools
 from wattherd.runtime.kube.pools.growth_live import Growth
 from wattherd.runtime.kube.pools.live import LivePools
-from wattherd.runtime.kube.power_plan import PowerPlan
+from wattherd.runtime.kube.power.domains import Domains
+from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.service.kube import PlacerMaker, an_identity, budgets_mw
 from wattherd.service.kube_budgets import open_timetable
 from wattherd.service.kube_nodes.compose import object_named

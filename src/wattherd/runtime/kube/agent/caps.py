@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
 from wattherd.units import watts
 
 _OVER = frozenset({"Succeeded", "Failed"})

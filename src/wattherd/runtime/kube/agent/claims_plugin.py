@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from wattherd.runtime.kube.agent.pod_resources import byte_fields
-from wattherd.runtime.kube.watt_slices import DRIVER
+from wattherd.runtime.kube.claims.watt_slices import DRIVER
 
 PLUGINS = Path("/var/lib/kubelet/plugins")
 REGISTRY = Path("/var/lib/kubelet/plugins_registry")

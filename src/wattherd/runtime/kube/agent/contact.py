@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattherd.runtime.kube.api_objects import Lease
+from wattherd.runtime.kube.api.api_objects import Lease
 
 
 @dataclass(slots=True)

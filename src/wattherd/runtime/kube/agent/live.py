@@ -20,17 +20,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from wattherd.errors import ClusterError
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.access import Access
 from wattherd.runtime.kube.agent.caps import Look, Wish, caps_of, wishes_of
 from wattherd.runtime.kube.agent.contact import Contact
 from wattherd.runtime.kube.agent.notes import NodeNotes, Note, PodNotes, Told, show
-from wattherd.runtime.kube.api_objects import Lease, decoder
-from wattherd.runtime.kube.changes import Change
-from wattherd.runtime.kube.feed import Feed
-from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
-from wattherd.runtime.kube.reflector import Selection
-from wattherd.runtime.kube.transport import Refused, Unreachable
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.access import Access
+from wattherd.runtime.kube.api.api_objects import Lease, decoder
+from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.feed import Feed
+from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.transport import Refused, Unreachable
 
 APPLY = "application/apply-patch+yaml"
 MANAGER = "wattherd-agent"

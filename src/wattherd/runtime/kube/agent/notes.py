@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattherd.runtime.kube import names
 from wattherd.runtime.kube.agent.caps import GpuState, Wish, applied_w
+from wattherd.runtime.kube.api import names
 
 LEAST_S, MOST_S = 30.0, 300.0
 MOVED = 0.05

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.policy.rebalance.pool import Seat
-from wattherd.runtime.kube.domains import columns_of
-from wattherd.runtime.kube.eligible import Eligible
-from wattherd.runtime.kube.fleet import Fleet, Holding
-from wattherd.runtime.kube.objects import Pod
-from wattherd.runtime.kube.pod_ask import ask_of
-from wattherd.runtime.kube.refusal import PodRefused
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.pods.eligible import Eligible
+from wattherd.runtime.kube.pods.fleet import Fleet, Holding
+from wattherd.runtime.kube.pods.pod_ask import ask_of
+from wattherd.runtime.kube.power.domains import columns_of
+from wattherd.runtime.kube.reasons.refusal import PodRefused
 
 
 @dataclass(slots=True)

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.policy.rebalance.pool import Phase, PoolNode, PoolPlan, PoolRules, plan_pool
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.admissible import Volumes
-from wattherd.runtime.kube.chooser import Chooser
-from wattherd.runtime.kube.domain_tree import DomainTree
-from wattherd.runtime.kube.domains import Domains, columns_of
-from wattherd.runtime.kube.eligible import Eligible
-from wattherd.runtime.kube.fleet import Fleet, Holding
-from wattherd.runtime.kube.groups import group_of, stated_size
-from wattherd.runtime.kube.node_facts import node_facts
-from wattherd.runtime.kube.objects import Node, Pod
-from wattherd.runtime.kube.pod_ask import ask_of_foreign, gpus_of
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.pods.admissible import Volumes
+from wattherd.runtime.kube.pods.chooser import Chooser
+from wattherd.runtime.kube.pods.eligible import Eligible
+from wattherd.runtime.kube.pods.fleet import Fleet, Holding
+from wattherd.runtime.kube.pods.groups import group_of, stated_size
+from wattherd.runtime.kube.pods.node_facts import node_facts
+from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.pools.booking import Booking
 from wattherd.runtime.kube.pools.phases import (
     Tie,
@@ -36,6 +34,8 @@ from wattherd.runtime.kube.pools.phases import (
     strongest,
     tie_of,
 )
+from wattherd.runtime.kube.power.domain_tree import DomainTree
+from wattherd.runtime.kube.power.domains import Domains, columns_of
 from wattherd.units import watts
 
 _OVER = frozenset({"Succeeded", "Failed"})

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.domain_tree import SITE, DomainTree
-from wattherd.runtime.kube.gpu_products import catalog_model
-from wattherd.runtime.kube.objects import Object, ObjectMeta, Pod, Resources
-from wattherd.runtime.kube.pod_ask import ask_of_foreign
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.objects import Object, ObjectMeta, Pod, Resources
+from wattherd.runtime.kube.pods.gpu_products import catalog_model
+from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign
+from wattherd.runtime.kube.power.domain_tree import SITE, DomainTree
 from wattherd.units import watts
 
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"

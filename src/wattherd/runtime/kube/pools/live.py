@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from wattherd.policy.rebalance.pool import Phase
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.access import Access
-from wattherd.runtime.kube.api_objects import (
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.access import Access
+from wattherd.runtime.kube.api.api_objects import (
     DeleteOptions,
     Eviction,
     PersistentVolume,
@@ -29,10 +29,13 @@ from wattherd.runtime.kube.api_objects import (
     encode,
     list_decoder,
 )
-from wattherd.runtime.kube.changes import Change
-from wattherd.runtime.kube.extender_live import LIVE_PODS
-from wattherd.runtime.kube.feed import Feed
-from wattherd.runtime.kube.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.feed import Feed
+from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.seat import Seat
+from wattherd.runtime.kube.api.transport import MERGE, Refused, Unreachable
+from wattherd.runtime.kube.extender.live import LIVE_PODS
 from wattherd.runtime.kube.pools.decider import (
     Cordon,
     Empty,
@@ -44,11 +47,8 @@ from wattherd.runtime.kube.pools.decider import (
     SwitchOn,
 )
 from wattherd.runtime.kube.pools.phases import Tie, strongest
-from wattherd.runtime.kube.power_live import PowerWatch
-from wattherd.runtime.kube.power_plan import PowerPlan
-from wattherd.runtime.kube.reflector import Selection
-from wattherd.runtime.kube.seat import Seat
-from wattherd.runtime.kube.transport import MERGE, Refused, Unreachable
+from wattherd.runtime.kube.power.live import PowerWatch
+from wattherd.runtime.kube.power.plan import PowerPlan
 
 ROUND_S = 1.0
 AGAIN_S = 20.0

@@ -12,9 +12,9 @@ from dataclasses import replace
 from enum import Enum, auto
 
 from wattherd.policy.rebalance.pool import Phase
-from wattherd.runtime.kube import names
-from wattherd.runtime.kube.node_facts import NodeFacts
-from wattherd.runtime.kube.objects import Node, Pod
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.pods.node_facts import NodeFacts
 
 _OF_SILENCE = frozenset(
     {

@@ -1,0 +1,202 @@
+"""Binds pods to nodes, many at a time, and says of each what became of it.
+
+A binding carries the pod's uid, so that it never meets a pod that was made anew under the same
+name, and annotations that the API server copies onto the pod in the same write: what was decided
+can be read back from the pod alone. The API server checks neither that the node exists nor that it
+has room (measured on 1.36): whoever decides must.
+
+A refusal is not guessed at from its text: the pod is read, and its state says why. A binding whose
+outcome is unknown is looked at and, if the pod is still free, sent again to the same node only;
+what stays unknown is told as `UNKNOWN`, and its reservation must be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from wattherd.runtime.kube.api.api_objects import Binding, ObjectReference, decoder, encode
+from wattherd.runtime.kube.api.names import DECISION
+from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
+from wattherd.runtime.kube.api.patience import Backoff
+from wattherd.runtime.kube.api.transport import Refused, Transport, Unreachable
+
+IN_FLIGHT = 64
+"""Bindings at once; the server answers no faster with more (measured: 32 to 96 are equal)."""
+
+PATIENCE_S = 30.0
+"""How long a binding of unknown outcome is looked after."""
+
+_POD = decoder(Pod)
+_HTTP = http.HTTPStatus
+
+
+class Outcome(StrEnum):
+    """What became of a binding."""
+
+    BOUND = "bound"  # to our node, by this very decision
+    TAKEN = "taken"  # bound, but not by us, or not there: somebody else was faster
+    STALE = "stale"  # the pod of this uid is no more; one of its name may be
+    GONE = "gone"  # deleted, or being deleted
+    GATED = "gated"  # a scheduling gate was not seen
+    NO_NODE = "no-node"  # never sent: the node is not known
+    FENCED = "fenced"  # never sent: we may not bind now
+    DENIED = "denied"  # the server will not: rights, quota, admission
+    UNKNOWN = "unknown"  # it may be bound now, or later
+
+
+FREES = frozenset(
+    {Outcome.STALE, Outcome.GONE, Outcome.GATED, Outcome.NO_NODE, Outcome.FENCED, Outcome.DENIED}
+)
+"""Outcomes after which what was reserved for the pod is free.
+
+Not `TAKEN`: the pod is somewhere, and until it is seen there its room here is kept.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """One pod to one node. `decision` is unique to this decision; `annotations` come with it."""
+
+    namespace: str
+    pod: str
+    uid: str
+    node: str
+    decision: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The pod's."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.pod}"
+
+    def body(self) -> bytes:
+        """As the API takes it."""
+        about = ObjectMeta(
+            name=self.pod,
+            namespace=self.namespace,
+            uid=self.uid,
+            annotations={**self.annotations, DECISION: self.decision},
+        )
+        target = ObjectReference(api_version="v1", kind="Node", name=self.node)
+        return encode(Binding(api_version="v1", kind="Binding", metadata=about, target=target))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What became of a binding, why, and how long it took."""
+
+    bind: Bind
+    outcome: Outcome
+    why: str
+    took_s: float
+
+
+@dataclass(slots=True)
+class Binder:
+    """Binds while `may_bind` holds and for nodes that `knows_node`.
+
+    `may_bind` is asked right before every request: a leader that cannot renew, or whose picture of
+    the cluster is stale, binds no more.
+    """
+
+    transport: Transport
+    draws: np.random.Generator
+    may_bind: Callable[[], bool] = lambda: True
+    knows_node: Callable[[str], bool] = lambda _: True
+    in_flight: int = IN_FLIGHT
+    patience_s: float = PATIENCE_S
+    _places: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        """As many places as bindings may be in flight."""
+        self._places = asyncio.Semaphore(self.in_flight)
+
+    async def bind(self, bind: Bind) -> Bound:
+        """Send it when its turn has come; never raises what the cluster did."""
+        async with self._places:
+            started_s = time.monotonic()
+            outcome, why = await self._settled(bind, started_s + self.patience_s)
+            return Bound(bind, outcome, why, time.monotonic() - started_s)
+
+    async def bind_all(self, binds: list[Bind]) -> list[Bound]:
+        """All of them at once, outcomes in their order."""
+        return list(await asyncio.gather(*map(self.bind, binds)))
+
+    async def _settled(self, bind: Bind, until_s: float) -> Found:
+        if not self.knows_node(bind.node):
+            return Found(Outcome.NO_NODE, f"no node {bind.node}")
+        pauses = Backoff(self.draws, first_s=0.2, most_s=5.0)
+        doubt = ""
+        while self.may_bind():
+            found = await self._sent(bind)
+            if found.outcome is not Outcome.UNKNOWN:
+                # What was sent before, without an answer, may come through after a refusal.
+                return Found(Outcome.UNKNOWN, doubt) if doubt and _is_ours(found) else found
+            doubt = found.why
+            if time.monotonic() >= until_s:
+                return found
+            await asyncio.sleep(pauses.pause_s())
+        if doubt:
+            return Found(Outcome.UNKNOWN, doubt)
+        return Found(Outcome.FENCED, "not allowed to bind now")
+
+    async def _sent(self, bind: Bind) -> Found:
+        """What became of it; UNKNOWN if it may be sent again, to the same node only."""
+        try:
+            await self.transport.request("POST", f"{bind.path}/binding", body=bind.body())
+        except Unreachable as error:
+            return await self._looked(bind, str(error))
+        except Refused as refused:
+            if refused.status == _HTTP.NOT_FOUND:
+                return Found(Outcome.GONE, refused.message)
+            if refused.status in _UNSETTLED or refused.status >= _HTTP.INTERNAL_SERVER_ERROR:
+                return await self._looked(bind, refused.message)
+            return Found(Outcome.DENIED, str(refused))
+        return Found(Outcome.BOUND, "")
+
+    async def _looked(self, bind: Bind, why: str) -> Found:
+        """What the pod's own state says."""
+        try:
+            # Without a version: read from etcd, never from a cache that lags.
+            answer = await self.transport.request("GET", bind.path)
+        except Unreachable as error:
+            return Found(Outcome.UNKNOWN, f"{why}; then {error}")
+        except Refused as refused:
+            gone = refused.status == _HTTP.NOT_FOUND
+            return Found(Outcome.GONE if gone else Outcome.UNKNOWN, f"{why}; then {refused}")
+        return Found(_state(_POD.decode(answer.body), bind), why)
+
+
+class Found(NamedTuple):
+    """An outcome, and why it is that."""
+
+    outcome: Outcome
+    why: str
+
+
+_UNSETTLED = (_HTTP.CONFLICT, _HTTP.TOO_MANY_REQUESTS)
+
+
+def _is_ours(found: Found) -> bool:
+    """A refusal of this request, not a fact about the pod."""
+    return found.outcome is Outcome.DENIED
+
+
+def _state(pod: Pod, bind: Bind) -> Outcome:
+    about = pod.metadata
+    if about.uid != bind.uid:
+        return Outcome.STALE
+    if pod.spec.node_name:
+        ours = pod.spec.node_name == bind.node and about.annotation(DECISION) == bind.decision
+        return Outcome.BOUND if ours else Outcome.TAKEN
+    if about.deletion_timestamp:
+        return Outcome.GONE
+    return Outcome.GATED if pod.spec.scheduling_gates else Outcome.UNKNOWN

@@ -1,0 +1,109 @@
+"""News of a cluster, carried to one thread that decides.
+
+Threads: one reads the API and binds (`loop`), one decides (`turns`), and one for each kind of
+object carries news from the first to the second, a batch at a time: while one batch is heard, what
+comes next merges into the next one. `sees` tells whether everything that was listed has been heard,
+and lately.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from wattherd.runtime.kube.api.access import Access
+from wattherd.runtime.kube.api.changes import Change, Changes
+from wattherd.runtime.kube.api.loops import LoopThread
+from wattherd.runtime.kube.api.reflector import Reflector, Selection
+from wattherd.runtime.kube.api.transport import Transport
+
+T = TypeVar("T")
+STALE_S = 180.0
+"""Bookmarks come about once a minute; after three that failed to, our picture may be wrong."""
+LOOK_S = 0.25
+
+
+class Feed:
+    """Follows what it is told to; `begin` it once all is said, `close` it in the end."""
+
+    def __init__(self, access: Access, draws: np.random.Generator) -> None:
+        """`draws` spreads requests in time."""
+        self.turns = ThreadPoolExecutor(1, thread_name_prefix="wattherd-decide")
+        self.loop = LoopThread("wattherd-kube")
+        self.transport = Transport(access)
+        self.over = threading.Event()
+        self._draws = draws
+        self._reflectors: list[Reflector[Any]] = []
+        self._carriers: list[Callable[[], None]] = []
+        self._threads: list[threading.Thread] = []
+        self._work: list[Future[Any]] = []
+        self._heard: set[int] = set()
+
+    def follow(self, selection: Selection[Any], hear: Callable[[list[Change[Any]]], None]) -> None:
+        """Have `hear` called, in its turn, with what changed of these objects."""
+        number, changes = len(self._reflectors), Changes[Any]()
+        draws = self._draws.spawn(1)[0]
+        self._reflectors.append(Reflector(self.transport, selection, changes, draws))
+        self._carriers.append(lambda: self._carry(number, changes, hear))
+
+    def also(self, work: Callable[[], None]) -> None:
+        """Run `work` in a thread of its own; it ends when `over` is set."""
+        self._carriers.append(work)
+
+    def open(self) -> None:
+        """Requests may be made from now on."""
+        self.loop.run(self.transport.__aenter__())
+
+    def begin(self, *beside: Coroutine[Any, Any, Any]) -> None:
+        """Start reading; `beside` are run in the same loop until the end."""
+        self._work = [self.loop.begin(one.run()) for one in self._reflectors]
+        self._work += [self.loop.begin(one) for one in beside]
+        for number, work in enumerate(self._carriers):
+            thread = threading.Thread(target=work, name=f"wattherd-feed-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Stop everything, in the order that lets each end in peace."""
+        self.over.set()
+        for thread in self._threads:
+            thread.join()
+        for work in self._work:
+            work.cancel()
+        self.turns.shutdown(wait=True, cancel_futures=True)
+        self.loop.run(self.transport.__aexit__(None, None, None))
+        self.loop.close()
+
+    def sees(self) -> bool:
+        """Whether all that was listed has been heard, and the API lately."""
+        fresh = all(one.silent_s() < STALE_S for one in self._reflectors)
+        return fresh and len(self._heard) == len(self._reflectors)
+
+    def alive(self) -> bool:
+        """Whether all that was begun still works: it goes on until `close`, whatever happens."""
+        ended = any(work.done() for work in self._work)
+        return not ended and all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def troubles(self) -> Sequence[str]:
+        """What keeps it from seeing the cluster, in words."""
+        return [one.trouble for one in self._reflectors if one.trouble]
+
+    def turn(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Have something done by the thread that decides, and wait for it."""
+        return self.turns.submit(work, *arguments).result()
+
+    def _carry(
+        self, number: int, changes: Changes[Any], hear: Callable[[list[Change[Any]]], None]
+    ) -> None:
+        while not self.over.is_set():
+            complete = changes.wait_complete(0)
+            batch = changes.take(LOOK_S)
+            if batch:
+                self.turn(hear, batch)
+            if complete:  # before the batch was taken: so all of the list has been heard
+                self._heard.add(number)

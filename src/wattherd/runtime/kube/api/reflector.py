@@ -1,0 +1,282 @@
+"""Follows one kind of object: list, then watch, for ever; hands over changes.
+
+What API servers do, measured on 1.36, and what is done about it:
+
+* A watch from a version that is gone is HTTP 200 with one ERROR event of code 410; a list may be
+  HTTP 410. Both mean: list again, after a pause.
+* A reader that is slow is cut off by a clean end of stream, in the middle of anything. So an end
+  means nothing, a watch is never taken for a list, and reading waits for nobody (`changes`).
+* Bookmarks carry a version and nothing else, about once a minute: the clock of `silent_s`.
+* A watch from a version of the future (a store restored from an old copy) stays open and says
+  nothing, no event and no bookmark. So a watch that said nothing is followed by a list.
+* A server that is gone or frozen is found by the break of the stream, or by its silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import time
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from wattherd.errors import ClusterError
+from wattherd.runtime.kube.api.api_objects import (
+    Page,
+    Status,
+    Versioned,
+    decoder,
+    list_decoder,
+    read_watch,
+)
+from wattherd.runtime.kube.api.changes import Changes, Key
+from wattherd.runtime.kube.api.objects import ListMeta, ObjectMeta
+from wattherd.runtime.kube.api.patience import Backoff
+from wattherd.runtime.kube.api.transport import Refused, Transport, Unreachable
+
+PAGE = 500
+"""Objects of one page of a list, as kubectl asks for."""
+
+WATCH_S = (240.0, 480.0)
+"""Bounds of how long one watch is asked for; drawn, so that watches do not all end together."""
+
+SILENCE_S = 150.0
+"""After which a watch is given up: two bookmarks have failed to come."""
+
+_GONE = http.HTTPStatus.GONE
+_STATUS = decoder(Status)
+_VERSIONED = decoder(Versioned)
+_RAW_PAGE = msgspec.json.Decoder(Page[msgspec.Raw], strict=False)
+
+
+class _Object(Protocol):
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+T = TypeVar("T", bound=_Object)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Generic[T]):
+    """Objects of one kind: `/api/v1/pods`, narrowed by field and label selectors."""
+
+    path: str
+    kind: type[T]
+    fields: str = ""
+    labels: str = ""
+
+    def query(self) -> dict[str, str]:
+        """The selectors as the API takes them."""
+        given = {"fieldSelector": self.fields, "labelSelector": self.labels}
+        return {name: text for name, text in given.items() if text}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one reflector has seen since it began."""
+
+    lists: int = 0
+    watches: int = 0
+    events: int = 0
+    bookmarks: int = 0
+    late: int = 0
+    expired: int = 0
+    ends: int = 0
+    breaks: int = 0
+    unreadable: int = 0
+
+
+class _Expired(ClusterError):
+    """The version we follow from is gone."""
+
+
+@dataclass(slots=True)
+class Reflector(Generic[T]):
+    """Keeps `changes` going; `draws` spreads its pauses.
+
+    `trouble` says what keeps it from reading, and is None while nothing does.
+    """
+
+    transport: Transport
+    selection: Selection[T]
+    changes: Changes[T]
+    draws: np.random.Generator
+    silence_s: float = SILENCE_S
+    tally: Tally = field(default_factory=Tally)
+    trouble: str | None = "not listed yet"
+    _version: str = ""
+    _known: dict[str, Key] = field(default_factory=dict)
+    _heard_s: float = float("-inf")
+    _pauses: Backoff = field(init=False)
+    _item: msgspec.json.Decoder[T] = field(init=False)
+    _page: msgspec.json.Decoder[Page[T]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Decoders, made once."""
+        self._pauses = Backoff(self.draws)
+        self._item = decoder(self.selection.kind)
+        self._page = list_decoder(self.selection.kind)
+
+    def silent_s(self) -> float:
+        """Since when nothing was heard, not even a bookmark; infinite before the first list."""
+        return time.monotonic() - self._heard_s
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                await self._list()
+                await self._follow()
+            except _Expired:
+                self.tally.expired += 1
+            except (Refused, Unreachable, msgspec.MsgspecError) as error:
+                self._note(error)
+            await asyncio.sleep(self._pauses.pause_s())
+
+    # --- lists ---------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        """The truth of one moment: what it does not name is gone."""
+        listed: dict[str, Key] = {}
+        page = await self._read_page("", listed)
+        version = page.resource_version
+        while page.continue_:
+            page = await self._read_page(page.continue_, listed)
+        for uid in self._known.keys() - listed.keys():
+            self.changes.put(self._known[uid], None)
+        self._known, self._version, self.trouble = listed, version, None
+        self.tally.lists += 1
+        self._hear()
+        self.changes.mark_complete()
+
+    async def _read_page(self, continued: str, listed: dict[str, Key]) -> ListMeta:
+        query = {**self.selection.query(), "limit": str(PAGE)}
+        if continued:
+            query["continue"] = continued
+        try:
+            # Without a version: never older than this moment, unlike version 0.
+            answer = await self.transport.request("GET", self.selection.path, query=query)
+        except Refused as refused:
+            raise _Expired(refused.message) if refused.status == _GONE else refused from None
+        try:
+            page = self._page.decode(answer.body)
+        except msgspec.ValidationError:
+            return self._take_readable(answer.body, listed)
+        for item in page.items or ():
+            self._take_listed(item, listed)
+        return page.metadata
+
+    def _take_readable(self, body: bytes, listed: dict[str, Key]) -> ListMeta:
+        """A page of which some items cannot be read: they are neither shown nor taken for gone."""
+        page = _RAW_PAGE.decode(body)
+        for raw in page.items or ():
+            item = self._decoded(raw)
+            if item is not None:
+                self._take_listed(item, listed)
+            elif key := self._known.get(_VERSIONED.decode(raw).metadata.uid):
+                listed[key.uid] = key
+        return page.metadata
+
+    def _take_listed(self, item: T, listed: dict[str, Key]) -> None:
+        key = _key(item)
+        listed[key.uid] = key
+        self.changes.put(key, item)
+
+    def _decoded(self, raw: msgspec.Raw) -> T | None:
+        try:
+            return self._item.decode(raw)
+        except msgspec.ValidationError:
+            self.tally.unreadable += 1
+            return None
+
+    # --- watches -------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Watch after watch, each from where the last one ended, until one says nothing at all.
+
+        Raises:
+            _Expired: the version is gone.
+        """
+        told = True
+        while told:
+            before = self.tally.events + self.tally.bookmarks
+            try:
+                await self._watch()
+                self.tally.ends += 1
+            except Unreachable as error:
+                self.tally.breaks += 1
+                self._note(error)
+            told = self.tally.events + self.tally.bookmarks > before
+
+    async def _watch(self) -> None:
+        self.tally.watches += 1
+        query = {
+            **self.selection.query(),
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(self.draws.uniform(*WATCH_S))),
+        }
+        try:
+            async with self.transport.lines(
+                self.selection.path, query=query, silence_s=self.silence_s
+            ) as lines:
+                self.trouble = None
+                async for line in lines:
+                    self._take(line)
+        except Refused as refused:
+            raise _Expired(refused.message) if refused.status == _GONE else refused from None
+
+    def _take(self, line: bytes) -> None:
+        """One event of a watch."""
+        event = read_watch(line)
+        if event.type == "ERROR":
+            status = _STATUS.decode(event.object)
+            if status.code == _GONE:
+                raise _Expired(status.message)
+            raise Refused(status.code, status.reason, status.message)
+        self._hear()
+        self._pauses.reset()
+        about = _VERSIONED.decode(event.object).metadata
+        if event.type == "BOOKMARK":
+            self.tally.bookmarks += 1
+            if about.resource_version != self._version and self._is_late(about.resource_version):
+                raise _Expired("the server has gone back")
+        elif self._is_late(about.resource_version):
+            self.tally.late += 1
+            return
+        else:
+            self.tally.events += 1
+            self._take_object(event.type, event.object, about)
+        self._version = about.resource_version
+
+    def _take_object(self, what: str, raw: msgspec.Raw, about: ObjectMeta) -> None:
+        key = Key(about.uid, about.namespace, about.name)
+        if what == "DELETED":
+            self._known.pop(key.uid, None)
+            self.changes.put(key, None)
+            return
+        item = self._decoded(raw)
+        if item is not None:
+            self._known[key.uid] = key
+            self.changes.put(key, item)
+
+    def _is_late(self, version: str) -> bool:
+        """Told before: versions of one kind of object are ordered (KEP 5504)."""
+        known = self._version
+        return version.isdecimal() and known.isdecimal() and int(version) <= int(known)
+
+    def _hear(self) -> None:
+        self._heard_s = time.monotonic()
+
+    def _note(self, error: Exception) -> None:
+        self.trouble = str(error)
+
+
+def _key(item: _Object) -> Key:
+    about = item.metadata
+    return Key(about.uid, about.namespace, about.name)

@@ -1,0 +1,79 @@
+"""The seat of one who decides: whether this copy holds it, and what it binds in its term.
+
+Several copies may run; where they agree by a lease, only the one that leads decides and binds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any
+
+import numpy as np
+
+from wattherd.runtime.kube.api.binder import Bind, Binder, Bound
+from wattherd.runtime.kube.api.feed import Feed
+from wattherd.runtime.kube.api.lease import Elector, Term, Times
+from wattherd.runtime.kube.api.names import EPOCH
+from wattherd.runtime.kube.api.objects import ObjectMeta
+from wattherd.runtime.kube.scheduler.orders import ReleasePod
+from wattherd.runtime.kube.scheduler.releaser import Released, Releaser
+
+
+class Seat:
+    """Binds while this copy leads; without a lease it always does."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        draws: np.random.Generator,
+        nodes: Collection[str],
+        *,
+        lease: ObjectMeta | None = None,
+        identity: str = "",
+    ) -> None:
+        """`lease` names the record by which copies agree on who leads, as `identity`.
+
+        `nodes` are those known at any time; nothing is bound to others.
+        """
+        terms, binds, releases = draws.spawn(3)
+        self._elector: Elector | None = None
+        if lease is not None:
+            self._elector = Elector(feed.transport, Term(lease, identity, Times()), terms)
+        self._binder = Binder(
+            feed.transport, binds, may_bind=self.leads, knows_node=nodes.__contains__
+        )
+
+        self._releaser = Releaser(feed.transport, releases, may_act=self.leads)
+
+    def beside(self) -> list[Coroutine[Any, Any, Any]]:
+        """What must run for the lease to be held."""
+        return [] if self._elector is None else [self._elector.run()]
+
+    def leads(self) -> bool:
+        """Whether this copy may decide and bind."""
+        return self._elector is None or self._elector.may_act()
+
+    async def bind(
+        self, key: str, uid: str, node: str, decision: str, annotations: Mapping[str, str]
+    ) -> Bound:
+        """Bind the pod `key` (namespace/name).
+
+        With the term we lead in, so that what a leader of an earlier one still sends is known.
+        """
+        namespace, _, name = key.partition("/")
+        order = Bind(
+            namespace=namespace,
+            pod=name,
+            uid=uid,
+            node=node,
+            decision=decision,
+            annotations={**annotations, **self._term()},
+        )
+        return await self._binder.bind(order)
+
+    async def release(self, order: ReleasePod) -> Released:
+        """Take our gate off a pod, signed like a binding."""
+        return await self._releaser.release(order, self._term())
+
+    def _term(self) -> dict[str, str]:
+        return {} if self._elector is None else {EPOCH: str(self._elector.epoch)}

@@ -1,0 +1,1 @@
+"""Watts as devices that a stock kube-scheduler allocates (dynamic resource allocation)."""

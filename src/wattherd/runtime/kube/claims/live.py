@@ -1,0 +1,243 @@
+"""Watts as devices on a cluster: slices published, templates made, pods ended after a cut.
+
+kube-scheduler allocates and binds; nothing here is asked when a pod is placed. While this process
+is away the slices stay as they are, and budgets hold. The account is that of `scheduler.live`, in
+which nobody waits: from it come the watts that pods without a claim take, and the pods to evict
+when a budget falls below what runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wattherd.runtime.kube.api.access import Access
+from wattherd.runtime.kube.api.api_objects import decoder, encode
+from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.feed import LOOK_S
+from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.transport import Refused, Unreachable
+from wattherd.runtime.kube.claims.objects import (
+    API,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from wattherd.runtime.kube.claims.watt_claims import (
+    allocated_mw,
+    same_template,
+    template_name,
+    template_of,
+    wanted_of,
+)
+from wattherd.runtime.kube.claims.watt_devices import Site, WattDevice, loads_of
+from wattherd.runtime.kube.claims.watt_slices import (
+    DRIVER,
+    MANAGED,
+    after,
+    pool_name,
+    same_slice,
+    slice_of,
+)
+from wattherd.runtime.kube.power.domains import columns_of
+from wattherd.runtime.kube.power.plan import PowerPlan
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.live import LiveScheduler
+
+_SLICES = f"{API}/resourceslices"
+_SLICE = decoder(ResourceSlice)
+_LABELS = ",".join(f"{key}={value}" for key, value in MANAGED.items())
+_SETTLED = (http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND)
+"""Somebody, or we before an answer was lost, did it already: the watch will tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A request that brings the API nearer to what is to be."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+
+
+class LiveClaims(LiveScheduler):
+    """Slices and templates kept true; `begin` and `close` it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        access: Access,
+        draws: np.random.Generator,
+        *,
+        lease: ObjectMeta | None = None,
+        identity: str = "",
+        power: PowerPlan | None = None,
+    ) -> None:
+        """`scheduler` places nobody (`ByClaim`); `lease` as for any other."""
+        super().__init__(scheduler, access, draws, lease=lease, identity=identity, power=power)
+        self._slices: dict[str, ResourceSlice] = {}
+        self._templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
+        self._allocated: dict[str, dict[str, int]] = {}
+        self._claiming: dict[str, Pod] = {}
+        self._devices: list[WattDevice] = []
+        self.refused = ""
+        """What the API server said to the last write, if it would not take it."""
+        follow = self._follow
+        follow(Selection(_SLICES, ResourceSlice, fields=f"spec.driver={DRIVER}"), self._hear_slices)
+        templates = Selection(
+            f"{API}/resourceclaimtemplates", ResourceClaimTemplate, labels=_LABELS
+        )
+        follow(templates, self._hear_templates)
+        claims = Selection(f"{API}/resourceclaims", ResourceClaim, labels=_LABELS)
+        follow(claims, self._hear_claims_to_watts)
+        self.feed.also(self._publish)
+
+    # News -----------------------------------------------------------------------------------------
+
+    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
+        for change in batch:
+            if change.item is None or template_name(change.item) is None:
+                self._claiming.pop(change.key.uid, None)
+            else:
+                self._claiming[change.key.uid] = change.item
+        super()._hear_pods(batch)
+
+    def _hear_slices(self, batch: list[Change[ResourceSlice]]) -> None:
+        for change in batch:
+            self._slices.pop(change.key.name, None)
+            if change.item is not None:
+                self._slices[change.key.name] = change.item
+
+    def _hear_templates(self, batch: list[Change[ResourceClaimTemplate]]) -> None:
+        for change in batch:
+            key = (change.key.namespace, change.key.name)
+            self._templates.pop(key, None)
+            if change.item is not None:
+                self._templates[key] = change.item
+
+    def _hear_claims_to_watts(self, batch: list[Change[ResourceClaim]]) -> None:
+        for change in batch:
+            self._allocated.pop(change.key.uid, None)
+            if change.item is not None:
+                self._allocated[change.key.uid] = allocated_mw(change.item)
+
+    # Work -----------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        while not self.feed.over.wait(LOOK_S):
+            if not (self.feed.sees() and self.seat.leads()):
+                continue
+            writes = self.feed.turn(self._writes)
+            if writes:
+                self.feed.loop.run(self._write_all(writes))
+
+    def _writes(self) -> list[_Write]:
+        """What the API lacks of what it should say."""
+        fleet = self.scheduler.fleet
+        if fleet.placer is None:
+            return []
+        domains = self.scheduler.domains
+        site = Site(
+            loads=loads_of(fleet, columns_of(fleet.order), self._claiming.__contains__),
+            path=domains.tree.path,
+            budgets_mw=domains.budgets_mw,
+        )
+        self._devices = site.devices()
+        return [*self._slice_writes(), *self._template_writes(site)]
+
+    def _slice_writes(self) -> list[_Write]:
+        writes: list[_Write] = []
+        wanted = [
+            slice_of(device, self.scheduler.nodes_of.needs(*device.leaves))
+            for device in self._devices
+            if device.leaves
+        ]
+        for one in wanted:
+            name = one.metadata.name
+            known = self._slices.get(name)
+            if known is None:
+                writes.append(_Write("POST", _SLICES, encode(one)))
+            elif not same_slice(known, one):
+                writes.append(_Write("PUT", f"{_SLICES}/{name}", encode(after(known, one))))
+        gone = sorted(self._slices.keys() - {one.metadata.name for one in wanted})
+        return writes + [_Write("DELETE", f"{_SLICES}/{name}") for name in gone]
+
+    def _template_writes(self, site: Site) -> list[_Write]:
+        """Templates that pods wait for; one that says something else is made anew."""
+        hungriest = max((load.most_gpu_mw for load in site.loads.values()), default=0)
+        writes: dict[tuple[str, str], _Write] = {}
+        for pod in self._claiming.values():
+            wanted = None if pod.spec.node_name else wanted_of(pod, hungriest)
+            if wanted is None:
+                continue
+            space = pod.metadata.namespace
+            made = template_of(wanted, space, site.depth)
+            known = self._templates.get((space, wanted.name))
+            path = f"{API}/namespaces/{space}/resourceclaimtemplates"
+            if known is None:
+                writes[space, wanted.name] = _Write("POST", path, encode(made))
+            elif not same_template(known, made):
+                writes[space, wanted.name] = _Write("DELETE", f"{path}/{wanted.name}")
+        return list(writes.values())
+
+    async def _write_all(self, writes: list[_Write]) -> None:
+        await asyncio.gather(*map(self._write, writes))
+
+    async def _write(self, write: _Write) -> None:
+        """What fails is found missing again at the next look."""
+        try:
+            answer = await self.feed.transport.request(write.method, write.path, body=write.body)
+        except Unreachable:
+            return
+        except Refused as refused:
+            if refused.status not in _SETTLED:
+                self.refused = str(refused)
+            return
+        self.refused = ""
+        self.feed.turns.submit(self._took, write, answer.body)
+
+    def _took(self, write: _Write, body: bytes) -> None:
+        """The answer, until the watch tells the same."""
+        if not write.path.startswith(_SLICES) or write.method == "DELETE":
+            return
+        try:
+            taken = _SLICE.decode(body)
+        except msgspec.MsgspecError:
+            return
+        self._slices[taken.metadata.name] = taken
+
+    # Telling --------------------------------------------------------------------------------------
+
+    def metrics(self) -> str:
+        """Watts that may be claimed of each domain, and that are."""
+        rows: dict[str, Any] = self.feed.turn(self._rows)
+        lines = []
+        for name, what in (
+            ("claimable", "Watts of a power domain that pods may claim."),
+            ("claimed", "Watts of a power domain that pods have claimed."),
+        ):
+            metric = f"wattherd_kube_{name}_watts"
+            lines += [f"# HELP {metric} {what}", f"# TYPE {metric} gauge"]
+            lines += [f'{metric}{{domain="{domain}"}} {row[name] / 1000:g}'
+                      for domain, row in rows.items()]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+    def _rows(self) -> dict[str, dict[str, int]]:
+        held: dict[str, int] = {}
+        for pools in self._allocated.values():
+            for pool, mw in pools.items():
+                held[pool] = held.get(pool, 0) + mw
+        return {
+            device.domain: {
+                "claimable": device.capacity_mw,
+                "claimed": held.get(pool_name(device), 0),
+            }
+            for device in self._devices
+            if device.limited
+        }

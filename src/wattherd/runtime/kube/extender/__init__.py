@@ -1,0 +1,1 @@
+"""Answers to a stock kube-scheduler that asks where a pod should go."""

@@ -1,0 +1,133 @@
+"""The extender on a cluster: follows nodes and pods, binds, looks after what it reserved.
+
+Nothing is decided before a whole list of nodes and pods was heard, nor while they have not been
+heard of for long, nor without the lease where one is kept: several copies may stand behind one
+address, and only the leader answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from wattherd.runtime.kube.api.access import Access
+from wattherd.runtime.kube.api.binder import FREES, Outcome
+from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.feed import LOOK_S, Feed
+from wattherd.runtime.kube.api.lookup import found_pod
+from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.seat import Seat
+from wattherd.runtime.kube.extender.app import Bound
+from wattherd.runtime.kube.extender.decisions import Extender, Grant
+from wattherd.runtime.kube.extender.wire import BindArgs
+from wattherd.runtime.kube.power.live import PowerWatch
+from wattherd.runtime.kube.power.plan import PowerPlan
+from wattherd.runtime.kube.power.steward import Steward, evicted
+from wattherd.runtime.kube.scheduler.orders import CapPod, EvictPod, ResumeOwner, StopPods
+
+LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class LiveExtender:
+    """An extender at work: `begin`, serve an `ExtenderApp` of its `turns` and `bind`, `close`."""
+
+    def __init__(
+        self,
+        extender: Extender,
+        access: Access,
+        draws: np.random.Generator,
+        *,
+        lease: ObjectMeta | None = None,
+        identity: str = "",
+        power: PowerPlan | None = None,
+    ) -> None:
+        """`lease` names the record by which copies agree on who answers, as `identity`.
+
+        `power` makes budgets of objects; without it they are those of `extender`.
+        """
+        self.extender = extender
+        self.feed = Feed(access, draws)
+        self.feed.follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
+        self.feed.follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
+        self.feed.also(self._watch)
+        nodes = extender.fleet.nodes
+        self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self.steward = Steward(self.feed, extender, self._evict_all)
+        self.power: PowerWatch | None = None
+        if power is not None:
+            self.power = PowerWatch(self.feed, power, extender, self.seat.leads)
+            self.power.doing = lambda: extender.curb.doing
+
+    def begin(self) -> None:
+        """Start reading; decisions begin when the cluster was seen."""
+        self.feed.open()
+        if self.power is not None:
+            self.power.begin()
+            self.steward.begin()
+        self.feed.begin(*self.seat.beside())
+
+    def close(self) -> None:
+        """Stop; a lease is given back, what was decided and not bound is decided anew by others."""
+        self.feed.close()
+        if self.power is not None:
+            self.power.close()
+
+    async def bind(self, args: BindArgs, grant: Grant) -> Bound:
+        """Bind a pod where it was reserved; for `ExtenderApp`."""
+        key = f"{args.pod_namespace}/{args.pod_name}"
+        bind = self.seat.bind(key, args.pod_uid, args.node, grant.decision, grant.annotations)
+        done = await asyncio.wrap_future(self.feed.loop.begin(bind))
+        if done.outcome is Outcome.BOUND:
+            return Bound()
+        return Bound(f"{done.outcome}: {done.why}", free=done.outcome in FREES)
+
+    def _hear_nodes(self, batch: list[Change[Node]]) -> None:
+        for change in batch:
+            if change.item is None:
+                self.extender.node_gone(change.key.name)
+            else:
+                self.extender.node_seen(change.item)
+
+    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
+        now_s = time.monotonic()
+        for change in batch:
+            if change.item is None:
+                self.extender.pod_gone(change.key.uid)
+            else:
+                self.extender.pod_seen(change.item, now_s)
+
+    def _watch(self) -> None:
+        """Whether to answer at all; and whether pods not seen to be bound are bound after all."""
+        while not self.feed.over.wait(LOOK_S):
+            ready = self.feed.sees() and self.seat.leads()
+            if ready and not self.extender.synced:
+                self.feed.turn(self.extender.warm_up)
+            self.extender.synced = ready
+            if ready:
+                self._keep_budgets()
+            for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
+                found = found_pod(self.feed, holding)
+                if found is not None and found.spec.node_name:
+                    self.feed.turn(self.extender.pod_seen, found, time.monotonic())
+                elif found is not None:
+                    self.feed.turn(self.extender.unbound, holding.uid)
+
+    def _keep_budgets(self) -> None:
+        """Cap and stop where a budget was cut below use; run again what was suspended."""
+        for order in self.feed.turn(self.extender.curb_orders, time.monotonic()):
+            match order:
+                case EvictPod():
+                    self.feed.loop.begin(evicted(self.feed.transport, order))
+                case CapPod() | StopPods() | ResumeOwner():
+                    self.steward.carry_out(order)
+                case _:
+                    pass
+
+    def _evict_all(self, uids: Iterable[str], why: str) -> None:
+        """Those that are not gone by then are asked for again by the curb."""
+        for order in self.extender.evictions(uids, why):
+            self.feed.loop.begin(evicted(self.feed.transport, order))

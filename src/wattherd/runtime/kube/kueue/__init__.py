@@ -1,0 +1,1 @@
+"""An admission check for those who admit with Kueue."""

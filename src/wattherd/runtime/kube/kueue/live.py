@@ -1,0 +1,201 @@
+"""The admission check on a cluster: follows Kueue's workloads, and writes our answers on them.
+
+Answers are applied (server-side apply) by a name of our own, so that neither Kueue's entries nor
+those of other checks are touched, and only to the workload as it was seen: one that changed
+meanwhile is gone through again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from wattherd.runtime.kube.api.access import Access
+from wattherd.runtime.kube.api.api_objects import decoder, encode
+from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.names import CHECK
+from wattherd.runtime.kube.api.objects import Condition, ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.transport import APPLY, Refused, Unreachable
+from wattherd.runtime.kube.kueue.check import RETRY, KueueCheck, Verdict
+from wattherd.runtime.kube.kueue.objects import (
+    API,
+    VERSION,
+    AdmissionCheck,
+    CheckState,
+    CheckStatus,
+    Workload,
+    WorkloadStatus,
+)
+from wattherd.runtime.kube.power.plan import PowerPlan
+from wattherd.runtime.kube.scheduler.live import LiveScheduler
+from wattherd.runtime.kube.scheduler.orders import Order
+
+RETRY_S = 60
+_WORKLOAD = decoder(Workload)
+_AGAIN_S = 2.0
+_APPLIED = {"fieldManager": "wattherd-power-check", "force": "true"}
+
+
+class LiveKueueCheck(LiveScheduler):
+    """A check at work; `begin` and `close` it."""
+
+    def __init__(
+        self,
+        check: KueueCheck,
+        access: Access,
+        draws: np.random.Generator,
+        *,
+        lease: ObjectMeta | None = None,
+        identity: str = "",
+        power: PowerPlan | None = None,
+        retry_s: int = RETRY_S,
+    ) -> None:
+        """`retry_s` is how long Kueue leaves a workload alone for which there are no watts."""
+        super().__init__(
+            check.scheduler, access, draws, lease=lease, identity=identity, power=power
+        )
+        self._check = check
+        self._retry_s = retry_s
+        follow = self._follow
+        follow(Selection(f"{API}/admissionchecks", AdmissionCheck), self._hear_checks)
+        follow(Selection(f"{API}/workloads", Workload), self._hear_workloads)
+
+    # News -----------------------------------------------------------------------------------------
+
+    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
+        now_s = time.monotonic()
+        for change in batch:
+            if change.item is None:
+                self._check.pod_gone(change.key.uid)
+            else:
+                self._check.pod_seen(change.item, now_s)
+
+    def _hear_checks(self, batch: list[Change[AdmissionCheck]]) -> None:
+        for change in batch:
+            ours = change.item is not None and change.item.spec.controller_name == CHECK
+            self._check.check_seen(change.key.name, time.monotonic(), ours=ours)
+            if change.item is not None and ours and not _is_active(change.item):
+                self.feed.loop.begin(self._activate(change.item))
+
+    def _hear_workloads(self, batch: list[Change[Workload]]) -> None:
+        now_s = time.monotonic()
+        for change in batch:
+            if change.item is None:
+                self._check.workload_gone(change.key.uid, now_s)
+            else:
+                self._check.workload_seen(change.item, now_s)
+
+    # Answers --------------------------------------------------------------------------------------
+
+    def _carry_out_all(self, orders: Iterable[Order]) -> None:
+        for verdict in self.feed.turn(self._check.verdicts, list(orders)):
+            self.feed.loop.begin(self._answer(verdict))
+
+    async def _answer(self, verdict: Verdict) -> None:
+        """Until it is known whether it was taken: an answer that may come through is kept."""
+        seen = verdict.workload.metadata
+        path = f"{API}/namespaces/{seen.namespace}/workloads/{seen.name}"
+        while self.seat.leads() and await self._sent(verdict, path) is None:
+            await asyncio.sleep(_AGAIN_S)
+            found = await self._read(path)
+            if found is None:
+                continue
+            if _says(found, verdict):
+                return self._tell_check(self._check.written, verdict)
+            if found.metadata.resource_version != seen.resource_version:
+                self._tell_check(self._check.workload_seen, found)
+                return self._tell_check(self._check.not_written, verdict)
+        return None
+
+    async def _sent(self, verdict: Verdict, path: str) -> bool | None:
+        """Whether it is settled; None where it is to be looked at."""
+        body = encode(self._told(verdict))
+        try:
+            await self.feed.transport.request(
+                "PATCH", f"{path}/status", query=_APPLIED, body=body, kind=APPLY
+            )
+        except (Refused, Unreachable) as error:
+            gone = isinstance(error, Refused) and error.status == http.HTTPStatus.NOT_FOUND
+            return True if gone else None
+        self._tell_check(self._check.written, verdict)
+        return True
+
+    async def _read(self, path: str) -> Workload | None:
+        try:
+            return _WORKLOAD.decode((await self.feed.transport.request("GET", path)).body)
+        except (Refused, Unreachable):
+            return None
+
+    def _tell_check(self, tell: Callable[[Any, float], None], what: Verdict | Workload) -> None:
+        self.feed.turns.submit(tell, what, time.monotonic())
+
+    def _told(self, verdict: Verdict) -> Workload:
+        about = verdict.workload.metadata
+        state = CheckState(
+            name=verdict.check,
+            state=verdict.state,
+            last_transition_time=_now(),
+            message=verdict.message,
+            requeue_after_seconds=self._retry_s if verdict.state == RETRY else None,
+            pod_set_updates=list(verdict.updates) or None,
+        )
+        return Workload(
+            api_version=VERSION,
+            kind="Workload",
+            metadata=ObjectMeta(
+                name=about.name,
+                namespace=about.namespace,
+                uid=about.uid,
+                resource_version=about.resource_version,
+            ),
+            status=WorkloadStatus(admission_checks=[state]),
+        )
+
+    async def _activate(self, check: AdmissionCheck) -> None:
+        """Kueue admits nothing by a check that is not active."""
+        name = check.metadata.name
+        condition = Condition(
+            type="Active",
+            status="True",
+            reason="Active",
+            message="wattherd answers by the power budgets",
+            last_transition_time=_now(),
+            observed_generation=check.metadata.generation,
+        )
+        body = encode(
+            AdmissionCheck(
+                api_version=VERSION,
+                kind="AdmissionCheck",
+                metadata=ObjectMeta(name=name),
+                status=CheckStatus(conditions=[condition]),
+            )
+        )
+        path = f"{API}/admissionchecks/{name}/status"
+        try:
+            await self.feed.transport.request("PATCH", path, query=_APPLIED, body=body, kind=APPLY)
+        except (Refused, Unreachable):
+            await asyncio.sleep(_AGAIN_S)
+            await self._activate(check)
+
+
+def _says(workload: Workload, verdict: Verdict) -> bool:
+    """Whether our answer is what is written there."""
+    states = workload.status.admission_checks or ()
+    told = (verdict.check, verdict.state, verdict.message)
+    return told in [(one.name, one.state, one.message) for one in states]
+
+
+def _is_active(check: AdmissionCheck) -> bool:
+    conditions = check.status.conditions or ()
+    return any(one.type == "Active" and one.status == "True" for one in conditions)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,106 @@
+"""Which gang a pod belongs to, by whatever its users already write.
+
+Accepted, in this order: the native group (`spec.schedulingGroup`), the label of the older pod
+groups, Volcano's annotation, Kueue's label, and the set it was made for (JobSet, LeaderWorkerSet).
+How many members a gang has at least is said by its group object, or by the pod where none is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.api_objects import PodGroup
+from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
+
+
+class GroupKind(StrEnum):
+    """Whose group it is."""
+
+    NATIVE = "scheduling.k8s.io"
+    OLDER = "scheduling.x-k8s.io"
+    VOLCANO = "scheduling.volcano.sh"
+    KUEUE = "kueue.x-k8s.io"
+    JOBSET = "jobset.x-k8s.io"
+    LWS = "leaderworkerset.x-k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupId:
+    """A group in one namespace; equal names of different kinds are different groups."""
+
+    kind: GroupKind
+    namespace: str
+    name: str
+
+
+def group_of(pod: Pod) -> GroupId | None:
+    """The gang `pod` belongs to, or None."""
+    for kind, find in _FINDERS:
+        name = find(pod)
+        if name:
+            return GroupId(kind, pod.metadata.namespace, name)
+    return None
+
+
+def stated_size(pod: Pod) -> int | None:
+    """How many members the pod itself says its group has (Kueue, LeaderWorkerSet), or None."""
+    meta = pod.metadata
+    for text in (meta.annotation(names.KUEUE_GROUP_COUNT), meta.annotation(names.LWS_SIZE)):
+        if text is not None and text.isascii() and text.isdigit() and int(text) > 0:
+            return int(text)
+    return None
+
+
+def least_members(group: PodGroup) -> int:
+    """How many members must run together; 1 where the group is no gang."""
+    policy = group.spec.scheduling_policy
+    if policy is not None:
+        return max(1, policy.gang.min_count) if policy.gang is not None else 1
+    return max(1, group.spec.min_member or 1)
+
+
+def _native(pod: Pod) -> str | None:
+    group = pod.spec.scheduling_group
+    return None if group is None else group.pod_group_name
+
+
+def _older(pod: Pod) -> str | None:
+    meta = pod.metadata
+    return meta.label(names.OLDER_POD_GROUP) or meta.label(names.OLDEST_POD_GROUP)
+
+
+def _volcano(pod: Pod) -> str | None:
+    meta = pod.metadata
+    return meta.annotation(names.VOLCANO_GROUP) or meta.annotation(names.VOLCANO_GROUP_LEGACY)
+
+
+def _kueue(pod: Pod) -> str | None:
+    return pod.metadata.label(names.KUEUE_GROUP)
+
+
+def _jobset(pod: Pod) -> str | None:
+    return pod.metadata.label(names.JOBSET_NAME) or _owner(pod.metadata, "JobSet")
+
+
+def _lws(pod: Pod) -> str | None:
+    """One group of the set is the gang; replicas of the set are independent."""
+    meta = pod.metadata
+    return meta.label(names.LWS_GROUP) or meta.label(names.LWS_NAME)
+
+
+def _owner(meta: ObjectMeta, kind: str) -> str | None:
+    owners = meta.owner_references or ()
+    return next((one.name for one in owners if one.kind == kind and one.controller), None)
+
+
+_FINDERS: tuple[tuple[GroupKind, Callable[[Pod], str | None]], ...] = (
+    (GroupKind.NATIVE, _native),
+    (GroupKind.OLDER, _older),
+    (GroupKind.VOLCANO, _volcano),
+    (GroupKind.KUEUE, _kueue),
+    (GroupKind.JOBSET, _jobset),
+    (GroupKind.LWS, _lws),
+)

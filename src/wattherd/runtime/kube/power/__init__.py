@@ -1,0 +1,1 @@
+"""Power domains, budgets and queues as API objects, and what they add up to."""

@@ -1,0 +1,354 @@
+"""What is done where a budget is cut below use: pods are capped, then stopped by priority; pure.
+
+First the pods on nodes with an agent are asked to draw less, all by the same share of what they are
+above their lowest caps. If even that is too much, or an agent does not answer in time, works are
+stopped, the newest of the least important first, gangs and jobs whole: a job by suspending it, any
+other pod by eviction. When there are watts again, caps rise, then suspended jobs run again.
+
+Nothing is spent before it is there: a lower cap counts once it was read back, a higher one from the
+moment it is asked for, a stopped pod until it is gone. What is asked and applied is written on the
+pods, who was suspended and for how many watts on the jobs: a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.pods.chooser import Chooser
+from wattherd.runtime.kube.pods.fleet import Holding
+from wattherd.runtime.kube.power.capping import WATT_MW, Subject, lowered, subject_of
+from wattherd.runtime.kube.power.curb_tally import Tally, Unit, owner_of, units_of
+from wattherd.runtime.kube.scheduler.orders import CapPod, ResumeOwner, StopPods
+from wattherd.units import show_watts
+
+CAP_WAIT_S = 30.0
+"""For an agent to set a cap and say so; a pod that it does not cap counts as one without agent."""
+AGAIN_S = 5.0
+"""After this long without a trace an order is given again."""
+PLEDGE_S = 60.0
+"""For the pods of a job that runs again to come; meanwhile its watts are promised to no other."""
+STEP = 0.05
+"""A cap is raised by at least this share of the maximum, or to it: no trickle of orders."""
+
+CurbOrder = CapPod | StopPods | ResumeOwner
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A job that was suspended by us: what it needs by domain, and how important it is."""
+
+    path: str
+    needs_mw: Mapping[str, int]
+    priority: int = 0
+    since: str = ""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """An order under way: since when, and to which cap."""
+
+    at_s: float
+    cap_mw: int
+
+
+@dataclass(slots=True)
+class Curb:
+    """Keeps what runs within the budgets of `chooser`; of `pods` (by uid) it `owns` some."""
+
+    chooser: Chooser
+    pods: Mapping[str, Pod]
+    owns: Callable[[Pod], bool]
+    gentle: bool = True
+    """Whether pods are capped and jobs suspended before pods are evicted."""
+    suspended: dict[str, Suspended] = field(default_factory=dict)
+    """Jobs by uid, as the API shows them."""
+    changed: bool = False
+    """Whether other watts are counted than before; whoever plans by them takes note of it."""
+    doing: dict[str, str] = field(default_factory=dict)
+    """By domain that draws too much, what is being done about it."""
+    _sent: dict[str, _Sent] = field(default_factory=dict)
+    _deaf: set[str] = field(default_factory=set)
+    _stopped: dict[str, float] = field(default_factory=dict)
+    _pledged: dict[str, tuple[float, Mapping[str, int]]] = field(default_factory=dict)
+
+    def orders(self, at_s: float) -> list[CurbOrder]:
+        """What follows from what was seen up to now."""
+        placer = self.chooser.fleet.placer
+        if placer is None:
+            return []
+        subjects = self._subjects(at_s)
+        self._note_saved(subjects.values())
+        if not self.chooser.domains.budgets_mw and not subjects and not self.suspended:
+            return []
+        over_mw = self._over_mw()
+        leaving = self._leaving(at_s)
+        able = {uid: self._as_far_as_it_hears(one) for uid, one in subjects.items()}
+        tally = Tally(self.chooser, able)
+        for uid in leaving:
+            tally.take(uid)
+        stops = self._stop(tally, over_mw, leaving, at_s)
+        gone = leaving | {uid for order in stops for uid in order.uids}
+        left = {name: mw - tally.gone_mw[name] for name, mw in over_mw.items()}
+        stay = [one for one in able.values() if one.uid not in gone]
+        wanted = lowered(stay, left, self.chooser.domains.tree)
+        caps = self._cap([one for one in stay if one.uid not in self._deaf], wanted, at_s)
+        self._tell(over_mw)
+        return [*caps, *stops, *self._resume(at_s)]
+
+    # What is --------------------------------------------------------------------------------------
+
+    def _subjects(self, at_s: float) -> dict[str, Subject]:
+        """Pods of ours that may be capped; orders that were carried out are no more under way."""
+        fleet, found = self.chooser.fleet, {}
+        for uid, holding in fleet.holdings.items():
+            pod = self.pods.get(uid)
+            if pod is None or not holding.confirmed or not self.owns(pod):
+                continue
+            one = subject_of(fleet, holding, pod) if self.gentle else None
+            if one is not None:
+                found[uid] = one
+        for uid in [uid for uid in self._sent if uid not in found]:
+            del self._sent[uid]
+        for one in found.values():
+            self._hear(one, at_s)
+        self._deaf &= found.keys()
+        return found
+
+    def _hear(self, one: Subject, at_s: float) -> None:
+        """Whether the agent has done what it was asked for, or had long enough to."""
+        sent = self._sent.get(one.uid)
+        asked = one.most_mw if one.asked_mw is None else one.asked_mw
+        if one.applied_mw is not None and one.applied_mw <= asked:
+            self._deaf.discard(one.uid)
+        if sent is None:
+            return
+        if asked == sent.cap_mw and (one.asked_mw is None or one.applied_mw == one.asked_mw):
+            del self._sent[one.uid]
+        elif at_s - sent.at_s > CAP_WAIT_S and sent.cap_mw < one.counts_mw():
+            self._deaf.add(one.uid)
+
+    def _as_far_as_it_hears(self, one: Subject) -> Subject:
+        """One whose agent does not answer stays where it is."""
+        return replace(one, floor_mw=one.counts_mw()) if one.uid in self._deaf else one
+
+    def _note_saved(self, subjects: Iterable[Subject]) -> None:
+        """Count what caps in force take off."""
+        saved: dict[str, int] = {}
+        for one in subjects:
+            sent = self._sent.get(one.uid)
+            less = one.most_mw - one.counts_mw(None if sent is None else sent.cap_mw)
+            if less:
+                saved[one.node] = saved.get(one.node, 0) + less
+        self.changed |= saved != self.chooser.domains.saved_mw
+        self.chooser.domains.saved_mw = saved
+
+    def _over_mw(self) -> dict[str, int]:
+        """What each domain with a budget draws beyond it, with nobody capped."""
+        domains, fleet = self.chooser.domains, self.chooser.fleet
+        if fleet.placer is None:
+            return {}
+        columns = self.chooser.columns()
+        carried = domains.carried_mw(columns, fleet.placer.state)
+        saved = domains.saved_in(columns)
+        return {
+            name: carried[name] + saved.get(name, 0) - most
+            for name, most in domains.budgets_mw.items()
+        }
+
+    def _leaving(self, at_s: float) -> set[str]:
+        """Pods that go already: deleted, or stopped by us a moment ago."""
+        holdings = self.chooser.fleet.holdings
+        self._stopped = {
+            uid: when_s
+            for uid, when_s in self._stopped.items()
+            if uid in holdings and at_s - when_s < CAP_WAIT_S
+        }
+        deleted = {
+            uid
+            for uid in holdings
+            if uid in self.pods and self.pods[uid].metadata.deletion_timestamp is not None
+        }
+        return deleted | self._stopped.keys()
+
+    # Caps -----------------------------------------------------------------------------------------
+
+    def _cap(
+        self, subjects: Iterable[Subject], wanted: Mapping[str, int], at_s: float
+    ) -> list[CapPod]:
+        orders, raises = list[CapPod](), list[tuple[Subject, int]]()
+        for one in subjects:
+            target = wanted[one.uid]
+            sent = self._sent.get(one.uid)
+            asked = one.most_mw if one.asked_mw is None else one.asked_mw
+            now = asked if sent is None else sent.cap_mw
+            again = sent is not None and asked != now and at_s - sent.at_s > AGAIN_S
+            if target < now or (again and target <= now):
+                orders.append(self._ask(one, target, at_s))
+            elif target > now and (target == one.most_mw or target - now >= STEP * one.most_mw):
+                raises.append((one, target))
+        return orders + self._raise(raises, at_s)
+
+    def _raise(self, raises: Iterable[tuple[Subject, int]], at_s: float) -> list[CapPod]:
+        """As far as there are watts for it now."""
+        left, orders = self._left_mw(), []
+        tree = self.chooser.domains.tree
+        for one, target in raises:
+            sent = self._sent.get(one.uid)
+            more = target - one.counts_mw(None if sent is None else sent.cap_mw)
+            above = [name for name in tree.path(one.domain) if name in left]
+            if any(left[name] < more for name in above):
+                continue
+            for name in above:
+                left[name] -= max(more, 0)
+            orders.append(self._ask(one, target, at_s))
+        return orders
+
+    def _ask(self, one: Subject, target_mw: int, at_s: float) -> CapPod:
+        sent = self._sent.get(one.uid)
+        same = sent is not None and sent.cap_mw == target_mw
+        self._sent[one.uid] = _Sent(sent.at_s if sent is not None and same else at_s, target_mw)
+        self._note_raise(one, target_mw)
+        lifted = target_mw == one.most_mw
+        return CapPod(one.uid, one.key, None if lifted else target_mw / WATT_MW)
+
+    def _note_raise(self, one: Subject, target_mw: int) -> None:
+        """A higher cap counts from now on."""
+        more = target_mw - one.counts_mw()
+        if more > 0:
+            saved = self.chooser.domains.saved_mw
+            saved[one.node] = max(0, saved.get(one.node, 0) - more)
+            self.changed = True
+
+    def _left_mw(self) -> dict[str, int]:
+        """What each domain with a budget may draw beside what it does."""
+        domains, fleet = self.chooser.domains, self.chooser.fleet
+        if fleet.placer is None:
+            return {}
+        carried = domains.carried_mw(self.chooser.columns(), fleet.placer.state)
+        return {name: most - carried[name] for name, most in domains.budgets_mw.items()}
+
+    # Who is stopped -------------------------------------------------------------------------------
+
+    def _stop(
+        self, tally: Tally, over_mw: Mapping[str, int], leaving: set[str], at_s: float
+    ) -> list[StopPods]:
+        """The fewest of the least important works without which lowest caps are enough."""
+        taken: list[Unit] = []
+        for unit in sorted(
+            units_of(self._stoppable(leaving)), key=lambda unit: unit.rank, reverse=True
+        ):
+            short = tally.short(over_mw)
+            if not short:
+                break
+            if self._helps(unit, short):
+                self._take(tally, unit)
+                taken.append(unit)
+        least = len(tally.short(over_mw))
+        for unit in sorted(taken, key=lambda unit: unit.rank):
+            # The most important first: who need not go, stays.
+            self._take(tally, unit, -1)
+            if len(tally.short(over_mw)) > least:
+                self._take(tally, unit)
+            else:
+                taken.remove(unit)
+        return [self._stop_one(unit, over_mw, at_s) for unit in taken]
+
+    def _take(self, tally: Tally, unit: Unit, sign: int = 1) -> None:
+        for holding in unit.holdings:
+            tally.take(holding.uid, sign)
+
+    def _stoppable(self, leaving: Collection[str]) -> Iterator[tuple[Holding, Pod]]:
+        """Pods of ours that are on their nodes, and not on their way out."""
+        for uid, holding in self.chooser.fleet.holdings.items():
+            pod = self.pods.get(uid)
+            if pod is not None and holding.confirmed and uid not in leaving and self.owns(pod):
+                yield holding, pod
+
+    def _helps(self, unit: Unit, short: Iterable[str]) -> bool:
+        domains = {self._domain(holding) for holding in unit.holdings if holding.ask.uses_gpus}
+        tree = self.chooser.domains.tree
+        return any(tree.below(name, domain) for name in short for domain in domains)
+
+    def _domain(self, holding: Holding) -> str:
+        facts = self.chooser.fleet.nodes.get(holding.node)
+        return "" if facts is None else facts.domain
+
+    def _stop_one(self, unit: Unit, over_mw: Mapping[str, int], at_s: float) -> StopPods:
+        needs: Counter[str] = Counter()
+        columns = self.chooser.columns()
+        for holding in unit.holdings:
+            self._stopped[holding.uid] = at_s
+            for seat in self.chooser.fleet.seats(holding.uid):
+                rise_mw = int(columns.rise_mw[seat.node]) * len(seat.gpus)
+                needs[self._domain(holding)] += rise_mw
+        paths = self._above(needs)
+        worst = max((name for name in over_mw if name in paths), key=lambda name: over_mw[name])
+        most = show_watts(self.chooser.domains.budgets_mw[worst] / WATT_MW)
+        who = f"power domain {worst}" if worst else "the site"
+        why = f"BudgetCut: {who} may draw {most}; runs again when there are watts"
+        return StopPods(
+            uids=tuple(holding.uid for holding in unit.holdings),
+            namespace=unit.pods[0].metadata.namespace,
+            owner=owner_of(unit.pods[0]) if self.gentle else None,
+            needs_w={name: mw / WATT_MW for name, mw in sorted(needs.items())},
+            priority=max(pod.spec.priority or 0 for pod in unit.pods),
+            why=why,
+        )
+
+    def not_stopped(self, uids: Iterable[str]) -> None:
+        """Its job could not be suspended: whoever asked for it stops the pods another way."""
+        for uid in uids:
+            self._stopped.pop(uid, None)
+
+    # Who runs again -------------------------------------------------------------------------------
+
+    def _resume(self, at_s: float) -> list[ResumeOwner]:
+        """Suspended jobs for which there are watts, the most important first."""
+        self._pledged = {
+            uid: pledge for uid, pledge in self._pledged.items() if at_s - pledge[0] < PLEDGE_S
+        }
+        left, orders = self._left_mw(), []
+        for _, needs in self._pledged.values():
+            self._spend(left, needs)
+        ranked = sorted(
+            self.suspended.items(), key=lambda item: (-item[1].priority, item[1].since, item[0])
+        )
+        for uid, job in ranked:
+            if uid in self._pledged:
+                continue
+            # Also where there are too few: less important ones shall not take them.
+            self._spend(left, job.needs_mw)
+            if all(left[name] >= 0 for name in self._above(job.needs_mw) if name in left):
+                self._pledged[uid] = at_s, job.needs_mw
+                orders.append(ResumeOwner(uid, job.path))
+        return orders
+
+    def _above(self, domains: Iterable[str]) -> set[str]:
+        return {name for domain in domains for name in self.chooser.domains.tree.path(domain)}
+
+    def _spend(self, left: dict[str, int], needs_mw: Mapping[str, int]) -> None:
+        for domain, mw in needs_mw.items():
+            for name in self.chooser.domains.tree.path(domain):
+                if name in left:
+                    left[name] -= mw
+
+    def not_resumed(self, uid: str) -> None:
+        """It could not be asked for: it is asked for again."""
+        self._pledged.pop(uid, None)
+
+    def _tell(self, over_mw: Mapping[str, int]) -> None:
+        """For statuses: of domains that draw too much, what is under way."""
+        fleet, tree = self.chooser.fleet, self.chooser.domains.tree
+        where = {uid: self._domain(fleet.holdings[uid]) for uid in (*self._sent, *self._stopped)
+                 if uid in fleet.holdings}  # fmt: skip
+        self.doing = {}
+        for name in over_mw:
+            capped = sum(1 for uid in self._sent if tree.below(name, where.get(uid, "")))
+            stopped = sum(1 for uid in self._stopped if tree.below(name, where.get(uid, "")))
+            parts = [f"{capped} pods are being capped"] if capped else []
+            parts += [f"{stopped} pods are being stopped"] if stopped else []
+            if parts:
+                self.doing[name] = ", ".join(parts)

@@ -1,0 +1,90 @@
+"""Who is stopped together, and what that leaves to power domains; works out, changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from wattherd.runtime.kube.api.objects import OwnerReference, Pod
+from wattherd.runtime.kube.pods.chooser import Chooser
+from wattherd.runtime.kube.pods.fleet import Holding
+from wattherd.runtime.kube.pods.groups import GroupId, group_of
+from wattherd.runtime.kube.power.capping import Subject
+
+
+@dataclass(slots=True)
+class Unit:
+    """Pods that are stopped together."""
+
+    holdings: list[Holding]
+    pods: list[Pod]
+
+    @property
+    def rank(self) -> tuple[int, str, str]:
+        """Who is stopped last comes first."""
+        priority = max(pod.spec.priority or 0 for pod in self.pods)
+        newest = max(pod.metadata.creation_timestamp or "" for pod in self.pods)
+        return (-priority, newest, self.holdings[0].key)
+
+
+def units_of(pods: Iterable[tuple[Holding, Pod]]) -> list[Unit]:
+    """By gang, else by owner, else alone."""
+    found: dict[GroupId | str, Unit] = {}
+    for holding, pod in pods:
+        owner = owner_of(pod)
+        key = group_of(pod) or (holding.uid if owner is None else owner.uid)
+        unit = found.setdefault(key, Unit([], []))
+        unit.holdings.append(holding)
+        unit.pods.append(pod)
+    return list(found.values())
+
+
+def owner_of(pod: Pod) -> OwnerReference | None:
+    """What controls a pod, if anything does."""
+    return next((one for one in pod.metadata.owner_references or () if one.controller), None)
+
+
+class Tally:
+    """Watts by domain with everybody at his lowest cap, while works are taken away and put back."""
+
+    def __init__(self, chooser: Chooser, subjects: Mapping[str, Subject]) -> None:
+        """Everybody is there."""
+        self._chooser, self._subjects = chooser, subjects
+        fleet = chooser.fleet
+        self._users = Counter(
+            (seat.node, gpu)
+            for uid in fleet.holdings
+            for seat in fleet.seats(uid)
+            for gpu in seat.gpus
+        )
+        self.gone_mw: Counter[str] = Counter()
+        """What those taken away would leave, everybody uncapped."""
+        self._spared: Counter[str] = Counter()
+        for one in subjects.values():
+            self._count(self._spared, one.domain, one.most_mw - one.floor_mw)
+
+    def _count(self, where: Counter[str], domain: str, mw: int) -> None:
+        for name in self._chooser.domains.tree.path(domain):
+            where[name] += mw
+
+    def take(self, uid: str, sign: int = 1) -> None:
+        """A pod is to go (or, negative, to stay after all)."""
+        fleet, columns = self._chooser.fleet, self._chooser.columns()
+        for seat in fleet.seats(uid):
+            domain = fleet.order[seat.node].domain
+            for gpu in seat.gpus:
+                self._users[seat.node, gpu] -= sign
+                if self._users[seat.node, gpu] == (0 if sign > 0 else 1):
+                    self._count(self.gone_mw, domain, sign * int(columns.rise_mw[seat.node]))
+        if uid in self._subjects:
+            one = self._subjects[uid]
+            self._count(self._spared, one.domain, -sign * (one.most_mw - one.floor_mw))
+
+    def short(self, over_mw: Mapping[str, int]) -> list[str]:
+        """Domains that lowest caps would not be enough for."""
+        return [
+            name
+            for name, mw in sorted(over_mw.items())
+            if mw - self.gone_mw[name] - self._spared[name] > 0
+        ]

@@ -1,0 +1,1 @@
+"""Queue objects as capacity queues of the core."""

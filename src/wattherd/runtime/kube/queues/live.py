@@ -1,0 +1,54 @@
+"""Queues of a cluster: heard, put in force, and told how they stand.
+
+As `power_live`: in force in the turn in which they are heard, told by the copy that leads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.feed import Feed
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.power.kinds import API, Queue
+from wattherd.runtime.kube.power.live import LOOK_S, StatusWriter, is_served, newest
+from wattherd.runtime.kube.queues.plan import QueuePlan, QueueState
+from wattherd.runtime.kube.queues.status import QueueFigures, queue_status
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+
+
+class QueueWatch:
+    """Keeps `scheduler` to the Queue objects of the cluster; `begin` it before its feed."""
+
+    def __init__(self, feed: Feed, scheduler: Scheduler, leads: Callable[[], bool]) -> None:
+        """`leads` says whether status is ours to write."""
+        self._feed, self._scheduler, self._leads = feed, scheduler, leads
+        self._plan = QueuePlan()
+        self._queues: dict[str, Queue] = {}
+        self._state = QueueState()
+        self._writer = StatusWriter(feed)
+
+    def begin(self) -> None:
+        """Follow the objects, where the API server knows them."""
+        if is_served(self._feed, API):
+            self._feed.follow(Selection(f"{API}/queues", Queue), self._hear)
+            self._feed.also(self._work)
+
+    def _hear(self, batch: list[Change[Queue]]) -> None:
+        for name, item in newest(batch, self._queues):
+            self._plan.queue_seen(name, item)
+        before, self._state = self._state, self._plan.state()
+        if (before.tree, before.domains) != (self._state.tree, self._state.domains):
+            self._scheduler.queues_seen(self._state)
+
+    def _work(self) -> None:
+        while not self._feed.over.wait(LOOK_S):
+            if self._feed.sees() and self._leads() and self._queues:
+                self._tell(self._feed.turn(self._scheduler.queue_figures))
+
+    def _tell(self, figures: QueueFigures) -> None:
+        for name, queue in list(self._queues.items()):
+            status = queue_status(queue, self._state, figures, time.time())
+            if status != queue.status:
+                self._writer.write(f"{API}/queues/{name}", status, time.monotonic())

@@ -1,0 +1,239 @@
+"""Says on the cluster what `Teller` finds worth saying: conditions of pods and groups, and events.
+
+Pods get the condition `PodScheduled` that kube-scheduler would write, so that autoscalers and
+people read it as they are used to; the token comes first in its message. Native groups get
+`PodGroupScheduled`, older ones as well where their definition has conditions, and their phase.
+`kubectl describe` shows events only, so every reason is an event, too; what still holds is counted
+in its series. Who may not write is quiet: no decision depends on what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from wattherd.runtime.kube.api.api_objects import ObjectReference, encode
+from wattherd.runtime.kube.api.event_objects import Event, EventSeries
+from wattherd.runtime.kube.api.objects import Condition, Object, ObjectMeta, PodStatus
+from wattherd.runtime.kube.api.transport import MERGE, STRATEGIC, Refused, Transport, Unreachable
+from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
+from wattherd.runtime.kube.reasons.teller import SCHEDULED, About, Notice, Subject, Teller
+
+GROUP_PATHS = {
+    GroupKind.NATIVE: "/apis/scheduling.k8s.io/v1alpha2",
+    GroupKind.OLDER: "/apis/scheduling.x-k8s.io/v1alpha1",
+}
+_TICK_S = 0.2
+_AT_ONCE = 16
+_MOST_NOTE = 1024
+_MOST_NAME = 230
+_MOST_NAMED = 20_000
+"""Events that are remembered so as to be counted on; with more, new ones are written."""
+_WAITING, _ACTION = "FailedScheduling", "Scheduling"
+"""As kube-scheduler's, so that what watches for these finds ours."""
+
+
+class _PodStatus(Object, frozen=True):
+    status: PodStatus
+
+
+class _GroupStatus(Object, frozen=True):
+    conditions: list[Condition]
+    phase: str = ""
+
+
+class _Group(Object, frozen=True):
+    status: _GroupStatus
+
+
+class _Again(Object, frozen=True):
+    series: EventSeries
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who speaks: `name` is the scheduler's, `instance` this copy of it.
+
+    `unplaced` is the reason in the condition of pods that wait.
+    """
+
+    name: str
+    instance: str
+    unplaced: str = "Unschedulable"
+
+
+def pod_subject(key: str, uid: str = "") -> Subject:
+    """A pod by namespace and name."""
+    namespace, _, name = key.partition("/")
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    return Subject(About.POD, "v1", namespace, name, path, uid)
+
+
+def group_subject(group: GroupId, uid: str = "") -> Subject | None:
+    """A group, where its kind is one that schedulers tell of."""
+    root = GROUP_PATHS.get(group.kind)
+    if root is None:
+        return None
+    path = f"{root}/namespaces/{group.namespace}/podgroups/{group.name}"
+    version = root.removeprefix("/apis/")
+    return Subject(About.GROUP, version, group.namespace, group.name, path, uid)
+
+
+class Voice:
+    """Takes notices from any thread; `run` writes them in the transport's loop."""
+
+    def __init__(
+        self, transport: Transport, speaker: Speaker, may: Callable[[], bool], teller: Teller
+    ) -> None:
+        """Nothing is said while `may` does not hold: others lead, and speak."""
+        self._transport = transport
+        self._speaker = speaker
+        self._may = may
+        self._teller = teller
+        self._heard: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._named: dict[str, str] = {}
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self.trouble = ""
+        """The last thing that kept something from being written."""
+
+    def tell(self, notice: Notice) -> None:
+        """Why something waits."""
+        self._heard.append((self._teller.tell, (notice, time.monotonic())))
+
+    def say(self, notice: Notice) -> None:
+        """What became of something."""
+        self._heard.append((self._teller.say, (notice,)))
+
+    def forget(self, subject: Subject) -> None:
+        """It waits no more, or is no more."""
+        self._heard.append((self._teller.forget, (subject.path,)))
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            while self._heard:
+                hear, given = self._heard.popleft()
+                hear(*given)
+            if self._may():
+                await asyncio.gather(*map(self._write, self._teller.due(time.monotonic())))
+
+    async def _write(self, notice: Notice) -> None:
+        async with self._places:
+            try:
+                if notice.times == 1:
+                    await self._condition(notice)
+                await self._event(notice)
+            except Refused as refused:
+                if refused.status != http.HTTPStatus.NOT_FOUND:
+                    self._failed(notice, str(refused))
+            except Unreachable as error:
+                self._failed(notice, str(error))
+
+    def _failed(self, notice: Notice, why: str) -> None:
+        self.trouble = why
+        self._teller.failed(notice, time.monotonic())
+
+    # Conditions -----------------------------------------------------------------------------------
+
+    async def _condition(self, notice: Notice) -> None:
+        subject = notice.subject
+        if subject.about is About.GROUP:
+            await self._patch(f"{subject.path}/status", _of_group(notice), MERGE)
+        elif notice.waits:
+            await self._patch(
+                f"{subject.path}/status", _of_pod(notice, self._speaker.unplaced), STRATEGIC
+            )
+
+    async def _patch(self, path: str, body: Object, kind: str) -> None:
+        await self._transport.request("PATCH", path, body=encode(body), kind=kind)
+
+    # Events ---------------------------------------------------------------------------------------
+
+    async def _event(self, notice: Notice) -> None:
+        subject = notice.subject
+        events = f"/apis/events.k8s.io/v1/namespaces/{subject.namespace}/events"
+        known = self._named.get(subject.path)
+        if notice.times > 1 and known is not None:
+            series = EventSeries(count=notice.times, last_observed_time=wall())
+            try:
+                await self._patch(f"{events}/{known}", _Again(series=series), MERGE)
+            except Refused as refused:
+                if refused.status != http.HTTPStatus.NOT_FOUND:
+                    raise
+            else:
+                return
+        event = _event(notice, self._speaker)
+        await self._transport.request("POST", events, body=encode(event))
+        if notice.waits and len(self._named) < _MOST_NAMED:
+            self._named[subject.path] = event.metadata.name
+        else:
+            self._named.pop(subject.path, None)
+
+
+def wall() -> str:
+    """The time of day as the API writes it (`MicroTime`)."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _now() -> str:
+    """To the second, as conditions have it (`Time`)."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _of_pod(notice: Notice, unplaced: str) -> Object:
+    condition = Condition(
+        type="PodScheduled",
+        status="False",
+        reason=unplaced,
+        message=notice.line(),
+        last_transition_time=_now() if notice.first else None,
+    )
+    return _PodStatus(status=PodStatus(conditions=[condition]))
+
+
+def _of_group(notice: Notice) -> Object:
+    condition = Condition(
+        type="PodGroupScheduled",
+        status="False" if notice.waits else "True",
+        reason="Unschedulable" if notice.waits else "Scheduled",
+        message=notice.line(),
+        last_transition_time=_now(),
+    )
+    older = not notice.subject.api_version.startswith("scheduling.k8s.io/")
+    phase = ("Pending" if notice.waits else "Scheduled") if older else ""
+    return _Group(status=_GroupStatus(conditions=[condition], phase=phase))
+
+
+def _event(notice: Notice, speaker: Speaker) -> Event:
+    subject = notice.subject
+    good = notice.token == SCHEDULED
+    return Event(
+        metadata=ObjectMeta(
+            name=f"{subject.name[:_MOST_NAME]}.{time.time_ns():x}", namespace=subject.namespace
+        ),
+        event_time=wall(),
+        reporting_controller=speaker.name,
+        reporting_instance=speaker.instance[:128],
+        action="Binding" if good else _ACTION if notice.waits else "Evicting",
+        reason=_WAITING if notice.waits else notice.token,
+        regarding=ObjectReference(
+            api_version=subject.api_version,
+            kind=str(subject.about),
+            namespace=subject.namespace,
+            name=subject.name,
+            uid=subject.uid,
+        ),
+        note=_short(notice.line() if notice.waits else notice.text),
+        type="Normal" if good else "Warning",
+    )
+
+
+def _short(text: str) -> str:
+    raw = text.encode()
+    return text if len(raw) <= _MOST_NOTE else raw[: _MOST_NOTE - 3].decode(errors="ignore") + "..."

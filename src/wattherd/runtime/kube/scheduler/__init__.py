@@ -1,0 +1,1 @@
+"""The second scheduler: pods as works of the core, its orders as bindings and evictions."""

@@ -1,0 +1,497 @@
+"""The second scheduler's decisions: what the API shows in, bindings and evictions out; no I/O.
+
+A shell over `engine.core.Core`. What was seen of nodes, pods and groups is kept level: late and
+repeated news change nothing, and `plan` compares what is with what the core was told, tells it the
+difference as events, and turns its commands into orders. Everything the core knows follows from the
+API: pods on nodes become jobs that run there, waiting pods works that wait, and a new core, after a
+restart or when the set of nodes changes, is told the same things.
+
+Without an agent on the nodes nothing caps a device, so that none is assumed to be capped: budgets
+count every device in use at its maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from wattherd.engine.core import Core
+from wattherd.engine.draft import WAKE
+from wattherd.engine.placer import Placer
+from wattherd.model.command import Command, RejectJob, StartJob, StopJob, WakeAt
+from wattherd.model.event import (
+    BudgetChanged,
+    Event,
+    JobStarted,
+    Woke,
+)
+from wattherd.model.reason import StopReason
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.api_objects import PodGroup
+from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.runtime.kube.pods.admissible import Volumes
+from wattherd.runtime.kube.pods.chooser import Chooser
+from wattherd.runtime.kube.pods.core_config import core_config, domain_name
+from wattherd.runtime.kube.pods.eligible import Eligible
+from wattherd.runtime.kube.pods.fencing import Unfenced
+from wattherd.runtime.kube.pods.fleet import Fleet, Holding, Mask
+from wattherd.runtime.kube.pods.groups import GroupId
+from wattherd.runtime.kube.pods.node_facts import node_facts
+from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
+from wattherd.runtime.kube.pods.queueing import Queueing
+from wattherd.runtime.kube.power.curb import Curb
+from wattherd.runtime.kube.power.domain_nodes import DomainNodes
+from wattherd.runtime.kube.power.domain_tree import DomainTree
+from wattherd.runtime.kube.power.domains import Domains
+from wattherd.runtime.kube.queues.plan import QueueState
+from wattherd.runtime.kube.queues.status import QueueFigures, figures
+from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
+from wattherd.runtime.kube.reasons.finding import Finding
+from wattherd.runtime.kube.reasons.reasons import Reasons, finding_of
+from wattherd.runtime.kube.reasons.remedies import Remedies
+from wattherd.runtime.kube.scheduler.gang_planner import GangPlanner
+from wattherd.runtime.kube.scheduler.orders import EvictPod, Order, StopPods
+from wattherd.runtime.kube.scheduler.precedence import PATIENCE_S, Precedence
+from wattherd.runtime.kube.scheduler.way import ByBinding, Chosen, Way
+from wattherd.runtime.kube.scheduler.work_book import WorkBook
+from wattherd.runtime.kube.scheduler.works import Member, Work, alike, grace_s, queue_of
+from wattherd.runtime.kube.whatif.feasible import Feasibility
+
+_OVER = frozenset({"Succeeded", "Failed"})
+
+
+class Scheduler:
+    """One scheduler of a cluster, known to pods by `name`.
+
+    `budgets_mw` are milliwatts by power domain (the site's name is empty); `holder` signs
+    decisions.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        budgets_mw: Mapping[str, int] | None = None,
+        *,
+        name: str = "wattherd",
+        holder: str = "",
+        way: Way | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Nothing is known yet; `way` is how decisions take effect, by default by binding.
+
+        A gang that has waited for room longer than `patience_s` goes before all behind it.
+        """
+        self.fleet = fleet
+        self.core: Core | None = None
+        self.volumes = Volumes()
+        self.wake_s: float | None = None
+        """When `plan` is to be called though nothing was seen, if ever."""
+        self.witness: Callable[[Event, Sequence[Command]], None] = lambda *_: None
+        """Sees what the core was told and what it answered."""
+        self.domains = Domains(budgets_mw or {})
+        self.name = name
+        self.way = way or ByBinding(name)
+        self.nodes_of = DomainNodes(fleet, self.domains)
+        self.chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
+        self._holder = holder
+        self._patience_s = patience_s
+        self._pods: dict[str, Pod] = {}
+        self._groups: dict[GroupId, PodGroup] = {}
+        self.queues = QueueState()
+        self.curb = Curb(self.chooser, self._pods, self.way.is_ours, gentle=not self.way.moves)
+        self._eligible = Eligible(fleet, self.volumes, self._pods)
+        self.diagnosis = Diagnosis(self.chooser, self._eligible)
+        self._reasons = Reasons(self.diagnosis, self._groups)
+        self._queueing = Queueing(self.way, self._pods, self._groups, self.volumes)
+        self._book = WorkBook(self.way, fleet, self._pods)
+        self._decisions = count(1)
+        self._planner = self._new_planner()
+        self._core_of: Placer | None = None
+        self._wakes: dict[str, float] = {}
+        self._evicted: set[str] = set()
+        self._to_evict: dict[str, str] = {}
+        self._moved: set[str] = set()
+        self._strays: set[str] = set()
+        """Pods that were released to a node that is not known."""
+        self._unfenced = Unfenced()
+        self._told_mw: dict[str, int | None] = {}
+        """Budgets by domain, as the core knows them."""
+        self._dirty = True
+        self._freed = True
+        """Whether there may be room that was not there before."""
+
+    # What was seen --------------------------------------------------------------------------------
+
+    def node_seen(self, node: Node) -> None:
+        """A node is there, or changed."""
+        before = self.fleet.version
+        self.fleet.node_seen(self.domains.fed(node_facts(node)))
+        changed = self.fleet.version != before
+        self._dirty |= changed
+        self._freed |= changed
+        for uid in self._unfenced.node_seen(node):
+            self._strike(uid)
+
+    def node_gone(self, name: str) -> None:
+        """A node was deleted; its pods draw until they are gone, too."""
+        self.fleet.node_gone(name)
+        self._dirty = True
+        for uid in self._unfenced.node_gone(name):
+            self._strike(uid)
+
+    def pod_seen(self, pod: Pod, at_s: float) -> None:
+        """A pod is there, or changed; one that ended is as one that is gone."""
+        uid = pod.metadata.uid
+        if pod.status.phase in _OVER:
+            self.pod_gone(uid)
+            return
+        known = self._pods.get(uid)
+        self._pods[uid] = pod
+        self._eligible.note(pod)
+        seated = bool(self.way.seat(pod)) and self._seated(pod, at_s)
+        if known is None or seated or not alike(known, pod):
+            self._queueing.note(pod)
+            self._dirty = True
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod was deleted; on a node that is silent it may run on."""
+        held = self.fleet.holdings.get(uid)
+        if held is None or not held.confirmed or not self._unfenced.keeps(uid, held.node):
+            self._strike(uid)
+
+    def _strike(self, uid: str) -> None:
+        self._freed |= uid in self.fleet.holdings
+        self._pods.pop(uid, None)
+        self._eligible.drop(uid)
+        self._reasons.forget(uid)
+        self._evicted.discard(uid)
+        if self._to_evict.pop(uid, None) is not None:
+            self._queueing.stir(uid)
+        self._queueing.drop(uid)
+        self._book.drop(uid)
+        self.fleet.let_go(uid)
+        self._dirty = True
+
+    def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
+        """A group is there, or changed."""
+        self._groups[group_id] = group
+        self._queueing.stir_group(group_id)
+        self._dirty = True
+
+    def group_gone(self, group_id: GroupId) -> None:
+        """A group was deleted; its pods are on their own."""
+        self._groups.pop(group_id, None)
+        self._queueing.stir_group(group_id)
+        self._reasons.forget(group_id)
+        self._dirty = True
+
+    def volumes_changed(self) -> None:
+        """Somebody changed `volumes`."""
+        self._eligible.forget()
+        self._queueing.forget()
+        self._dirty = self._freed = True
+
+    def _seated(self, pod: Pod, at_s: float) -> bool:
+        """Whether that is new."""
+        uid, node, ask = pod.metadata.uid, self._node_of(pod), ask_of_foreign(pod)
+        known = self.fleet.holdings.get(uid)
+        if known is not None and (known.node, known.ask) == (node, ask):
+            if not known.confirmed:
+                self.fleet.confirm(uid, at_s)
+            return not known.confirmed
+        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if known is not None and self.way.moves:
+            self._stir(known.node, node)
+        self.fleet.hold(
+            Holding(uid=uid, key=key, ask=ask, node=node, gpus=gpus_of(pod), confirmed=True)
+        )
+        return True
+
+    def _node_of(self, pod: Pod) -> str:
+        """Its seat; of a node that is no more, another one of its domain stands for it."""
+        seat = self.way.seat(pod)
+        if pod.spec.node_name or seat in self.fleet.nodes:
+            return seat
+        self._strays.add(pod.metadata.uid)
+        domain = pod.metadata.annotation(names.DOMAIN) or ""
+        same = [name for name, facts in self.fleet.nodes.items() if facts.domain == domain]
+        known, ask = self.fleet.holdings.get(pod.metadata.uid), ask_of_foreign(pod)
+        if known is not None and known.node in same:
+            return known.node
+        if self.fleet.placer is not None:
+            spot = self.fleet.choose(ask, self.fleet.rows_of(same) & self.fleet.open_for(ask))
+            if spot is not None:
+                return spot.node
+        return min(same, default=seat)
+
+    def _call_in(self, at_s: float) -> None:
+        """Nodes may have come, or changed, since strays were heard of."""
+        strays, self._strays = self._strays, set()
+        for uid in strays & self._pods.keys():
+            if self._seated(self._pods[uid], at_s):
+                self._queueing.stir(uid)
+
+    def _stir(self, *nodes: str) -> None:
+        """A pod moves between these: who is there may find other seats, which the core is told."""
+        for node in nodes:
+            self._moved.update(one.uid for one in self.fleet.held_on(node))
+
+    def not_bound(self, uid: str) -> None:
+        """The API server refused for good; a gang of which one pod cannot be bound is undone."""
+        known = self.fleet.holdings.get(uid)
+        if known is None or known.confirmed:
+            return
+        self.fleet.let_go(uid)
+        self._queueing.stir(uid)
+        self._dirty = self._freed = True
+        work = self._book.of(uid)
+        for member in work.members if work is not None else ():
+            if member.uid != uid:
+                self._to_evict[member.uid] = f"pod {known.key} of its gang could not be bound"
+                self._queueing.stir(member.uid)
+
+    def not_evicted(self, uid: str) -> None:
+        """The eviction was refused, by a disruption budget for instance: it is asked for again."""
+        self._evicted.discard(uid)
+        self._dirty = True
+
+    def overdue(self, now_s: float, hold_s: float) -> list[Holding]:
+        """Bindings not seen to happen: look there, then tell `pod_seen` or `not_bound`."""
+        return [one for one in self.fleet.reserved if now_s - one.since_s > hold_s]
+
+    def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
+        """Domains and budgets as they stand from now on."""
+        if tree != self.domains.tree:
+            self.domains.tree, self.core = tree, None
+            self.fleet.feed(self.domains.fed)
+        if budgets_mw.keys() != self.domains.budgets_mw.keys():
+            self.core = None
+        self.domains.budgets_mw = dict(budgets_mw)
+        self._dirty = self._freed = True
+
+    # What to do -----------------------------------------------------------------------------------
+
+    def budget(self, domain: str, budget_mw: int | None, at_s: float) -> list[Order]:
+        """A domain may draw this much from now on; whoever is too many is evicted."""
+        given = {} if budget_mw is None else {domain: budget_mw}
+        others = {name: mw for name, mw in self.domains.budgets_mw.items() if name != domain}
+        self.power_seen(self.domains.tree, others | given)
+        return self.plan(at_s)
+
+    def plan(self, at_s: float) -> list[Order]:
+        """Orders that follow from all that was seen up to now."""
+        awake = self.wake_s is not None and self.wake_s <= at_s
+        if not (self._dirty or awake):
+            return []
+        self._dirty = False
+        self._call_in(at_s)
+        placer = self.fleet.placer
+        if placer is None:
+            return []
+        core = self.core
+        if core is None or self._core_of is not placer:
+            core = self._begin(placer, at_s)
+        stops = self.curb_orders(at_s)
+        everybody = self._planner.changed = self._planner.changed or self._freed
+        self._dirty = self._freed = False
+        news = self._queueing.look(self.fleet.holdings, self._to_evict)
+        moved, self._moved = self._moved, set()
+        events = self._budget_news(placer, at_s)
+        events += self._book.differences(core, news, moved, at_s)
+        if everybody:
+            events.append(Woke(at_s=at_s, key=WAKE))
+        orders = stops + self._obey(events, at_s)
+        again = self._planner.look_again()
+        self._dirty |= bool(self._planner.stale)
+        self._shed()
+        orders += self._evictions()
+        told = self._queueing.waiting if everybody or again else news.waiting
+        return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
+
+    def simulate(self, pods: Sequence[Pod]) -> dict[str, Any]:
+        """Whether `pods` would start now, and where; nothing is reserved."""
+        return Feasibility(self.diagnosis, self.remedies, self.volumes).of(pods)
+
+    def told(self, key: str) -> str:
+        """The reason that a pod (namespace/name) was told last; empty if it waits for nothing."""
+        namespace, _, name = key.partition("/")
+        for uid, pod in self._pods.items():
+            if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
+                return "" if uid in self.fleet.holdings else self._reasons.told(uid)
+        return ""
+
+    @property
+    def remedies(self) -> Remedies:
+        """What would help those who wait, tried out on the account as it is."""
+        return Remedies(self.chooser, self._eligible, self._pods)
+
+    def waits_with(self, uid: str) -> tuple[Member, ...]:
+        """The pods that wait together with this one, itself among them; none if it does not."""
+        for one in self._queueing.waiting:
+            if any(member.uid == uid for member in one.members):
+                return one.members
+        return ()
+
+    def curb_orders(self, at_s: float) -> list[Order]:
+        """What keeps those who run within the budgets; to be asked for now and then, too."""
+        orders: list[Order] = []
+        for one in self.curb.orders(at_s):
+            if isinstance(one, StopPods) and one.owner is None:
+                self.not_suspended(one.uids, one.why)
+            else:
+                orders.append(one)
+        self._dirty |= self.curb.changed
+        self._freed |= self.curb.changed
+        self.curb.changed = False
+        return orders
+
+    def not_suspended(self, uids: Iterable[str], why: str) -> None:
+        """Nothing owns these pods that could be suspended: they are evicted."""
+        self._to_evict |= {uid: why for uid in uids if uid not in self._to_evict}
+        self._dirty = True
+
+    def _budget_news(self, placer: Placer, at_s: float) -> list[Event]:
+        """Budgets that the core was not told yet."""
+        told = self._told_mw
+        self._told_mw = self.domains.guarded_mw(self.chooser.columns(), placer.state)
+        return [
+            BudgetChanged(
+                at_s=at_s, budget_w=None if mw is None else mw / 1000, domain=domain_name(name)
+            )
+            for name, mw in sorted(self._told_mw.items())
+            if told.get(name) != mw
+        ]
+
+    def _new_planner(self) -> GangPlanner:
+        allowed = self._allowed
+        precedence = Precedence(self.fleet, allowed, self._patience_s)
+        works, confined = self._book.works, self.way.confined
+        made = GangPlanner(self.chooser, works, allowed, confined, self.diagnosis, precedence)
+        made.queues = self.queues.tree
+        return made
+
+    def _allowed(self, member: Member) -> Mask:
+        """Nodes that a member may go to: those that suit it, of its queue's power domain."""
+        suits = self._eligible.mask(member.pod)
+        domain = self.queues.domains.get(queue_of(member.pod))
+        if domain is None:
+            return suits
+        return suits & self.domains.inside(domain, self.fleet.order)
+
+    def queues_seen(self, state: QueueState) -> None:
+        """These queues are in force from now on; what runs stays."""
+        self.queues, self._planner.queues = state, state.tree
+        self._dirty = self._freed = True
+
+    def queue_figures(self) -> QueueFigures:
+        """Who waits and runs of each queue."""
+        waiting = self._queueing.waiting
+        return figures(self.queues.tree, waiting, self.fleet, self._pods, self.way.is_ours)
+
+    def _begin(self, placer: Placer, at_s: float) -> Core:
+        """A core that knows nothing yet: it will be told all that is."""
+        self._told_mw = self.domains.guarded_mw(self.chooser.columns(), placer.state)
+        budgets_w = {name: mw / 1000 for name, mw in self._told_mw.items() if mw is not None}
+        self._book.clear()
+        self._queueing.stir_all()
+        self._wakes.clear()
+        self._planner = self._new_planner()
+        self.core = Core(core_config(self.fleet.order, self.domains, budgets_w, self._planner))
+        self.core.now_s = at_s
+        self._core_of = placer
+        return self.core
+
+    # Doing what it says ---------------------------------------------------------------------------
+
+    def _obey(self, events: Iterable[Event], at_s: float) -> list[Order]:
+        """Tell the core, and carry out what it commands, until it has no more to say now."""
+        core, orders = self.core, list[Order]()
+        if core is None:
+            return orders
+        ahead = list(events)
+        while ahead or (due := self._due(at_s)):
+            event = ahead.pop(0) if ahead else due[0]
+            if isinstance(event, Woke):
+                self._wakes.pop(event.key, None)
+            commands = core.handle(event)
+            self.witness(event, commands)
+            for command in commands:
+                orders += self._carry_out(command, ahead, at_s)
+        self.wake_s = min(self._wakes.values(), default=None)
+        return orders
+
+    def _due(self, at_s: float) -> list[Event]:
+        return [Woke(at_s=at_s, key=key) for key, when_s in self._wakes.items() if when_s <= at_s]
+
+    def _carry_out(self, command: Command, ahead: list[Event], at_s: float) -> list[Order]:
+        match command:
+            case WakeAt():
+                self._wakes[command.key] = command.at_s
+            case StartJob():
+                started = JobStarted(at_s=at_s, job_id=command.job_id, attempt=command.attempt)
+                ahead.insert(0, started)
+                return self._start(command)
+            case StopJob() if command.job_id in self._book.works:
+                self._evict(self._book.works[command.job_id], str(command.reason))
+            case RejectJob():
+                work = self._book.works.get(command.job_id)
+                self._book.rejected[command.job_id] = self._reasons.hopeless(command.reason, work)
+            case _:
+                pass
+        return []
+
+    def _start(self, command: StartJob) -> list[Order]:
+        """Bind its pods, unless they are there; from now on it is as one that was found."""
+        work = self._book.works[command.job_id]
+        if work.seated:
+            return []
+        self._book.seated(work, command.allocations)
+        return [*map(self._bind, work.members), *self._reasons.gang_starts(work)]
+
+    def _shed(self) -> None:
+        """Pods of ours for which there are no watts, as after a restart below a lower budget."""
+        for job_id in self._planner.excess:
+            if job_id in self._book.works:
+                self._evict(self._book.works[job_id], str(StopReason.BUDGET_CUT))
+        self._planner.excess.clear()
+
+    def _evict(self, work: Work, why: str) -> None:
+        """Only pods that chose this scheduler are its to stop."""
+        for member in work.members:
+            ours = self.way.is_ours(self._pods.get(member.uid, member.pod))
+            if ours and member.uid not in self._to_evict:
+                self._to_evict[member.uid] = why
+                self._queueing.stir(member.uid)
+                self._dirty = True
+
+    def _bind(self, member: Member) -> Order:
+        holding = self.fleet.holdings[member.uid]
+        decision = f"{self._holder}/{next(self._decisions)}"
+        facts = self.fleet.nodes[holding.node]
+        needs = self.nodes_of.needs(facts.domain) if self.way.moves else ()
+        chosen = Chosen(member=member, holding=holding, facts=facts, needs=needs, decision=decision)
+        return self.way.order(chosen)
+
+    def _evictions(self) -> list[Order]:
+        """Of those that are to go, the ones that are there; each is told once."""
+        orders: list[Order] = []
+        for uid, why in self._to_evict.items():
+            holding, pod = self.fleet.holdings.get(uid), self._pods.get(uid)
+            if pod is None or holding is None or not holding.confirmed or uid in self._evicted:
+                continue
+            self._evicted.add(uid)
+            if pod.metadata.deletion_timestamp is None:
+                orders.append(EvictPod(uid, holding.key, why, grace_s(pod)))
+        return orders
+
+    # Saying why -----------------------------------------------------------------------------------
+
+    def _why(self, member: Member) -> Finding | None:
+        """Of a pod that waits: what the planner found, else what the core says."""
+        job_id = self._book.id_of(member.uid)
+        found = self._book.rejected.get(job_id) or self._planner.findings.get(job_id)
+        if found is not None:
+            return found
+        job = self.core.jobs.get(job_id) if self.core is not None else None
+        return None if job is None or job.reason is None else finding_of(job.reason)

@@ -1,0 +1,286 @@
+"""The second scheduler on a cluster: hears, plans, binds, evicts, and says why pods wait.
+
+Plans are made in the thread that hears the news, when there is any; what they order is carried out
+by the loop that talks to the API, up to 64 bindings at once; what became of it is heard in turn.
+Nothing is planned before everything was listed and heard, without the lease, or on an old picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from wattherd.model.reason import StopReason
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.access import Access
+from wattherd.runtime.kube.api.api_objects import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodGroup,
+)
+from wattherd.runtime.kube.api.binder import FREES, Bind, Bound, Outcome
+from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.feed import LOOK_S, Feed
+from wattherd.runtime.kube.api.lookup import found_pod
+from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.seat import Seat
+from wattherd.runtime.kube.extender.live import LIVE_PODS
+from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
+from wattherd.runtime.kube.power.live import PowerWatch, is_served
+from wattherd.runtime.kube.power.plan import PowerPlan
+from wattherd.runtime.kube.power.steward import Steward, evicted
+from wattherd.runtime.kube.queues.live import QueueWatch
+from wattherd.runtime.kube.reasons.live import (
+    GROUP_PATHS,
+    Speaker,
+    Voice,
+    group_subject,
+    pod_subject,
+)
+from wattherd.runtime.kube.reasons.teller import SCHEDULED, Notice, Teller
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import (
+    BindPod,
+    CapPod,
+    EvictPod,
+    Order,
+    ReleasePod,
+    ResumeOwner,
+    StopPods,
+    TellGroup,
+    TellPod,
+)
+from wattherd.runtime.kube.scheduler.releaser import Released
+
+HOLD_S = 60.0
+_AGAIN_S = 5.0
+_PAUSE_S = 0.01
+"""From one plan to the next at least: news of one burst are planned together."""
+_UNDONE = "GangUndone"
+_GONE_FOR = {
+    str(StopReason.PREEMPTED_FOR_PRIORITY): "pods of higher priority take its place",
+    str(StopReason.BUDGET_CUT): "the power budget is less than what runs needs",
+}
+"""What the owner of an evicted pod is told, by the reason for stopping it."""
+
+
+class LiveScheduler:
+    """A scheduler at work; `begin` and `close` it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        access: Access,
+        draws: np.random.Generator,
+        *,
+        lease: ObjectMeta | None = None,
+        identity: str = "",
+        power: PowerPlan | None = None,
+    ) -> None:
+        """`lease` names the record by which copies agree on who schedules, as `identity`.
+
+        `power` makes budgets of objects; without it they are those of `scheduler`.
+        """
+        self.scheduler = scheduler
+        self.feed = Feed(access, draws)
+        self._news = threading.Event()
+        follow = self._follow
+        follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
+        follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
+        follow(Selection("/api/v1/persistentvolumes", PersistentVolume), self._hear_volumes)
+        claims = Selection("/api/v1/persistentvolumeclaims", PersistentVolumeClaim)
+        follow(claims, self._hear_claims)
+        self.feed.also(self._work)
+        nodes = scheduler.fleet.nodes
+        self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self.steward = Steward(self.feed, scheduler, scheduler.not_suspended)
+        self.power: PowerWatch | None = None
+        if power is not None:
+            self.power = PowerWatch(self.feed, power, scheduler, self.seat.leads)
+            self.power.doing = lambda: scheduler.curb.doing
+        self.queues = QueueWatch(self.feed, scheduler, self.seat.leads)
+        speaker = Speaker(scheduler.name, identity or scheduler.name, scheduler.way.unplaced)
+        self.voice = Voice(self.feed.transport, speaker, self.seat.leads, Teller())
+
+    def begin(self) -> None:
+        """Start; groups are followed where the API server knows them."""
+        self.feed.open()
+        for kind, path in GROUP_PATHS.items():
+            if is_served(self.feed, path):
+                self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
+        if self.power is not None:
+            self.power.begin()
+            if self.scheduler.curb.gentle:
+                self.steward.begin()
+                self.queues.begin()
+        self.feed.begin(*self.seat.beside(), self.voice.run())
+
+    def close(self) -> None:
+        """Stop; a lease is given back, what runs stays."""
+        self.feed.close()
+        if self.power is not None:
+            self.power.close()
+
+    def _follow(self, selection: Selection[Any], hear: Callable[[list[Change[Any]]], None]) -> None:
+        def hear_and_plan(batch: list[Change[Any]]) -> None:
+            hear(batch)
+            self._news.set()
+
+        self.feed.follow(selection, hear_and_plan)
+
+    # News -----------------------------------------------------------------------------------------
+
+    def _hear_nodes(self, batch: list[Change[Node]]) -> None:
+        for change in batch:
+            if change.item is None:
+                self.scheduler.node_gone(change.key.name)
+            else:
+                self.scheduler.node_seen(change.item)
+
+    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
+        now_s = time.monotonic()
+        for change in batch:
+            pod = change.item
+            if pod is None:
+                self.scheduler.pod_gone(change.key.uid)
+            else:
+                self.scheduler.pod_seen(pod, now_s)
+            if pod is None or self.scheduler.way.seat(pod):
+                self.voice.forget(pod_subject(f"{change.key.namespace}/{change.key.name}"))
+
+    def _hear_volumes(self, batch: list[Change[PersistentVolume]]) -> None:
+        volumes = self.scheduler.volumes.volumes
+        for change in batch:
+            volumes.pop(change.key.name, None)
+            if change.item is not None:
+                volumes[change.key.name] = change.item
+        self.scheduler.volumes_changed()
+
+    def _hear_claims(self, batch: list[Change[PersistentVolumeClaim]]) -> None:
+        claims = self.scheduler.volumes.claims
+        for change in batch:
+            key = (change.key.namespace, change.key.name)
+            claims.pop(key, None)
+            if change.item is not None:
+                claims[key] = change.item
+        self.scheduler.volumes_changed()
+
+    def _hear_groups(self, kind: GroupKind) -> Callable[[list[Change[PodGroup]]], None]:
+        def hear(batch: list[Change[PodGroup]]) -> None:
+            for change in batch:
+                group = GroupId(kind, change.key.namespace, change.key.name)
+                if change.item is None:
+                    self.scheduler.group_gone(group)
+                else:
+                    self.scheduler.group_seen(group, change.item)
+
+        return hear
+
+    # Work -----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Plan as soon as there are news, and now and then without any."""
+        looked_s = planned_s = time.monotonic()
+        while not self.feed.over.wait(planned_s + _PAUSE_S - time.monotonic()):
+            self._news.wait(LOOK_S)
+            self._news.clear()
+            planned_s = time.monotonic()
+            if not (self.feed.sees() and self.seat.leads()):
+                continue
+            self._carry_out_all(self.feed.turn(self.scheduler.plan, planned_s))
+            if time.monotonic() - looked_s > LOOK_S:
+                looked_s = time.monotonic()
+                self._look_after()
+
+    def _look_after(self) -> None:
+        for order in self.feed.turn(self.scheduler.curb_orders, time.monotonic()):
+            self._carry_out(order)
+        for holding in self.feed.turn(self.scheduler.overdue, time.monotonic(), HOLD_S):
+            found = found_pod(self.feed, holding)
+            if found is not None and self.scheduler.way.seat(found):
+                self.feed.turn(self.scheduler.pod_seen, found, time.monotonic())
+            elif found is not None:
+                self.feed.turn(self.scheduler.not_bound, holding.uid)
+
+    def _carry_out_all(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            self._carry_out(order)
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case BindPod():
+                bind = self.seat.bind(
+                    order.key, order.uid, order.node, order.decision, order.annotations
+                )
+                self.feed.loop.begin(bind).add_done_callback(self._bound)
+            case ReleasePod():
+                release = self.seat.release(order)
+                self.feed.loop.begin(release).add_done_callback(self._released)
+            case EvictPod():
+                self.feed.loop.begin(self._evict(order))
+                self.voice.say(_stopped(order))
+            case TellPod():
+                subject = pod_subject(order.key, order.uid)
+                self.voice.tell(Notice(subject, order.reason, order.text))
+            case TellGroup():
+                self._tell_group(order)
+            case CapPod() | StopPods() | ResumeOwner():
+                self.steward.carry_out(order)
+
+    def _tell_group(self, order: TellGroup) -> None:
+        subject = group_subject(order.group, order.uid)
+        if subject is not None:
+            notice = Notice(subject, order.reason, order.text, order.waits)
+            (self.voice.tell if order.waits else self.voice.say)(notice)
+
+    def _bound(self, done: Future[Bound]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        result = done.result()
+        if result.outcome is Outcome.BOUND:
+            self.voice.say(_placed(result.bind))
+        elif result.outcome in FREES:
+            self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
+            self._news.set()
+
+    def _released(self, done: Future[Released]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            result = done.result()
+            if result.outcome is not Outcome.BOUND and result.outcome in FREES:
+                self.feed.turns.submit(self.scheduler.not_bound, result.uid)
+
+    async def _evict(self, order: EvictPod) -> None:
+        """Asked again when refused."""
+        if not await evicted(self.feed.transport, order):
+            await self._later(self.scheduler.not_evicted, order.uid)
+
+    async def _later(self, tell: Callable[[str], None], uid: str) -> None:
+        """What was refused is asked for again, but not at once."""
+        await asyncio.sleep(_AGAIN_S)
+        self.feed.turns.submit(tell, uid)
+        self._news.set()
+
+
+def _placed(bind: Bind) -> Notice:
+    """Where a pod went, in the words of kube-scheduler, and what it may draw there."""
+    key = f"{bind.namespace}/{bind.pod}"
+    text = f"Successfully assigned {key} to {bind.node}"
+    watts, domain = bind.annotations.get(names.WATTS), bind.annotations.get(names.DOMAIN)
+    if watts is not None and watts != "0":
+        text += f", where it adds {watts} W" + (f" in power domain {domain}" if domain else "")
+    return Notice(pod_subject(key, bind.uid), SCHEDULED, text, waits=False)
+
+
+def _stopped(order: EvictPod) -> Notice:
+    subject = pod_subject(order.key, order.uid)
+    if " " in order.why:
+        return Notice(subject, _UNDONE, f"evicted: {order.why}", waits=False)
+    why = _GONE_FOR.get(order.why, order.why)
+    return Notice(subject, order.why, f"evicted: {why}", waits=False)

@@ -1,0 +1,148 @@
+"""Whether pods would start now, and where: feasible, not reserved.
+
+The answer is that of this moment and binds nobody: room and watts are taken for the length of the
+question and given back before it is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from wattherd.errors import UserError
+from wattherd.runtime.kube.api.api_objects import decoder
+from wattherd.runtime.kube.api.objects import Container, Object, Pod, PodSpec
+from wattherd.runtime.kube.pods.admissible import Volumes, unsupported
+from wattherd.runtime.kube.pods.pod_ask import ask_of
+from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
+from wattherd.runtime.kube.reasons.finding import Finding
+from wattherd.runtime.kube.reasons.refusal import PodRefused
+from wattherd.runtime.kube.reasons.remedies import Remedies, Remedy
+from wattherd.runtime.kube.scheduler.works import Member
+
+SCHEMA = "wattherd.kube.simulate/1"
+MOST_PODS = 2000
+MOST_AT_WORK = 64
+"""Asked of one who decides for a cluster meanwhile, and answers others within 200 ms."""
+
+
+class _Item(Object, frozen=True):
+    kind: str = ""
+    items: list[Pod] | None = None
+
+
+_ITEM, _POD = decoder(_Item), decoder(Pod)
+
+
+def read_pods(body: bytes, most: int = MOST_PODS) -> list[Pod]:
+    """A pod, or a list of at most so many pods (`kind: List` or `PodList`), as JSON.
+
+    Raises:
+        UserError: it is neither, or there are too many.
+    """
+    try:
+        item = _ITEM.decode(body)
+        pods = item.items or [] if item.items is not None else [_POD.decode(body)]
+    except msgspec.MsgspecError as error:
+        raise UserError(f"no pod: {error}", hint="send a Pod, or a List of pods") from None
+    if not 0 < len(pods) <= most or not all(pod.spec.containers for pod in pods):
+        hint = f"send 1 to {most} pods with containers"
+        raise UserError(f"{len(pods)} pods, or one without containers", hint=hint)
+    return pods
+
+
+@dataclass(frozen=True, slots=True)
+class Feasibility:
+    """Answers on the account that `diagnosis` and `remedies` look at."""
+
+    diagnosis: Diagnosis
+    remedies: Remedies
+    volumes: Volumes
+
+    def of(self, pods: Sequence[Pod], *, seeks_help: bool = True) -> dict[str, Any]:
+        """Whether all of `pods` would start together: `wattherd.kube.simulate/1`.
+
+        What would help is sought by trying, which takes long on large clusters: not where others
+        wait for their turn.
+        """
+        try:
+            members = [self._member(number, pod) for number, pod in enumerate(pods)]
+        except PodRefused as refused:
+            refusal = refused.refusal
+            return _answer([], Finding(str(refusal.token), refusal.text), ())
+        if self.diagnosis.chooser.fleet.placer is None:
+            return _answer([], self.diagnosis.of(members[0]), ())
+        with self.remedies.placed(members) as places:
+            told = [
+                self._place(member, *place) for member, place in zip(members, places, strict=False)
+            ]
+            if len(places) == len(members):
+                return _answer(told, None, ())
+            finding = self.diagnosis.of(members[len(places)], len(members) - len(places) - 1)
+        return _answer(told, finding, self.remedies.of(members) if seeks_help else ())
+
+    def _member(self, number: int, pod: Pod) -> Member:
+        uid = f"simulated-{number}"
+        about = pod.metadata
+        name = about.name or f"{about.generate_name}{number}"
+        about = replace(about, uid=uid, name=name, namespace=about.namespace or "default")
+        pod = replace(pod, metadata=about, spec=_defaulted(pod.spec))
+        refusal = unsupported(pod, self.volumes)
+        if refusal is not None:
+            raise PodRefused(refusal)
+        return Member(pod, ask_of(pod))
+
+    def _place(self, member: Member, node: str, gpus: Iterable[int], mw: int) -> dict[str, Any]:
+        return {
+            "pod": member.key,
+            "node": node,
+            "gpus": list(gpus),
+            "watts": mw / 1000,
+            "power_domain": self.diagnosis.chooser.fleet.nodes[node].domain,
+        }
+
+
+def _defaulted(spec: PodSpec) -> PodSpec:
+    """As the API server would write it: who names a limit alone asks for as much."""
+
+    def given(container: Container) -> Container:
+        amounts = container.resources
+        if amounts is None or not amounts.limits:
+            return container
+        asked = {**amounts.limits, **(amounts.requests or {})}
+        return replace(container, resources=replace(amounts, requests=asked))
+
+    return replace(
+        spec,
+        containers=[given(one) for one in spec.containers or ()],
+        init_containers=[given(one) for one in spec.init_containers or ()],
+    )
+
+
+def _answer(
+    places: list[dict[str, Any]], finding: Finding | None, remedies: Iterable[Remedy]
+) -> dict[str, Any]:
+    """What cannot all be is not said to be placed in part."""
+    return {
+        "schema": SCHEMA,
+        "feasible": finding is None,
+        "reserved": False,
+        "pods": places if finding is None else [],
+        "reason": None if finding is None else finding.token,
+        "text": "" if finding is None else finding.text,
+        "would_start": [remedy_document(remedy) for remedy in remedies],
+    }
+
+
+def remedy_document(remedy: Remedy) -> dict[str, Any]:
+    """As JSON."""
+    return {
+        "kind": remedy.kind,
+        "text": remedy.text,
+        "raise_w": remedy.watts or {},
+        "pods": list(remedy.pods),
+    }

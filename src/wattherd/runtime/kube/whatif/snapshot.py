@@ -1,0 +1,173 @@
+"""A cluster at one moment, as far as decisions look at it: what can be kept, sent and tried out.
+
+Of every object only the fields that scheduling reads are there, and of annotations only those that
+it knows: commands, environments, images and what `kubectl apply` remembers are never read at all.
+Objects stand in the order of their names, keys in order: the same cluster gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from wattherd.errors import UserError
+from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.api_objects import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodGroup,
+    PodGroupStatus,
+)
+from wattherd.runtime.kube.api.objects import Node, Object, ObjectMeta, Pod, PodStatus
+from wattherd.runtime.kube.pods.groups import GroupKind
+from wattherd.runtime.kube.power.kinds import PowerBudget, PowerDomain, Queue
+
+T = TypeVar("T", bound=Object)
+SCHEMA = "wattherd.kube.snapshot/1"
+_KEPT = frozenset(
+    {
+        *(names.VOLCANO_GROUP, names.VOLCANO_GROUP_LEGACY, names.KUEUE_GROUP_COUNT),
+        *(names.LWS_SIZE, names.LWS_GROUP),
+    }
+)
+_TOLD = "PodScheduled"
+
+
+class Snapshot(Object, frozen=True):
+    """All of it; `budgets_w` are limits in watts by domain (the site's name is empty).
+
+    Those are what budgets say at this moment; who says so, and by which address, is left out.
+    """
+
+    schema: str = ""
+    nodes: list[Node] | None = None
+    pods: list[Pod] | None = None
+    native_groups: list[PodGroup] | None = None
+    older_groups: list[PodGroup] | None = None
+    volumes: list[PersistentVolume] | None = None
+    claims: list[PersistentVolumeClaim] | None = None
+    power_domains: list[PowerDomain] | None = None
+    queues: list[Queue] | None = None
+    budgets_w: dict[str, float] | None = msgspec.field(default=None, name="budgetsWatts")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a part of a snapshot is listed; `optional` ones may not be served, or not be ours."""
+
+    field: str
+    path: str
+    kind: type[Any]
+    optional: bool = False
+
+
+_POWER = "/apis/wattherd.dev/v1alpha1"
+PARTS = (
+    Part("nodes", "/api/v1/nodes", Node),
+    Part("pods", "/api/v1/pods", Pod),
+    Part("native_groups", "/apis/scheduling.k8s.io/v1alpha2/podgroups", PodGroup, optional=True),
+    Part("older_groups", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups", PodGroup, optional=True),
+    Part("volumes", "/api/v1/persistentvolumes", PersistentVolume, optional=True),
+    Part("claims", "/api/v1/persistentvolumeclaims", PersistentVolumeClaim, optional=True),
+    Part("power_domains", f"{_POWER}/powerdomains", PowerDomain, optional=True),
+    Part("power_budgets", f"{_POWER}/powerbudgets", PowerBudget, optional=True),
+    Part("queues", f"{_POWER}/queues", Queue, optional=True),
+)
+GROUP_FIELDS = {GroupKind.NATIVE: "native_groups", GroupKind.OLDER: "older_groups"}
+
+
+def snapshot_of(listed: dict[str, list[Any]], budgets_w: dict[str, float]) -> Snapshot:
+    """Of lists by field, in any order; pods that are over are left out."""
+    found: dict[str, Any] = {
+        part.field: _stripped(listed.get(part.field, ()), _WAYS.get(part.kind, _plain))
+        for part in PARTS
+        if part.field in Snapshot.__struct_fields__
+    }
+    found["pods"] = [
+        pod for pod in found["pods"] if pod.status.phase not in ("Succeeded", "Failed")
+    ]
+    limits = {name: float(watts) for name, watts in sorted(budgets_w.items())}
+    return Snapshot(schema=SCHEMA, budgets_w=limits, **found)
+
+
+def write(snapshot: Snapshot) -> bytes:
+    """JSON for people to read, too."""
+    encoder = msgspec.json.Encoder(order="sorted")
+    return msgspec.json.format(encoder.encode(snapshot), indent=1) + b"\n"
+
+
+def read(text: bytes, where: str) -> Snapshot:
+    """As it was written.
+
+    Raises:
+        UserError: it is no snapshot, or one of another make.
+    """
+    hint = "make one with `wattherd kube snapshot`"
+    try:
+        found = msgspec.json.decode(text, type=Snapshot, strict=False)
+    except msgspec.MsgspecError as error:
+        raise UserError(f"no snapshot of a cluster: {error}", where=where, hint=hint) from None
+    if found.schema != SCHEMA:
+        problem = f"it is {found.schema or 'nothing known'}, not {SCHEMA}"
+        raise UserError(problem, where=where, field="schema", hint=hint)
+    return found
+
+
+# Leaving out ------------------------------------------------------------------------------------
+
+
+def _stripped(items: Iterable[T], way: Callable[[T], T]) -> list[T]:
+    found = [way(item) for item in items]
+    found.sort(key=lambda item: (item.metadata.namespace, item.metadata.name))  # type: ignore[attr-defined]
+    return found
+
+
+def _meta(about: ObjectMeta) -> ObjectMeta:
+    kept = {
+        key: value
+        for key, value in sorted((about.annotations or {}).items())
+        if key.startswith(names.OURS) or key in _KEPT
+    }
+    return ObjectMeta(
+        name=about.name,
+        namespace=about.namespace,
+        uid=about.uid,
+        labels=about.labels,
+        annotations=kept or None,
+        owner_references=about.owner_references,
+        creation_timestamp=about.creation_timestamp,
+        deletion_timestamp=about.deletion_timestamp,
+    )
+
+
+def _plain(item: T) -> T:
+    found: T = replace(item, metadata=_meta(item.metadata))  # type: ignore[attr-defined]
+    return found
+
+
+def _node(node: Node) -> Node:
+    ready = [one for one in node.status.conditions or () if one.type == "Ready"]
+    return replace(_plain(node), status=replace(node.status, conditions=ready))
+
+
+def _pod(pod: Pod) -> Pod:
+    status = pod.status
+    told = [one for one in status.conditions or () if one.type == _TOLD]
+    kept = PodStatus(
+        phase=status.phase,
+        conditions=told or None,
+        container_statuses=status.container_statuses,
+        init_container_statuses=status.init_container_statuses,
+    )
+    return replace(_plain(pod), status=kept)
+
+
+def _group(group: PodGroup) -> PodGroup:
+    return replace(_plain(group), status=PodGroupStatus(phase=group.status.phase))
+
+
+_WAYS: dict[type[Any], Callable[[Any], Any]] = {Node: _node, Pod: _pod, PodGroup: _group}

@@ -1,0 +1,119 @@
+"""Tries out on a snapshot what the second scheduler would do: the same decisions, no cluster.
+
+Pods are told to a `Scheduler` in the order of their coming; what it orders comes true at once,
+until it orders nothing more. Pods that are evicted are gone: their controllers would make others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.pods.groups import GroupId
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod, Order, TellPod
+from wattherd.runtime.kube.whatif.snapshot import GROUP_FIELDS, Snapshot
+
+_MOST_TURNS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod (namespace/name) and what was written with its binding."""
+
+    pod: str
+    node: str
+    annotations: dict[str, str]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What would happen: who starts where, who is evicted and why, who goes on waiting and why."""
+
+    starts: list[Placement] = field(default_factory=list)
+    evictions: dict[str, str] = field(default_factory=dict)
+    waits: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class Attempt:
+    """A scheduler that believes it is on the cluster of a snapshot."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """A scheduler that knows nothing yet but its budgets."""
+        self.scheduler = scheduler
+        self.outcome = Outcome()
+        self.pods: dict[str, Pod] = {}
+        self._now_s = 0.0
+
+    def show(self, snapshot: Snapshot, alter: Callable[[Pod], Pod] = lambda pod: pod) -> None:
+        """Show all objects; `alter` may change pods beforehand."""
+        scheduler = self.scheduler
+        for claim in snapshot.claims or ():
+            key = (claim.metadata.namespace, claim.metadata.name)
+            scheduler.volumes.claims[key] = claim
+        for volume in snapshot.volumes or ():
+            scheduler.volumes.volumes[volume.metadata.name] = volume
+        for kind, groups in GROUP_FIELDS.items():
+            for group in getattr(snapshot, groups) or ():
+                about = group.metadata
+                scheduler.group_seen(GroupId(kind, about.namespace, about.name), group)
+        for node in snapshot.nodes or ():
+            scheduler.node_seen(node)
+        self.add(alter(pod) for pod in by_coming(snapshot.pods or ()))
+
+    def add(self, pods: Iterable[Pod]) -> None:
+        """Further pods come."""
+        for pod in pods:
+            self.pods[pod.metadata.uid] = pod
+            self.scheduler.pod_seen(pod, self._now_s)
+
+    def settle(self) -> Outcome:
+        """Until there is nothing more to do."""
+        for _ in range(_MOST_TURNS):
+            self._now_s += 1.0
+            orders = self.scheduler.plan(self._now_s)
+            for order in orders:
+                self._obey(order)
+            if not orders:
+                break
+        return self.outcome
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case BindPod():
+                self._bind(order)
+            case EvictPod():
+                self.outcome.evictions[order.key] = order.why
+                self.pods.pop(order.uid, None)
+                self.scheduler.pod_gone(order.uid)
+            case TellPod():
+                self.outcome.waits[order.key] = (order.reason, order.text)
+            case _:
+                pass
+
+    def _bind(self, order: BindPod) -> None:
+        pod = self.pods[order.uid]
+        about = pod.metadata
+        written = {**(about.annotations or {}), **order.annotations}
+        bound = replace(
+            pod,
+            metadata=replace(about, annotations=written),
+            spec=replace(pod.spec, node_name=order.node),
+        )
+        self.pods[order.uid] = bound
+        self.outcome.waits.pop(order.key, None)
+        self.outcome.starts.append(Placement(order.key, order.node, dict(order.annotations)))
+        self.scheduler.pod_seen(bound, self._now_s)
+
+
+def by_coming(pods: Iterable[Pod]) -> list[Pod]:
+    """The oldest first; equally old ones by name."""
+
+    def age(pod: Pod) -> tuple[str, str, str]:
+        about = pod.metadata
+        return about.creation_timestamp or "", about.namespace, about.name
+
+    return sorted(pods, key=age)
