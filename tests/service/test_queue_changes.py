@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,7 +241,7 @@ def test_the_audit_tells_who_did_what_since_when(shared: Serving) -> None:
     told(shared, "queues", "set", "dev", "--maximum", "90")
     changes = ("audit", "--since", "1h", "--action", "QueuesChanged", "-n", "1")
     acts = told(shared, *changes)["acts"]
-    assert [(one["by"], one["detail"]["cause"]) for one in acts] == [("anonymous", "set dev")]
+    assert [(one["by"], one["detail"]["cause"]) for one in acts] == [(getpass.getuser(), "set dev")]
     assert told(shared, "audit", "--since", "2999-01-01")["acts"] == []
     assert [one["what"] for one in told(shared, "audit", "-n", "2")["acts"]] == [
         "QueuesChanged",
