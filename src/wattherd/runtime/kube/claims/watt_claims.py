@@ -40,6 +40,8 @@ _ANY = "any"
 class ByClaim(ByBinding):
     """kube-scheduler places the pods that have a claim; ours is only whom a cut of watts ends."""
 
+    gentle = False
+
     def __init__(self) -> None:
         """No scheduler is named: none of its pods is placed by us."""
         super().__init__("")

@@ -99,7 +99,7 @@ class Scheduler:
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
         self.queues = QueueState()
-        self.curb = Curb(self.chooser, self._pods, self.way.is_ours, gentle=not self.way.moves)
+        self.curb = Curb(self.chooser, self._pods, self.way.is_ours, gentle=self.way.gentle)
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self._groups)

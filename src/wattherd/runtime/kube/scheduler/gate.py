@@ -32,6 +32,7 @@ class ByGate:
     """Pods that have our gate, and no other, are released."""
 
     moves = True
+    gentle = False
     confined = Confined()
     unplaced = "SchedulingGated"
 

@@ -39,6 +39,8 @@ class Way(Protocol):
 
     moves: bool
     """Whether a pod may end up on another node than the one that was chosen for it."""
+    gentle: bool
+    """Whether a cut of watts caps and suspends, under our own rights to do so, before it evicts."""
     confined: Confined
     """Which pods must share a place."""
     unplaced: str
@@ -64,6 +66,7 @@ class ByBinding:
     """Pods that call their scheduler by `name` are bound."""
 
     moves = False
+    gentle = True
     confined = Confined()
     unplaced = "Unschedulable"
 
