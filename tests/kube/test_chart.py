@@ -173,18 +173,28 @@ def test_what_it_deploys_leads_and_tells_with_the_rights_that_it_has(
     values = {"mode": mode, "budgets": ["40kW"]}
     pod = deployed_pod(tools.rendered(values, namespace))
     pod["metadata"]["namespace"] = namespace
-    install = ("helm", "install", "wattherd", str(CHART), f"--namespace={namespace}")
-    tools.run(*install, tools.values(values))
-    product = {"nvidia.com/gpu.product": "Tesla-T4"}
-    nodes = plane.api.fleet([a_node(f"{namespace}-node", gpus=1, labels=product)])
-    with at_work(plane, tools, pod, "wattherd") as url:
-        wait_until(lambda: asked(f"{url}/readyz")[0] == 200, "it sees the cluster")
+    with installed(plane, tools, namespace, values), at_work(plane, tools, pod, "wattherd") as url:
+        wait_until(lambda: asked(f"{url}/readyz")[0] == 200, lambda: asked(f"{url}/readyz")[1])
         wait_until(lambda: "wattherd_kube_leads 1" in asked(f"{url}/metrics")[1], "it leads")
         assert asked(f"{url}/healthz") == (200, "ok\n")
         assert asked(f"{url}/filter")[0] == 404
         _does_its_work(plane.api, namespace, mode)
-    tools.run("helm", "uninstall", "wattherd", f"--namespace={namespace}")
-    plane.api.remove_nodes(nodes)
+
+
+@contextmanager
+def installed(
+    plane: ControlPlane, tools: Tools, namespace: str, values: dict[str, object]
+) -> Iterator[None]:
+    """The chart on a cluster of one node; whatever happens, no policy of it is left to others."""
+    install = ("helm", "install", "wattherd", str(CHART), f"--namespace={namespace}")
+    tools.run(*install, tools.values(values))
+    product = {"nvidia.com/gpu.product": "Tesla-T4"}
+    nodes = plane.api.fleet([a_node(f"{namespace}-node", gpus=1, labels=product)])
+    try:
+        yield
+    finally:
+        tools.run("helm", "uninstall", "wattherd", f"--namespace={namespace}")
+        plane.api.remove_nodes(nodes)
 
 
 def _does_its_work(api: KubeApi, namespace: str, mode: str) -> None:

@@ -202,7 +202,7 @@ def test_a_schedule_is_kept_ahead_of_a_fall_and_told_as_the_next_step() -> None:
     ("spec", "said"),
     [
         ({"schedule": {"rows": [{"at": "18:00"}], "timeZone": "Mars"}}, "no time zone 'Mars'"),
-        ({"signal": {"address": "https://h/l?credentials=/root/key"}}, "is not below"),
+        ({"signal": {"address": "https://h/l?credentials=/srv/key"}}, "is not below"),
         ({"signal": {"address": "https://h/l?credentials=/etc/wattherd/../shadow"}}, "not below"),
         ({"signal": {"address": "https://h/l?safe=60%25"}}, "a share of what"),
         ({"constant": "60%"}, "60% of what"),
