@@ -18,7 +18,7 @@ import numpy as np
 
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import decoder, encode
-from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.changes import Key
 from wattherd.runtime.kube.api.feed import LOOK_S
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.reflector import Selection
@@ -45,6 +45,7 @@ from wattherd.runtime.kube.claims.watt_slices import (
     same_slice,
     slice_of,
 )
+from wattherd.runtime.kube.pods.hearing import by_name, by_place, each, kept
 from wattherd.runtime.kube.power.domains import columns_of
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
@@ -89,43 +90,30 @@ class LiveClaims(LiveScheduler):
         self.refused = ""
         """What the API server said to the last write, if it would not take it."""
         follow = self._follow
-        follow(Selection(_SLICES, ResourceSlice, fields=f"spec.driver={DRIVER}"), self._hear_slices)
+        slices = Selection(_SLICES, ResourceSlice, fields=f"spec.driver={DRIVER}")
+        follow(slices, kept(self._slices, by_name))
         templates = Selection(
             f"{API}/resourceclaimtemplates", ResourceClaimTemplate, labels=_LABELS
         )
-        follow(templates, self._hear_templates)
+        follow(templates, kept(self._templates, by_place))
         claims = Selection(f"{API}/resourceclaims", ResourceClaim, labels=_LABELS)
-        follow(claims, self._hear_claims_to_watts)
+        follow(claims, each(self._claim_seen, lambda key: self._allocated.pop(key.uid, None)))
         self.feed.also(self._publish)
 
     # News -----------------------------------------------------------------------------------------
 
-    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
-        for change in batch:
-            if change.item is None or template_name(change.item) is None:
-                self._claiming.pop(change.key.uid, None)
-            else:
-                self._claiming[change.key.uid] = change.item
-        super()._hear_pods(batch)
+    def _pod_seen(self, pod: Pod) -> None:
+        self._claiming.pop(pod.metadata.uid, None)
+        if template_name(pod) is not None:
+            self._claiming[pod.metadata.uid] = pod
+        super()._pod_seen(pod)
 
-    def _hear_slices(self, batch: list[Change[ResourceSlice]]) -> None:
-        for change in batch:
-            self._slices.pop(change.key.name, None)
-            if change.item is not None:
-                self._slices[change.key.name] = change.item
+    def _pod_gone(self, key: Key) -> None:
+        self._claiming.pop(key.uid, None)
+        super()._pod_gone(key)
 
-    def _hear_templates(self, batch: list[Change[ResourceClaimTemplate]]) -> None:
-        for change in batch:
-            key = (change.key.namespace, change.key.name)
-            self._templates.pop(key, None)
-            if change.item is not None:
-                self._templates[key] = change.item
-
-    def _hear_claims_to_watts(self, batch: list[Change[ResourceClaim]]) -> None:
-        for change in batch:
-            self._allocated.pop(change.key.uid, None)
-            if change.item is not None:
-                self._allocated[change.key.uid] = allocated_mw(change.item)
+    def _claim_seen(self, claim: ResourceClaim) -> None:
+        self._allocated[claim.metadata.uid] = allocated_mw(claim)
 
     # Work -----------------------------------------------------------------------------------------
 

@@ -15,21 +15,18 @@ import numpy as np
 
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.binder import FREES, Outcome
-from wattherd.runtime.kube.api.changes import Change
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.lookup import found_pod
-from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
-from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.seat import Seat
 from wattherd.runtime.kube.extender.app import Bound
 from wattherd.runtime.kube.extender.decisions import Extender, Grant
 from wattherd.runtime.kube.extender.wire import BindArgs
+from wattherd.runtime.kube.pods.hearing import NODES, PODS, each
 from wattherd.runtime.kube.power.live import PowerWatch
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
 from wattherd.runtime.kube.scheduler.orders import CapPod, EvictPod, ResumeOwner, StopPods
-
-LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class LiveExtender:
@@ -51,16 +48,16 @@ class LiveExtender:
         """
         self.extender = extender
         self.feed = Feed(access, draws)
-        self.feed.follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
-        self.feed.follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
+        self.feed.follow(NODES, each(extender.node_seen, lambda key: extender.node_gone(key.name)))
+        self.feed.follow(PODS, each(self._pod_seen, lambda key: extender.pod_gone(key.uid)))
         self.feed.also(self._watch)
         nodes = extender.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
         self.steward = Steward(self.feed, extender, self._evict_all)
         self.power: PowerWatch | None = None
         if power is not None:
-            self.power = PowerWatch(self.feed, power, extender, self.seat.leads)
-            self.power.doing = lambda: extender.curb.doing
+            watched = (self.feed, power, extender, self.seat.leads)
+            self.power = PowerWatch(*watched, doing=lambda: extender.curb.doing)
 
     def begin(self) -> None:
         """Start reading; decisions begin when the cluster was seen."""
@@ -85,20 +82,8 @@ class LiveExtender:
             return Bound()
         return Bound(f"{done.outcome}: {done.why}", free=done.outcome in FREES)
 
-    def _hear_nodes(self, batch: list[Change[Node]]) -> None:
-        for change in batch:
-            if change.item is None:
-                self.extender.node_gone(change.key.name)
-            else:
-                self.extender.node_seen(change.item)
-
-    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
-        now_s = time.monotonic()
-        for change in batch:
-            if change.item is None:
-                self.extender.pod_gone(change.key.uid)
-            else:
-                self.extender.pod_seen(change.item, now_s)
+    def _pod_seen(self, pod: Pod) -> None:
+        self.extender.pod_seen(pod, time.monotonic())
 
     def _watch(self) -> None:
         """Whether to answer at all; and whether pods not seen to be bound are bound after all."""

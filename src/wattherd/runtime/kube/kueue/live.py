@@ -18,7 +18,7 @@ import numpy as np
 
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import decoder, encode
-from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.changes import Change, Key
 from wattherd.runtime.kube.api.names import CHECK
 from wattherd.runtime.kube.api.objects import Condition, ObjectMeta, Pod
 from wattherd.runtime.kube.api.reflector import Selection
@@ -33,6 +33,7 @@ from wattherd.runtime.kube.kueue.objects import (
     Workload,
     WorkloadStatus,
 )
+from wattherd.runtime.kube.pods.hearing import each
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.scheduler.live import LiveScheduler
 from wattherd.runtime.kube.scheduler.orders import Order
@@ -65,17 +66,17 @@ class LiveKueueCheck(LiveScheduler):
         self._retry_s = retry_s
         follow = self._follow
         follow(Selection(f"{API}/admissionchecks", AdmissionCheck), self._hear_checks)
-        follow(Selection(f"{API}/workloads", Workload), self._hear_workloads)
+        follow(
+            Selection(f"{API}/workloads", Workload), each(self._workload_seen, self._workload_gone)
+        )
 
     # News -----------------------------------------------------------------------------------------
 
-    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
-        now_s = time.monotonic()
-        for change in batch:
-            if change.item is None:
-                self._check.pod_gone(change.key.uid)
-            else:
-                self._check.pod_seen(change.item, now_s)
+    def _pod_seen(self, pod: Pod) -> None:
+        self._check.pod_seen(pod, time.monotonic())
+
+    def _pod_gone(self, key: Key) -> None:
+        self._check.pod_gone(key.uid)
 
     def _hear_checks(self, batch: list[Change[AdmissionCheck]]) -> None:
         for change in batch:
@@ -84,13 +85,11 @@ class LiveKueueCheck(LiveScheduler):
             if change.item is not None and ours and not _is_active(change.item):
                 self.feed.loop.begin(self._activate(change.item))
 
-    def _hear_workloads(self, batch: list[Change[Workload]]) -> None:
-        now_s = time.monotonic()
-        for change in batch:
-            if change.item is None:
-                self._check.workload_gone(change.key.uid, now_s)
-            else:
-                self._check.workload_seen(change.item, now_s)
+    def _workload_seen(self, workload: Workload) -> None:
+        self._check.workload_seen(workload, time.monotonic())
+
+    def _workload_gone(self, key: Key) -> None:
+        self._check.workload_gone(key.uid, time.monotonic())
 
     # Answers --------------------------------------------------------------------------------------
 

@@ -23,19 +23,15 @@ from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import (
     DeleteOptions,
     Eviction,
-    PersistentVolume,
-    PersistentVolumeClaim,
     Preconditions,
     encode,
     list_decoder,
 )
-from wattherd.runtime.kube.api.changes import Change
 from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
-from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.seat import Seat
 from wattherd.runtime.kube.api.transport import MERGE, Refused, Unreachable
-from wattherd.runtime.kube.extender.live import LIVE_PODS
+from wattherd.runtime.kube.pods.hearing import NODES, PODS, each, follow_volumes
 from wattherd.runtime.kube.pools.decider import (
     Cordon,
     Empty,
@@ -87,11 +83,9 @@ class LivePools:
         self.feed = Feed(access, draws)
         self._switches, self._say = switches, say
         follow = self.feed.follow
-        follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
-        follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
-        follow(Selection("/api/v1/persistentvolumes", PersistentVolume), self._hear_volumes)
-        claims = Selection("/api/v1/persistentvolumeclaims", PersistentVolumeClaim)
-        follow(claims, self._hear_claims)
+        follow(NODES, each(self._node_seen, lambda key: pools.node_gone(key.name)))
+        follow(PODS, each(pools.pod_seen, lambda key: pools.pod_gone(key.uid)))
+        follow_volumes(follow, pools)
         self.feed.also(self._work)
         self.seat = Seat(self.feed, draws, (), lease=lease, identity=identity)
         self._power: PowerWatch | None = None
@@ -127,40 +121,10 @@ class LivePools:
             self._power.close()
         self.feed.close()
 
-    # News -----------------------------------------------------------------------------------------
-
-    def _hear_nodes(self, batch: list[Change[Node]]) -> None:
-        for change in batch:
-            if change.item is None:
-                self.pools.node_gone(change.key.name)
-            else:
-                self.pools.node_seen(change.item, time.monotonic())
-
-    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
-        for change in batch:
-            if change.item is None:
-                self.pools.pod_gone(change.key.uid)
-            else:
-                self.pools.pod_seen(change.item)
-
-    def _hear_volumes(self, batch: list[Change[PersistentVolume]]) -> None:
-        volumes = self.pools.volumes.volumes
-        for change in batch:
-            volumes.pop(change.key.name, None)
-            if change.item is not None:
-                volumes[change.key.name] = change.item
-        self.pools.volumes_changed()
-
-    def _hear_claims(self, batch: list[Change[PersistentVolumeClaim]]) -> None:
-        claims = self.pools.volumes.claims
-        for change in batch:
-            key = (change.key.namespace, change.key.name)
-            claims.pop(key, None)
-            if change.item is not None:
-                claims[key] = change.item
-        self.pools.volumes_changed()
-
     # Work -----------------------------------------------------------------------------------------
+
+    def _node_seen(self, node: Node) -> None:
+        self.pools.node_seen(node, time.monotonic())
 
     def _work(self) -> None:
         while not self.feed.over.wait(ROUND_S):

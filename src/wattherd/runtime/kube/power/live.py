@@ -92,16 +92,23 @@ class PowerWatch:
     """Keeps `powered` to what `plan` makes of the objects; `begin` it before its feed."""
 
     def __init__(
-        self, feed: Feed, plan: PowerPlan, powered: Powered, leads: Callable[[], bool]
+        self,
+        feed: Feed,
+        plan: PowerPlan,
+        powered: Powered,
+        leads: Callable[[], bool],
+        doing: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`leads` says whether status is ours to write."""
+        """`leads` says whether status is ours to write.
+
+        `doing` tells, by domain, what is done where too much is drawn.
+        """
         self._feed, self._plan, self._powered, self._leads = feed, plan, powered, leads
+        self._doing = doing
         self._domains: dict[str, PowerDomain] = {}
         self._budgets: dict[str, PowerBudget] = {}
         self._writer = StatusWriter(feed)
         self.state = PowerState()
-        self.doing: Callable[[], Mapping[str, str]] = dict
-        """By domain, what is being done where too much is drawn."""
 
     def begin(self) -> None:
         """Follow the objects, where the API server knows them."""
@@ -144,7 +151,7 @@ class PowerWatch:
 
     def _look(self) -> Mapping[str, Figures]:
         self._put_in_force()
-        doing = self.doing()
+        doing = self._doing()
         return {
             name: Figures(one.nodes, one.bound_mw, doing.get(name, ""))
             for name, one in figures_of(self._powered.chooser).items()

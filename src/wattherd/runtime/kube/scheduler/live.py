@@ -19,20 +19,16 @@ import numpy as np
 from wattherd.model.reason import StopReason
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.access import Access
-from wattherd.runtime.kube.api.api_objects import (
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PodGroup,
-)
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.binder import FREES, Bind, Bound, Outcome
-from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.changes import Change, Key
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.lookup import found_pod
-from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.seat import Seat
-from wattherd.runtime.kube.extender.live import LIVE_PODS
 from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
+from wattherd.runtime.kube.pods.hearing import NODES, PODS, each, follow_volumes
 from wattherd.runtime.kube.power.live import PowerWatch, is_served
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
@@ -92,19 +88,17 @@ class LiveScheduler:
         self.feed = Feed(access, draws)
         self._news = threading.Event()
         follow = self._follow
-        follow(Selection("/api/v1/nodes", Node), self._hear_nodes)
-        follow(Selection("/api/v1/pods", Pod, fields=LIVE_PODS), self._hear_pods)
-        follow(Selection("/api/v1/persistentvolumes", PersistentVolume), self._hear_volumes)
-        claims = Selection("/api/v1/persistentvolumeclaims", PersistentVolumeClaim)
-        follow(claims, self._hear_claims)
+        follow(NODES, each(scheduler.node_seen, lambda key: scheduler.node_gone(key.name)))
+        follow(PODS, each(self._pod_seen, self._pod_gone))
+        follow_volumes(follow, scheduler)
         self.feed.also(self._work)
         nodes = scheduler.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
         self.steward = Steward(self.feed, scheduler, scheduler.not_suspended)
         self.power: PowerWatch | None = None
         if power is not None:
-            self.power = PowerWatch(self.feed, power, scheduler, self.seat.leads)
-            self.power.doing = lambda: scheduler.curb.doing
+            watched = (self.feed, power, scheduler, self.seat.leads)
+            self.power = PowerWatch(*watched, doing=lambda: scheduler.curb.doing)
         self.queues = QueueWatch(self.feed, scheduler, self.seat.leads)
         speaker = Speaker(scheduler.name, identity or scheduler.name, scheduler.way.unplaced)
         self.voice = Voice(self.feed.transport, speaker, self.seat.leads, Teller())
@@ -137,51 +131,23 @@ class LiveScheduler:
 
     # News -----------------------------------------------------------------------------------------
 
-    def _hear_nodes(self, batch: list[Change[Node]]) -> None:
-        for change in batch:
-            if change.item is None:
-                self.scheduler.node_gone(change.key.name)
-            else:
-                self.scheduler.node_seen(change.item)
+    def _pod_seen(self, pod: Pod) -> None:
+        self.scheduler.pod_seen(pod, time.monotonic())
+        if self.scheduler.way.seat(pod):
+            self.voice.forget(pod_subject(f"{pod.metadata.namespace}/{pod.metadata.name}"))
 
-    def _hear_pods(self, batch: list[Change[Pod]]) -> None:
-        now_s = time.monotonic()
-        for change in batch:
-            pod = change.item
-            if pod is None:
-                self.scheduler.pod_gone(change.key.uid)
-            else:
-                self.scheduler.pod_seen(pod, now_s)
-            if pod is None or self.scheduler.way.seat(pod):
-                self.voice.forget(pod_subject(f"{change.key.namespace}/{change.key.name}"))
-
-    def _hear_volumes(self, batch: list[Change[PersistentVolume]]) -> None:
-        volumes = self.scheduler.volumes.volumes
-        for change in batch:
-            volumes.pop(change.key.name, None)
-            if change.item is not None:
-                volumes[change.key.name] = change.item
-        self.scheduler.volumes_changed()
-
-    def _hear_claims(self, batch: list[Change[PersistentVolumeClaim]]) -> None:
-        claims = self.scheduler.volumes.claims
-        for change in batch:
-            key = (change.key.namespace, change.key.name)
-            claims.pop(key, None)
-            if change.item is not None:
-                claims[key] = change.item
-        self.scheduler.volumes_changed()
+    def _pod_gone(self, key: Key) -> None:
+        self.scheduler.pod_gone(key.uid)
+        self.voice.forget(pod_subject(f"{key.namespace}/{key.name}"))
 
     def _hear_groups(self, kind: GroupKind) -> Callable[[list[Change[PodGroup]]], None]:
-        def hear(batch: list[Change[PodGroup]]) -> None:
-            for change in batch:
-                group = GroupId(kind, change.key.namespace, change.key.name)
-                if change.item is None:
-                    self.scheduler.group_gone(group)
-                else:
-                    self.scheduler.group_seen(group, change.item)
-
-        return hear
+        scheduler = self.scheduler
+        return each(
+            lambda group: scheduler.group_seen(
+                GroupId(kind, group.metadata.namespace, group.metadata.name), group
+            ),
+            lambda key: scheduler.group_gone(GroupId(kind, key.namespace, key.name)),
+        )
 
     # Work -----------------------------------------------------------------------------------------
 
