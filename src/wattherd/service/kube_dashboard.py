@@ -89,7 +89,7 @@ class Dashboard:
         self._chronicle = Chronicle()
         self._serial = count(1)
         self._epoch = time.time() - time.monotonic()
-        self._scheduler.witness = self._note
+        self._scheduler.dialogue.witness = self._note
         self._feed.also(self._sample_on)
 
     def scene(self) -> Scene:

@@ -12,33 +12,29 @@ count every device in use at its maximum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from wattherd.engine.core import Core
 from wattherd.engine.draft import WAKE
 from wattherd.engine.placer import Placer
-from wattherd.model.command import Command, RejectJob, StartJob, StopJob, WakeAt
+from wattherd.model.command import Command, RejectJob, StartJob, StopJob
 from wattherd.model.event import (
-    BudgetChanged,
     Event,
-    JobStarted,
     Woke,
 )
 from wattherd.model.reason import StopReason
-from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Node, Pod
 from wattherd.runtime.kube.pods.admissible import Volumes
 from wattherd.runtime.kube.pods.chooser import Chooser
-from wattherd.runtime.kube.pods.core_config import core_config, domain_name
+from wattherd.runtime.kube.pods.core_config import core_config
 from wattherd.runtime.kube.pods.eligible import Eligible
 from wattherd.runtime.kube.pods.fencing import Unfenced
 from wattherd.runtime.kube.pods.fleet import Fleet, Holding, Mask
 from wattherd.runtime.kube.pods.groups import GroupId
 from wattherd.runtime.kube.pods.node_facts import node_facts
-from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.pods.queueing import Queueing
 from wattherd.runtime.kube.power.curb import Curb
 from wattherd.runtime.kube.power.domain_nodes import DomainNodes
@@ -50,12 +46,16 @@ from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
 from wattherd.runtime.kube.reasons.finding import Finding
 from wattherd.runtime.kube.reasons.reasons import Reasons, finding_of
 from wattherd.runtime.kube.reasons.remedies import Remedies
+from wattherd.runtime.kube.scheduler.dialogue import Dialogue
 from wattherd.runtime.kube.scheduler.gang_planner import GangPlanner
-from wattherd.runtime.kube.scheduler.orders import EvictPod, Order, StopPods
+from wattherd.runtime.kube.scheduler.leaving import Leaving
+from wattherd.runtime.kube.scheduler.orders import Order, StopPods
 from wattherd.runtime.kube.scheduler.precedence import PATIENCE_S, Precedence
+from wattherd.runtime.kube.scheduler.seats import Seats
+from wattherd.runtime.kube.scheduler.told_budgets import ToldBudgets
 from wattherd.runtime.kube.scheduler.way import ByBinding, Chosen, Way
 from wattherd.runtime.kube.scheduler.work_book import WorkBook
-from wattherd.runtime.kube.scheduler.works import Member, Work, alike, grace_s, queue_of
+from wattherd.runtime.kube.scheduler.works import Member, Work, alike, queue_of
 from wattherd.runtime.kube.whatif.feasible import Feasibility
 
 _OVER = frozenset({"Succeeded", "Failed"})
@@ -83,12 +83,8 @@ class Scheduler:
         A gang that has waited for room longer than `patience_s` goes before all behind it.
         """
         self.fleet = fleet
-        self.core: Core | None = None
         self.volumes = Volumes()
-        self.wake_s: float | None = None
-        """When `plan` is to be called though nothing was seen, if ever."""
-        self.witness: Callable[[Event, Sequence[Command]], None] = lambda *_: None
-        """Sees what the core was told and what it answered."""
+        self.dialogue = Dialogue()
         self.domains = Domains(budgets_mw or {})
         self.name = name
         self.way = way or ByBinding(name)
@@ -108,15 +104,10 @@ class Scheduler:
         self._decisions = count(1)
         self._planner = self._new_planner()
         self._core_of: Placer | None = None
-        self._wakes: dict[str, float] = {}
-        self._evicted: set[str] = set()
-        self._to_evict: dict[str, str] = {}
-        self._moved: set[str] = set()
-        self._strays: set[str] = set()
-        """Pods that were released to a node that is not known."""
+        self._leaving = Leaving(fleet, self._pods)
+        self._seats = Seats(fleet, self.way)
         self._unfenced = Unfenced()
-        self._told_mw: dict[str, int | None] = {}
-        """Budgets by domain, as the core knows them."""
+        self._budgets = ToldBudgets(self.chooser)
         self._dirty = True
         self._freed = True
         """Whether there may be room that was not there before."""
@@ -149,7 +140,7 @@ class Scheduler:
         known = self._pods.get(uid)
         self._pods[uid] = pod
         self._eligible.note(pod)
-        seated = bool(self.way.seat(pod)) and self._seated(pod, at_s)
+        seated = bool(self.way.seat(pod)) and self._seats.take(pod, at_s)
         if known is None or seated or not alike(known, pod):
             self._queueing.note(pod)
             self._dirty = True
@@ -165,8 +156,7 @@ class Scheduler:
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
         self._reasons.forget(uid)
-        self._evicted.discard(uid)
-        if self._to_evict.pop(uid, None) is not None:
+        if self._leaving.gone(uid):
             self._queueing.stir(uid)
         self._queueing.drop(uid)
         self._book.drop(uid)
@@ -192,51 +182,6 @@ class Scheduler:
         self._queueing.forget()
         self._dirty = self._freed = True
 
-    def _seated(self, pod: Pod, at_s: float) -> bool:
-        """Whether that is new."""
-        uid, node, ask = pod.metadata.uid, self._node_of(pod), ask_of_foreign(pod)
-        known = self.fleet.holdings.get(uid)
-        if known is not None and (known.node, known.ask) == (node, ask):
-            if not known.confirmed:
-                self.fleet.confirm(uid, at_s)
-            return not known.confirmed
-        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        if known is not None and self.way.moves:
-            self._stir(known.node, node)
-        self.fleet.hold(
-            Holding(uid=uid, key=key, ask=ask, node=node, gpus=gpus_of(pod), confirmed=True)
-        )
-        return True
-
-    def _node_of(self, pod: Pod) -> str:
-        """Its seat; of a node that is no more, another one of its domain stands for it."""
-        seat = self.way.seat(pod)
-        if pod.spec.node_name or seat in self.fleet.nodes:
-            return seat
-        self._strays.add(pod.metadata.uid)
-        domain = pod.metadata.annotation(names.DOMAIN) or ""
-        same = [name for name, facts in self.fleet.nodes.items() if facts.domain == domain]
-        known, ask = self.fleet.holdings.get(pod.metadata.uid), ask_of_foreign(pod)
-        if known is not None and known.node in same:
-            return known.node
-        if self.fleet.placer is not None:
-            spot = self.fleet.choose(ask, self.fleet.rows_of(same) & self.fleet.open_for(ask))
-            if spot is not None:
-                return spot.node
-        return min(same, default=seat)
-
-    def _call_in(self, at_s: float) -> None:
-        """Nodes may have come, or changed, since strays were heard of."""
-        strays, self._strays = self._strays, set()
-        for uid in strays & self._pods.keys():
-            if self._seated(self._pods[uid], at_s):
-                self._queueing.stir(uid)
-
-    def _stir(self, *nodes: str) -> None:
-        """A pod moves between these: who is there may find other seats, which the core is told."""
-        for node in nodes:
-            self._moved.update(one.uid for one in self.fleet.held_on(node))
-
     def not_bound(self, uid: str) -> None:
         """The API server refused for good; a gang of which one pod cannot be bound is undone."""
         known = self.fleet.holdings.get(uid)
@@ -248,12 +193,12 @@ class Scheduler:
         work = self._book.of(uid)
         for member in work.members if work is not None else ():
             if member.uid != uid:
-                self._to_evict[member.uid] = f"pod {known.key} of its gang could not be bound"
+                self._leaving.add([member.uid], f"pod {known.key} of its gang could not be bound")
                 self._queueing.stir(member.uid)
 
     def not_evicted(self, uid: str) -> None:
         """The eviction was refused, by a disruption budget for instance: it is asked for again."""
-        self._evicted.discard(uid)
+        self._leaving.refused(uid)
         self._dirty = True
 
     def overdue(self, now_s: float, hold_s: float) -> list[Holding]:
@@ -263,10 +208,10 @@ class Scheduler:
     def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
         """Domains and budgets as they stand from now on."""
         if tree != self.domains.tree:
-            self.domains.tree, self.core = tree, None
+            self.domains.tree, self.dialogue.core = tree, None
             self.fleet.feed(self.domains.fed)
         if budgets_mw.keys() != self.domains.budgets_mw.keys():
-            self.core = None
+            self.dialogue.core = None
         self.domains.budgets_mw = dict(budgets_mw)
         self._dirty = self._freed = True
 
@@ -281,11 +226,13 @@ class Scheduler:
 
     def plan(self, at_s: float) -> list[Order]:
         """Orders that follow from all that was seen up to now."""
-        awake = self.wake_s is not None and self.wake_s <= at_s
+        wake_s = self.dialogue.wake_s
+        awake = wake_s is not None and wake_s <= at_s
         if not (self._dirty or awake):
             return []
         self._dirty = False
-        self._call_in(at_s)
+        for uid in self._seats.call_in(self._pods, at_s):
+            self._queueing.stir(uid)
         placer = self.fleet.placer
         if placer is None:
             return []
@@ -295,19 +242,23 @@ class Scheduler:
         stops = self.curb_orders(at_s)
         everybody = self._planner.changed = self._planner.changed or self._freed
         self._dirty = self._freed = False
-        news = self._queueing.look(self.fleet.holdings, self._to_evict)
-        moved, self._moved = self._moved, set()
-        events = self._budget_news(placer, at_s)
-        events += self._book.differences(core, news, moved, at_s)
+        news = self._queueing.look(self.fleet.holdings, self._leaving.uids)
+        events = self._budgets.news(placer, at_s)
+        events += self._book.differences(core, news, self._seats.moved(), at_s)
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
         orders = stops + self._obey(events, at_s)
         again = self._planner.look_again()
         self._dirty |= bool(self._planner.stale)
         self._shed()
-        orders += self._evictions()
+        orders += self._leaving.orders()
         told = self._queueing.waiting if everybody or again else news.waiting
         return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
+
+    @property
+    def core(self) -> Core | None:
+        """What plans; none before a node is known."""
+        return self.dialogue.core
 
     def simulate(self, pods: Sequence[Pod]) -> dict[str, Any]:
         """Whether `pods` would start now, and where; nothing is reserved."""
@@ -348,20 +299,8 @@ class Scheduler:
 
     def not_suspended(self, uids: Iterable[str], why: str) -> None:
         """Nothing owns these pods that could be suspended: they are evicted."""
-        self._to_evict |= {uid: why for uid in uids if uid not in self._to_evict}
+        self._leaving.add(uids, why)
         self._dirty = True
-
-    def _budget_news(self, placer: Placer, at_s: float) -> list[Event]:
-        """Budgets that the core was not told yet."""
-        told = self._told_mw
-        self._told_mw = self.domains.guarded_mw(self.chooser.columns(), placer.state)
-        return [
-            BudgetChanged(
-                at_s=at_s, budget_w=None if mw is None else mw / 1000, domain=domain_name(name)
-            )
-            for name, mw in sorted(self._told_mw.items())
-            if told.get(name) != mw
-        ]
 
     def _new_planner(self) -> GangPlanner:
         allowed = self._allowed
@@ -391,46 +330,31 @@ class Scheduler:
 
     def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""
-        self._told_mw = self.domains.guarded_mw(self.chooser.columns(), placer.state)
-        budgets_w = {name: mw / 1000 for name, mw in self._told_mw.items() if mw is not None}
+        budgets_w = self._budgets.all_w(placer)
         self._book.clear()
         self._queueing.stir_all()
-        self._wakes.clear()
         self._planner = self._new_planner()
-        self.core = Core(core_config(self.fleet.order, self.domains, budgets_w, self._planner))
-        self.core.now_s = at_s
+        core = Core(core_config(self.fleet.order, self.domains, budgets_w, self._planner))
+        core.now_s = at_s
         self._core_of = placer
-        return self.core
+        self.dialogue.begin(core)
+        return core
 
     # Doing what it says ---------------------------------------------------------------------------
 
     def _obey(self, events: Iterable[Event], at_s: float) -> list[Order]:
         """Tell the core, and carry out what it commands, until it has no more to say now."""
-        core, orders = self.core, list[Order]()
-        if core is None:
-            return orders
-        ahead = list(events)
-        while ahead or (due := self._due(at_s)):
-            event = ahead.pop(0) if ahead else due[0]
-            if isinstance(event, Woke):
-                self._wakes.pop(event.key, None)
-            commands = core.handle(event)
-            self.witness(event, commands)
-            for command in commands:
-                orders += self._carry_out(command, ahead, at_s)
-        self.wake_s = min(self._wakes.values(), default=None)
+        orders = list[Order]()
+
+        def obey(command: Command) -> None:
+            orders.extend(self._carry_out(command))
+
+        self.dialogue.say(events, at_s, obey)
         return orders
 
-    def _due(self, at_s: float) -> list[Event]:
-        return [Woke(at_s=at_s, key=key) for key, when_s in self._wakes.items() if when_s <= at_s]
-
-    def _carry_out(self, command: Command, ahead: list[Event], at_s: float) -> list[Order]:
+    def _carry_out(self, command: Command) -> list[Order]:
         match command:
-            case WakeAt():
-                self._wakes[command.key] = command.at_s
             case StartJob():
-                started = JobStarted(at_s=at_s, job_id=command.job_id, attempt=command.attempt)
-                ahead.insert(0, started)
                 return self._start(command)
             case StopJob() if command.job_id in self._book.works:
                 self._evict(self._book.works[command.job_id], str(command.reason))
@@ -460,8 +384,8 @@ class Scheduler:
         """Only pods that chose this scheduler are its to stop."""
         for member in work.members:
             ours = self.way.is_ours(self._pods.get(member.uid, member.pod))
-            if ours and member.uid not in self._to_evict:
-                self._to_evict[member.uid] = why
+            if ours and member.uid not in self._leaving.uids:
+                self._leaving.add([member.uid], why)
                 self._queueing.stir(member.uid)
                 self._dirty = True
 
@@ -472,18 +396,6 @@ class Scheduler:
         needs = self.nodes_of.needs(facts.domain) if self.way.moves else ()
         chosen = Chosen(member=member, holding=holding, facts=facts, needs=needs, decision=decision)
         return self.way.order(chosen)
-
-    def _evictions(self) -> list[Order]:
-        """Of those that are to go, the ones that are there; each is told once."""
-        orders: list[Order] = []
-        for uid, why in self._to_evict.items():
-            holding, pod = self.fleet.holdings.get(uid), self._pods.get(uid)
-            if pod is None or holding is None or not holding.confirmed or uid in self._evicted:
-                continue
-            self._evicted.add(uid)
-            if pod.metadata.deletion_timestamp is None:
-                orders.append(EvictPod(uid, holding.key, why, grace_s(pod)))
-        return orders
 
     # Saying why -----------------------------------------------------------------------------------
 
