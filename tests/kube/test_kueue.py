@@ -15,6 +15,8 @@ from kube_api import IMAGE, KubeApi, Object, a_node
 from kube_binaries import NoBinaries
 from kube_server import wait_until
 from kueue_manager import KUEUE, at_work
+from power_api import an_object, defined, path_of
+from test_power_budgets import AGENT, LEAST_W, Agents
 
 IDLE_W, RISE_W = 10, 60
 """Of a T4 that is free, and what it adds in use, by the catalog."""
@@ -258,6 +260,62 @@ def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
         wait_until(lambda: jobs_of(running(api, namespace)) == {"more"},
                    lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
         wait_until(lambda: _is_suspended(api, f"{jobs}/less"), "Kueue has taken its quota back")
+    api.delete(f"{classes}/{low}")
+
+
+def test_a_cut_caps_first_then_kueue_ends_the_least_important_and_runs_it_again(
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+) -> None:
+    api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    classes, low = "/apis/scheduling.k8s.io/v1/priorityclasses", f"{namespace}-low"
+    empty_w = NODES * GPUS * IDLE_W
+    for name in racks:
+        api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": AGENT}})
+
+    def budget(watts: float) -> None:
+        spec = {"constant": f"{empty_w + watts:g}W"}
+        api.merge(path_of("PowerBudget", "kueue-now"), {"spec": spec})
+
+    def drawn_w() -> float:
+        """Of bound pods at the highest cap that may be in force."""
+        found = 0.0
+        for pod in api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]:
+            notes = pod["metadata"].get("annotations", {})
+            caps = [notes.get(f"wattherd.dev/{name}") for name in ("cap-w", "cap-applied-w")]
+            if pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp"):
+                found += max(map(float, caps)) - IDLE_W if all(caps) else RISE_W
+        return found
+
+    api.create(classes, {"metadata": {"name": low}, "value": -10})
+    kwok = {"matchLabels": {"type": "kwok"}}
+    now = {"domain": "kueue-hall", "constant": f"{empty_w + 4 * RISE_W}W"}
+    with defined(api):
+        api.create(
+            path_of("PowerDomain"), an_object("PowerDomain", "kueue-hall", nodeSelector=kwok)
+        )
+        api.create(path_of("PowerBudget"), an_object("PowerBudget", "kueue-now", **now))
+        with answering(plane.kubeconfig), Agents(api, namespace):
+            api.create(jobs, a_job("less", queue, pods=2, priority=low))
+            api.create(jobs, a_job("more", queue, pods=2))
+            wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"}
+                       and drawn_w() == 4 * RISE_W,
+                       lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
+            budget(3 * RISE_W)
+            wait_until(lambda: drawn_w() <= 3 * RISE_W, lambda: f"capped: {drawn_w()}",
+                       within_s=PATIENCE_S)  # fmt: skip
+            assert len(running(api, namespace)) == 4
+            below = 4 * (LEAST_W - IDLE_W) - 20
+            budget(below)
+            wait_until(lambda: jobs_of(running(api, namespace)) == {"more"}
+                       and drawn_w() <= below,
+                       lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
+            wait_until(lambda: _is_suspended(api, f"{jobs}/less"), "Kueue has suspended it")
+            said = lambda: state(api, namespace, "less")["message"]  # noqa: E731
+            wait_until(lambda: "kueue-hall" in said(), said)
+            budget(4 * RISE_W)
+            wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"}
+                       and drawn_w() == 4 * RISE_W,
+                       lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
     api.delete(f"{classes}/{low}")
 
 

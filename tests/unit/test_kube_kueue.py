@@ -87,7 +87,7 @@ class World:
 
     def end(self, pod: str) -> None:
         del self.pods[f"uid-{pod}"]
-        self.check.pod_gone(f"uid-{pod}")
+        self.check.pod_gone(f"uid-{pod}", self.now_s)
 
     def settle(self) -> None:
         for _ in range(50):

@@ -94,3 +94,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   resources: [powerdomains/status, powerbudgets/status]
   verbs: [patch]
 {{- end }}
+
+{{- /* Rights to what owns pods, to suspend it where there are too few watts and let it run again. */ -}}
+{{- define "wattherd.jobRights" }}
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, patch]
+- apiGroups: [jobset.x-k8s.io]
+  resources: [jobsets]
+  verbs: [get, list, watch, patch]
+- apiGroups: [trainer.kubeflow.org]
+  resources: [trainjobs]
+  verbs: [get, list, watch, patch]
+- apiGroups: [kubeflow.org]
+  resources: [pytorchjobs]
+  verbs: [get, list, watch, patch]
+{{- end }}

@@ -38,9 +38,13 @@ _ANY = "any"
 
 
 class ByClaim(ByBinding):
-    """kube-scheduler places the pods that have a claim; ours is only whom a cut of watts ends."""
+    """kube-scheduler places the pods that have a claim; ours is only what a cut of watts does.
 
-    gentle = False
+    What a claim holds cannot shrink while its pod is bound: watts that a cap saves are kept free,
+    and those of a job that is suspended can be claimed again.
+    """
+
+    queued = False
 
     def __init__(self) -> None:
         """No scheduler is named: none of its pods is placed by us."""

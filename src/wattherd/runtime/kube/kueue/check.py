@@ -3,7 +3,8 @@
 A workload that has quota stands in the account as the pods that it will have: while the check is
 pending they wait like gated pods, all of them together; once it is ready they are as released,
 until Kueue takes the quota back or the job is finished. The pods themselves carry the workload's
-uid and are not counted again. Whom a budget cannot bear is told to try again later (`Retry`), which
+uid and are not counted again: each stand-in is where its pod is (`pairing`), and capped through it
+where a budget is cut. Whom a budget cannot bear is told to try again later (`Retry`), which
 makes Kueue put it back into its queue, or end it, and give its quota to others.
 
 The pods of a set are narrowed by one node selector, so that they share a power domain and a model.
@@ -27,6 +28,7 @@ from wattherd.runtime.kube.api.objects import (
     SchedulingGate,
 )
 from wattherd.runtime.kube.kueue.objects import CheckState, PodSet, PodSetUpdate, Workload
+from wattherd.runtime.kube.kueue.pairing import Pairs, in_place
 from wattherd.runtime.kube.pods.confined import Confined
 from wattherd.runtime.kube.pods.node_facts import NodeFacts
 from wattherd.runtime.kube.power.domain_nodes import DomainNodes
@@ -41,6 +43,8 @@ _NO_NODE = "?"
 
 class ByCheck(ByGate):
     """Pods that stand for those that a workload will have."""
+
+    suspends = False
 
     def __init__(self) -> None:
         """All nodes are one place until `divided` says otherwise."""
@@ -103,6 +107,19 @@ class _Entry:
     pods: dict[str, Pod]
     seats: dict[str, str] = field(default_factory=dict)
     ready: bool = False
+    pairs: Pairs = field(default_factory=Pairs)
+    domains: dict[str, str] = field(default_factory=dict)
+    """By pod set, where watts are reserved for it."""
+
+    def released(self, uid: str) -> Pod:
+        """A stand-in as its pod is, else where it was meant to be."""
+        made = _released(
+            self.pods[uid],
+            self.seats.get(uid, _NO_NODE),
+            self.domains.get(uid.split("/")[1], ""),
+        )
+        real = self.pairs.real.get(uid)
+        return made if real is None or not real.spec.node_name else in_place(made, real)
 
 
 class KueueCheck:
@@ -155,13 +172,31 @@ class KueueCheck:
         if workload is not None:
             self._whose[uid] = workload
             self._real.setdefault(workload, {})[uid] = pod
-            if workload in self._entries:
+            entry = self._entries.get(workload)
+            if entry is not None:
+                self._pair(entry, pod, at_s)
                 return
         self.scheduler.pod_seen(pod, at_s)
 
-    def pod_gone(self, uid: str) -> None:
+    def _pair(self, entry: _Entry, pod: Pod, at_s: float) -> None:
+        """What its stand-in is from now on."""
+        stand_in = entry.pairs.paired(pod, entry.pods)
+        if stand_in is not None and entry.ready:
+            self.scheduler.pod_seen(entry.released(stand_in), at_s)
+
+    def real_of(self, uid: str) -> Pod | None:
+        """The pod that a stand-in stands for, if it is there."""
+        entry = self._entries.get(uid.partition("/")[0])
+        return None if entry is None else entry.pairs.real.get(uid)
+
+    def pod_gone(self, uid: str, at_s: float) -> None:
         """A real pod was deleted."""
-        self._real.get(self._whose.pop(uid, ""), {}).pop(uid, None)
+        workload = self._whose.pop(uid, "")
+        self._real.get(workload, {}).pop(uid, None)
+        entry = self._entries.get(workload)
+        stand_in = None if entry is None else entry.pairs.parted(uid)
+        if entry is not None and stand_in is not None and entry.ready:
+            self.scheduler.pod_seen(entry.released(stand_in), at_s)
         self.scheduler.pod_gone(uid)
 
     def _our_check(self, workload: Workload) -> CheckState | None:
@@ -177,8 +212,9 @@ class KueueCheck:
         uid = workload.metadata.uid
         pods = {pod.metadata.uid: pod for pod in _pods_of(workload)}
         self._entries[uid] = entry = _Entry(workload, check.name, pods)
-        for real in self._real.get(uid, ()):
-            self.scheduler.pod_gone(real)
+        for real in self._real.get(uid, {}).values():
+            self.scheduler.pod_gone(real.metadata.uid)
+            entry.pairs.paired(real, pods)
         if check.state == READY:
             domains = {
                 update.name: (update.annotations or {}).get(names.DOMAIN, "")
@@ -191,11 +227,9 @@ class KueueCheck:
 
     def _seat(self, entry: _Entry, domains: dict[str, str], at_s: float) -> None:
         """Its pods count from now on; which nodes they were meant for may be forgotten."""
-        entry.ready = True
-        for uid, pod in entry.pods.items():
-            domain = domains.get(uid.split("/")[1], "")
-            seat = entry.seats.get(uid, _NO_NODE)
-            self.scheduler.pod_seen(_released(pod, seat, domain), at_s)
+        entry.ready, entry.domains = True, domains
+        for uid in entry.pods:
+            self.scheduler.pod_seen(entry.released(uid), at_s)
 
     def _leave(self, uid: str, at_s: float) -> None:
         """Its watts are free, but for what its pods still draw."""
@@ -219,7 +253,7 @@ class KueueCheck:
         found: dict[str, Verdict] = {}
         for order in orders:
             if isinstance(order, StopPods):
-                continue  # stand-ins have no owner: they are evicted
+                continue  # stand-ins have no owner: Kueue is told to end them
             uid = order.uid.partition("/")[0]
             entry = self._entries.get(uid)
             if entry is None:

@@ -36,7 +36,7 @@ from wattherd.runtime.kube.kueue.objects import (
 from wattherd.runtime.kube.pods.hearing import each
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.scheduler.live import LiveScheduler
-from wattherd.runtime.kube.scheduler.orders import Order
+from wattherd.runtime.kube.scheduler.orders import CapPod, Order
 
 RETRY_S = 60
 _WORKLOAD = decoder(Workload)
@@ -76,7 +76,7 @@ class LiveKueueCheck(LiveScheduler):
         self._check.pod_seen(pod, time.monotonic())
 
     def _pod_gone(self, key: Key) -> None:
-        self._check.pod_gone(key.uid)
+        self._check.pod_gone(key.uid, time.monotonic())
 
     def _hear_checks(self, batch: list[Change[AdmissionCheck]]) -> None:
         for change in batch:
@@ -94,8 +94,20 @@ class LiveKueueCheck(LiveScheduler):
     # Answers --------------------------------------------------------------------------------------
 
     def _carry_out_all(self, orders: Iterable[Order]) -> None:
-        for verdict in self.feed.turn(self._check.verdicts, list(orders)):
+        wanted = list(orders)
+        for verdict in self.feed.turn(self._check.verdicts, wanted):
             self.feed.loop.begin(self._answer(verdict))
+        for order in wanted:
+            self._carry_out(order)
+
+    def _carry_out(self, order: Order) -> None:
+        """Of orders to stand-ins only caps are for their pods; all else is told to Kueue."""
+        if isinstance(order, CapPod):
+            pod = self.feed.turn(self._check.real_of, order.uid)
+            if pod is not None:
+                about = pod.metadata
+                key = f"{about.namespace}/{about.name}"
+                self.steward.carry_out(CapPod(about.uid, key, order.cap_w))
 
     async def _answer(self, verdict: Verdict) -> None:
         """Until it is known whether it was taken: an answer that may come through is kept."""

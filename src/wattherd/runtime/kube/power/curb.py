@@ -61,8 +61,6 @@ class Curb:
     chooser: Chooser
     pods: Mapping[str, Pod]
     owns: Callable[[Pod], bool]
-    gentle: bool = True
-    """Whether pods are capped and jobs suspended before pods are evicted."""
     suspended: dict[str, Suspended] = field(default_factory=dict)
     """Jobs by uid, as the API shows them."""
     changed: bool = False
@@ -107,7 +105,7 @@ class Curb:
             pod = self.pods.get(uid)
             if pod is None or not holding.confirmed or not self.owns(pod):
                 continue
-            one = subject_of(fleet, holding, pod) if self.gentle else None
+            one = subject_of(fleet, holding, pod)
             if one is not None:
                 found[uid] = one
         for uid in [uid for uid in self._sent if uid not in found]:
@@ -150,9 +148,8 @@ class Curb:
         domains, fleet = self.chooser.domains, self.chooser.fleet
         if fleet.placer is None:
             return {}
-        columns = self.chooser.columns()
-        carried = domains.carried_mw(columns, fleet.placer.state)
-        saved = domains.saved_in(columns)
+        carried = self.chooser.carried_mw(fleet.placer.state)
+        saved = domains.saved_in(self.chooser.columns())
         return {
             name: carried[name] + saved.get(name, 0) - most
             for name, most in domains.budgets_mw.items()
@@ -227,7 +224,7 @@ class Curb:
         domains, fleet = self.chooser.domains, self.chooser.fleet
         if fleet.placer is None:
             return {}
-        carried = domains.carried_mw(self.chooser.columns(), fleet.placer.state)
+        carried = self.chooser.carried_mw(fleet.placer.state)
         return {name: most - carried[name] for name, most in domains.budgets_mw.items()}
 
     # Who is stopped -------------------------------------------------------------------------------
@@ -292,7 +289,7 @@ class Curb:
         return StopPods(
             uids=tuple(holding.uid for holding in unit.holdings),
             namespace=unit.pods[0].metadata.namespace,
-            owner=owner_of(unit.pods[0]) if self.gentle else None,
+            owner=owner_of(unit.pods[0]),
             needs_w={name: mw / WATT_MW for name, mw in sorted(needs.items())},
             priority=max(pod.spec.priority or 0 for pod in unit.pods),
             why=why,

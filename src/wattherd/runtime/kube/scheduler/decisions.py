@@ -95,7 +95,7 @@ class Scheduler:
         self._pods: dict[str, Pod] = {}
         self._groups: dict[GroupId, PodGroup] = {}
         self.queues = QueueState()
-        self.curb = Curb(self.chooser, self._pods, self.way.is_ours, gentle=self.way.gentle)
+        self.curb = Curb(self.chooser, self._pods, self.way.is_ours)
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self._groups)

@@ -32,7 +32,8 @@ class ByGate:
     """Pods that have our gate, and no other, are released."""
 
     moves = True
-    gentle = False
+    suspends = True
+    queued = False
     confined = Confined()
     unplaced = "SchedulingGated"
 

@@ -111,8 +111,9 @@ class LiveScheduler:
                 self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
         if self.power is not None:
             self.power.begin()
-            if self.scheduler.curb.gentle:
+            if self.scheduler.way.suspends:
                 self.steward.begin()
+            if self.scheduler.way.queued:
                 self.queues.begin()
         self.feed.begin(*self.seat.beside(), self.voice.run())
 

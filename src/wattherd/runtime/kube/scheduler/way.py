@@ -39,8 +39,10 @@ class Way(Protocol):
 
     moves: bool
     """Whether a pod may end up on another node than the one that was chosen for it."""
-    gentle: bool
-    """Whether a cut of watts caps and suspends, under our own rights to do so, before it evicts."""
+    suspends: bool
+    """Whether a cut of watts suspends jobs itself; else that is for others, who are told."""
+    queued: bool
+    """Whether our own queues say whose turn it is."""
     confined: Confined
     """Which pods must share a place."""
     unplaced: str
@@ -66,7 +68,8 @@ class ByBinding:
     """Pods that call their scheduler by `name` are bound."""
 
     moves = False
-    gentle = True
+    suspends = True
+    queued = True
     confined = Confined()
     unplaced = "Unschedulable"
 
