@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 from control_plane import ControlPlane
-from kube_api import KubeApi, Object, a_node, a_pod
+from kube_api import KubeApi, Object, a_pod
 from kube_server import wait_until
+from t4_racks import RISE_W, Racks
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 DRA = "/apis/resource.k8s.io/v1"
@@ -27,9 +28,7 @@ KINDS = {
     ),
 }
 CLAIMS = {"wattherd.dev/admission": "claim"}
-IDLE_W, RISE_W = 10, 60
-"""Of a T4 that is free, and what it adds in use, by the catalog."""
-NODES, GPUS = 6, 4
+RACKS = Racks("dra", nodes=6)
 EVERY_S = 0.2
 PATIENCE_S = 240.0
 
@@ -87,25 +86,9 @@ def publishing(kubeconfig: Path, *options: str) -> Iterator[str]:
 
 @pytest.fixture
 def racks(plane: ControlPlane) -> Iterator[dict[str, str]]:
-    """Nodes of T4s, half of them in each of two power domains; their domains by name."""
-    product = {"nvidia.com/gpu.product": "Tesla-T4"}
-    domains = {f"dra-{row}": f"dra-rack-{row % 2}" for row in range(NODES)}
-    plane.api.fleet(
-        a_node(name, gpus=GPUS, labels=product | {"wattherd.dev/power-domain": domain})
-        for name, domain in domains.items()
-    )
-    yield domains
-    plane.api.remove_nodes(domains)
-
-
-def options_of(first: int, second: int, together: int) -> tuple[str, str, str]:
-    """Budgets that bear so many busy GPUs in each rack, and in both."""
-    idle_w = NODES * GPUS * IDLE_W
-    return (
-        f"--budget=dra-rack-0={idle_w // 2 + first * RISE_W}W",
-        f"--budget=dra-rack-1={idle_w // 2 + second * RISE_W}W",
-        f"--budget={idle_w + together * RISE_W}W",
-    )
+    """Power domains by node."""
+    with RACKS.made(plane.api) as domains:
+        yield domains
 
 
 def bound(api: KubeApi, namespace: str) -> dict[str, str]:
@@ -181,7 +164,7 @@ def test_no_budget_is_exceeded_by_200_pods_nor_by_a_restart(
     api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
     seen = Sampled(api, namespace, racks)
     try:
-        with publishing(plane.kubeconfig, *options_of(7, 5, 10)) as url:
+        with publishing(plane.kubeconfig, *RACKS.budgets(7, 5, 10)) as url:
             api.create_all(pods, [a_pod(f"r-{n}", gpus=1, labels=CLAIMS) for n in range(200)])
             wait_until(lambda: len(bound(api, namespace)) == 10, "all that fit run",
                        within_s=PATIENCE_S)  # fmt: skip
@@ -192,7 +175,7 @@ def test_no_budget_is_exceeded_by_200_pods_nor_by_a_restart(
             api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
         wait_until(lambda: len(bound(api, namespace)) == 10, "budgets hold with nobody there",
                    within_s=PATIENCE_S)  # fmt: skip
-        with publishing(plane.kubeconfig, *options_of(7, 5, 12)):
+        with publishing(plane.kubeconfig, *RACKS.budgets(7, 5, 12)):
             wait_until(lambda: len(bound(api, namespace)) == 12, "two more run",
                        within_s=PATIENCE_S)  # fmt: skip
     finally:
@@ -218,12 +201,12 @@ def test_a_cut_below_use_evicts_the_least_important(
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     low = f"{namespace}-low"
     api.create(classes, {"metadata": {"name": low}, "value": -10})
-    with publishing(plane.kubeconfig, *options_of(4, 4, 6)):
+    with publishing(plane.kubeconfig, *RACKS.budgets(4, 4, 6)):
         api.create_all(pods, [a_pod(f"a-{n}", gpus=1, labels=CLAIMS) for n in range(3)])
         less = {"priorityClassName": low}
         api.create_all(pods, [a_pod(f"b-{n}", gpus=1, labels=CLAIMS, spec=less) for n in range(3)])
         wait_until(lambda: len(bound(api, namespace)) == 6, "all run", within_s=PATIENCE_S)
-    with publishing(plane.kubeconfig, *options_of(4, 4, 3)):
+    with publishing(plane.kubeconfig, *RACKS.budgets(4, 4, 3)):
         wait_until(lambda: set(bound(api, namespace)) == {"a-0", "a-1", "a-2"}, "b is ended",
                    within_s=PATIENCE_S)  # fmt: skip
     api.delete(f"{classes}/{low}")
@@ -236,7 +219,7 @@ def test_watts_that_pods_without_a_claim_take_are_not_offered(
     api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
     api.create_all(pods, [a_pod(f"plain-{n}", gpus=1) for n in range(2)])
     wait_until(lambda: len(bound(api, namespace)) == 2, "plain pods run")
-    with publishing(plane.kubeconfig, *options_of(12, 12, 5)):
+    with publishing(plane.kubeconfig, *RACKS.budgets(12, 12, 5)):
         wait_until(lambda: site_w(api) == str(3 * RISE_W), lambda: f"offered: {site_w(api)}")
         api.delete(f"{pods}/plain-0", gracePeriodSeconds=0)
         wait_until(lambda: site_w(api) == str(4 * RISE_W), lambda: f"offered: {site_w(api)}")

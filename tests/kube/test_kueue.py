@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 from control_plane import ControlPlane
-from kube_api import IMAGE, KubeApi, Object, a_node
+from kube_api import IMAGE, KubeApi, Object
 from kube_binaries import NoBinaries
 from kube_server import wait_until
 from kueue_manager import KUEUE, at_work
 from power_api import an_object, defined, path_of
+from t4_racks import IDLE_W, RISE_W, Racks
 from test_power_budgets import AGENT, LEAST_W, Agents
 
-IDLE_W, RISE_W = 10, 60
-"""Of a T4 that is free, and what it adds in use, by the catalog."""
-NODES, GPUS = 4, 4
+RACKS = Racks("kueue", nodes=4)
 EVERY_S = 0.2
 PATIENCE_S = 240.0
 
@@ -40,15 +39,9 @@ def _kueue(plane: ControlPlane) -> Iterator[None]:
 
 @pytest.fixture
 def racks(plane: ControlPlane) -> Iterator[dict[str, str]]:
-    """Nodes of T4s, half of them in each of two power domains; their domains by name."""
-    product = {"nvidia.com/gpu.product": "Tesla-T4"}
-    domains = {f"kueue-{row}": f"kueue-rack-{row % 2}" for row in range(NODES)}
-    plane.api.fleet(
-        a_node(name, gpus=GPUS, labels=product | {"wattherd.dev/power-domain": domain})
-        for name, domain in domains.items()
-    )
-    yield domains
-    plane.api.remove_nodes(domains)
+    """Power domains by node."""
+    with RACKS.made(plane.api) as domains:
+        yield domains
 
 
 @pytest.fixture
@@ -137,16 +130,6 @@ def answering(kubeconfig: Path, *options: str) -> Iterator[None]:
             process.wait(timeout=60)
 
 
-def budgets(first: int, second: int, together: int) -> tuple[str, str, str]:
-    """That bear so many busy GPUs in each rack, and in both."""
-    idle_w = NODES * GPUS * IDLE_W
-    return (
-        f"--budget=kueue-rack-0={idle_w // 2 + first * RISE_W}W",
-        f"--budget=kueue-rack-1={idle_w // 2 + second * RISE_W}W",
-        f"--budget={idle_w + together * RISE_W}W",
-    )
-
-
 def _workloads(api: KubeApi, namespace: str) -> list[Object]:
     found: list[Object] = api.get(f"{KUEUE}/namespaces/{namespace}/workloads")["items"]
     return found
@@ -222,7 +205,7 @@ def test_jobs_of_a_queue_never_draw_more_than_any_budget(
     api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
     seen = Sampled(api, namespace, racks)
     try:
-        with answering(plane.kubeconfig, *budgets(4, 6, 8)):
+        with answering(plane.kubeconfig, *RACKS.budgets(4, 6, 8)):
             api.create_all(jobs, [a_job(f"job{n}", queue, pods=2) for n in range(30)])
             wait_until(lambda: len(running(api, namespace)) == 8, lambda: told(api, namespace),
                        within_s=PATIENCE_S)  # fmt: skip
@@ -248,7 +231,7 @@ def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     low = f"{namespace}-low"
     api.create(classes, {"metadata": {"name": low}, "value": -10})
-    with answering(plane.kubeconfig, *budgets(4, 4, 4)):
+    with answering(plane.kubeconfig, *RACKS.budgets(4, 4, 4)):
         api.create(jobs, a_job("less", queue, pods=2, priority=low))
         api.create(jobs, a_job("more", queue, pods=2))
         wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"},
@@ -256,7 +239,7 @@ def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
         api.create(jobs, a_job("large", queue, pods=3, priority=low))
         wait_until(lambda: state(api, namespace, "large")["state"] == "Retry",
                    lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
-    with answering(plane.kubeconfig, *budgets(4, 4, 2)):
+    with answering(plane.kubeconfig, *RACKS.budgets(4, 4, 2)):
         wait_until(lambda: jobs_of(running(api, namespace)) == {"more"},
                    lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
         wait_until(lambda: _is_suspended(api, f"{jobs}/less"), "Kueue has taken its quota back")
@@ -268,7 +251,7 @@ def test_a_cut_caps_first_then_kueue_ends_the_least_important_and_runs_it_again(
 ) -> None:
     api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
     classes, low = "/apis/scheduling.k8s.io/v1/priorityclasses", f"{namespace}-low"
-    empty_w = NODES * GPUS * IDLE_W
+    empty_w = RACKS.nodes * RACKS.gpus * IDLE_W
     for name in racks:
         api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": AGENT}})
 

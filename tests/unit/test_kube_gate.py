@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kube_builders import Json, a_node, a_pod, fleet_of, node_json, pod_json
+from kube_builders import a_node, a_pod, fleet_of, node_json, pod_json
+from kube_desk import Desk
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
 from wattherd.runtime.kube.api.objects import NodeSelector, NodeSelectorTerm, Requirement
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.runtime.kube.scheduler.gate import ByGate, narrowed
-from wattherd.runtime.kube.scheduler.orders import EvictPod, Order, ReleasePod, TellPod
+from wattherd.runtime.kube.scheduler.orders import Order, ReleasePod
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 
@@ -23,15 +24,11 @@ ONE = exclusive(1_000, 1)
 GATES = [{"name": "wattherd.dev/power"}]
 
 
-class World:
+class World(Desk):
     """An API server's truth; gated pods are released as ordered, and bound when a test says so."""
 
     def __init__(self, budgets_mw: dict[str, int] | None = None) -> None:
-        self.now_s = 0.0
-        self.pods: dict[str, Json] = {}
-        self.nodes: dict[str, Json] = {}
-        self.told: dict[str, TellPod] = {}
-        self.evicted: list[str] = []
+        super().__init__()
         self.budgets_mw = budgets_mw or {}
         self.scheduler = self._a_scheduler()
 
@@ -61,7 +58,7 @@ class World:
         self.scheduler.node_seen(a_node(made))
 
     def create(self, name: str, request: Request = ONE, **spec: Any) -> None:
-        self._put(pod_json(name, request, schedulingGates=GATES, **spec))
+        self.put(pod_json(name, request, schedulingGates=GATES, **spec))
 
     def gang(self, name: str, count: int) -> None:
         for member in range(count):
@@ -69,41 +66,18 @@ class World:
             made["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": name}
             total = {"kueue.x-k8s.io/pod-group-total-count": str(count)}
             made["metadata"]["annotations"].update(total)
-            self._put(made)
+            self.put(made)
 
     def bind(self, name: str, node: str) -> None:
         made = self.pods[f"uid-{name}"]
-        self._put(made | {"spec": made["spec"] | {"nodeName": node}})
+        self.put(made | {"spec": made["spec"] | {"nodeName": node}})
 
-    def delete(self, name: str) -> None:
-        del self.pods[f"uid-{name}"]
-        self.scheduler.pod_gone(f"uid-{name}")
-
-    def _put(self, made: Json) -> None:
-        self.pods[made["metadata"]["uid"]] = made
-        self.scheduler.pod_seen(a_pod(made), self.now_s)
-
-    def settle(self) -> None:
-        for _ in range(100):
-            self.now_s += 1.0
-            orders = self.scheduler.plan(self.now_s)
-            for order in orders:
-                self._obey(order)
-            if not orders:
-                return
-        raise AssertionError("it never comes to rest")
-
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, TellPod):
-            self.told[order.uid] = order
-        elif isinstance(order, EvictPod):
-            self.evicted.append(order.uid)
-            self.delete(order.key.partition("/")[2])
-        elif isinstance(order, ReleasePod):
+    def _carry_out(self, order: Order) -> None:
+        if isinstance(order, ReleasePod):
             made = self.pods[order.uid]
             meta = made["metadata"]
             meta = meta | {"annotations": meta["annotations"] | order.annotations}
-            self._put(made | {"metadata": meta, "spec": made["spec"] | {"schedulingGates": []}})
+            self.put(made | {"metadata": meta, "spec": made["spec"] | {"schedulingGates": []}})
 
     @property
     def released(self) -> dict[str, str]:
@@ -192,7 +166,7 @@ def test_a_gang_is_released_whole_or_not_at_all() -> None:
 def test_who_has_another_gate_waits_for_that_one_first() -> None:
     world = World()
     world.add_node("a")
-    world._put(pod_json("p", ONE, schedulingGates=[*GATES, {"name": "example.com/other"}]))
+    world.put(pod_json("p", ONE, schedulingGates=[*GATES, {"name": "example.com/other"}]))
     world.settle()
     assert world.released == {}
 

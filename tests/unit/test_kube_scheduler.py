@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from kube_builders import (
-    Json,
     a_node,
     a_pod,
     bound,
@@ -14,12 +13,13 @@ from kube_builders import (
     node_json,
     pod_json,
 )
+from kube_desk import Desk
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod, Order, TellGroup, TellPod
+from wattherd.runtime.kube.scheduler.orders import BindPod, Order, TellGroup
 from wattherd.runtime.kube.scheduler.precedence import PATIENCE_S
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
@@ -29,7 +29,7 @@ RISE_MW = round(1000 * GPUS["T4"].max_w) - IDLE_MW
 WHOLE = exclusive(1_000, 1)
 
 
-class World:
+class World(Desk):
     """An API server's truth, told to a scheduler at once; bindings succeed unless they may not."""
 
     def __init__(
@@ -38,13 +38,9 @@ class World:
         budgets_mw: dict[str, int] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self.now_s = 0.0
-        self.pods: dict[str, Json] = {}
-        self.nodes: dict[str, Json] = {}
+        super().__init__()
         self.refuse: set[str] = set()
-        self.told: dict[str, TellPod] = {}
         self.gangs_told: list[TellGroup] = []
-        self.evicted: list[str] = []
         self.policy, self.budgets_mw, self.patience_s = policy, budgets_mw or {}, patience_s
         self.scheduler = self.a_scheduler()
 
@@ -70,9 +66,7 @@ class World:
             self.scheduler.node_seen(a_node(made))
 
     def create(self, name: str, request: Request = WHOLE, **spec: Any) -> None:
-        made = pod_json(name, request, schedulerName="wattherd", **spec)
-        self.pods[made["metadata"]["uid"]] = made
-        self.scheduler.pod_seen(a_pod(made), self.now_s)
+        self.put(pod_json(name, request, schedulerName="wattherd", **spec))
 
     def gang(
         self, name: str, count: int, request: Request = WHOLE, *, size: int = 0, **spec: Any
@@ -83,38 +77,15 @@ class World:
             made["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": name}
             total = {"kueue.x-k8s.io/pod-group-total-count": str(size or count)}
             made["metadata"]["annotations"].update(total)
-            self.pods[made["metadata"]["uid"]] = made
-            self.scheduler.pod_seen(a_pod(made), self.now_s)
+            self.put(made)
 
-    def delete(self, name: str) -> None:
-        del self.pods[f"uid-{name}"]
-        self.scheduler.pod_gone(f"uid-{name}")
-
-    def settle(self) -> None:
-        """Until there is nothing more to do."""
-        for _ in range(100):
-            self.now_s += 1.0
-            orders = self.scheduler.plan(self.now_s)
-            for order in orders:
-                self._obey(order)
-            if not orders:
-                return
-        raise AssertionError("it never comes to rest")
-
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, TellPod):
-            self.told[order.uid] = order
-        elif isinstance(order, TellGroup):
+    def _carry_out(self, order: Order) -> None:
+        if isinstance(order, TellGroup):
             self.gangs_told.append(order)
-        elif isinstance(order, EvictPod):
-            self.evicted.append(order.uid)
-            self.pods.pop(order.uid, None)
-            self.scheduler.pod_gone(order.uid)
         elif order.uid in self.refuse:
             self.scheduler.not_bound(order.uid)
         else:
-            self.pods[order.uid] = bound(self.pods[order.uid], order.node, **order.annotations)
-            self.scheduler.pod_seen(a_pod(self.pods[order.uid]), self.now_s)
+            self.put(bound(self.pods[order.uid], order.node, **order.annotations))
 
     @property
     def places(self) -> dict[str, str]:
