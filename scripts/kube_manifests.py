@@ -16,9 +16,12 @@ from typing import Any
 import yaml
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
-MODES = ("scheduler", "extender", "admit", "admission-check", "dra", "agent")
-AGENT = "wattherd-agent"
-"""The agent is no mode of the chart but comes beside one: what is its own bears this name."""
+BESIDE = {
+    "agent": ["agent.enabled=true"],
+    "pools": ["pools.enabled=true", "pools.switchesSecret=wattherd-switches", "pools.grow=true"],
+}
+"""What comes beside a mode of the chart, and its values: what is its own bears its name."""
+MODES = ("scheduler", "extender", "admit", "admission-check", "dra", *BESIDE)
 KUBERNETES = "1.36.0"
 """Whose kube-scheduler stands beside the extender; the chart itself takes the cluster's version."""
 
@@ -30,18 +33,28 @@ HEADER = """\
 #
 # Made from the chart by scripts/kube_manifests.py: change that, not this. Set image and --budget.
 """
+NOTES = {
+    "pools": """\
+#
+#   kubectl create secret generic wattherd-switches --namespace kube-system \\
+#     --from-file switches.yaml --from-file bmc.yaml
+#
+# comes first: docs/guides/kubernetes-nodes.md says what goes into it. Without Karpenter and the
+# Cluster Autoscaler, leave out --grow and the rules for their groups.
+"""
+}
+"""What is to be known of one of them."""
 
 
 def rendered(helm: str, mode: str) -> list[dict[str, Any]]:
     """The chart's objects in one mode, without what says that Helm looks after them."""
     command = [helm, "template", "wattherd", str(DEPLOY / "chart"), "--namespace=kube-system"]
-    of_agent = mode == "agent"
-    command += ["--set=agent.enabled=true"] if of_agent else [f"--set=mode={mode}"]
+    command += [f"--set={value}" for value in BESIDE.get(mode, [f"mode={mode}"])]
     command += [f"--kube-version={KUBERNETES}", "--set=budgets={40kW}"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     made = [one for one in yaml.safe_load_all(text) if one]
-    if of_agent:
-        made = [one for one in made if one["metadata"]["name"].startswith(AGENT)]
+    if mode in BESIDE:
+        made = [one for one in made if one["metadata"]["name"].startswith(f"wattherd-{mode}")]
     for each in made:
         _forget_helm(each)
     return made
@@ -59,7 +72,11 @@ def _forget_helm(item: Any) -> None:
 def manifest(helm: str, mode: str) -> str:
     """The text of one file."""
     objects = rendered(helm, mode)
-    return HEADER.format(mode=mode) + yaml.safe_dump_all(objects, sort_keys=False, width=99)
+    return (
+        HEADER.format(mode=mode)
+        + NOTES.get(mode, "")
+        + yaml.safe_dump_all(objects, sort_keys=False, width=99)
+    )
 
 
 def main() -> int:

@@ -30,6 +30,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "with agents": {
         "agent": {"enabled": True, "safeCap": "150W", "runtimeClassName": "nvidia"},
     },
+    "with pools of nodes": {
+        "budgets": ["40kW"],
+        "pools": {
+            "enabled": True,
+            "switchesSecret": "wattherd-switches",
+            "boardCidrs": ["10.1.0.0/24"],
+            "grow": True,
+            "spare": 1,
+        },
+        "serviceMonitor": {"enabled": True},
+    },
+    "with pools of a cloud": {"mode": "admit", "pools": {"enabled": True, "grow": True}},
     "all that can be chosen": {
         "image": {"repository": "registry.example/wattherd", "digest": f"sha256:{'0' * 64}"},
         "imagePullSecrets": [{"name": "pull"}],
@@ -105,11 +117,20 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
     return [one for one in objects if one["kind"] == kind]
 
 
+def deployed_pods(objects: list[Object]) -> dict[str, Object]:
+    """The pods that the rendered Deployments would make, by component."""
+    return {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: {
+            "apiVersion": "v1", "kind": "Pod", **one["spec"]["template"],
+        }
+        for one in of_kind(objects, "Deployment")
+    }  # fmt: skip
+
+
 def deployed_pod(objects: list[Object]) -> Object:
-    """The pod that the rendered Deployment would make."""
-    [deployment] = of_kind(objects, "Deployment")
-    template: Object = deployment["spec"]["template"]
-    return {"apiVersion": "v1", "kind": "Pod", **template}
+    """That of what decides."""
+    [pod] = [pod for component, pod in deployed_pods(objects).items() if component != "pools"]
+    return pod
 
 
 KINDS = {

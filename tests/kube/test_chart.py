@@ -16,7 +16,16 @@ from typing import Any
 import pytest
 import yaml
 from control_plane import ControlPlane
-from helm_chart import CHART, DEPLOY, VARIANTS, Tools, deployed_pod, inventory, of_kind
+from helm_chart import (
+    CHART,
+    DEPLOY,
+    VARIANTS,
+    Tools,
+    deployed_pod,
+    deployed_pods,
+    inventory,
+    of_kind,
+)
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
 from kube_server import wait_until
 
@@ -27,6 +36,8 @@ BAD = {
     "a digest cut short": ({"image": {"digest": "sha256:12"}}, "digest"),
     "a word misspelt": ({"replica": 3}, "replica"),
     "a deadline past kube-scheduler's": ({"extender": {"deadlineSeconds": 2}}, "deadlineSeconds"),
+    "pools without anything to do": ({"pools": {"enabled": True}}, "switchesSecret"),
+    "a time without a unit": ({"pools": {"idleAfter": "10"}}, "idleAfter"),
     "an open extender": (
         {"mode": "extender", "extender": {"kubeScheduler": {"enabled": False}}},
         "secretName",
@@ -83,18 +94,17 @@ def test_pods_are_admitted_where_security_is_restricted(
 ) -> None:
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     plane.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": restricted}})
-    pod = deployed_pod(tools.rendered(VARIANTS[variant], namespace))
-    plane.api.token(namespace, pod["spec"]["serviceAccountName"])
-    pod["metadata"]["name"] = "pod"
     pods = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
-    plane.api.create(pods, pod)
-    for container in pod["spec"]["containers"]:
-        assert container["securityContext"]["readOnlyRootFilesystem"]
-        laxer: Any = copy.deepcopy(pod)
-        at = pod["spec"]["containers"].index(container)
-        laxer["spec"]["containers"][at]["securityContext"]["allowPrivilegeEscalation"] = True
-        with pytest.raises(Refused, match="violates PodSecurity"):
-            plane.api.create(pods, laxer)
+    for pod in deployed_pods(tools.rendered(VARIANTS[variant], namespace)).values():
+        plane.api.token(namespace, pod["spec"]["serviceAccountName"])
+        pod["metadata"]["name"] = "pod"
+        plane.api.create(pods, pod)
+        for at, container in enumerate(pod["spec"]["containers"]):
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            laxer: Any = copy.deepcopy(pod)
+            laxer["spec"]["containers"][at]["securityContext"]["allowPrivilegeEscalation"] = True
+            with pytest.raises(Refused, match="violates PodSecurity"):
+                plane.api.create(pods, laxer)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -239,9 +249,13 @@ def test_an_install_is_upgraded_and_leaves_nothing_behind(
     tools.run("helm", "install", "wattherd", str(CHART), space)
     pods = f"pods {namespace}/wattherd-"
     wait_until(lambda: any(one.startswith(pods) for one in seen()), "pods are made")
-    values = tools.values(VARIANTS["extender beside kube-scheduler"])
+    beside = {"agent": {"enabled": True}, "pools": {"enabled": True, "grow": True}}
+    values = tools.values(VARIANTS["extender beside kube-scheduler"] | beside)
     tools.run("helm", "upgrade", "wattherd", str(CHART), space, values)
-    assert len(seen() - before) > 10
+    assert {
+        f"daemonsets {namespace}/wattherd-agent",
+        f"leases {namespace}/wattherd-pools",
+    } <= seen()
     deployment: Any = _deployment(plane.api, namespace)
     assert "extender" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     tools.run("helm", "uninstall", "wattherd", space)

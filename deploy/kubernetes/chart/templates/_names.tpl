@@ -110,3 +110,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   resources: [pytorchjobs]
   verbs: [get, list, watch, patch]
 {{- end }}
+
+{{- define "wattherd.pools" -}}
+{{- printf "%s-pools" (include "wattherd.fullname" .) -}}
+{{- end -}}
+
+{{- define "wattherd.poolsSelector" -}}
+app.kubernetes.io/name: {{ include "wattherd.name" . }}-pools
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "wattherd.poolsLabels" -}}
+{{ include "wattherd.poolsSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: pools
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
