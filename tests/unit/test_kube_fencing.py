@@ -9,7 +9,8 @@ import pytest
 from kube_builders import Json, a_node, a_pod, an_extender, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.runtime.kube.pods.fencing import is_silent
+from wattherd.runtime.kube.api.names import UNFENCED
+from wattherd.runtime.kube.pods.fencing import is_silent, remembered
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.runtime.kube.scheduler.orders import BindPod
 from wattherd.testing.builders import a_node as a_machine
@@ -94,3 +95,84 @@ def test_a_pod_that_ends_on_a_node_that_speaks_is_gone_at_once() -> None:
     extender.pod_seen(a_pod(bound(pod_json("first", exclusive(1_000, 1)), "n0")), 0.0)
     extender.pod_gone("uid-first")
     assert not extender.fleet.holdings
+
+
+SILENT = machine("n0", "Unknown", TAINT)
+
+
+def written_by(decider: Any) -> Json:
+    """The silent node, with what the decider has us write on it."""
+    text = decider.unfenced.to_write()["n0"]
+    made: Any = copy.deepcopy(SILENT)
+    made["metadata"]["annotations"][UNFENCED] = text
+    return dict(made)
+
+
+def a_decider(kind: str) -> Any:
+    if kind == "extender":
+        return an_extender("first-fit", budgets_mw=ROOM_FOR_ONE)
+    return Scheduler(fleet_of("first-fit"), ROOM_FOR_ONE, holder="test")
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "extender"])
+@pytest.mark.parametrize("how", FENCED)
+def test_whoever_comes_later_counts_who_was_deleted_while_nobody_looked(
+    kind: str, how: str
+) -> None:
+    first, second = a_decider(kind), a_decider(kind)
+    pod = bound(pod_json("first", exclusive(1_000, 1)), "n0")
+    first.node_seen(a_node(machine("n0")))
+    first.pod_seen(a_pod(pod), 0.0)
+    assert not first.unfenced.to_write()
+    first.node_seen(a_node(SILENT))
+    noted = written_by(first)
+    second.node_seen(a_node(machine("n1")))
+    second.node_seen(a_node(noted))  # the pod is shown no more
+    assert second.fleet.holdings["uid-first"].ask == first.fleet.holdings["uid-first"].ask
+    assert not second.unfenced.to_write()
+    if FENCED[how] is None:
+        second.node_gone("n0")
+        assert not second.unfenced.to_write()
+    else:
+        cleared: Any = copy.deepcopy(FENCED[how])
+        cleared["metadata"]["annotations"][UNFENCED] = noted["metadata"]["annotations"][UNFENCED]
+        second.node_seen(a_node(cleared))
+        assert second.unfenced.to_write() == {"n0": None}
+        second.node_seen(a_node(FENCED[how]))
+        assert not second.unfenced.to_write()
+    assert not second.fleet.holdings
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "extender"])
+def test_a_pod_that_is_shown_after_its_node_is_no_ghost(kind: str) -> None:
+    first, second = a_decider(kind), a_decider(kind)
+    pod = bound(pod_json("first", exclusive(1_000, 1)), "n0")
+    for decider in (first, second):
+        decider.node_seen(a_node(machine("n1")))
+    first.node_seen(a_node(SILENT))
+    first.pod_seen(a_pod(pod), 0.0)
+    second.node_seen(a_node(written_by(first)))
+    second.pod_seen(a_pod(pod), 0.0)
+    second.node_seen(a_node(machine("n0")))
+    assert set(second.fleet.holdings) == {"uid-first"}
+    second.pod_gone("uid-first")
+    assert not second.fleet.holdings
+
+
+def test_what_others_wrote_on_a_silent_node_stays() -> None:
+    first, second = a_decider("scheduler"), a_decider("extender")
+    for decider, name in ((first, "one"), (second, "two")):
+        decider.node_seen(a_node(SILENT))
+        decider.pod_seen(a_pod(bound(pod_json(name, exclusive(1_000, 1)), "n0")), 0.0)
+    second.node_seen(a_node(written_by(first)))
+    assert set(remembered(a_node(written_by(second)))) == {"uid-one", "uid-two"}
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"pods": 3}'])
+def test_what_cannot_be_read_on_a_node_hides_nothing_else(text: str) -> None:
+    spoilt: Any = copy.deepcopy(SILENT)
+    spoilt["metadata"]["annotations"][UNFENCED] = text
+    scheduler = a_decider("scheduler")
+    scheduler.node_seen(a_node(spoilt))
+    scheduler.pod_seen(a_pod(bound(pod_json("one", exclusive(1_000, 1)), "n0")), 0.0)
+    assert set(remembered(a_node(written_by(scheduler)))) == {"uid-one"}

@@ -26,10 +26,20 @@ from wattherd.runtime.kube.api.api_objects import Binding, ObjectReference, deco
 from wattherd.runtime.kube.api.names import DECISION
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.patience import Backoff
-from wattherd.runtime.kube.api.transport import Refused, Transport, Unreachable
+from wattherd.runtime.kube.api.transport import (
+    Refused,
+    Transport,
+    Unreachable,
+    Withheld,
+    always,
+)
 
 IN_FLIGHT = 64
 """Bindings at once; the server answers no faster with more (measured: 32 to 96 are equal)."""
+
+SERVER_S = 4.0
+"""How long the server may work at one binding: less than lies between the end of our right to bind
+and the beginning of another's (`lease.Times`), so that none comes true in that one's term."""
 
 PATIENCE_S = 30.0
 """How long a binding of unknown outcome is looked after."""
@@ -119,24 +129,28 @@ class Binder:
         """As many places as bindings may be in flight."""
         self._places = asyncio.Semaphore(self.in_flight)
 
-    async def bind(self, bind: Bind) -> Bound:
-        """Send it when its turn has come; never raises what the cluster did."""
+    async def bind(self, bind: Bind, stands: Callable[[], bool] = always) -> Bound:
+        """Send it when its turn has come, if the decision still `stands`.
+
+        Never raises what the cluster did.
+        """
         async with self._places:
             started_s = time.monotonic()
-            outcome, why = await self._settled(bind, started_s + self.patience_s)
+            may_go = lambda: self.may_bind() and stands()  # noqa: E731
+            outcome, why = await self._settled(bind, started_s + self.patience_s, may_go)
             return Bound(bind, outcome, why, time.monotonic() - started_s)
 
     async def bind_all(self, binds: list[Bind]) -> list[Bound]:
         """All of them at once, outcomes in their order."""
         return list(await asyncio.gather(*map(self.bind, binds)))
 
-    async def _settled(self, bind: Bind, until_s: float) -> Found:
+    async def _settled(self, bind: Bind, until_s: float, may_go: Callable[[], bool]) -> Found:
         if not self.knows_node(bind.node):
             return Found(Outcome.NO_NODE, f"no node {bind.node}")
         pauses = Backoff(self.draws, first_s=0.2, most_s=5.0)
         doubt = ""
-        while self.may_bind():
-            found = await self._sent(bind)
+        while may_go():
+            found = await self._sent(bind, may_go)
             if found.outcome is not Outcome.UNKNOWN:
                 # What was sent before, without an answer, may come through after a refusal.
                 return Found(Outcome.UNKNOWN, doubt) if doubt and _is_ours(found) else found
@@ -146,12 +160,15 @@ class Binder:
             await asyncio.sleep(pauses.pause_s())
         if doubt:
             return Found(Outcome.UNKNOWN, doubt)
-        return Found(Outcome.FENCED, "not allowed to bind now")
+        return Found(Outcome.FENCED, _NOT_OURS)
 
-    async def _sent(self, bind: Bind) -> Found:
+    async def _sent(self, bind: Bind, may_go: Callable[[], bool]) -> Found:
         """What became of it; UNKNOWN if it may be sent again, to the same node only."""
+        path, query = f"{bind.path}/binding", {"timeout": f"{SERVER_S:g}s"}
         try:
-            await self.transport.request("POST", f"{bind.path}/binding", body=bind.body())
+            await self.transport.request("POST", path, query=query, body=bind.body(), may_go=may_go)
+        except Withheld:
+            return Found(Outcome.FENCED, _NOT_OURS)
         except Unreachable as error:
             return await self._looked(bind, str(error))
         except Refused as refused:
@@ -185,9 +202,12 @@ class Found(NamedTuple):
 _UNSETTLED = (_HTTP.CONFLICT, _HTTP.TOO_MANY_REQUESTS)
 
 
+_NOT_OURS = "not allowed to bind now"
+
+
 def _is_ours(found: Found) -> bool:
     """A refusal of this request, not a fact about the pod."""
-    return found.outcome is Outcome.DENIED
+    return found.outcome in (Outcome.DENIED, Outcome.FENCED)
 
 
 def _state(pod: Pod, bind: Bind) -> Outcome:

@@ -40,7 +40,7 @@ class Changes(Generic[T]):
         """Nothing has changed yet."""
         self._lock = threading.Condition()
         self._waiting: dict[Key, T | None] = {}
-        self._complete = False
+        self._complete = -1
 
     def put(self, key: Key, item: T | None) -> None:
         """An object has this state now."""
@@ -48,16 +48,25 @@ class Changes(Generic[T]):
             self._waiting[key] = item
             self._lock.notify_all()
 
-    def mark_complete(self) -> None:
-        """All that existed at some moment has been put: from now on there is a whole picture."""
+    def mark_complete(self, look: int = 0) -> None:
+        """All that existed at some moment has been put: from now on there is a whole picture.
+
+        `look` numbers the moments: the list was asked for after that look was.
+        """
         with self._lock:
-            self._complete = True
+            self._complete = look
             self._lock.notify_all()
 
     def wait_complete(self, timeout_s: float | None = None) -> bool:
         """Whether a whole list has been put, within this time; what it says may still wait here."""
         with self._lock:
-            return self._lock.wait_for(lambda: self._complete, timeout_s)
+            return self._lock.wait_for(lambda: self._complete >= 0, timeout_s)
+
+    @property
+    def look(self) -> int:
+        """The look of the last whole list that has been put; negative before there is one."""
+        with self._lock:
+            return self._complete
 
     def take(self, timeout_s: float | None = None) -> list[Change[T]]:
         """All that wait, in one batch; empty if none came within `timeout_s` (None: for ever)."""

@@ -41,7 +41,10 @@ class Feed:
         self._carriers: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._work: list[Future[Any]] = []
-        self._heard: set[int] = set()
+        self._heard: dict[int, int] = {}
+        """By number of a reflector: the look whose list was heard last."""
+        self._look = 0
+        self._noted: dict[str, str] = {}
 
     def follow(self, selection: Selection[Any], hear: Callable[[list[Change[Any]]], None]) -> None:
         """Have `hear` called, in its turn, with what changed of these objects."""
@@ -78,10 +81,18 @@ class Feed:
         self.loop.run(self.transport.__aexit__(None, None, None))
         self.loop.close()
 
-    def sees(self) -> bool:
-        """Whether all that was listed has been heard, and the API lately."""
+    def look_again(self, look: int) -> None:
+        """List everything anew; once for each number, of which each is higher than the last."""
+        if look > self._look:
+            self._look = look
+            for one in self._reflectors:
+                self.loop.call(one.list_again, look)
+
+    def sees(self, look: int = 0) -> bool:
+        """Whether all that was listed, since this look, has been heard, and the API lately."""
         fresh = all(one.silent_s() < STALE_S for one in self._reflectors)
-        return fresh and len(self._heard) == len(self._reflectors)
+        heard = list(self._heard.values())
+        return fresh and len(heard) == len(self._reflectors) and min(heard, default=look) >= look
 
     def alive(self) -> bool:
         """Whether all that was begun still works: it goes on until `close`, whatever happens."""
@@ -93,6 +104,18 @@ class Feed:
         """What keeps it from seeing the cluster, in words."""
         return [one.trouble for one in self._reflectors if one.trouble]
 
+    def note(self, what: str, problem: str = "") -> None:
+        """What of our work does not come about, and why; no problem ends it."""
+        if problem:
+            self._noted[what] = problem
+        else:
+            self._noted.pop(what, None)
+
+    @property
+    def complaints(self) -> Sequence[str]:
+        """All that is wrong now: what is not seen, and what of our work does not come about."""
+        return [*self.troubles, *(f"{what}: {why}" for what, why in [*self._noted.items()])]
+
     def turn(self, work: Callable[..., T], *arguments: Any) -> T:
         """Have something done by the thread that decides, and wait for it."""
         return self.turns.submit(work, *arguments).result()
@@ -101,9 +124,9 @@ class Feed:
         self, number: int, changes: Changes[Any], hear: Callable[[list[Change[Any]]], None]
     ) -> None:
         while not self.over.is_set():
-            complete = changes.wait_complete(0)
+            look = changes.look
             batch = changes.take(LOOK_S)
             if batch:
                 self.turn(hear, batch)
-            if complete:  # before the batch was taken: so all of the list has been heard
-                self._heard.add(number)
+            if look >= 0:  # before the batch was taken: so all of the list has been heard
+                self._heard[number] = look

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -31,6 +31,10 @@ class LoopThread:
         self._works.add(future)
         future.add_done_callback(self._works.discard)
         return future
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have it called in the loop, soon."""
+        self._loop.call_soon_threadsafe(function, *arguments)
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Start it and wait for what it returns or raises."""

@@ -64,6 +64,8 @@ SWITCHED = OURS + "switched"
 OFF = "off"
 POOL = OURS + "pool-phase"
 """Annotation: `leaving`, `off` or `waking`; a node that is on has none."""
+UNFENCED = OURS + "unfenced"
+"""Annotation: who was there when the node fell silent, as JSON; gone once that is settled."""
 BOOT = OURS + "pool-boot"
 """Annotation: the boot at which it was switched off."""
 

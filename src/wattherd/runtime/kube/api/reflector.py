@@ -109,6 +109,8 @@ class Reflector(Generic[T]):
     tally: Tally = field(default_factory=Tally)
     trouble: str | None = "not listed yet"
     _version: str = ""
+    _look: int = 0
+    _following: asyncio.Timeout | None = None
     _known: dict[str, Key] = field(default_factory=dict)
     _heard_s: float = float("-inf")
     _pauses: Backoff = field(init=False)
@@ -129,18 +131,41 @@ class Reflector(Generic[T]):
         """Until it is cancelled."""
         while True:
             try:
-                await self._list()
-                await self._follow()
+                look = await self._list()
+                await self._follow_unless_asked(look)
+                if look != self._look:
+                    continue
             except _Expired:
                 self.tally.expired += 1
             except (Refused, Unreachable, msgspec.MsgspecError) as error:
                 self._note(error)
             await asyncio.sleep(self._pauses.pause_s())
 
+    def list_again(self, look: int) -> None:
+        """Leave the watch and list, as the look of this number; called in the loop it runs in.
+
+        A list under way was asked for too early, and is followed by another one.
+        """
+        self._look = look
+        if self._following is not None:
+            self._following.reschedule(asyncio.get_running_loop().time())
+
+    async def _follow_unless_asked(self, look: int) -> None:
+        """Until the list of `look` is too old."""
+        try:
+            async with asyncio.timeout(None) as self._following:
+                if look == self._look:
+                    await self._follow()
+        except TimeoutError:
+            pass
+        finally:
+            self._following = None
+
     # --- lists ---------------------------------------------------------------------------------
 
-    async def _list(self) -> None:
-        """The truth of one moment: what it does not name is gone."""
+    async def _list(self) -> int:
+        """The truth of one moment: what it does not name is gone. For which look it was asked."""
+        look = self._look
         listed: dict[str, Key] = {}
         page = await self._read_page("", listed)
         version = page.resource_version
@@ -151,7 +176,8 @@ class Reflector(Generic[T]):
         self._known, self._version, self.trouble = listed, version, None
         self.tally.lists += 1
         self._hear()
-        self.changes.mark_complete()
+        self.changes.mark_complete(look)
+        return look
 
     async def _read_page(self, continued: str, listed: dict[str, Key]) -> ListMeta:
         query = {**self.selection.query(), "limit": str(PAGE)}

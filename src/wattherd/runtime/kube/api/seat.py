@@ -1,6 +1,8 @@
 """The seat of one who decides: whether this copy holds it, and what it binds in its term.
 
-Several copies may run; where they agree by a lease, only the one that leads decides and binds.
+Several copies may run; where they agree by a lease, only the one that leads decides and binds. A
+term begins with a look at the cluster as it is then: what the leader before bound last may be on
+its way in our watches still. What was decided in one term is not bound in another.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ class Seat:
         `nodes` are those known at any time; nothing is bound to others.
         """
         terms, binds, releases = draws.spawn(3)
+        self._feed = feed
+        self.term = 0
+        """The one in which `ready` was asked last."""
         self._elector: Elector | None = None
         if lease is not None:
             self._elector = Elector(feed.transport, Term(lease, identity, Times()), terms)
@@ -53,13 +58,22 @@ class Seat:
         """Whether this copy may decide and bind."""
         return self._elector is None or self._elector.may_act()
 
-    async def bind(
+    def ready(self) -> bool:
+        """Whether to decide now: we lead, and have seen all that was when our term began."""
+        if not self.leads():
+            return False
+        self.term = 0 if self._elector is None else self._elector.epoch
+        self._feed.look_again(self.term)
+        return self._feed.sees(self.term)
+
+    def bind(
         self, key: str, uid: str, node: str, decision: str, annotations: Mapping[str, str]
-    ) -> Bound:
-        """Bind the pod `key` (namespace/name).
+    ) -> Coroutine[Any, Any, Bound]:
+        """Bind the pod `key` (namespace/name), as decided since `ready` was asked last.
 
         With the term we lead in, so that what a leader of an earlier one still sends is known.
         """
+        term = self.term
         namespace, _, name = key.partition("/")
         order = Bind(
             namespace=namespace,
@@ -67,13 +81,16 @@ class Seat:
             uid=uid,
             node=node,
             decision=decision,
-            annotations={**annotations, **self._term()},
+            annotations={**annotations, **self._signed(term)},
         )
-        return await self._binder.bind(order)
+        return self._binder.bind(order, lambda: self._is_current(term))
 
-    async def release(self, order: ReleasePod) -> Released:
+    def release(self, order: ReleasePod) -> Coroutine[Any, Any, Released]:
         """Take our gate off a pod, signed like a binding."""
-        return await self._releaser.release(order, self._term())
+        return self._releaser.release(order, self._signed(self.term))
 
-    def _term(self) -> dict[str, str]:
-        return {} if self._elector is None else {EPOCH: str(self._elector.epoch)}
+    def _is_current(self, term: int) -> bool:
+        return self._elector is None or self._elector.epoch == term
+
+    def _signed(self, term: int) -> dict[str, str]:
+        return {} if self._elector is None else {EPOCH: str(term)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import http
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
+from aiohttp.abc import AbstractStreamWriter
 
 from wattherd import __version__
 from wattherd.errors import ClusterError, UserError
@@ -67,6 +68,37 @@ class Refused(ClusterError):
 
 class Unreachable(ClusterError):
     """No complete answer: what was asked for may have happened, or may happen yet."""
+
+
+class Withheld(Unreachable):
+    """Never sent, as it was no longer ours to send: nothing happened, nor will."""
+
+
+class _Body(aiohttp.BytesPayload):
+    """A body that is written only if it may be at that very moment.
+
+    A process may be stopped for long between any two of its steps: whoever asked before making
+    a connection would send what was right half a minute ago. Without its body a request is void.
+    """
+
+    def __init__(self, body: bytes, may_go: Callable[[], bool]) -> None:
+        super().__init__(body)
+        self.withheld = False
+        self._may_go = may_go
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        """Into the connection's buffer, right before the system call."""
+        self.withheld = not self._may_go()
+        if self.withheld:
+            raise ConnectionAbortedError("withheld")
+        await super().write_with_length(writer, content_length)
+
+
+def always() -> bool:
+    """What may go at any time."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +171,38 @@ class Transport:
         body: bytes | None = None,
         kind: str = JSON,
         timeout_s: float | None = None,
+        may_go: Callable[[], bool] = always,
     ) -> Answer:
         """One answer.
 
         `timeout_s` bounds everything: waiting for our turn, the answer, and sending again what the
-        server turned away.
+        server turned away. `may_go` is asked when a body is about to be written.
+
+        Raises:
+            Withheld: `may_go` said no.
         """
         limit_s = self.limits.timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._until_taken(method, path, query, body, kind)
+                return await self._until_taken(method, path, query, body, kind, may_go)
         except TimeoutError:
             raise Unreachable(f"{method} {path}: no answer within {limit_s:g} s") from None
 
     async def _until_taken(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: bytes | None, kind: str
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        kind: str,
+        may_go: Callable[[], bool],
     ) -> Answer:
         renewed = False
         for _ in range(MOST_RETRIES):
             await asyncio.sleep(self._bucket.wait_s(time.monotonic()))
             try:
-                async with self._sent(method, path, query, body, kind, renewed=renewed) as answer:
+                sent = self._sent(method, path, query, body, kind, may_go, renewed=renewed)
+                async with sent as answer:
                     return Answer(answer.status, await answer.read())
             except Refused as refused:
                 if refused.status == http.HTTPStatus.UNAUTHORIZED and not renewed:
@@ -190,6 +233,7 @@ class Transport:
         query: Mapping[str, str] | None,
         body: bytes | None,
         kind: str,
+        may_go: Callable[[], bool] = always,
         *,
         renewed: bool = False,
         silence_s: float | None = None,
@@ -198,12 +242,13 @@ class Transport:
             raise RuntimeError("a transport is used within `async with`")
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=silence_s)
         headers = await self._headers(kind if body is not None else None, renewed=renewed)
+        guarded = None if body is None else _Body(body, may_go)
         try:
             async with self._session.request(
                 method,
                 f"{self.access.server}{path}",
                 params=query,
-                data=body,
+                data=guarded,
                 headers=headers,
                 timeout=timeout,
                 ssl=self.access.tls or True,
@@ -219,6 +264,8 @@ class Transport:
                     _hang_up(answer)
                     raise
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if guarded is not None and guarded.withheld:
+                raise Withheld(f"{method} {path}: not ours to send any more") from None
             said = str(error) or type(error).__name__
             raise Unreachable(f"{method} {path}: {said}") from None
 

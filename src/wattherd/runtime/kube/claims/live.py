@@ -119,7 +119,7 @@ class LiveClaims(LiveScheduler):
 
     def _publish(self) -> None:
         while not self.feed.over.wait(LOOK_S):
-            if not (self.feed.sees() and self.seat.leads()):
+            if not self.seat.ready():
                 continue
             writes = self.feed.turn(self._writes)
             if writes:

@@ -70,9 +70,10 @@ class Extender:
         """Whether nodes and pods were listed once; nothing is decided before."""
         self._holder = holder
         self._hold_s = hold_s
-        self._unfenced = Unfenced()
         self._decisions = 0
+        self._granted: set[str] = set()
         self._pods: dict[str, Pod] = {}
+        self.unfenced = Unfenced(fleet, self._pods)
         self.chooser = Chooser(fleet, domains)
         self._refusals = Refusals(self.chooser)
         self.curb = Curb(self.chooser, self._pods, _was_decided)
@@ -82,14 +83,16 @@ class Extender:
     def node_seen(self, node: Node) -> None:
         """A node is there, or changed."""
         self.fleet.node_seen(self.domains.fed(node_facts(node)))
-        for uid in self._unfenced.node_seen(node):
-            self.fleet.let_go(uid)
+        for uid in self.unfenced.node_seen(node):
+            self._strike(uid)
+        for pod in self.unfenced.ghosts(node):
+            self.pod_seen(pod, 0.0)
 
     def node_gone(self, name: str) -> None:
         """A node was deleted."""
         self.fleet.node_gone(name)
-        for uid in self._unfenced.node_gone(name):
-            self.fleet.let_go(uid)
+        for uid in self.unfenced.node_gone(name):
+            self._strike(uid)
 
     def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
         """Domains and budgets as they stand from now on."""
@@ -110,10 +113,14 @@ class Extender:
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted, bound or not; on a node that is silent it may run on."""
-        self._pods.pop(uid, None)
         held = self.fleet.holdings.get(uid)
-        if held is None or not held.confirmed or not self._unfenced.keeps(uid, held.node):
-            self.fleet.let_go(uid)
+        if held is None or not held.confirmed or not self.unfenced.keeps(uid, held.node):
+            self._strike(uid)
+
+    def _strike(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+        self._granted.discard(uid)
+        self.fleet.let_go(uid)
 
     def _seated(self, pod: Pod, at_s: float) -> None:
         uid, node, ask = pod.metadata.uid, pod.spec.node_name, ask_of_foreign(pod)
@@ -121,6 +128,7 @@ class Extender:
         if known is not None and (known.node, known.ask) == (node, ask):
             if not known.confirmed:
                 self.fleet.confirm(uid, at_s)
+                self._granted.discard(uid)
             return
         gpus = gpus_of(pod) if known is None or known.node != node else known.gpus
         self.fleet.hold(
@@ -240,6 +248,7 @@ class Extender:
             return Refusal(Token.NOT_CHOSEN, text)
         if not known.confirmed:
             self.fleet.hold(replace(known, since_s=now_s))
+            self._granted.add(uid)
         written = {names.WATTS: f"{known.watts_mw / 1000:g}"}
         if known.gpus:
             written[names.GPUS] = ",".join(map(str, known.gpus))
@@ -248,8 +257,15 @@ class Extender:
             written[names.DOMAIN] = domain
         return Grant(known.decision, written)
 
+    def term_began(self) -> None:
+        """Others may have decided since our last term: only what was begun to be bound is held."""
+        waiting = [one.uid for one in self.fleet.reserved if one.uid not in self._granted]
+        for uid in waiting:
+            self.fleet.let_go(uid)
+
     def unbound(self, uid: str) -> None:
         """The API server would not bind it: what was reserved is free, unless the pod is there."""
+        self._granted.discard(uid)
         known = self.fleet.holdings.get(uid)
         if known is not None and not known.confirmed:
             self.fleet.let_go(uid)

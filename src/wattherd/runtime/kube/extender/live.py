@@ -22,6 +22,7 @@ from wattherd.runtime.kube.api.seat import Seat
 from wattherd.runtime.kube.extender.app import Bound
 from wattherd.runtime.kube.extender.decisions import Extender, Grant
 from wattherd.runtime.kube.extender.wire import BindArgs
+from wattherd.runtime.kube.pods.fencing_notes import FencingNotes
 from wattherd.runtime.kube.pods.hearing import NODES, PODS, each
 from wattherd.runtime.kube.power.live import PowerWatch
 from wattherd.runtime.kube.power.plan import PowerPlan
@@ -53,6 +54,7 @@ class LiveExtender:
         self.feed.also(self._watch)
         nodes = extender.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self._notes = FencingNotes(self.feed)
         self.steward = Steward(self.feed, extender, self._evict_all)
         self.power: PowerWatch | None = None
         if power is not None:
@@ -87,13 +89,18 @@ class LiveExtender:
 
     def _watch(self) -> None:
         """Whether to answer at all; and whether pods not seen to be bound are bound after all."""
+        term = 0
         while not self.feed.over.wait(LOOK_S):
-            ready = self.feed.sees() and self.seat.leads()
+            ready = self.seat.ready()
+            if ready and self.seat.term != term:
+                term = self.seat.term
+                self.feed.turn(self.extender.term_began)
             if ready and not self.extender.synced:
                 self.feed.turn(self.extender.warm_up)
             self.extender.synced = ready
             if ready:
                 self._keep_budgets()
+                self._notes.write(self.feed.turn(self.extender.unfenced.to_write))
             for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
                 found = found_pod(self.feed, holding)
                 if found is not None and found.spec.node_name:

@@ -128,7 +128,7 @@ class LivePools:
 
     def _work(self) -> None:
         while not self.feed.over.wait(ROUND_S):
-            if not (self.feed.sees() and self.seat.leads()):
+            if not self.seat.ready():
                 continue
             for order in self.feed.turn(self.pools.plan, time.monotonic()):
                 self._begin(order)

@@ -106,7 +106,7 @@ class Scheduler:
         self._core_of: Placer | None = None
         self._leaving = Leaving(fleet, self._pods)
         self._seats = Seats(fleet, self.way)
-        self._unfenced = Unfenced()
+        self.unfenced = Unfenced(fleet, self._pods)
         self._budgets = ToldBudgets(self.chooser)
         self._dirty = True
         self._freed = True
@@ -121,14 +121,16 @@ class Scheduler:
         changed = self.fleet.version != before
         self._dirty |= changed
         self._freed |= changed
-        for uid in self._unfenced.node_seen(node):
+        for uid in self.unfenced.node_seen(node):
             self._strike(uid)
+        for pod in self.unfenced.ghosts(node):
+            self.pod_seen(pod, 0.0)
 
     def node_gone(self, name: str) -> None:
         """A node was deleted; its pods draw until they are gone, too."""
         self.fleet.node_gone(name)
         self._dirty = True
-        for uid in self._unfenced.node_gone(name):
+        for uid in self.unfenced.node_gone(name):
             self._strike(uid)
 
     def pod_seen(self, pod: Pod, at_s: float) -> None:
@@ -148,7 +150,7 @@ class Scheduler:
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted; on a node that is silent it may run on."""
         held = self.fleet.holdings.get(uid)
-        if held is None or not held.confirmed or not self._unfenced.keeps(uid, held.node):
+        if held is None or not held.confirmed or not self.unfenced.keeps(uid, held.node):
             self._strike(uid)
 
     def _strike(self, uid: str) -> None:

@@ -27,6 +27,7 @@ from wattherd.runtime.kube.api.lookup import found_pod
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.seat import Seat
+from wattherd.runtime.kube.pods.fencing_notes import FencingNotes
 from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.pods.hearing import NODES, PODS, each, follow_volumes
 from wattherd.runtime.kube.power.live import PowerWatch, is_served
@@ -94,6 +95,7 @@ class LiveScheduler:
         self.feed.also(self._work)
         nodes = scheduler.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        self._notes = FencingNotes(self.feed)
         self.steward = Steward(self.feed, scheduler, scheduler.not_suspended)
         self.power: PowerWatch | None = None
         if power is not None:
@@ -159,7 +161,7 @@ class LiveScheduler:
             self._news.wait(LOOK_S)
             self._news.clear()
             planned_s = time.monotonic()
-            if not (self.feed.sees() and self.seat.leads()):
+            if not self.seat.ready():
                 continue
             self._carry_out_all(self.feed.turn(self.scheduler.plan, planned_s))
             if time.monotonic() - looked_s > LOOK_S:
@@ -167,6 +169,7 @@ class LiveScheduler:
                 self._look_after()
 
     def _look_after(self) -> None:
+        self._notes.write(self.feed.turn(self.scheduler.unfenced.to_write))
         for order in self.feed.turn(self.scheduler.curb_orders, time.monotonic()):
             self._carry_out(order)
         for holding in self.feed.turn(self.scheduler.overdue, time.monotonic(), HOLD_S):

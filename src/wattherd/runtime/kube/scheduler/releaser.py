@@ -21,7 +21,7 @@ from wattherd.runtime.kube.api.names import DECISION, GATE
 from wattherd.runtime.kube.api.objects import Affinity, NodeAffinity, ObjectMeta, Pod, PodSpec
 from wattherd.runtime.kube.api.objects import Object as ApiObject
 from wattherd.runtime.kube.api.patience import Backoff
-from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable
+from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable, Withheld
 from wattherd.runtime.kube.scheduler.gate import narrowed
 from wattherd.runtime.kube.scheduler.orders import ReleasePod
 
@@ -89,7 +89,9 @@ class Releaser:
             if not self.may_act():
                 return Found(Outcome.FENCED, "not allowed to release now")
             body = _patch(pod, order, more)
-            await self.transport.request("PATCH", path, body=body, kind=MERGE)
+            await self.transport.request("PATCH", path, body=body, kind=MERGE, may_go=self.may_act)
+        except Withheld:
+            return Found(Outcome.FENCED, "not allowed to release now")
         except Unreachable as error:
             return Found(Outcome.UNKNOWN, str(error))
         except Refused as refused:
