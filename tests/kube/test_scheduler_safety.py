@@ -1,141 +1,158 @@
-"""Budgets and rights of the second scheduler: races, two copies, a killed leader."""
+"""Budgets and rights of the second scheduler: races, two copies, leaders killed and stopped."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
+import os
+import signal
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
+import safe_copies
 from control_plane import ControlPlane
-from kube_api import KubeApi, Object, a_node, a_pod
+from kube_api import KubeApi, a_pod
 from kube_server import wait_until
+from safe_copies import BUDGET_W, DOMAIN, FIT, LEASE, NAME, PATIENCE_S, RISE_W, Copy, sampled
+from safe_copies import written as noted
 
-RBAC = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
-NAME = "wattherd-safe"
-LEASE = "wattherd"
-"""The one that the shipped rights are for."""
-DOMAIN = "pdu-safe"
-NODES, GPUS, FIT = 6, 8, 20
-RISE_W = 60
-"""Of a T4 in use (70 W) above a free one (10 W), by the catalog."""
-BUDGET_W = NODES * GPUS * 10 + FIT * RISE_W
-EVERY_S = 0.2
-PATIENCE_S = 240.0
+from wattherd.runtime.kube.api.lease import boot_s
+from wattherd.runtime.kube.api.reflector import Reflector
+from wattherd.runtime.kube.pods.hearing import PODS
+from wattherd.service.kube import KubeOptions, live_scheduler
+
+PAUSE_S = 20.0
 
 
 @pytest.fixture
 def account(plane: ControlPlane, namespace: str) -> Iterator[Path]:
-    """A kubeconfig with the rights that we ship, and no others, for this namespace's account."""
-    api = plane.api
-    text = RBAC.read_text().replace("kube-system", namespace)
-    made = [one for one in yaml.safe_load_all(text) if one["kind"] != "ServiceAccount"]
-    token = api.token(namespace, "wattherd")
-    for one in made:
-        api.create(_path(one), one)
-    yield plane.kubeconfig_of(token, "rbac")
-    for one in made:
-        api.delete(f"{_path(one)}/{one['metadata']['name']}")
-
-
-def _path(made: Object) -> str:
-    space = made["metadata"].get("namespace")
-    inside = f"namespaces/{space}/" if space else ""
-    return f"/apis/{made['apiVersion']}/{inside}{made['kind'].lower()}s"
+    with safe_copies.shipped_rights(plane, namespace) as kubeconfig:
+        yield kubeconfig
 
 
 @pytest.fixture
 def fleet(plane: ControlPlane) -> Iterator[list[str]]:
-    labels = {"nvidia.com/gpu.product": "Tesla-T4", "wattherd.dev/power-domain": DOMAIN}
-    names = plane.api.fleet(a_node(f"safe-{row}", gpus=GPUS, labels=labels) for row in range(NODES))
-    yield names
-    plane.api.remove_nodes(names)
+    with safe_copies.safe_fleet(plane) as names:
+        yield names
 
 
-def a_copy(kubeconfig: Path, namespace: str) -> subprocess.Popen[bytes]:
-    options = [
-        "--name",
-        NAME,
-        "--budget",
-        f"{DOMAIN}={BUDGET_W}W",
-        "--lease",
-        f"{namespace}/{LEASE}",
-    ]
-    command = [sys.executable, "-m", "wattherd.cli.main", "kube", "scheduler"]
-    return subprocess.Popen([*command, f"--kubeconfig={kubeconfig}", *options])
+@pytest.fixture
+def copies(account: Path, namespace: str) -> Iterator[list[Copy]]:
+    both = [safe_copies.a_copy(account, namespace) for _ in range(2)]
+    yield both
+    for copy in both:
+        if copy.poll() is None:
+            os.kill(copy.pid, signal.SIGCONT)
+        safe_copies.end(copy)
 
 
-@contextmanager
-def sampled(api: KubeApi, namespace: str) -> Iterator[list[float]]:
-    """Watts of the domain by what is written on bound pods, again and again, and at the end.
-
-    What stood between two looks may have been missed; what stands at the end is not.
-    """
-    seen: list[float] = []
-    over = threading.Event()
-
-    def draw_w() -> float:
-        return NODES * GPUS * 10 + RISE_W * len(written(api, namespace))
-
-    def look() -> None:
-        while not over.wait(EVERY_S):
-            seen.append(draw_w())
-
-    with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(look)
-        try:
-            yield seen
-        finally:
-            over.set()
-        looking.result()
-        seen.append(draw_w())
+def make(api: KubeApi, namespace: str, prefix: str, count: int) -> None:
+    pods = [a_pod(f"{prefix}-{n}", gpus=1, scheduler=NAME) for n in range(count)]
+    api.create_all(f"/api/v1/namespaces/{namespace}/pods", pods)
 
 
-def written(api: KubeApi, namespace: str) -> dict[str, str]:
-    """Watts that bindings reserved, by pod."""
-    items = api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
-    return {
-        pod["metadata"]["name"]: pod["metadata"]["annotations"]["wattherd.dev/watts"]
-        for pod in items
-        if pod["spec"].get("nodeName")
-    }
+def remove(api: KubeApi, namespace: str, count: int) -> None:
+    for name in sorted(noted(api, namespace))[:count]:
+        api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds=0)
+
+
+def wait_full(api: KubeApi, namespace: str) -> None:
+    wait_until(lambda: len(noted(api, namespace)) == FIT, "as many run as there are watts for",
+               within_s=PATIENCE_S)  # fmt: skip
 
 
 def test_no_budget_is_exceeded_by_a_race_two_copies_and_a_killed_leader(
-    plane: ControlPlane, namespace: str, account: Path, fleet: list[str]
+    plane: ControlPlane, namespace: str, fleet: list[str], copies: list[Copy]
 ) -> None:
     """200 pods for the watts of 20, with the rights that we ship; then the leader is killed."""
     del fleet
-    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
-    copies = [a_copy(account, namespace) for _ in range(2)]
-    try:
-        with sampled(api, namespace) as watts:
-            api.create_all(pods, [a_pod(f"r-{n}", gpus=1, scheduler=NAME) for n in range(200)])
-            wait_until(lambda: len(written(api, namespace)) == FIT, "all that fit run",
-                       within_s=PATIENCE_S)  # fmt: skip
-            leader = _leader(api, namespace, copies)
-            leader.kill()
-            leader.wait()
-            for name in sorted(written(api, namespace))[:5]:
-                api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
-            wait_until(lambda: len(written(api, namespace)) == FIT, "the other one takes over",
-                       within_s=PATIENCE_S)  # fmt: skip
-    finally:
-        for copy in copies:
-            copy.terminate()
-            copy.wait(timeout=60)
+    api = plane.api
+    with sampled(api, namespace) as watts:
+        make(api, namespace, "r", 200)
+        wait_full(api, namespace)
+        leader = safe_copies.leader(api, namespace, copies)
+        leader.kill()
+        leader.wait()
+        remove(api, namespace, 5)
+        wait_full(api, namespace)
     assert max(watts) == BUDGET_W
-    assert set(written(api, namespace).values()) == {str(RISE_W)}
+    assert set(noted(api, namespace).values()) == {str(RISE_W)}
 
 
-def _leader(
-    api: KubeApi, namespace: str, copies: list[subprocess.Popen[bytes]]
-) -> subprocess.Popen[bytes]:
-    lease = api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}")
-    holder = lease["spec"]["holderIdentity"]
-    return next(copy for copy in copies if f"-{copy.pid}-" in holder)
+def test_a_leader_that_is_stopped_for_20_s_in_a_burst_binds_nothing_when_it_goes_on(
+    plane: ControlPlane, namespace: str, fleet: list[str], copies: list[Copy]
+) -> None:
+    del fleet
+    api, terms = plane.api, dict[str, str]()
+    with sampled(api, namespace) as watts:
+        wait_until(lambda: safe_copies.holder(api, namespace), "somebody leads")
+        old = safe_copies.leader(api, namespace, copies)
+        make(api, namespace, "a", 15)
+        wait_until(lambda: noted(api, namespace), "the first pods are bound", every_s=0.005)
+        os.kill(old.pid, signal.SIGSTOP)
+        stopped_s = boot_s()
+        make(api, namespace, "b", 15)
+        wait_full(api, namespace)
+        assert not safe_copies.is_of(old, safe_copies.holder(api, namespace))
+        terms |= noted(api, namespace, "epoch")
+        wait_until(lambda: boot_s() > stopped_s + PAUSE_S, "it was stopped for long")
+        os.kill(old.pid, signal.SIGCONT)
+        remove(api, namespace, 10)
+        make(api, namespace, "c", 20)
+        wait_full(api, namespace)
+        terms |= noted(api, namespace, "epoch")
+    assert max(watts) <= BUDGET_W
+    assert in_order_of_binding(plane, namespace, terms) == sorted(map(int, terms.values()))
+    assert not safe_copies.is_of(old, safe_copies.holder(api, namespace))
+
+
+def in_order_of_binding(plane: ControlPlane, namespace: str, terms: dict[str, str]) -> list[int]:
+    """Terms of the leaders who bound, binding after binding; each pod was bound once."""
+    bound = [
+        one["objectRef"]["name"]
+        for one in sorted(plane.audit(), key=lambda one: str(one["stageTimestamp"]))
+        if one["objectRef"].get("subresource") == "binding"
+        and one["objectRef"]["namespace"] == namespace
+        and one["responseStatus"]["code"] == 201
+    ]
+    assert [name for name, times in Counter(bound).items() if times > 1] == []
+    return [int(terms[name]) for name in bound if name in terms]
+
+
+def test_a_new_leader_looks_at_the_cluster_before_it_decides(
+    plane: ControlPlane,
+    namespace: str,
+    account: Path,
+    fleet: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its watch of pods tells it nothing of what the leader before bound: a list does."""
+    del fleet
+    api, take = plane.api, Reflector._take
+
+    def take_no_pods(reflector: Reflector[object], line: bytes) -> None:
+        if reflector.selection is not PODS:
+            take(reflector, line)
+
+    first = safe_copies.a_copy(account, namespace)
+    budget = f"{DOMAIN}={BUDGET_W}W"
+    options = KubeOptions(
+        kubeconfig=account, name=NAME, budgets=(budget,), lease=f"{namespace}/{LEASE}"
+    )
+    second = live_scheduler(options)
+    try:
+        wait_until(lambda: safe_copies.holder(api, namespace), "the first one leads")
+        second.begin()
+        wait_until(second.feed.sees, "the second one has listed")
+        monkeypatch.setattr(Reflector, "_take", take_no_pods)
+        make(api, namespace, "a", FIT)
+        wait_full(api, namespace)
+        make(api, namespace, "b", 3)
+        assert not second.seat.leads()
+        safe_copies.end(first)
+        wait_until(lambda: second.scheduler.told(f"{namespace}/b-2"), "it says why a pod waits")
+        assert len(noted(api, namespace)) == FIT
+    finally:
+        second.close()
+        if first.poll() is None:
+            safe_copies.end(first)

@@ -26,6 +26,10 @@ class SomeFeed:
     seeing: bool = True
     troubles: list[str] = field(default_factory=list)
 
+    @property
+    def complaints(self) -> list[str]:
+        return self.troubles
+
     def alive(self) -> bool:
         return self.living
 
@@ -43,6 +47,7 @@ def test_one_that_stands_by_is_ready_and_says_that_it_does_not_lead() -> None:
     status, metrics = checkup.look("/metrics")
     assert status == 200
     assert "wattherd_kube_leads 0\n" in metrics
+    assert "wattherd_kube_troubles 0\n" in metrics
     assert metrics.endswith("more 1\n")
 
 

@@ -16,6 +16,7 @@ import click
 
 from wattherd.cli.kube_clusters import clusters
 from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
+from wattherd.cli.kube_troubles import troubles_told
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
 from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
@@ -136,7 +137,7 @@ def _work(
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with answering(health, checkup):
+    with answering(health, checkup), troubles_told(lambda: live.feed.complaints):
         live.begin()
         try:
             click.echo(told, err=True)
@@ -228,7 +229,8 @@ def extender(
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", server_header=False, access_log=False, **tls)
     )
-    with answering(health, extender_checkup(live, app)):
+    told = troubles_told(lambda: live.feed.complaints)
+    with answering(health, extender_checkup(live, app)), told:
         live.begin()
         try:
             # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.

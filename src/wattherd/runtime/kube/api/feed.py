@@ -18,7 +18,7 @@ import numpy as np
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.changes import Change, Changes
 from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.reflector import Reflector, Selection
+from wattherd.runtime.kube.api.reflector import NOT_LISTED, Reflector, Selection
 from wattherd.runtime.kube.api.transport import Transport
 
 T = TypeVar("T")
@@ -114,7 +114,8 @@ class Feed:
     @property
     def complaints(self) -> Sequence[str]:
         """All that is wrong now: what is not seen, and what of our work does not come about."""
-        return [*self.troubles, *(f"{what}: {why}" for what, why in [*self._noted.items()])]
+        seen = [one for one in self.troubles if one != NOT_LISTED]
+        return [*seen, *(f"{what}: {why}" for what, why in [*self._noted.items()])]
 
     def turn(self, work: Callable[..., T], *arguments: Any) -> T:
         """Have something done by the thread that decides, and wait for it."""

@@ -49,6 +49,9 @@ class Checkup:
             "# HELP wattherd_kube_leads Whether this copy may decide and bind.",
             "# TYPE wattherd_kube_leads gauge",
             f"wattherd_kube_leads {int(self.leads())}",
+            "# HELP wattherd_kube_troubles What is wrong now, each as a line in the log.",
+            "# TYPE wattherd_kube_troubles gauge",
+            f"wattherd_kube_troubles {len(self.feed.complaints)}",
         ]
         return "\n".join(lines) + "\n" + self.more()
 

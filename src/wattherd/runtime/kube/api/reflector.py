@@ -46,6 +46,9 @@ WATCH_S = (240.0, 480.0)
 SILENCE_S = 150.0
 """After which a watch is given up: two bookmarks have failed to come."""
 
+NOT_LISTED = "not listed yet"
+"""The trouble of a reflector that has just begun."""
+
 _GONE = http.HTTPStatus.GONE
 _STATUS = decoder(Status)
 _VERSIONED = decoder(Versioned)
@@ -107,7 +110,7 @@ class Reflector(Generic[T]):
     draws: np.random.Generator
     silence_s: float = SILENCE_S
     tally: Tally = field(default_factory=Tally)
-    trouble: str | None = "not listed yet"
+    trouble: str | None = NOT_LISTED
     _version: str = ""
     _look: int = 0
     _following: asyncio.Timeout | None = None

@@ -60,6 +60,8 @@ class Seat:
 
     def ready(self) -> bool:
         """Whether to decide now: we lead, and have seen all that was when our term began."""
+        if self._elector is not None:
+            self._feed.note("the lease", self._elector.trouble or "")
         if not self.leads():
             return False
         self.term = 0 if self._elector is None else self._elector.epoch

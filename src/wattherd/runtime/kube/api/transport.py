@@ -306,6 +306,8 @@ def _refused(answer: aiohttp.ClientResponse, body: bytes) -> Refused:
         reason, message = status.reason, status.message
     except msgspec.MsgspecError:
         reason, message = "", body[:300].decode(errors="replace")
+    if answer.status == http.HTTPStatus.UNAUTHORIZED:
+        message += "; our token or certificate is not taken: it may have expired or been revoked"
     after = answer.headers.get("Retry-After", "")
     after_s = float(after) if after.isdecimal() else None
     return Refused(answer.status, reason or str(answer.reason), message, after_s=after_s)

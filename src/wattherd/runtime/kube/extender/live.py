@@ -80,6 +80,9 @@ class LiveExtender:
         key = f"{args.pod_namespace}/{args.pod_name}"
         bind = self.seat.bind(key, args.pod_uid, args.node, grant.decision, grant.annotations)
         done = await asyncio.wrap_future(self.feed.loop.begin(bind))
+        denied = done.outcome is Outcome.DENIED
+        if denied or done.outcome is Outcome.BOUND:
+            self.feed.note("pods are not bound", done.why if denied else "")
         if done.outcome is Outcome.BOUND:
             return Bound()
         return Bound(f"{done.outcome}: {done.why}", free=done.outcome in FREES)

@@ -214,8 +214,13 @@ class LiveScheduler:
         if done.cancelled() or done.exception() is not None:
             return
         result = done.result()
+        denied = result.outcome is Outcome.DENIED
+        if denied or result.outcome is Outcome.BOUND:
+            self.feed.note("pods are not bound", result.why if denied else "")
         if result.outcome is Outcome.BOUND:
             self.voice.say(_placed(result.bind))
+        elif denied:  # nothing will be better in a moment
+            self.feed.loop.begin(self._later(self.scheduler.not_bound, result.bind.uid))
         elif result.outcome in FREES:
             self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
             self._news.set()

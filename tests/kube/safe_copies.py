@@ -1,0 +1,132 @@
+"""Copies of the second scheduler with the rights that we ship, and the watts that they hand out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from control_plane import ControlPlane
+from kube_api import KubeApi, Object, a_node
+
+RBAC = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
+NAME = "wattherd-safe"
+LEASE = "wattherd"
+"""The one that the shipped rights are for."""
+DOMAIN = "pdu-safe"
+NODES, GPUS, FIT = 6, 8, 20
+RISE_W = 60
+"""Of a T4 in use (70 W) above a free one (10 W), by the catalog."""
+BUDGET_W = NODES * GPUS * 10 + FIT * RISE_W
+EVERY_S = 0.2
+PATIENCE_S = 240.0
+LABELS = {"nvidia.com/gpu.product": "Tesla-T4", "wattherd.dev/power-domain": DOMAIN}
+Copy = subprocess.Popen[Any]
+
+
+@contextmanager
+def shipped_rights(plane: ControlPlane, namespace: str) -> Iterator[Path]:
+    """A kubeconfig with the rights that we ship, and no others, for this namespace's account."""
+    made = shipped_objects(namespace)
+    token = plane.api.token(namespace, "wattherd")
+    for one in made:
+        plane.api.create(path_of(one), one)
+    try:
+        yield plane.kubeconfig_of(token, "rbac")
+    finally:
+        for one in made:
+            plane.api.call("DELETE", f"{path_of(one)}/{one['metadata']['name']}")
+
+
+def shipped_objects(namespace: str) -> list[Object]:
+    text = RBAC.read_text().replace("kube-system", namespace)
+    return [one for one in yaml.safe_load_all(text) if one["kind"] != "ServiceAccount"]
+
+
+def path_of(made: Object) -> str:
+    space = made["metadata"].get("namespace")
+    inside = f"namespaces/{space}/" if space else ""
+    return f"/apis/{made['apiVersion']}/{inside}{made['kind'].lower()}s"
+
+
+@contextmanager
+def safe_fleet(plane: ControlPlane) -> Iterator[list[str]]:
+    """Six nodes of eight T4s in one domain."""
+    names = plane.api.fleet(a_node(f"safe-{row}", gpus=GPUS, labels=LABELS) for row in range(NODES))
+    try:
+        yield names
+    finally:
+        plane.api.remove_nodes(names)
+
+
+def a_copy(
+    kubeconfig: Path, namespace: str, *more: str, budget_w: int = BUDGET_W, **options: Any
+) -> Copy:
+    """A process that schedules while it has the lease; `options` are those of `Popen`."""
+    given = ["--name", NAME, "--budget", f"{DOMAIN}={budget_w}W", "--lease", f"{namespace}/{LEASE}"]
+    command = [sys.executable, "-m", "wattherd.cli.main", "kube", "scheduler"]
+    return subprocess.Popen([*command, f"--kubeconfig={kubeconfig}", *given, *more], **options)
+
+
+def end(copy: Copy) -> None:
+    """In peace: its lease is given back."""
+    copy.terminate()
+    copy.wait(timeout=120)
+
+
+@contextmanager
+def sampled(api: KubeApi, namespace: str) -> Iterator[list[float]]:
+    """Watts of the domain by what is written on bound pods, again and again, and at the end.
+
+    What stood between two looks may have been missed; what stands at the end is not.
+    """
+    seen: list[float] = []
+    over = threading.Event()
+
+    def draw_w() -> float:
+        return NODES * GPUS * 10 + RISE_W * len(written(api, namespace))
+
+    def look() -> None:
+        while not over.wait(EVERY_S):
+            seen.append(draw_w())
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield seen
+        finally:
+            over.set()
+        looking.result()
+        seen.append(draw_w())
+
+
+def written(api: KubeApi, namespace: str, note: str = "watts") -> dict[str, str]:
+    """What bindings wrote, by pod: the watts they reserved, or another annotation of ours."""
+    items = api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return {
+        pod["metadata"]["name"]: pod["metadata"]["annotations"][f"wattherd.dev/{note}"]
+        for pod in items
+        if pod["spec"].get("nodeName")
+    }
+
+
+def holder(api: KubeApi, namespace: str) -> str:
+    """Who has the lease; empty if nobody has."""
+    lease = api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}")
+    return str(lease.get("spec", {}).get("holderIdentity") or "")
+
+
+def is_of(copy: Copy, identity: str) -> bool:
+    return f"-{copy.pid}-" in identity
+
+
+def leader(api: KubeApi, namespace: str, copies: list[Copy]) -> Copy:
+    """The copy that has the lease."""
+    identity = holder(api, namespace)
+    return next(copy for copy in copies if is_of(copy, identity))

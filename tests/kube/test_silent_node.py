@@ -1,0 +1,100 @@
+"""Nodes that fall silent: their watts are counted, over restarts, until somebody makes sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import safe_copies
+from control_plane import ControlPlane
+from kube_api import KubeApi, Object, a_node, a_pod
+from kube_server import wait_until
+from safe_copies import GPUS, LABELS, NAME, Copy, written
+
+BUDGET_W = 2 * GPUS * 10 + safe_copies.RISE_W
+"""Of two idle nodes and one pod."""
+NODES = ("quiet", "loud")
+UNFENCED = "wattherd.dev/unfenced"
+OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+
+
+@pytest.fixture
+def account(plane: ControlPlane, namespace: str) -> Iterator[Path]:
+    with safe_copies.shipped_rights(plane, namespace) as kubeconfig:
+        yield kubeconfig
+
+
+@pytest.fixture
+def nodes(plane: ControlPlane) -> Iterator[None]:
+    """Two, which nobody carries: they say once that they are ready, and then nothing."""
+    for name in NODES:
+        made = a_node(name, gpus=GPUS, labels=LABELS)
+        del made["metadata"]["annotations"]
+        plane.api.create("/api/v1/nodes", made)
+        say(plane.api, name, "True")
+        plane.api.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+    yield
+    plane.api.remove_nodes(NODES)
+
+
+def say(api: KubeApi, node: str, ready: str) -> None:
+    condition = {"type": "Ready", "status": ready, "reason": "Test", "message": "test"}
+    moment = "2026-01-01T00:00:00Z"
+    condition |= {"lastHeartbeatTime": moment, "lastTransitionTime": moment}
+    api.merge(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}})
+
+
+def is_silent(api: KubeApi, node: str) -> bool:
+    conditions = api.get(f"/api/v1/nodes/{node}")["status"]["conditions"]
+    return any(one["type"] == "Ready" and one["status"] == "Unknown" for one in conditions)
+
+
+def note_on(api: KubeApi, node: str) -> str:
+    return str(api.get(f"/api/v1/nodes/{node}")["metadata"].get("annotations", {}).get(UNFENCED))
+
+
+def why(api: KubeApi, namespace: str, pod: str) -> str:
+    conditions: list[Object] = api.pod(namespace, pod)["status"].get("conditions", [])
+    return "".join(one.get("message", "") for one in conditions if one["status"] == "False")
+
+
+def a_copy(account: Path, namespace: str) -> Copy:
+    return safe_copies.a_copy(account, namespace, budget_w=BUDGET_W)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [pytest.param("by hand"), pytest.param("by the node controller", marks=pytest.mark.slow)],
+)
+def test_a_restart_does_not_free_the_watts_of_a_silent_node(
+    plane: ControlPlane, namespace: str, account: Path, nodes: None, told: str
+) -> None:
+    """Its pod is deleted by force while no scheduler is there to see it."""
+    del nodes
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    copy = a_copy(account, namespace)
+    try:
+        there = {"nodeSelector": {"kubernetes.io/hostname": "quiet"}}
+        api.create(pods, a_pod("first", gpus=1, scheduler=NAME, spec=there))
+        wait_until(lambda: written(api, namespace) == {"first": "60"}, "the first pod is bound")
+        if told == "by hand":
+            say(api, "quiet", "Unknown")
+        wait_until(lambda: is_silent(api, "quiet"), "the node is silent")
+        if told != "by hand":
+            say(api, "loud", "True")
+            api.merge("/api/v1/nodes/loud", {"spec": {"taints": None}})
+        wait_until(lambda: "first" in note_on(api, "quiet"), "who was there is written down")
+        safe_copies.end(copy)
+        api.delete(f"{pods}/first", gracePeriodSeconds=0)
+        copy = a_copy(account, namespace)
+        here = {"nodeSelector": {"kubernetes.io/hostname": "loud"}}
+        api.create(pods, a_pod("second", gpus=1, scheduler=NAME, spec=here))
+        full = f"has 0 W left of {BUDGET_W} W"
+        wait_until(lambda: full in why(api, namespace, "second"), "it waits for watts")
+        assert written(api, namespace) == {}
+        api.merge("/api/v1/nodes/quiet", {"spec": {"taints": [OUT_OF_SERVICE]}})
+        wait_until(lambda: written(api, namespace) == {"second": "60"}, "somebody made sure")
+        wait_until(lambda: note_on(api, "quiet") == "None", "nothing is remembered any more")
+    finally:
+        safe_copies.end(copy)
