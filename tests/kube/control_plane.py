@@ -46,8 +46,9 @@ AUDIT_POLICY = {
         {"level": "None"},
     ],
 }
+GANGS = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 POD_GROUPS = (
-    "--feature-gates=GenericWorkload=true,GangScheduling=true",
+    GANGS,
     "--runtime-config=scheduling.k8s.io/v1alpha2=true",
 )
 """Flags of an API server that serves native pod groups, which 1.36 does not by itself."""
@@ -230,12 +231,15 @@ class ControlPlane:
         ready = lambda: _healthy(f"http://{address}/healthz")  # noqa: E731
         return Server(self.programs / "kwok", arguments, self.log("kwok"), ready=ready)
 
-    def scheduler(self, *, config: Object | None = None, name: str = "scheduler") -> Server:
+    def scheduler(
+        self, *, config: Object | None = None, name: str = "scheduler", flags: tuple[str, ...] = ()
+    ) -> Server:
         """A stock kube-scheduler, not started yet; it is stopped with the plane at the latest.
 
         Args:
             config: fields of its KubeSchedulerConfiguration (profiles, extenders...).
             name: of its log and configuration file.
+            flags: further ones, such as `GANGS`.
         """
         connection = {"kubeconfig": str(self.kubeconfig), "qps": 2000, "burst": 4000}
         port = free_ports(1)[0]
@@ -248,7 +252,9 @@ class ControlPlane:
         }
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(text))
-        arguments = [f"--config={path}", "--bind-address=127.0.0.1", f"--secure-port={port}"]
+        arguments = [
+            *(f"--config={path}", "--bind-address=127.0.0.1", f"--secure-port={port}", *flags)
+        ]
         tls = ssl._create_unverified_context()  # it makes its own certificate
         ready = lambda: _healthy(f"https://127.0.0.1:{port}/readyz", tls)  # noqa: E731
         server = Server(self.programs / "kube-scheduler", arguments, self.log(name), ready=ready)

@@ -49,15 +49,18 @@ class Mode:
 
 @contextmanager
 def beside_kube_scheduler(
-    plane: ControlPlane, name: str, namespace: str, *options: str
+    plane: ControlPlane, name: str, namespace: str, *options: str, flags: tuple[str, ...] = ()
 ) -> Iterator[Mode]:
-    """A stock kube-scheduler and wattherd in one of the modes of `STOCK`."""
+    """A stock kube-scheduler (`flags` are its own) and wattherd in one of the modes of `STOCK`."""
     mode = Mode(name)
     if name == "extender":
-        with an_extender(plane, *options) as address, a_scheduler(plane, address, namespace):
+        with (
+            an_extender(plane, *options) as address,
+            a_scheduler(plane, address, namespace, *flags),
+        ):
             yield mode
         return
-    scheduler = plane.scheduler(name=f"{namespace}-{name}")
+    scheduler = plane.scheduler(name=f"{namespace}-{name}", flags=flags)
     scheduler.start()
     dry = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
     try:

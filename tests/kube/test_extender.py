@@ -53,11 +53,11 @@ def _is_ready(address: str) -> bool:
 
 
 @contextmanager
-def a_scheduler(plane: ControlPlane, extender: str, name: str) -> Iterator[None]:
+def a_scheduler(plane: ControlPlane, extender: str, name: str, *flags: str) -> Iterator[None]:
     """A stock kube-scheduler with the configuration that we ship, but for address and patience."""
     config: Object = yaml.safe_load((DEPLOY / "kube-scheduler-extender.yaml").read_text())
     config["extenders"][0] |= {"urlPrefix": extender, "httpTimeout": "30s"}
-    server = plane.scheduler(config=config, name=name)
+    server = plane.scheduler(config=config, name=name, flags=flags)
     server.start()
     try:
         yield

@@ -41,7 +41,7 @@ class Kubectl:
     def reasons(self, pod: str) -> list[str]:
         """What `describe` shows of why a pod waits, oldest first."""
         lines = self("describe", "pod", pod).split("Events:")[1].splitlines()
-        return [line.split("  ")[-1] for line in lines if "FailedScheduling" in line]
+        return [line.split("  ")[-1].strip() for line in lines if "FailedScheduling" in line]
 
 
 @pytest.fixture

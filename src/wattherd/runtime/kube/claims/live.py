@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import http
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from wattherd.model.reason import ReasonCode
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import decoder, encode
 from wattherd.runtime.kube.api.changes import Key
@@ -23,6 +25,7 @@ from wattherd.runtime.kube.api.feed import LOOK_S
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.transport import Refused, Unreachable
+from wattherd.runtime.kube.claims.lacking import Claimable
 from wattherd.runtime.kube.claims.objects import (
     API,
     ResourceClaim,
@@ -48,12 +51,18 @@ from wattherd.runtime.kube.claims.watt_slices import (
 from wattherd.runtime.kube.pods.hearing import by_name, by_place, each, kept
 from wattherd.runtime.kube.power.domains import columns_of
 from wattherd.runtime.kube.power.plan import PowerPlan
+from wattherd.runtime.kube.reasons.finding import Finding
+from wattherd.runtime.kube.reasons.onlooker import Onlooker
+from wattherd.runtime.kube.reasons.onlooking import Onlooking
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.runtime.kube.scheduler.live import LiveScheduler
+from wattherd.runtime.kube.scheduler.works import Member
 
 _SLICES = f"{API}/resourceslices"
 _SLICE = decoder(ResourceSlice)
 _LABELS = ",".join(f"{key}={value}" for key, value in MANAGED.items())
+_OF_WATTS = (str(ReasonCode.WAITING_FOR_POWER), str(ReasonCode.WAITING_FOR_TURN))
+"""Reasons of pods for which there is room."""
 _SETTLED = (http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND)
 """Somebody, or we before an answer was lost, did it already: the watch will tell."""
 
@@ -87,6 +96,8 @@ class LiveClaims(LiveScheduler):
         self._allocated: dict[str, dict[str, int]] = {}
         self._claiming: dict[str, Pod] = {}
         self._devices: list[WattDevice] = []
+        self._hungriest_mw = 0
+        """What the hungriest GPU of the cluster adds in use."""
         self.refused = ""
         """What the API server said to the last write, if it would not take it."""
         follow = self._follow
@@ -99,6 +110,9 @@ class LiveClaims(LiveScheduler):
         claims = Selection(f"{API}/resourceclaims", ResourceClaim, labels=_LABELS)
         follow(claims, each(self._claim_seen, lambda key: self._allocated.pop(key.uid, None)))
         self.feed.also(self._publish)
+        onlooker = Onlooker(self._claims, self._why, scheduler.groups)
+        self.onlooking = Onlooking(self.feed, onlooker, self.voice, self.seat.leads)
+        self.feed.also(self.onlooking.work)
 
     # News -----------------------------------------------------------------------------------------
 
@@ -107,10 +121,12 @@ class LiveClaims(LiveScheduler):
         if template_name(pod) is not None:
             self._claiming[pod.metadata.uid] = pod
         super()._pod_seen(pod)
+        self.onlooking.pod_seen(pod)
 
     def _pod_gone(self, key: Key) -> None:
         self._claiming.pop(key.uid, None)
         super()._pod_gone(key)
+        self.onlooking.pod_gone(key)
 
     def _claim_seen(self, claim: ResourceClaim) -> None:
         self._allocated[claim.metadata.uid] = allocated_mw(claim)
@@ -158,7 +174,8 @@ class LiveClaims(LiveScheduler):
 
     def _template_writes(self, site: Site) -> list[_Write]:
         """Templates that pods wait for; one that says something else is made anew."""
-        hungriest = max((load.most_gpu_mw for load in site.loads.values()), default=0)
+        loads = site.loads.values()
+        hungriest = self._hungriest_mw = max((load.most_gpu_mw for load in loads), default=0)
         writes: dict[tuple[str, str], _Write] = {}
         for pod in self._claiming.values():
             wanted = None if pod.spec.node_name else wanted_of(pod, hungriest)
@@ -217,15 +234,32 @@ class LiveClaims(LiveScheduler):
         return "\n".join(lines) + "\n"
 
     def _rows(self) -> dict[str, dict[str, int]]:
-        held: dict[str, int] = {}
-        for pools in self._allocated.values():
-            for pool, mw in pools.items():
-                held[pool] = held.get(pool, 0) + mw
+        held = self._held_mw()
         return {
-            device.domain: {
-                "claimable": device.capacity_mw,
-                "claimed": held.get(pool_name(device), 0),
-            }
+            device.domain: {"claimable": device.capacity_mw, "claimed": held[device.domain]}
             for device in self._devices
             if device.limited
         }
+
+    def _held_mw(self) -> dict[str, int]:
+        """What claims hold of each device with a limit, by its domain."""
+        held: Counter[str] = Counter()
+        for pools in self._allocated.values():
+            held.update(pools)
+        return {one.domain: held[pool_name(one)] for one in self._devices if one.limited}
+
+    def _claims(self, pod: Pod) -> bool:
+        return pod.metadata.uid in self._claiming
+
+    def _why(self, member: Member, behind: int) -> Finding:
+        """What keeps a pod with a claim; of watts those count that claims leave."""
+        diagnosis, order = self.scheduler.diagnosis, self.scheduler.fleet.order
+        found = diagnosis.of(member, behind)
+        wanted = wanted_of(member.pod, self._hungriest_mw)
+        if found.token not in _OF_WATTS or wanted is None:
+            return found
+        rows = np.flatnonzero(diagnosis.eligible.mask(member.pod)).tolist()
+        leaves = {order[row].domain for row in rows if order[row].spec.gpu_count}
+        path = self.scheduler.domains.tree.path
+        lacks = Claimable(self._devices, self._held_mw(), path)
+        return lacks.finding(leaves, wanted.gpus * wanted.gpu_mw) or found

@@ -45,6 +45,7 @@ class ByClaim(ByBinding):
     """
 
     queued = False
+    unplaced = ""
 
     def __init__(self) -> None:
         """No scheduler is named: none of its pods is placed by us."""

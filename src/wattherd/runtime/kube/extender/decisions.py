@@ -16,23 +16,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Node, Pod
 from wattherd.runtime.kube.pods.admissible import Volumes
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.eligible import Eligible
 from wattherd.runtime.kube.pods.fencing import Unfenced
 from wattherd.runtime.kube.pods.fleet import Fleet, Holding
+from wattherd.runtime.kube.pods.groups import GroupId
 from wattherd.runtime.kube.pods.node_facts import node_facts
 from wattherd.runtime.kube.pods.pod_ask import Ask, ask_of, ask_of_foreign, gpus_of
 from wattherd.runtime.kube.power.curb import Curb
 from wattherd.runtime.kube.power.domain_tree import DomainTree
 from wattherd.runtime.kube.power.domains import Domains
 from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
+from wattherd.runtime.kube.reasons.finding import Finding
+from wattherd.runtime.kube.reasons.onlooker import Onlooker
 from wattherd.runtime.kube.reasons.refusal import PodRefused, Refusal, Token
 from wattherd.runtime.kube.reasons.refusals import Refusals
 from wattherd.runtime.kube.reasons.remedies import Remedies
 from wattherd.runtime.kube.scheduler.orders import EvictPod, Order, StopPods
-from wattherd.runtime.kube.scheduler.works import grace_s
+from wattherd.runtime.kube.scheduler.works import Member, grace_s
 from wattherd.runtime.kube.whatif.feasible import Feasibility
 
 HOLD_S = 60.0
@@ -76,6 +80,11 @@ class Extender:
         self.unfenced = Unfenced(fleet, self._pods)
         self.chooser = Chooser(fleet, domains)
         self._refusals = Refusals(self.chooser)
+        self.groups: dict[GroupId, PodGroup] = {}
+        self.onlooker = Onlooker(self._asks_us, self._why, self.groups)
+        self._diagnosis = Diagnosis(self.chooser, Eligible(fleet, Volumes(), {}))
+        self._schedulers: set[str] = set()
+        """By name: those that ask us."""
         self.curb = Curb(self.chooser, self._pods, _was_decided)
 
     # What happened --------------------------------------------------------------------------------
@@ -105,6 +114,8 @@ class Extender:
         A pod that is being deleted holds until it is gone.
         """
         uid, node = pod.metadata.uid, pod.spec.node_name
+        if _was_decided(pod):
+            self._schedulers.add(pod.spec.scheduler_name)
         if pod.status.phase in _OVER:
             self.pod_gone(uid)
         elif node:
@@ -166,6 +177,7 @@ class Extender:
 
     def filter(self, pod: Pod, node_names: Collection[str], now_s: float) -> Verdict:
         """The one node of `node_names` on which `pod` is to run, reserved for it."""
+        self._schedulers.add(pod.spec.scheduler_name)
         known = self.fleet.holdings.get(pod.metadata.uid)
         if known is not None and known.node in node_names:
             return Verdict(known.node)
@@ -231,11 +243,17 @@ class Extender:
         kube-scheduler's own filters are asked as far as they are ours, too: taints, selectors and
         node affinity, not the ports and volumes of others.
         """
-        eligible = Eligible(self.fleet, Volumes(), {})
-        diagnosis = Diagnosis(self.chooser, eligible)
-        return Feasibility(diagnosis, Remedies(self.chooser, eligible, {}), Volumes()).of(
-            pods, seeks_help=False
-        )
+        found = self._diagnosis
+        remedies = Remedies(self.chooser, found.eligible, {})
+        return Feasibility(found, remedies, Volumes()).of(pods, seeks_help=False)
+
+    def _asks_us(self, pod: Pod) -> bool:
+        """Whether its scheduler does."""
+        return pod.spec.scheduler_name in self._schedulers
+
+    def _why(self, member: Member, behind: int) -> Finding:
+        """What keeps a pod that kube-scheduler found no node for."""
+        return self._diagnosis.of(member, behind)
 
     def grant(self, uid: str, node: str, now_s: float) -> Grant | Refusal:
         """What to write when the pod is bound where it was reserved: all that must be remembered.

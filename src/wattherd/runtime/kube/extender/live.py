@@ -15,6 +15,7 @@ import numpy as np
 
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.binder import FREES, Outcome
+from wattherd.runtime.kube.api.changes import Key
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.lookup import found_pod
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
@@ -27,6 +28,9 @@ from wattherd.runtime.kube.pods.hearing import NODES, PODS, each
 from wattherd.runtime.kube.power.live import PowerWatch
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
+from wattherd.runtime.kube.reasons.live import Speaker, Voice
+from wattherd.runtime.kube.reasons.onlooking import Onlooking, follow_groups
+from wattherd.runtime.kube.reasons.teller import Teller
 from wattherd.runtime.kube.scheduler.orders import CapPod, EvictPod, ResumeOwner, StopPods
 
 
@@ -50,12 +54,16 @@ class LiveExtender:
         self.extender = extender
         self.feed = Feed(access, draws)
         self.feed.follow(NODES, each(extender.node_seen, lambda key: extender.node_gone(key.name)))
-        self.feed.follow(PODS, each(self._pod_seen, lambda key: extender.pod_gone(key.uid)))
+        self.feed.follow(PODS, each(self._pod_seen, self._pod_gone))
         self.feed.also(self._watch)
         nodes = extender.fleet.nodes
         self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
         self._notes = FencingNotes(self.feed)
         self.steward = Steward(self.feed, extender, self._evict_all)
+        speaker = Speaker("wattherd", identity or "wattherd", unplaced="")
+        self.voice = Voice(self.feed.transport, speaker, self.seat.leads, Teller())
+        self.onlooking = Onlooking(self.feed, extender.onlooker, self.voice, self.seat.leads)
+        self.feed.also(self.onlooking.work)
         self.power: PowerWatch | None = None
         if power is not None:
             watched = (self.feed, power, extender, self.seat.leads)
@@ -67,7 +75,8 @@ class LiveExtender:
         if self.power is not None:
             self.power.begin()
             self.steward.begin()
-        self.feed.begin(*self.seat.beside())
+        follow_groups(self.feed, self.feed.follow, self.extender.groups)
+        self.feed.begin(*self.seat.beside(), self.voice.run())
 
     def close(self) -> None:
         """Stop; a lease is given back, what was decided and not bound is decided anew by others."""
@@ -89,6 +98,11 @@ class LiveExtender:
 
     def _pod_seen(self, pod: Pod) -> None:
         self.extender.pod_seen(pod, time.monotonic())
+        self.onlooking.pod_seen(pod)
+
+    def _pod_gone(self, key: Key) -> None:
+        self.extender.pod_gone(key.uid)
+        self.onlooking.pod_gone(key)
 
     def _watch(self) -> None:
         """Whether to answer at all; and whether pods not seen to be bound are bound after all."""

@@ -59,7 +59,7 @@ class _Again(Object, frozen=True):
 class Speaker:
     """Who speaks: `name` is the scheduler's, `instance` this copy of it.
 
-    `unplaced` is the reason in the condition of pods that wait.
+    `unplaced` is the reason in the condition of pods that wait; without one others write that.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Voice:
     async def _write(self, notice: Notice) -> None:
         async with self._places:
             try:
-                if notice.times == 1:
+                if notice.times == 1 and self._speaker.unplaced:
                     await self._condition(notice)
                 await self._event(notice)
             except Refused as refused:

@@ -93,13 +93,13 @@ class Scheduler:
         self._holder = holder
         self._patience_s = patience_s
         self._pods: dict[str, Pod] = {}
-        self._groups: dict[GroupId, PodGroup] = {}
+        self.groups: dict[GroupId, PodGroup] = {}
         self.queues = QueueState()
         self.curb = Curb(self.chooser, self._pods, self.way.is_ours)
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
-        self._reasons = Reasons(self.diagnosis, self._groups)
-        self._queueing = Queueing(self.way, self._pods, self._groups, self.volumes)
+        self._reasons = Reasons(self.diagnosis, self.groups)
+        self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
         self._book = WorkBook(self.way, fleet, self._pods)
         self._decisions = count(1)
         self._planner = self._new_planner()
@@ -167,13 +167,13 @@ class Scheduler:
 
     def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
         """A group is there, or changed."""
-        self._groups[group_id] = group
+        self.groups[group_id] = group
         self._queueing.stir_group(group_id)
         self._dirty = True
 
     def group_gone(self, group_id: GroupId) -> None:
         """A group was deleted; its pods are on their own."""
-        self._groups.pop(group_id, None)
+        self.groups.pop(group_id, None)
         self._queueing.stir_group(group_id)
         self._reasons.forget(group_id)
         self._dirty = True

@@ -46,7 +46,10 @@ class Way(Protocol):
     confined: Confined
     """Which pods must share a place."""
     unplaced: str
-    """The reason in the condition of pods that wait, by which others know what to make of them."""
+    """The reason in the condition of pods that wait, by which others know what to make of them.
+
+    Empty where conditions are for others to write.
+    """
 
     def waits(self, pod: Pod) -> bool:
         """Whether `pod` is to be placed."""

@@ -1,0 +1,70 @@
+"""Tells pods of other schedulers on the cluster why they wait, by events beside those of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wattherd.runtime.kube.api.api_objects import PodGroup
+from wattherd.runtime.kube.api.changes import Key
+from wattherd.runtime.kube.api.feed import LOOK_S, Feed
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.pods.groups import GroupId
+from wattherd.runtime.kube.pods.hearing import Follow, kept
+from wattherd.runtime.kube.power.live import is_served
+from wattherd.runtime.kube.reasons.live import GROUP_PATHS, Voice, group_subject, pod_subject
+from wattherd.runtime.kube.reasons.onlooker import Onlooker
+from wattherd.runtime.kube.reasons.teller import Notice
+from wattherd.runtime.kube.scheduler.orders import TellGroup, TellPod
+
+
+def follow_groups(feed: Feed, follow: Follow, groups: dict[GroupId, PodGroup]) -> None:
+    """Keep `groups` as the API shows them, of those kinds that it knows."""
+    for kind, path in GROUP_PATHS.items():
+        if is_served(feed, path):
+            named = lambda key, kind=kind: GroupId(kind, key.namespace, key.name)  # noqa: E731
+            follow(Selection(f"{path}/podgroups", PodGroup), kept(groups, named))
+
+
+class Onlooking:
+    """An onlooker at work on the cluster of `feed`; `work` in a thread of its own."""
+
+    def __init__(
+        self, feed: Feed, onlooker: Onlooker, voice: Voice, leads: Callable[[], bool]
+    ) -> None:
+        """`voice` writes events alone: conditions are for who places the pods."""
+        self._feed, self._onlooker, self._voice, self._leads = feed, onlooker, voice, leads
+
+    def pod_seen(self, pod: Pod) -> None:
+        """In turn: a pod is there, or changed."""
+        self._onlooker.pod_seen(pod)
+        if not self._onlooker.waits(pod):
+            self._forget(pod.metadata.namespace, pod.metadata.name)
+
+    def pod_gone(self, key: Key) -> None:
+        """In turn: a pod is gone."""
+        self._onlooker.pod_gone(key.uid)
+        self._forget(key.namespace, key.name)
+
+    def _forget(self, namespace: str, name: str) -> None:
+        self._voice.forget(pod_subject(f"{namespace}/{name}"))
+
+    def work(self) -> None:
+        """Look now and then, one pod in a turn: who asks for a node is not held up for long."""
+        while not self._feed.over.wait(LOOK_S):
+            if not (self._feed.sees() and self._leads()):
+                continue
+            for uid in self._feed.turn(self._onlooker.some):
+                for order in self._feed.turn(self._onlooker.told, uid):
+                    self._tell(order)
+
+    def _tell(self, order: TellPod | TellGroup) -> None:
+        match order:
+            case TellPod():
+                subject = pod_subject(order.key, order.uid)
+            case TellGroup():
+                found = group_subject(order.group, order.uid)
+                if found is None:
+                    return
+                subject = found
+        self._voice.tell(Notice(subject, order.reason, order.text))
