@@ -14,7 +14,8 @@ from wattherd.errors import ClusterError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
-from wattherd.service.live.keeper import GAP_S, Keeper
+from wattherd.service.live.keeper import Keeper
+from wattherd.service.live.rest import GAP_S
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes

@@ -51,6 +51,10 @@ Limit = Annotated[int | str, AfterValidator(_is_limit)]
 LimitName = Literal["core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack"]
 
 
+SHARED = ConfigDict(frozen=True)
+"""Of parts that most jobs leave as they are: what cannot change is not copied for each of them."""
+
+
 class Strict(BaseModel):
     """Refuses fields that it does not know."""
 
@@ -73,6 +77,8 @@ class Width(Strict):
 class TimeSpec(Strict):
     """How long it takes, may take, and by when it is wanted."""
 
+    model_config = SHARED
+
     expected: Time | None = None
     limit: Time | None = None
     deadline: datetime | None = None
@@ -80,6 +86,8 @@ class TimeSpec(Strict):
 
 class PowerSpec(Strict):
     """`cap: auto` leaves it to wattherd, a power fixes it, `off` forbids caps."""
+
+    model_config = SHARED
 
     cap: Literal["auto", "off"] | Watts = "auto"
     max_slowdown: float = Field(default=math.inf, ge=1)
@@ -121,6 +129,8 @@ class BatchSpec(Strict):
 
 class CheckpointSpec(Strict):
     """Where checkpoints are kept, how often they are written, and the grace for the last one."""
+
+    model_config = SHARED
 
     dir: str | None = None
     every: Time | None = None

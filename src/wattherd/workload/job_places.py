@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from wattherd.wire import places
+from wattherd.workload.job_parts import SHARED
 
 
 def _is_place(uri: str) -> str:
@@ -39,6 +40,8 @@ class OutputSpec(_Strict):
 
 class S3Spec(_Strict):
     """How to reach s3:// places. Keys come as secrets (AWS_ACCESS_KEY_ID, ...) or by profile."""
+
+    model_config = SHARED
 
     endpoint: str | None = Field(
         default=None, pattern=r"^https?://[^/@\s]+/?$", description="of a store that is not AWS's"

@@ -8,8 +8,8 @@ not overtake it. Holds cost nobody a device that he has; as every run ends, a he
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
@@ -26,6 +26,8 @@ MANY = 1_000_000
 """Tasks that fit where a task needs nothing."""
 GPU = 2
 """Column of GPUs in a room."""
+KINDS = 1000
+"""Kinds of jobs that are kept in mind beyond those there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +55,31 @@ def _shape(spec: JobSpec, counts: tuple[int, ...]) -> Shape:
     return Shape(spec, counts, gpus)
 
 
-Need = tuple[Any, ...]
-"""What a job needs to find room, its GPU models included; to be compared and hashed."""
-
-
-def need_of(shape: Shape) -> Need:
+def _need_of(shape: Shape) -> tuple[Any, ...]:
     """Equal for shapes that find the same room."""
     roles = shape.spec.roles
     tasks = tuple((role.cpu_milli, role.memory_mib, role.gpu_count) for role in roles)
     return shape.counts, tasks, shape.spec.gpu_models
 
 
+def _guarded_as(spec: JobSpec) -> tuple[Any, ...]:
+    """Equal for jobs of the same needs that the guard refuses for the same reason."""
+    whose = spec.queue, spec.tenant, spec.user
+    draws = spec.profile, spec.power_profile, spec.batch_size, spec.micro_batches
+    roles = tuple(replace(role, name="", command=()) for role in spec.roles)
+    return whose, draws, roles, spec.min_width, spec.max_width, spec.gpu_models
+
+
 class Shapes:
-    """The shapes of all live jobs, worked out once for each."""
+    """The shapes of all live jobs, worked out once for each; kinds of jobs are numbered."""
 
     def __init__(self) -> None:
         """Start with no job."""
         self._known: dict[str, tuple[Shape, ...]] = {}
-        self._needs: dict[str, tuple[Need, ...]] = {}
+        self._needs: dict[str, int] = {}
+        self._kin: dict[str, int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._count = 0
 
     def __getitem__(self, job: JobView) -> tuple[Shape, ...]:
         """The shapes of a job."""
@@ -79,18 +88,42 @@ class Shapes:
             found = self._known[job.id] = shapes(job.spec)
         return found
 
-    def needs(self, job: JobView) -> tuple[Need, ...]:
+    def needs(self, job: JobView) -> int:
         """Equal for jobs of which each would find the room that the others find."""
         found = self._needs.get(job.id)
         if found is None:
-            found = self._needs[job.id] = tuple(need_of(shape) for shape in self[job])
+            found = self._needs[job.id] = self._number(tuple(map(_need_of, self[job])))
         return found
 
-    def keep(self, live: Container[str]) -> None:
+    def kin(self, job: JobView, now_s: float) -> tuple[int, bool] | None:
+        """Equal for jobs of one owner that the guard refuses alike on the same shares.
+
+        None for a job that is refused for reasons of its own, its joules.
+        """
+        if job.spec.energy_budget_j is not None:
+            return None
+        found = self._kin.get(job.id)
+        if found is None:
+            found = self._kin[job.id] = self._number(_guarded_as(job.spec))
+        return found, job.service_s(now_s) > 0  # who may still hold devices is not new to a plan
+
+    def _number(self, kind: tuple[Any, ...]) -> int:
+        """Numbers are quick to compare."""
+        found = self._numbers.get(kind)
+        if found is None:
+            self._count += 1
+            found = self._numbers[kind] = self._count
+        return found
+
+    def keep(self, live: Collection[str]) -> None:
         """Forget jobs that are gone."""
-        for gone in [job_id for job_id in self._known if job_id not in live]:
-            del self._known[gone]
-            self._needs.pop(gone, None)
+        if len(self._known) > len(live):
+            for gone in [job_id for job_id in self._known if job_id not in live]:
+                for known in (self._known, self._needs, self._kin):
+                    known.pop(gone, None)
+        if len(self._numbers) > 2 * len(live) + KINDS:
+            self._numbers = {}
+            self._needs, self._kin = {}, {}
 
 
 class Room:

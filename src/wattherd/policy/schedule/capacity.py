@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
-from wattherd.policy.queue.gang import Hold, Kept, Need, Room, Shape, Shapes
+from wattherd.policy.queue.gang import Hold, Kept, Room, Shape, Shapes
 from wattherd.policy.queue.order import Line, capacity_of, vector_of
 from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
 from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
 
-Alike = tuple[str, str, tuple[Need, ...], int]
+Alike = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,8 @@ class _Cycle:
         """Why a (leaf, user) is beyond his limit."""
         self.hopeless: dict[Alike, Reason] = {}
         """Why such jobs found no room."""
+        self.refused: dict[tuple[object, int], Reason] = {}
+        """Why the guard refused such jobs the room that they found."""
         self.limited = False
         """Whether a user limit, which may rise when others are served, refused somebody."""
 
@@ -133,7 +135,7 @@ class _Cycle:
             name: len({job.spec.user for job in jobs.values()})
             for name, jobs in self.waiting.items()
         }
-        self.blocked, self.hopeless = {}, {}
+        self.blocked, self.hopeless, self.refused = {}, {}, {}
         self.limited, started = False, False
         self.kept.begin()
         while (
@@ -166,8 +168,11 @@ class _Cycle:
         return False
 
     def _is_hopeless(self, job: JobView) -> bool:
-        """Whether one like it found no room just now; nothing was started or held since."""
-        known = None if job.id in self.memory.holds else self.hopeless.get(self._alike(job))
+        """Whether one like it got nothing just now; nothing was started or held since."""
+        if job.id in self.memory.holds:
+            return False
+        known = self.hopeless.get(self._alike(job))
+        known = known or (self.refused.get(self._kin(job)) if self.refused else None)
         if known is not None:
             self.draft.wait(job, known)
         return known is not None
@@ -176,6 +181,10 @@ class _Cycle:
         """Equal for jobs without a hold that fare alike until something is started or held."""
         needs = self.memory.shapes.needs(job)
         return job.spec.queue, job.spec.user, needs, self.kept.changes
+
+    def _kin(self, job: JobView) -> tuple[object, int]:
+        """The same for jobs that the guard refuses alike."""
+        return self.memory.shapes.kin(job, self.view.now_s), self.kept.changes
 
     def _over_limit(self, job: JobView, place: Place, active: int) -> Reason | None:
         """Why the user may hold no more of this leaf, or None."""
@@ -191,7 +200,8 @@ class _Cycle:
                 f"user limit factor {place.queue.user_limit_factor:g} allows {user!r} {most:g} GPUs"
             )
         else:
-            why = f"{active} users share the queue; each may hold {limit:g} GPUs"
+            users = "user shares" if active == 1 else "users share"
+            why = f"{active} {users} the queue; each may hold {limit:g} GPUs"
         why = f"{why} of queue {name!r}"
         return quota_exceeded(gpus, own, min(limit, most), why, self.view.now_s)
 
@@ -219,12 +229,14 @@ class _Cycle:
         if not guarded:
             self._hold_for(job, place, shape, old)
             self.hopeless[alike] = refusal  # of no use if a hold was given up or confirmed
+        elif old is None and (kin := self._kin(job))[0] is not None:
+            self.refused[kin] = refusal
         return False
 
     def _started(self, job: JobView, place: Place, shape: Shape, shares: Sequence[Share]) -> None:
         self.room.take(job.spec, shares)
         self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
-        self.hopeless.clear()
+        self.hopeless, self.refused = {}, {}
         del self.waiting[place.queue.name][job.id]
 
     # Room and holds -------------------------------------------------------------------------------

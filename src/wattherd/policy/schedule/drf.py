@@ -3,6 +3,9 @@
 Again and again the next job of whoever has the least dominant share is started, where it fits;
 nothing that runs is stopped. The first gang that finds no room is given a hold on the devices it
 needs, so that the stream of smaller jobs cannot keep it waiting for ever.
+
+A plan in which nothing came of anything is remembered: as long as nothing but jobs like those that
+found no room has come since, only these are told so.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.drf import Vector, dominant_share
-from wattherd.policy.queue.gang import Hold, Need, Room, Shape, Shapes
+from wattherd.policy.queue.gang import Hold, Room, Shape, Shapes
 from wattherd.policy.queue.order import capacity_of, vector_of
 
 OWNERS: Mapping[str, Callable[[JobView], str]] = {
@@ -37,7 +40,21 @@ class Drf:
 
     def plan(self, view: View, draft: Draft) -> None:
         """Start what is due, poorest owner first."""
-        _Cycle(self, view, draft).run()
+        cycle = _Cycle(self, view, draft)
+        if not cycle.goes_on_waiting():
+            cycle.run()
+
+
+_Like = tuple[str, int]
+"""The owner of a job, and what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Calm:
+    """A plan that started and held nothing, in a `world` in which the `hopeless` found no room."""
+
+    world: tuple[object, ...]
+    hopeless: Mapping[_Like, Reason]
 
 
 class _Cycle:
@@ -52,10 +69,39 @@ class _Cycle:
         self.capacity = capacity_of(view)
         self.held: dict[str, list[float]] = {}
         self.lines: dict[str, deque[JobView]] = {}
-        self.hopeless: dict[tuple[str, tuple[Need, ...]], Reason] = {}
+        self.hopeless: dict[_Like, Reason] = {}
         """Why an owner's jobs of these needs find no room, while nothing is started or held."""
+        self.refused: dict[object, Reason] = {}
+        """Why the guard refuses such jobs what they find, meanwhile."""
+        self.calm = True
+        """Whether everybody waits for room, and nothing was started or held."""
+
+    def goes_on_waiting(self) -> bool:
+        """Tell those who came what others like them were told, if that is all there is to do."""
+        known: _Calm | None = self.view.memory.get("drf calm")
+        if known is None or self.view.left() or known.world != self._world():
+            return False
+        came = self.view.entered()
+        told = [None if job.wanted else known.hopeless.get(self._like(job)) for job in came]
+        if any(reason is None for reason in told):
+            return False
+        for job, reason in zip(came, told, strict=True):
+            assert reason is not None  # noqa: S101 - just looked at
+            self.draft.wait(job, reason)
+        return True
+
+    def _world(self) -> tuple[object, ...]:
+        """All that decides whether a job finds room, while nobody comes or goes."""
+        weights = sorted(self.planner.weights.items())
+        free, usable = self.room.free.tobytes(), self.view.usable().tobytes()
+        return free, usable, tuple(self.holds), self.planner.over, tuple(weights)
 
     def run(self) -> None:
+        self._plan()
+        calm = _Calm(self._world(), self.hopeless) if self.calm else None
+        self.view.memory["drf calm"] = calm
+
+    def _plan(self) -> None:
         self._sort()
         while self.lines:
             owner = min(self.lines, key=lambda owner: (self._share(owner), owner))
@@ -68,7 +114,8 @@ class _Cycle:
     def _sort(self) -> None:
         waiting: dict[str, list[JobView]] = {}
         jobs = self.view.live()
-        self.shapes.keep({job.id for job in jobs})
+        if self.view.left():
+            self.shapes.keep({job.id for job in jobs})
         for job in jobs:
             if job.wanted:
                 self._book(job)
@@ -93,8 +140,8 @@ class _Cycle:
 
     def _offer(self, job: JobView) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
-        key = self.owner(job), self.shapes.needs(job)
-        known = None if job.id in self.holds else self.hopeless.get(key)
+        like, holds = self._like(job), job.id in self.holds
+        known = None if holds else self.hopeless.get(like) or self._refused_alike(job)
         if known is not None:
             self.draft.wait(job, known)
             return False
@@ -105,21 +152,36 @@ class _Cycle:
                 return self._start(job, shares)
         reason = self._no_room(job, shape, room)
         self.draft.wait(job, reason)
-        if job.id not in self.holds:
-            self.hopeless[key] = reason
+        if not holds:
+            self.hopeless[like] = reason
         self._hold_for(job, shape)
         return False
 
+    def _like(self, job: JobView) -> _Like:
+        return self.owner(job), self.shapes.needs(job)
+
+    def _refused_alike(self, job: JobView) -> Reason | None:
+        """What the guard said of one like it, that may do without asking again."""
+        return self.refused.get(self.shapes.kin(job, self.view.now_s)) if self.refused else None
+
     def _start(self, job: JobView, shares: Sequence[Share]) -> bool:
+        self.calm = False
         refusal = self.draft.start(job, shares)
         if refusal is not None:
             self.draft.wait(job, refusal)
+            kin = self.shapes.kin(job, self.view.now_s)
+            if kin is not None and job.id not in self.holds:
+                self.refused[kin] = refusal
             return False
         self.room.take(job.spec, shares)
         self.holds.pop(job.id, None)
         self._book(job)
-        self.hopeless.clear()
+        self._begin_anew()
         return True
+
+    def _begin_anew(self) -> None:
+        """There is other room now than before."""
+        self.hopeless, self.refused, self.calm = {}, {}, False
 
     def _room_for(self, job_id: str) -> Room:
         for other, hold in self.holds.items():
@@ -134,7 +196,7 @@ class _Cycle:
         shares = Room.whole(self.view).place(shape)
         if shares is not None:
             self.holds[job.id] = Hold(shape, tuple(shares))
-            self.hopeless.clear()
+            self._begin_anew()
 
     def _no_room(self, job: JobView, shape: Shape, room: Room) -> Reason:
         owner, enough = self.owner(job), shape.gpus <= room.gpus

@@ -5,8 +5,8 @@ orders are carried out at once. Two threads do that. The *clerk* takes what user
 of it that came in meanwhile with one commit, and acknowledges submissions as soon as they are on
 disk, however long the core thinks. Where it does not think, the clerk tells it of them, too. The
 *keeper* takes turns: it writes facts and wake-ups, lets everything happen that was written since
-the last turn, with one plan for all of it, and answers questions. A thousand submissions cost
-hardly more than one.
+the last turn, with one plan for all of it (`rest` says how soon), and answers questions. A thousand
+submissions cost hardly more than one.
 
 How things are numbered and written, and what is done when they cannot be, is in `register`.
 """
@@ -35,19 +35,20 @@ from wattherd.model.command import (
     StartJob,
     StopJob,
 )
-from wattherd.model.event import Computed, Event, JobSubmitted
+from wattherd.model.event import Computed, Event, JobSubmitted, Woke
 from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import Executor, RunOrder
 from wattherd.runtime.sim.world import Computer
 from wattherd.service.live.contract import Clock, Journal
 from wattherd.service.live.register import Line, Register, Wish
+from wattherd.service.live.rest import Rest
 from wattherd.service.live.standing import KEY, Standing
 from wattherd.store.entry import Entry
 
 RETRY_S = 1.0
 """How long to wait before the journal is tried again."""
-GAP_S = 0.05
-"""Between two turns with wake-ups: submissions that come one by one get one plan and one commit."""
+GATHER_S = 0.01
+"""From one commit to the next: where wishes come faster, several are written with one."""
 MOST_PATIENCE_S = 3600.0
 """Longer waits are taken in parts: no clock waits for a job's limit of a million years."""
 Answer = TypeVar("Answer")
@@ -107,8 +108,9 @@ class Keeper:
         self._lines: list[Line] = []
         self._questions: list[_Question] = []
         """What the turn at hand has to do."""
-        self._woken_s = -math.inf
-        """When wake-ups were last seen to."""
+        self._rest = Rest()
+        self._awaits_s = math.inf
+        """Until when the keeper waits, if nobody asks for it."""
         self._core_at_work = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
@@ -227,17 +229,34 @@ class Keeper:
         """
         try:
             while not self._over.is_set() and self.broken is None:
-                self._register.write([wish for wish in _all_of(self._wishes, None) if wish])
-                if self._core_at_work.acquire(blocking=False):
-                    try:
-                        self._happen()
-                    finally:
-                        self._core_at_work.release()
-                self._inbox.put(None)
+                wishes, begun_s = self._gathered(), time.monotonic()
+                self._register.write(wishes)
+                if not self._happens_now() or self._is_needed():
+                    self._inbox.put(None)
                 self._unless_broken()
+                self._over.wait(max(0.0, begun_s + GATHER_S - time.monotonic()))
         except BaseException as error:
             self._give_up(error)
             raise
+
+    def _gathered(self) -> list[Wish]:
+        """What users want; somebody is waited for."""
+        return [wish for wish in _all_of(self._wishes, None) if wish]
+
+    def _happens_now(self) -> bool:
+        """Tell the core what is written, unless it is at work."""
+        if not self._core_at_work.acquire(blocking=False):
+            return False
+        try:
+            self._happen()
+        finally:
+            self._core_at_work.release()
+        return True
+
+    def _is_needed(self) -> bool:
+        """Whether the keeper has something to do before it would look by itself."""
+        troubled = self._register.in_doubt or self.store_problem
+        return bool(troubled) or self._rest.due_s(self.orders.wakes) < self._awaits_s
 
     def _give_up(self, error: BaseException) -> None:
         """A broken core decides nothing more: whoever still waits is told so."""
@@ -251,12 +270,13 @@ class Keeper:
 
     def _patience_s(self) -> float:
         """How long nothing needs to be done by itself."""
+        self._awaits_s = math.inf
         if self._register.facts or self.store_problem:
             return RETRY_S
-        wake_s = self.orders.next_wake_s()
-        due_s = math.inf if wake_s is None else max(wake_s, self._woken_s + GAP_S)
-        left_s = due_s - self._clock.now_s()
-        return min(MOST_PATIENCE_S, max(0.0, left_s))
+        self._awaits_s = self._rest.due_s(self.orders.wakes)
+        # What the clerk has changed meanwhile is seen here; from now on it asks for the keeper.
+        self._awaits_s = due_s = min(self._awaits_s, self._rest.due_s(self.orders.wakes))
+        return min(MOST_PATIENCE_S, max(0.0, due_s - self._clock.now_s()))
 
     def turn(self, patience_s: float = 0.0) -> None:
         """Wait so long for something to happen, then deal with all that did.
@@ -272,16 +292,15 @@ class Keeper:
         wishes = [wish for wish in _all_of(self._wishes) if wish] if by_hand else []
         facts, in_doubt = self._register.facts, self._register.in_doubt
         if wishes or facts or in_doubt or self._is_due(at_once=by_hand):
-            self._woken_s = self._clock.now_s()
+            self._rest.woken(self._clock.now_s())
             self._register.write(wishes, facts=True, due=self.orders.due)
         self._happen()
         for question in self._questions:
             _answer(question, self.core)
 
     def _is_due(self, *, at_once: bool) -> bool:
-        now_s, wake_s = self._clock.now_s(), self.orders.next_wake_s()
-        rested = at_once or now_s >= self._woken_s + GAP_S
-        return rested and wake_s is not None and wake_s <= now_s
+        next_s = self.orders.next_wake_s() if at_once else self._rest.due_s(self.orders.wakes)
+        return next_s is not None and next_s <= self._clock.now_s()
 
     def _collected(self, patience_s: float) -> list[_Question]:
         questions: list[_Question] = []
@@ -297,12 +316,15 @@ class Keeper:
         lines = self._lines = self._register.taken()
         if not lines:
             return
-        begun_s = time.perf_counter()
+        begun_s, used_s = time.perf_counter(), time.thread_time()
         told: list[tuple[Entry, Sequence[Command]]] = []
         for entry, commands in self.standing.replay(self.core, [line.entry for line in lines]):
             told.append((entry, commands))
+            self._rest.heard(entry.event)
             for command in commands:
                 self._carry_out(command)
+        if any(isinstance(entry.event, Woke) for entry, _ in told):
+            self._rest.planned(time.thread_time() - used_s)
         self._on_cycle(time.perf_counter() - begun_s)
         self._look_on(told)
         for line in lines:
