@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
@@ -29,12 +29,16 @@ class Watch:
         self._connection = api.connection(silence_s)
 
     def __enter__(self) -> Self:
-        version = self._api.get(self.path, limit="1")["metadata"]["resourceVersion"]
-        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(LASTS_S)}
+        self._seen = self._api.get(self.path, limit="1")["metadata"]["resourceVersion"]
+        self._ask()
+        return self
+
+    def _ask(self) -> None:
+        """For all that happened since the last change that was seen."""
+        query = {"watch": "1", "resourceVersion": self._seen, "timeoutSeconds": str(LASTS_S)}
         self._connection.request("GET", f"{self.path}?{urlencode(query)}", None, self._api.headers)
         self._answer = self._connection.getresponse()
         assert self._answer.status == http.client.OK, self._answer.read()
-        return self
 
     def __exit__(
         self,
@@ -44,16 +48,28 @@ class Watch:
     ) -> None:
         self._connection.close()
 
+    def changes(self) -> Iterator[tuple[str, Object]]:
+        """What happens to whom, in the order of the API server; none is lost or told twice.
+
+        Slow readers are cut off, and go on where they were. A TimeoutError if nothing happens for
+        too long.
+        """
+        while True:
+            while line := self._answer.readline():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise AssertionError(event["object"])
+                self._seen = event["object"]["metadata"]["resourceVersion"]
+                yield event["type"], event["object"]
+            self._connection.close()
+            self._ask()
+
     def until(self, name: str, true: Callable[[Object], object]) -> Object:
         """The first state to come of the object `name` that is so; what happens to others is lost.
 
         A TimeoutError if nothing happens for too long.
         """
-        while line := self._answer.readline():
-            event = json.loads(line)
-            found: Object = event["object"]
-            if event["type"] == "ERROR":
-                raise AssertionError(found)
+        for _, found in self.changes():
             if found["metadata"]["name"] == name and true(found):
                 return found
-        raise AssertionError(f"the watch of {self.path} ended")
+        raise AssertionError("a watch has no end")

@@ -1,0 +1,131 @@
+"""Gangs of hundreds of pods beside small ones that keep coming, and gangs that are undone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from control_plane import ControlPlane
+from gang_ledger import Account, Gang, Ledger, create, kept
+from kube_api import KubeApi, a_node
+from kube_server import wait_until
+from test_second_scheduler import T4, a_scheduler, nodes_of
+
+GPUS = 8
+PATIENCE_S = 300.0
+SMALL = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """So many nodes of 8 GPUs, and three gangs of `big` pods that fit one at a time."""
+
+    nodes: int
+    big: int
+
+    def bigs(self) -> list[Gang]:
+        return [Gang(f"big-{n}", self.big, "3s", native=n != 1) for n in range(3)]
+
+
+def small(number: int) -> Gang:
+    """2 to 16 pods, half of them native gangs, over after 3 to 6 seconds."""
+    return Gang(f"small-{number}", 2 + 7 * number % 15, f"{3 + number % 4}s", native=number % 2 > 0)
+
+
+class Crowd:
+    """Small gangs, so many at any time: whoever is over is followed by another one."""
+
+    def __init__(self, ledger: Ledger, make: Callable[[Gang], None]) -> None:
+        self._ledger, self._make = ledger, make
+        self.count = 0
+
+    def add(self) -> None:
+        gang = small(self.count)
+        self.count += 1
+        self._ledger.open(gang)
+        self._make(gang)
+
+    def go_on_until(self, enough: threading.Event) -> None:
+        while not enough.wait(0.05):
+            over = sum(account.over for account in self._ledger.all().values())
+            while self.count < SMALL + over and not enough.is_set():
+                self.add()
+
+
+@contextmanager
+def coming(crowd: Crowd) -> Iterator[None]:
+    """The crowd goes on while this is entered."""
+    enough, trouble = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            crowd.go_on_until(enough)
+        except BaseException as error:  # told to whoever waits for it
+            trouble.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+    assert trouble == []
+
+
+@pytest.mark.parametrize("case", [Case(nodes=80, big=512)], ids=["3x512"])
+def test_large_gangs_and_small_ones_that_keep_coming_all_run_whole(
+    plane: ControlPlane, namespace: str, case: Case
+) -> None:
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    nodes = [a_node(f"hall-{row:03}", gpus=GPUS, labels=T4) for row in range(case.nodes)]
+    bigs = case.bigs()
+    with (
+        nodes_of(api, nodes),
+        a_scheduler(plane, "wattherd-halls", "--patience", "2s") as scheduler,
+        kept(api, namespace, silence_s=PATIENCE_S) as ledger,
+    ):
+        crowd = Crowd(ledger, lambda gang: create(api, namespace, gang, scheduler))
+        for _ in range(SMALL):
+            crowd.add()
+        with coming(crowd):
+            for gang in bigs:
+                ledger.open(gang)
+                create(api, namespace, gang, scheduler, all_but=1)
+            assert [gang for gang in bigs if ledger.all()[gang.name].bound] == []
+            api.create_all(pods, [gang.pods(scheduler)[-1] for gang in bigs])
+            large = [ledger.all()[gang.name] for gang in bigs]
+            _wait_for(large, lambda one: one.began_at, "the large ones start, small ones or not")
+        _wait_for(ledger.all().values(), lambda one: one.over, "all have run")
+    _check(ledger, case, crowd)
+
+
+def _wait_for(accounts: object, true: Callable[[Account], object], what: str) -> None:
+    every = list(accounts)  # type: ignore[call-overload]
+    wait_until(lambda: all(map(true, every)), what, within_s=PATIENCE_S)
+
+
+def _check(ledger: Ledger, case: Case, crowd: Crowd) -> None:
+    accounts = ledger.accounts
+    assert ledger.moved == []
+    assert {name for name, one in accounts.items() if one.removed or not one.over} == set()
+    assert {name for name, one in accounts.items() if len(one.bound) != one.size} == set()
+    # A gang that has one pod bound has room for all of them, at every single moment.
+    assert case.big < ledger.most_claimed <= case.nodes * GPUS
+    behind = list(_held_up(ledger))
+    assert behind
+    assert [one for one in behind if accounts[one[0]].began_at < accounts[one[1]].began_at] == []
+    longest_s = max(one.whole_s - one.first_s for one in accounts.values())
+    print(f"{len(accounts)} gangs, {crowd.count} small, longest start {longest_s:.1f} s")
+
+
+def _held_up(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """Gangs that were told that another one goes first, and which."""
+    for gang, told in ledger.told.items():
+        for text in told:
+            for other in ledger.accounts:
+                if f"/{other}-" in text and text.startswith("WaitingForTurn"):
+                    yield gang, other
