@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,19 +13,19 @@ from control_plane import ControlPlane
 from gang_ledger import Account, Gang, Ledger, create, kept
 from kube_api import KubeApi, a_node
 from kube_server import wait_until
-from test_second_scheduler import T4, a_scheduler, nodes_of
+from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 
 GPUS = 8
 PATIENCE_S = 300.0
-SMALL = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """So many nodes of 8 GPUs, and three gangs of `big` pods that fit one at a time."""
+    """Nodes of 8 GPUs, three gangs of `big` pods that fit one at a time, and `small` others."""
 
     nodes: int
     big: int
+    small: int
 
     def bigs(self) -> list[Gang]:
         return [Gang(f"big-{n}", self.big, "3s", native=n != 1) for n in range(3)]
@@ -36,10 +37,10 @@ def small(number: int) -> Gang:
 
 
 class Crowd:
-    """Small gangs, so many at any time: whoever is over is followed by another one."""
+    """`size` small gangs at any time: whoever is over is followed by another one."""
 
-    def __init__(self, ledger: Ledger, make: Callable[[Gang], None]) -> None:
-        self._ledger, self._make = ledger, make
+    def __init__(self, size: int, ledger: Ledger, make: Callable[[Gang], None]) -> None:
+        self._size, self._ledger, self._make = size, ledger, make
         self.count = 0
 
     def add(self) -> None:
@@ -51,32 +52,34 @@ class Crowd:
     def go_on_until(self, enough: threading.Event) -> None:
         while not enough.wait(0.05):
             over = sum(account.over for account in self._ledger.all().values())
-            while self.count < SMALL + over and not enough.is_set():
+            while self.count < self._size + over and not enough.is_set():
                 self.add()
 
 
 @contextmanager
 def coming(crowd: Crowd) -> Iterator[None]:
     """The crowd goes on while this is entered."""
-    enough, trouble = threading.Event(), list[BaseException]()
-
-    def work() -> None:
+    enough = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        going_on = pool.submit(crowd.go_on_until, enough)
         try:
-            crowd.go_on_until(enough)
-        except BaseException as error:  # told to whoever waits for it
-            trouble.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        enough.set()
-        thread.join()
-    assert trouble == []
+            yield
+        finally:
+            enough.set()
+    going_on.result()
 
 
-@pytest.mark.parametrize("case", [Case(nodes=80, big=512)], ids=["3x512"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Case(nodes=20, big=128, small=14), id="3x128"),
+        pytest.param(
+            Case(nodes=80, big=512, small=50),
+            id="3x512",
+            marks=[pytest.mark.slow, pytest.mark.timeout(3600)],
+        ),
+    ],
+)
 def test_large_gangs_and_small_ones_that_keep_coming_all_run_whole(
     plane: ControlPlane, namespace: str, case: Case
 ) -> None:
@@ -88,8 +91,8 @@ def test_large_gangs_and_small_ones_that_keep_coming_all_run_whole(
         a_scheduler(plane, "wattherd-halls", "--patience", "2s") as scheduler,
         kept(api, namespace, silence_s=PATIENCE_S) as ledger,
     ):
-        crowd = Crowd(ledger, lambda gang: create(api, namespace, gang, scheduler))
-        for _ in range(SMALL):
+        crowd = Crowd(case.small, ledger, lambda gang: create(api, namespace, gang, scheduler))
+        for _ in range(case.small):
             crowd.add()
         with coming(crowd):
             for gang in bigs:
@@ -129,3 +132,80 @@ def _held_up(ledger: Ledger) -> Iterator[tuple[str, str]]:
             for other in ledger.accounts:
                 if f"/{other}-" in text and text.startswith("WaitingForTurn"):
                     yield gang, other
+
+
+# --- gangs that are undone ------------------------------------------------------------------------
+
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+DENIED = "this member may not be bound"
+
+
+@contextmanager
+def denied(api: KubeApi, namespace: str, pod: str) -> Iterator[None]:
+    """The API server refuses every binding of a pod."""
+    name = f"deny-{namespace}"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods/binding"],
+    }
+    policy = {
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": f"request.name != '{pod}'", "message": DENIED}],
+        },
+    }
+    inside = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    binding = {
+        "metadata": {"name": name},
+        "spec": {
+            "policyName": name, "validationActions": ["Deny"], "matchResources": inside,
+        },
+    }  # fmt: skip
+    made = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
+    for kind, one in made.items():
+        api.create(f"{POLICIES}/{kind}", one)
+    try:
+        yield
+    finally:
+        for kind in reversed(made):
+            api.delete(f"{POLICIES}/{kind}/{name}")
+
+
+def refuses(api: KubeApi, namespace: str, pod: str) -> bool:
+    """Whether it would refuse a binding now; nothing is bound."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/binding?dryRun=All"
+    target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
+    _, answer = api.call("POST", path, {"metadata": {"name": pod}, "target": target})
+    return DENIED in answer.get("message", "")
+
+
+def test_a_gang_of_which_one_pod_may_not_be_bound_is_undone_and_may_start_again(
+    plane: ControlPlane, namespace: str
+) -> None:
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    nodes = [a_node(f"undone-{row}", gpus=GPUS, labels=T4) for row in range(8)]
+    gang = Gang("ring", 64, "1h", native=True)
+    last = f"{gang.name}-{gang.size - 1}"
+    with nodes_of(api, nodes), a_scheduler(plane, "wattherd-undone") as scheduler:
+        create(api, namespace, gang, scheduler, all_but=gang.size)
+        with denied(api, namespace, last):
+            members = gang.pods(scheduler)
+            api.create(pods, members[-1])
+            wait_until(lambda: refuses(api, namespace, last), "the policy is in force")
+            api.create_all(pods, members[:-1])
+            wait_until(lambda: there(api, namespace) == [last], "all others are evicted")
+        assert bound(api, namespace) == {}
+        wait_until(lambda: "1 of 64 pods" in why(api, namespace, last), "it says what it lacks")
+        wait_until(lambda: not refuses(api, namespace, last), "it may be bound again")
+        api.create_all(pods, members[:-1])
+        wait_until(lambda: len(bound(api, namespace)) == gang.size, "it runs whole")
+
+
+def there(api: KubeApi, namespace: str) -> list[str]:
+    items = api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return [one["metadata"]["name"] for one in items]

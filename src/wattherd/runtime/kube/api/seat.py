@@ -7,7 +7,7 @@ its way in our watches still. What was decided in one term is not bound in anoth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,14 @@ class Seat:
         self,
         feed: Feed,
         draws: np.random.Generator,
-        nodes: Collection[str],
+        knows_node: Callable[[str], bool],
         *,
         lease: ObjectMeta | None = None,
         identity: str = "",
     ) -> None:
         """`lease` names the record by which copies agree on who leads, as `identity`.
 
-        `nodes` are those known at any time; nothing is bound to others.
+        Nothing is bound to a node that `knows_node` does not know at that time.
         """
         terms, binds, releases = draws.spawn(3)
         self._feed = feed
@@ -44,10 +44,7 @@ class Seat:
         self._elector: Elector | None = None
         if lease is not None:
             self._elector = Elector(feed.transport, Term(lease, identity, Times()), terms)
-        self._binder = Binder(
-            feed.transport, binds, may_bind=self.leads, knows_node=nodes.__contains__
-        )
-
+        self._binder = Binder(feed.transport, binds, may_bind=self.leads, knows_node=knows_node)
         self._releaser = Releaser(feed.transport, releases, may_act=self.leads)
 
     def beside(self) -> list[Coroutine[Any, Any, Any]]:

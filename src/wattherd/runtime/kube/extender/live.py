@@ -56,8 +56,8 @@ class LiveExtender:
         self.feed.follow(NODES, each(extender.node_seen, lambda key: extender.node_gone(key.name)))
         self.feed.follow(PODS, each(self._pod_seen, self._pod_gone))
         self.feed.also(self._watch)
-        nodes = extender.fleet.nodes
-        self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        stands = extender.fleet.stands
+        self.seat = Seat(self.feed, draws, stands, lease=lease, identity=identity)
         self._notes = FencingNotes(self.feed)
         self.steward = Steward(self.feed, extender, self._evict_all)
         speaker = Speaker("wattherd", identity or "wattherd", unplaced="")

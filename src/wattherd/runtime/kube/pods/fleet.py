@@ -131,6 +131,10 @@ class Fleet:
         del self.nodes[name]
         self._placer = None
 
+    def stands(self, name: str) -> bool:
+        """Whether a node is there: known, and not deleted, even where pods are still on it."""
+        return name in self.nodes and name not in self._gone
+
     def hold(self, holding: Holding) -> None:
         """A pod is on a node, or is to be; what it held before it gives back."""
         self.let_go(holding.uid)
@@ -240,6 +244,30 @@ class Fleet:
                 before = by_request.get(request)
                 by_request[request] = giving if before is None else before | giving
         return sorted(by_request.items(), key=lambda item: item[0].gpu_milli)
+
+    def room_for(self, ask: Ask, among: Mask) -> int:
+        """At most so many such pods fit on the nodes (N,) `among` now, one beside the other.
+
+        By processors, memory, GPUs and places for pods; what else there is may leave room for less.
+        """
+        placer, total = self.placer, 0
+        if placer is None:
+            return 0
+        state = placer.state
+        for request, giving in self.requests(ask):
+            shape, nodes = state.intern(request), state.world.nodes
+            room = self._pods_left
+            if request.cpu_milli:
+                room = np.minimum(room, nodes.cpu_free // request.cpu_milli)
+            if request.memory_mib:
+                room = np.minimum(room, nodes.memory_free // request.memory_mib)
+            rows = among & giving & ~self._shut
+            if request.gpu_count:
+                parts = (nodes.gpu_free // request.gpu_milli).sum(axis=1)
+                room = np.minimum(room, parts // request.gpu_count)
+                rows &= state.world.shapes.allowed[shape][nodes.model]
+            total += int(np.maximum(room[rows], 0).sum())
+        return total
 
     def choose(self, ask: Ask, among: Mask) -> Spot | None:
         """Where the policy wants a pod, of the nodes in `among`; books nothing."""

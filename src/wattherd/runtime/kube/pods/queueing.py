@@ -1,7 +1,9 @@
 """Which pods wait to be placed, together with whom, and what they must wait for first.
 
 A gang waits until it has its members; from then on they are placed together or not at all. Members
-that come when their gang runs already (it is scaled up, or one of them was replaced) go alone.
+that come when their gang runs already (it is scaled up, or one of them was replaced) go alone, and
+so do those beyond the number that its group object says must start together. A group that is made
+by an object is not known before that object is: news of pods may be faster than those of groups.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from wattherd.model.reason import ReasonCode
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.admissible import Volumes
-from wattherd.runtime.kube.pods.groups import GroupId, group_of, least_members, stated_size
+from wattherd.runtime.kube.pods.groups import (
+    GroupId,
+    GroupKind,
+    group_of,
+    least_members,
+    stated_size,
+)
 from wattherd.runtime.kube.pods.pod_ask import Ask, ask_of
 from wattherd.runtime.kube.reasons.refusal import PodRefused
 from wattherd.runtime.kube.scheduler.way import Way
@@ -76,6 +84,8 @@ class Queueing:
         self._pods = pods
         self._groups = groups
         self._volumes = volumes
+        self.stated: set[GroupKind] = {GroupKind.NATIVE}
+        """Kinds of which every group has an object that says how many members it needs."""
         self._read: dict[str, tuple[Pod, Member, tuple[str, str] | None]] = {}
         """By uid: what was made of a pod, as long as it is the same."""
         self._key_of: dict[str, Key] = {}
@@ -166,27 +176,43 @@ class Queueing:
             return tuple(Waiting((self._member(pod)[0],), _UNDOING) for pod in pods)
         if any(self._way.seat(pod) or pod.metadata.uid in held for pod in there):
             return tuple(self._alone(pod) for pod in pods)
-        return (self._together(key, pods),)
+        return self._gang(key, pods)
 
     def _alone(self, pod: Pod) -> Waiting:
         member, refusal = self._member(pod)
         return Waiting((member,), refusal)
 
-    def _together(self, group: GroupId, pods: list[Pod]) -> Waiting:
+    def _gang(self, group: GroupId, pods: list[Pod]) -> tuple[Waiting, ...]:
+        """Those who must start together, and those who may follow them."""
+        known = self._groups.get(group)
+        if known is None:
+            least = max((stated_size(pod) or 1 for pod in pods), default=1)
+            return (self._together(group, pods, least),)
+        least = least_members(known)
+        pods = sorted(pods, key=lambda pod: self._member(pod)[1] is not None)
+        first = self._together(group, pods[:least], least)
+        if least == 1:
+            return (first, *map(self._alone, pods[1:]))
+        why = f"the first {least} pods of {group.name} start together, this one after them"
+        follow = (str(ReasonCode.WAITING_FOR_GANG), why)
+        return (first, *(Waiting((self._member(pod)[0],), follow) for pod in pods[least:]))
+
+    def _together(self, group: GroupId, pods: list[Pod], least: int) -> Waiting:
         found = [self._member(pod) for pod in pods]
         members = tuple(member for member, _ in found)
         refusal = next((refusal for _, refusal in found if refusal is not None), None)
-        least = self._least(group, pods)
-        if refusal is None and len(pods) < least:
-            text = f"{len(pods)} of {least} pods of {group.name} are there; create the others"
-            refusal = (str(ReasonCode.WAITING_FOR_GANG), text)
+        refusal = refusal or self._missing(group, len(pods), least)
         return Waiting(members, refusal, group)
 
-    def _least(self, group: GroupId, pods: list[Pod]) -> int:
-        known = self._groups.get(group)
-        if known is not None:
-            return least_members(known)
-        return max((stated_size(pod) or 1 for pod in pods), default=1)
+    def _missing(self, group: GroupId, there: int, least: int) -> tuple[str, str] | None:
+        """What a gang lacks before it may start."""
+        if there < least:
+            text = f"{there} of {least} pods of {group.name} are there; create the others"
+        elif group.kind in self.stated and group not in self._groups:
+            text = f"the PodGroup {group.name} is not there; create it"
+        else:
+            return None
+        return str(ReasonCode.WAITING_FOR_GANG), text
 
     def _member(self, pod: Pod) -> tuple[Member, tuple[str, str] | None]:
         known = self._read.get(pod.metadata.uid)

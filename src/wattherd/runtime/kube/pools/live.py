@@ -87,7 +87,7 @@ class LivePools:
         follow(PODS, each(pools.pod_seen, lambda key: pools.pod_gone(key.uid)))
         follow_volumes(follow, pools)
         self.feed.also(self._work)
-        self.seat = Seat(self.feed, draws, (), lease=lease, identity=identity)
+        self.seat = Seat(self.feed, draws, lambda _: False, lease=lease, identity=identity)
         self._power: PowerWatch | None = None
         if power is not None:
             self._power = PowerWatch(self.feed, power, pools, lambda: False)

@@ -33,7 +33,7 @@ from wattherd.runtime.kube.pods.core_config import core_config
 from wattherd.runtime.kube.pods.eligible import Eligible
 from wattherd.runtime.kube.pods.fencing import Unfenced
 from wattherd.runtime.kube.pods.fleet import Fleet, Holding, Mask
-from wattherd.runtime.kube.pods.groups import GroupId
+from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.pods.node_facts import node_facts
 from wattherd.runtime.kube.pods.queueing import Queueing
 from wattherd.runtime.kube.power.curb import Curb
@@ -127,7 +127,14 @@ class Scheduler:
             self.pod_seen(pod, 0.0)
 
     def node_gone(self, name: str) -> None:
-        """A node was deleted; its pods draw until they are gone, too."""
+        """A node was deleted; its pods draw until they are gone, too.
+
+        A gang that was just being bound there starts anew elsewhere; who ran is left to its owner.
+        """
+        works = (self._book.of(one.uid) for one in self.fleet.held_on(name))
+        for work in {one.id: one for one in works if one is not None}.values():
+            if len(work.members) > 1 and self._is_starting(work):
+                self._undo(work, f"node {name} was deleted while its gang was being bound")
         self.fleet.node_gone(name)
         self._dirty = True
         for uid in self.unfenced.node_gone(name):
@@ -165,6 +172,11 @@ class Scheduler:
         self.fleet.let_go(uid)
         self._dirty = True
 
+    def groups_are_objects(self, kind: GroupKind) -> None:
+        """Groups of this kind are told by `group_seen`: a gang waits until its own is there."""
+        self._queueing.stated.add(kind)
+        self._queueing.stir_all()
+
     def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
         """A group is there, or changed."""
         self.groups[group_id] = group
@@ -172,7 +184,7 @@ class Scheduler:
         self._dirty = True
 
     def group_gone(self, group_id: GroupId) -> None:
-        """A group was deleted; its pods are on their own."""
+        """A group was deleted; what of it runs stays."""
         self.groups.pop(group_id, None)
         self._queueing.stir_group(group_id)
         self._reasons.forget(group_id)
@@ -189,14 +201,23 @@ class Scheduler:
         known = self.fleet.holdings.get(uid)
         if known is None or known.confirmed:
             return
+        work = self._book.of(uid)
+        if work is not None and len(work.members) > 1:
+            self._undo(work, f"pod {known.key} of its gang could not be bound")
         self.fleet.let_go(uid)
+        self._leaving.gone(uid)
         self._queueing.stir(uid)
         self._dirty = self._freed = True
-        work = self._book.of(uid)
-        for member in work.members if work is not None else ():
-            if member.uid != uid:
-                self._leaving.add([member.uid], f"pod {known.key} of its gang could not be bound")
-                self._queueing.stir(member.uid)
+
+    def _is_starting(self, work: Work) -> bool:
+        held = self.fleet.holdings
+        return any(one.uid in held and not held[one.uid].confirmed for one in work.members)
+
+    def _undo(self, work: Work, why: str) -> None:
+        """All its pods are to go, as soon as they are seen on their nodes."""
+        for member in work.members:
+            self._leaving.add([member.uid], why)
+            self._queueing.stir(member.uid)
 
     def not_evicted(self, uid: str) -> None:
         """The eviction was refused, by a disruption budget for instance: it is asked for again."""

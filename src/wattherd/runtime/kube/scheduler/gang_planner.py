@@ -23,7 +23,8 @@ from wattherd.runtime.kube.queues.turns import Turns
 from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
 from wattherd.runtime.kube.reasons.finding import Finding
 from wattherd.runtime.kube.reasons.reasons import finding_of
-from wattherd.runtime.kube.scheduler.precedence import Kept, Precedence, turn
+from wattherd.runtime.kube.scheduler.precedence import FOR_ROOM, Kept, Precedence, turn
+from wattherd.runtime.kube.scheduler.prospect import Prospect
 from wattherd.runtime.kube.scheduler.works import Member, Work, role_of
 
 _CODES = {str(code): code for code in ReasonCode}
@@ -61,6 +62,7 @@ class GangPlanner:
     """Of each work that found no place: why, as far as it is not for the core to say."""
     queues: QueueTree | None = None
     """Who is promised how much; None: nobody is promised anything."""
+    prospect: Prospect = field(init=False)
     _turns: Turns | None = None
     _kept: Kept | None = None
     """Between plans: what is kept for whom; in a plan: only while somebody behind it is tried."""
@@ -71,6 +73,10 @@ class GangPlanner:
     _priorities: Counter[int] = field(default_factory=Counter)
     _in_vain: dict[tuple[object, ...], Finding] = field(default_factory=dict)
     """What found no place in this plan, and why; nothing is given back before the next one."""
+
+    def __post_init__(self) -> None:
+        """Nobody was tried yet."""
+        self.prospect = Prospect(self.chooser.fleet)
 
     @property
     def fleet(self) -> Fleet:
@@ -84,6 +90,7 @@ class GangPlanner:
             self.victims.pop(job.id, None)
             self.unseated.pop(job.id, None)
             self.findings.pop(job.id, None)
+            self.prospect.forget(job.id)
             self._falls(job)
         for job_id in [one for one in self.unseated if one not in self.works]:
             del self.unseated[job_id]
@@ -195,7 +202,7 @@ class GangPlanner:
     def _seats(self, work: Work, now_s: float) -> tuple[list[Spot], Member | None]:
         """As `_seat_all`; of many single pods that are alike only the first is tried in vain."""
         if len(work.members) > 1:
-            return self._seat_all(work.members, now_s, tells=work.id)
+            return self._seat_gang(work, now_s)
         (member,) = work.members
         wish = self._wish(member)
         if wish in self._in_vain:
@@ -205,6 +212,21 @@ class GangPlanner:
         if failed is not None:
             self._in_vain[wish] = self.findings[work.id]
         return spots, failed
+
+    def _seat_gang(self, work: Work, now_s: float) -> tuple[list[Spot], Member | None]:
+        """As `_seat_all`; one that lacks room is told so anew only now and then."""
+        found = self.findings.get(work.id)
+        for_room = found is not None and found.token in FOR_ROOM
+        if for_room and self.prospect.known_in_vain(work, now_s, self._closed()):
+            return [], work.members[0]
+        spots, failed = self._seat_all(work.members, now_s, tells=work.id)
+        if failed is not None:
+            self.prospect.tried(work.id, now_s)
+        return spots, failed
+
+    def _closed(self) -> Mask | None:
+        """Nodes (N,) that are kept from who is tried now."""
+        return None if self._kept is None else self._kept.nodes
 
     def _wish(self, member: Member) -> tuple[object, ...]:
         """The same for pods that may go to the same nodes and ask for the same."""
@@ -367,6 +389,8 @@ class GangPlanner:
             self.fleet.hold(one)
 
     def _fits(self, work: Work, now_s: float) -> bool:
+        if self.prospect.lacks_room(work, self._closed()):
+            return False
         _, failed = self._seat_all(work.members, now_s)
         if failed is None:
             self._let_go(work.members)

@@ -93,8 +93,8 @@ class LiveScheduler:
         follow(PODS, each(self._pod_seen, self._pod_gone))
         follow_volumes(follow, scheduler)
         self.feed.also(self._work)
-        nodes = scheduler.fleet.nodes
-        self.seat = Seat(self.feed, draws, nodes, lease=lease, identity=identity)
+        stands = scheduler.fleet.stands
+        self.seat = Seat(self.feed, draws, stands, lease=lease, identity=identity)
         self._notes = FencingNotes(self.feed)
         self.steward = Steward(self.feed, scheduler, scheduler.not_suspended)
         self.power: PowerWatch | None = None
@@ -110,6 +110,7 @@ class LiveScheduler:
         self.feed.open()
         for kind, path in GROUP_PATHS.items():
             if is_served(self.feed, path):
+                self.scheduler.groups_are_objects(kind)
                 self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
         if self.power is not None:
             self.power.begin()

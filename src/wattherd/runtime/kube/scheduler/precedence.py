@@ -24,7 +24,8 @@ from wattherd.runtime.kube.reasons.finding import Finding
 from wattherd.runtime.kube.scheduler.works import Member, Work
 
 PATIENCE_S = 600.0
-_FOR_ROOM = frozenset({str(ReasonCode.WAITING_FOR_GPUS), str(ReasonCode.FRAGMENTED)})
+FOR_ROOM = frozenset({str(ReasonCode.WAITING_FOR_GPUS), str(ReasonCode.FRAGMENTED)})
+"""Reasons of those whom room would help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Precedence:
             if len(works[job.id].members) > 1
             and now_s - job.spec.submit_s > self.patience_s
             and job.id in findings
-            and findings[job.id].token in _FOR_ROOM
+            and findings[job.id].token in FOR_ROOM
         )
         for job in sorted(late, key=turn):
             self._keep(job, works[job.id])

@@ -56,8 +56,11 @@ class Attempt:
             scheduler.volumes.claims[key] = claim
         for volume in snapshot.volumes or ():
             scheduler.volumes.volumes[volume.metadata.name] = volume
-        for kind, groups in GROUP_FIELDS.items():
-            for group in getattr(snapshot, groups) or ():
+        for kind, name in GROUP_FIELDS.items():
+            groups = getattr(snapshot, name)
+            if groups is not None:
+                scheduler.groups_are_objects(kind)
+            for group in groups or ():
                 about = group.metadata
                 scheduler.group_seen(GroupId(kind, about.namespace, about.name), group)
         for node in snapshot.nodes or ():
