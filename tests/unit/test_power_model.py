@@ -14,9 +14,10 @@ import pytest
 from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerRow, conformal, read_model, scaling
 from wattherd.estimate.signatures import Found, Signature, SignatureBook, read_book
-from wattherd.service.power_fit import Wanted, fit_all, fitted, load, predict, save
+from wattherd.service.power_fit import fit_all, fitted, load, save
 from wattherd.service.power_fit_judge import baseline, covered, mape, out_of_fold, select
 from wattherd.service.power_fit_learners import LEARNERS, fit, target
+from wattherd.service.power_predict import Wanted, predict
 
 sklearn = pytest.importorskip("sklearn", reason="extra `learn` is not installed")
 

@@ -14,9 +14,10 @@ from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerRow, read_model
 from wattherd.estimate.refit import Fitted, RefitReason, RefitTerms, should_refit
 from wattherd.estimate.saturation import Saturation, derived, names_of
-from wattherd.service.power_fit import Wanted, data_id, fit_all, load, predict, save
+from wattherd.service.power_fit import data_id, fit_all, load, save
 from wattherd.service.power_fit_judge import mape, out_of_fold
 from wattherd.service.power_fit_saturation import SATURATION
+from wattherd.service.power_predict import Wanted, predict
 from wattherd.service.power_refit import refit
 from wattherd.workload.power_rows import read_power_rows
 

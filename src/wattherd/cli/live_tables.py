@@ -9,22 +9,50 @@ from typing import Any
 
 import click
 
+from wattherd.errors import UserError
+from wattherd.spelling import hint_for
 from wattherd.units import show_seconds
 
 LIVE_OUTPUT: Callable[[Any], Any] = click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "wide", "json", "name"]),
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
     default="table",
     show_default=True,
     help="How to print the result.",
 )
 
+SORT: Callable[[Any], Any] = click.option(
+    "--sort", "by", default="", metavar="FIELD", help="A field of -o json; -FIELD: greatest first."
+)
+
+
+def ordered(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Rows by a field of theirs, from the greatest down if it begins with `-`; None comes last.
+
+    Raises:
+        UserError: no row has such a field, or it holds more than one value.
+    """
+    field = by.removeprefix("-")
+    if not by or not rows:
+        return list(rows)
+    known = [name for name, value in rows[0].items() if not isinstance(value, list | dict)]
+    if field not in known:
+        hint = hint_for(field, known)
+        raise UserError(f"cannot sort by {field!r}", field="--sort", hint=hint)
+    told = sorted((row for row in rows if row[field] is not None), key=lambda row: row[field])
+    rest = [row for row in rows if row[field] is None]
+    return [*(reversed(told) if by.startswith("-") else told), *rest]
+
 
 def show(document: Any, output: str, table: Callable[[], None]) -> None:
-    """As JSON, as names, or as `table` prints it."""
+    """As JSON or YAML, as names, or as `table` prints it."""
     if output == "json":
         click.echo(json.dumps(document))
+    elif output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
     elif output == "name":
         for name in _names(document):
             click.echo(name)

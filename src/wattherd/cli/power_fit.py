@@ -273,7 +273,7 @@ def predict(
 
     A job that was measured is looked up; anything else is the model's guess.
     """
-    from wattherd.service.power_fit import Wanted, predict
+    from wattherd.service.power_predict import Wanted, predict
     from wattherd.units import watts
 
     tdp_w = watts(tdp, field="--tdp")

@@ -9,7 +9,7 @@ import click
 from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, STATES
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_jobs
+from wattherd.cli.live_tables import LIVE_OUTPUT, SORT, ordered, show, show_jobs
 from wattherd.cli.since import since as moment
 
 _state_option = click.option(
@@ -24,11 +24,14 @@ _state_option = click.option(
 @_state_option
 @click.option("-m", "--mine", is_flag=True, help="Only my own.")
 @click.option("-A", "--all", "over", is_flag=True, help="Those that ended, too.")
+@SORT
 @server_option
 @LIVE_OUTPUT
-def queue(*, state: str | None, mine: bool, over: bool, server: str | None, output: str) -> None:
+def queue(
+    *, state: str | None, mine: bool, over: bool, by: str, server: str | None, output: str
+) -> None:
     """Jobs that run or wait, and why they wait."""
-    _list(server, output, mine=mine, state=state, over=over or state in FINAL)
+    _list(server, output, by, mine=mine, state=state, over=over or state in FINAL)
 
 
 @click.command()
@@ -36,6 +39,7 @@ def queue(*, state: str | None, mine: bool, over: bool, server: str | None, outp
 @_state_option
 @click.option("--since", metavar="TIME", help="Not over 2h or 7d ago, or at 2026-11-21T08:00Z.")
 @click.option("-n", "--limit", default=100, show_default=True, help="At most so many.")
+@SORT
 @server_option
 @LIVE_OUTPUT
 def history(
@@ -44,28 +48,33 @@ def history(
     state: str | None,
     since: str | None,
     limit: int,
+    by: str,
     server: str | None,
     output: str,
 ) -> None:
     """The last jobs, ended ones too."""
     known = {"since": moment(since), "limit": limit}
-    _list(server, output, mine=mine, state=state, over=True, **known)
+    _list(server, output, by, mine=mine, state=state, over=True, **known)
 
 
-def _list(server: str | None, output: str, *, mine: bool, state: str | None, **query: Any) -> None:
+def _list(
+    server: str | None, output: str, by: str, *, mine: bool, state: str | None, **query: Any
+) -> None:
     import getpass
 
     user = getpass.getuser() if mine else None
     document = Client(server).get("jobs", state=state, user=user, **query)
+    document["jobs"] = ordered(document["jobs"], by)
     show(document, output, lambda: show_jobs(document["jobs"], wide=output == "wide"))
 
 
 @click.command()
 @click.option("--drain", metavar="NODE", help="Stop its jobs and start none there.")
 @click.option("--return", "back", metavar="NODE", help="Use it again.")
+@SORT
 @server_option
 @LIVE_OUTPUT
-def nodes(*, drain: str | None, back: str | None, server: str | None, output: str) -> None:
+def nodes(*, drain: str | None, back: str | None, by: str, server: str | None, output: str) -> None:
     """Nodes and how many of their devices are in use.
 
     A drained node's jobs write a checkpoint and wait for their turn again.
@@ -77,6 +86,7 @@ def nodes(*, drain: str | None, back: str | None, server: str | None, output: st
         if node is not None:
             client.post(f"nodes/{node}/{action}")
     document = client.get("nodes")
+    document["nodes"] = ordered(document["nodes"], by)
 
     def table() -> None:
         rows = [
@@ -96,13 +106,17 @@ def nodes(*, drain: str | None, back: str | None, server: str | None, output: st
 
 
 @click.group(invoke_without_command=True)
+@SORT
 @server_option
 @LIVE_OUTPUT
 @click.pass_context
-def gpus(context: click.Context, *, server: str | None, output: str) -> None:
-    """Every device: who is on it, what it draws, whether it is in use."""
+def gpus(context: click.Context, *, by: str, server: str | None, output: str) -> None:
+    """Every device: who is on it, what it draws, whether it is in use. Sorted within nodes."""
     if context.invoked_subcommand is None:
-        _show_gpus(Client(server).get("nodes"), output)
+        document = Client(server).get("nodes")
+        for node in document["nodes"]:
+            node["gpus"] = ordered(node["gpus"], by)
+        _show_gpus(document, output)
 
 
 @gpus.command()

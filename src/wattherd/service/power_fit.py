@@ -1,10 +1,10 @@
-"""`power fit` and `power predict`: measurements in, error tables and a versioned model out."""
+"""`power fit`: measurements in, error tables and a versioned model out."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,8 @@ from wattherd.service.power_fit_judge import (
 from wattherd.service.power_fit_learners import LEARNERS, fit
 from wattherd.service.power_fit_saturation import SATURATION
 from wattherd.spelling import hint_for
-from wattherd.workload.power_rows import GPU_FLOPS
 
 SCHEMA = "wattherd.power-fit/1"
-PREDICTION = "wattherd.power-predict/1"
 STORED = "wattherd.power-fitted/1"
 STATIC = (
     "cap_share", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "core_hz",
@@ -352,51 +350,3 @@ def load(source: Path) -> tuple[dict[str, Any], FittedModel]:
         book=read_book(plain["signatures"]), rows=int(plain.get("rows", 0)),
         data_id=plain.get("data_id", ""), fitted_at_s=plain.get("fitted_at_s"),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A job whose watts are asked for; `dataset` and `batch_size` help to recognise it."""
-
-    gpu: str
-    model: str
-    tdp_w: float
-    cap_w: float
-    values: Mapping[str, float]
-    dataset: str = ""
-
-
-def predict(source: Path, job: Wanted) -> dict[str, Any]:
-    """The document of one prediction: looked up where the same job was measured, else the model's.
-
-    Raises:
-        UserError: no model, or a feature that makes no sense.
-    """
-    head, stored = load(source)
-    model, book = stored.model, stored.book
-    if stored.stranger is not None and job.model not in model.models:
-        model = stored.stranger
-    values = {"cap_share": job.cap_w / job.tdp_w, **job.values}
-    if job.gpu in GPU_FLOPS:
-        values.setdefault("gpu_flops", GPU_FLOPS[job.gpu])
-    unknown = sorted(set(values) - {*STATIC, *COUNTED})
-    if unknown:
-        hint = hint_for(unknown[0], [*STATIC, *COUNTED])
-        raise UserError(f"unknown feature {unknown[0]!r}", field="--set", hint=hint)
-    guess = model.predict(job.gpu, job.model, job.tdp_w, values)
-    kind = f"{job.dataset}/{job.model}" if job.dataset else job.model
-    batch = values.get("batch_size")
-    seen = book.find(Signature(job.gpu, kind, batch), job.cap_w) if batch else None
-    exact = seen is not None and seen.octaves == 0
-    return {
-        "schema": PREDICTION,
-        "version": head["version"],
-        "id": head["id"],
-        "source": "measured" if exact else model.learner,
-        "power_w": seen.power_w if seen and exact else guess.power_w,
-        "model_w": guess.power_w,
-        "low_w": guess.low_w,
-        "high_w": guess.high_w if np.isfinite(guess.high_w) else None,
-        "coverage": model.coverage,
-        "nearest": asdict(seen) if seen else None,
-    }
