@@ -1,18 +1,20 @@
 """A process that stands for election and writes down every moment at which it holds that it leads.
 
-Run by tests: `python candidate.py KUBECONFIG NAMESPACE IDENTITY FILE`.
+Run by tests: `python candidate.py KUBECONFIG NAMESPACE IDENTITY FILE AHEAD_S`; its clock is
+wrong by so many seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 
 from wattherd.runtime.kube.api.access import find_access
-from wattherd.runtime.kube.api.lease import Elector, Term, Times, boot_s
+from wattherd.runtime.kube.api.lease import Elector, Term, Times, boot_s, wall
 from wattherd.runtime.kube.api.objects import ObjectMeta
 from wattherd.runtime.kube.api.transport import Transport
 
@@ -20,12 +22,15 @@ TIMES = Times(lease_s=4, renew_s=2.5, retry_s=0.4)
 EVERY_S = 0.02
 
 
-async def stand(kubeconfig: Path, namespace: str, identity: str, file: Path) -> None:
+async def stand(
+    kubeconfig: Path, namespace: str, identity: str, file: Path, ahead: timedelta
+) -> None:
     """For ever; a line is `BOOT_S IDENTITY EPOCH`."""
     about = ObjectMeta(name="leader", namespace=namespace)
     async with Transport(find_access(kubeconfig)) as transport:
         term = Term(about=about, identity=identity, times=TIMES)
-        elector = Elector(transport, term, np.random.default_rng(len(identity)))
+        draws = np.random.default_rng(len(identity))
+        elector = Elector(transport, term, draws, calendar=lambda: wall() + ahead)
         work = asyncio.create_task(elector.run())
         with file.open("a", buffering=1) as lines:
             while not work.done():
@@ -37,4 +42,6 @@ async def stand(kubeconfig: Path, namespace: str, identity: str, file: Path) -> 
 
 
 if __name__ == "__main__":
-    asyncio.run(stand(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])))
+    kubeconfig, namespace, identity, file, ahead_s = sys.argv[1:]
+    ahead = timedelta(seconds=float(ahead_s))
+    asyncio.run(stand(Path(kubeconfig), namespace, identity, Path(file), ahead))

@@ -6,16 +6,20 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from control_plane import ControlPlane
 from kube_server import Server, wait_until
 
-from wattherd.runtime.kube.api.lease import boot_s
+from wattherd.runtime.kube.api.lease import boot_s, wall
 
 HERE = Path(__file__).parent
 Candidates = tuple[Server, Server]
+WRONG_S = 600.0
+"""How far clocks are from that of the API server."""
+RESPECTED_S = 4
 
 
 @pytest.fixture
@@ -26,23 +30,12 @@ def told(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def candidates(
-    plane: ControlPlane, namespace: str, tmp_path: Path, told: Path
-) -> Iterator[Candidates]:
-    """Two that are equal; the first one leads already."""
-
-    def a_candidate(identity: str) -> Server:
-        command = [
-            str(HERE / "candidate.py"),
-            str(plane.kubeconfig),
-            namespace,
-            identity,
-            str(told),
-        ]
-        log = tmp_path / f"{identity}.log"
-        return Server(Path(sys.executable), command, log, ready=lambda: True)
-
-    both = (a_candidate("one"), a_candidate("two"))
+def candidates(plane: ControlPlane, namespace: str, told: Path) -> Iterator[Candidates]:
+    """Two whose clocks are twenty minutes apart; the first one leads already."""
+    both = (
+        a_candidate(plane, namespace, "one", told, WRONG_S),
+        a_candidate(plane, namespace, "two", told, -WRONG_S),
+    )
     both[0].begin()
     wait_until(lambda: leader_since(told, 0.0) == "one", "the first one leads")
     both[1].begin()
@@ -50,6 +43,14 @@ def candidates(
     for each in both:
         each.resume()
         each.kill()
+
+
+def a_candidate(
+    plane: ControlPlane, namespace: str, identity: str, told: Path, ahead_s: float
+) -> Server:
+    about = [str(plane.kubeconfig), namespace, identity, str(told), str(ahead_s)]
+    command, log = [str(HERE / "candidate.py"), *about], told.with_name(f"{identity}.log")
+    return Server(Path(sys.executable), command, log, ready=lambda: True)
 
 
 def moments(told: Path) -> list[tuple[float, str, int]]:
@@ -112,6 +113,26 @@ def test_while_nobody_can_renew_nobody_leads(
         plane.apiserver.resume()
     wait_until(lambda: leader_since(told, ended_s + 3), "somebody leads again")
     assert_one_at_a_time(told)
+
+
+@pytest.mark.parametrize("ahead_s", [-WRONG_S, WRONG_S], ids=["behind", "ahead"])
+def test_a_record_is_respected_by_how_long_it_stands_and_not_by_what_is_written(
+    plane: ControlPlane, namespace: str, told: Path, ahead_s: float
+) -> None:
+    """Of a holder that is no more, whose clock was wrong by ten minutes."""
+    at = (wall() + timedelta(seconds=ahead_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "gone", "leaseDurationSeconds": RESPECTED_S, "leaseTransitions": 7}
+    lease = {"metadata": {"name": "leader"}, "spec": {**spec, "acquireTime": at, "renewTime": at}}
+    plane.api.create(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", lease)
+    begun_s, one = boot_s(), a_candidate(plane, namespace, "one", told, 0.0)
+    one.begin()
+    try:
+        wait_until(lambda: leader_since(told, begun_s) == "one", "it leads in the end")
+    finally:
+        one.kill()
+    first_s, _, epoch = moments(told)[0]
+    assert first_s - begun_s >= RESPECTED_S
+    assert epoch == 8
 
 
 def test_kubectl_shows_who_leads(

@@ -165,6 +165,14 @@ def test_a_gang_of_which_one_pod_cannot_be_bound_is_undone(world: World) -> None
     assert set(world.pods) == {"uid-g-1"}
 
 
+def test_a_pod_whose_binding_was_refused_is_tried_again(world: World) -> None:
+    world.create("p")
+    assert [one.uid for one in world.scheduler.plan(1.0) if isinstance(one, BindPod)] == ["uid-p"]
+    world.scheduler.not_bound("uid-p")
+    world.settle()
+    assert world.places == {"p": "n0"}
+
+
 def test_a_member_that_ends_does_not_take_its_gang_along(world: World) -> None:
     world.gang("g", 3)
     world.settle()

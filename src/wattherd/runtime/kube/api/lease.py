@@ -34,6 +34,11 @@ def boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def wall() -> datetime:
+    """Now, by the calendar: written for people to read, never compared."""
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """Seconds: how long a record is respected, how long a holder trusts it, and between tries.
@@ -128,13 +133,15 @@ def _version(lease: Lease) -> str:
 class Elector:
     """Stands for election, and keeps the term once it has one; `draws` spreads the tries.
 
-    `trouble` says why the last try came to nothing, None if it did not.
+    `clock` counts steady seconds, `calendar` is what is written for people. `trouble` says why the
+    last try came to nothing, None if it did not.
     """
 
     transport: Transport
     term: Term
     draws: np.random.Generator
     clock: Callable[[], float] = boot_s
+    calendar: Callable[[], datetime] = wall
     trouble: str | None = None
 
     def may_act(self) -> bool:
@@ -186,7 +193,9 @@ class Elector:
 
     async def _write(self) -> None:
         asked_s = self.clock()
-        wish = self.term.wish(asked_s, _wall())
+        # As the API writes microseconds.
+        stamp = self.calendar().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        wish = self.term.wish(asked_s, stamp)
         if wish is not None:
             self.term.granted(await self._put(wish), asked_s)
 
@@ -216,8 +225,3 @@ class Elector:
     def _timeout_s(self) -> float:
         """Of one request: there must be time for another before the term ends."""
         return self.term.times.renew_s / 2
-
-
-def _wall() -> str:
-    """Now, as the API writes microseconds; for people to read, never compared."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,8 +1,9 @@
-"""A pod that nobody told us of for long: what the API server says when asked."""
+"""What is odd on a cluster: pods that nobody told us of for long, nodes that are over-committed."""
 
 from __future__ import annotations
 
 import http
+from collections.abc import Sequence
 
 from wattherd.runtime.kube.api.api_objects import decoder
 from wattherd.runtime.kube.api.feed import Feed
@@ -12,6 +13,15 @@ from wattherd.runtime.kube.pods.fleet import Holding
 
 _POD = decoder(Pod)
 _NOWHERE = Pod()
+
+
+_SHOWN = 5
+
+
+def note_overfull(feed: Feed, nodes: Sequence[str]) -> None:
+    """Have it told which nodes hold more than they have; another scheduler must have done that."""
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    feed.note("others put more on nodes than they have", ", ".join(nodes[:_SHOWN]) + more)
 
 
 def found_pod(feed: Feed, holding: Holding) -> Pod | None:

@@ -267,6 +267,8 @@ class Transport:
             if guarded is not None and guarded.withheld:
                 raise Withheld(f"{method} {path}: not ours to send any more") from None
             said = str(error) or type(error).__name__
+            if isinstance(error, aiohttp.ClientConnectorError):  # its own words name our objects
+                said = f"cannot connect: {error.os_error.strerror or error.os_error}"
             raise Unreachable(f"{method} {path}: {said}") from None
 
     async def _headers(self, kind: str | None, *, renewed: bool) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.binder import FREES, Outcome
 from wattherd.runtime.kube.api.changes import Key
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
-from wattherd.runtime.kube.api.lookup import found_pod
+from wattherd.runtime.kube.api.lookup import found_pod, note_overfull
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.seat import Seat
 from wattherd.runtime.kube.extender.app import Bound
@@ -118,6 +118,7 @@ class LiveExtender:
             if ready:
                 self._keep_budgets()
                 self._notes.write(self.feed.turn(self.extender.unfenced.to_write))
+                note_overfull(self.feed, self.feed.turn(self.extender.fleet.overfull))
             for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
                 found = found_pod(self.feed, holding)
                 if found is not None and found.spec.node_name:

@@ -186,6 +186,10 @@ class Fleet:
         """What a holding takes in the engine's state; nothing while its node is not known."""
         return self._placed.get(uid, ()) if self.placer is not None else ()
 
+    def overfull(self) -> list[str]:
+        """Nodes on which others put more than there is, by name; nothing more goes there."""
+        return sorted(self._crowded) if self.placer is not None else []
+
     def missing(self) -> dict[int, int]:
         """By row of a node: whole GPUs that its pods ask for and that others have there."""
         found = {}

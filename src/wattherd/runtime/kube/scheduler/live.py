@@ -23,7 +23,7 @@ from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.binder import FREES, Bind, Bound, Outcome
 from wattherd.runtime.kube.api.changes import Change, Key
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
-from wattherd.runtime.kube.api.lookup import found_pod
+from wattherd.runtime.kube.api.lookup import found_pod, note_overfull
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.seat import Seat
@@ -58,6 +58,8 @@ from wattherd.runtime.kube.scheduler.releaser import Released
 
 HOLD_S = 60.0
 _AGAIN_S = 5.0
+_SEEN_S = 0.5
+"""After which a change on the API server has been seen."""
 _PAUSE_S = 0.01
 """From one plan to the next at least: news of one burst are planned together."""
 _UNDONE = "GangUndone"
@@ -171,6 +173,8 @@ class LiveScheduler:
 
     def _look_after(self) -> None:
         self._notes.write(self.feed.turn(self.scheduler.unfenced.to_write))
+        if not self.scheduler.way.moves:  # where a pod may turn up elsewhere, that is no news
+            note_overfull(self.feed, self.feed.turn(self.scheduler.fleet.overfull))
         for order in self.feed.turn(self.scheduler.curb_orders, time.monotonic()):
             self._carry_out(order)
         for holding in self.feed.turn(self.scheduler.overdue, time.monotonic(), HOLD_S):
@@ -220,11 +224,10 @@ class LiveScheduler:
             self.feed.note("pods are not bound", result.why if denied else "")
         if result.outcome is Outcome.BOUND:
             self.voice.say(_placed(result.bind))
-        elif denied:  # nothing will be better in a moment
-            self.feed.loop.begin(self._later(self.scheduler.not_bound, result.bind.uid))
         elif result.outcome in FREES:
-            self.feed.turns.submit(self.scheduler.not_bound, result.bind.uid)
-            self._news.set()
+            # It is tried again: not before what stands in its way is seen, or may have changed.
+            pause_s = _AGAIN_S if denied else _SEEN_S
+            self.feed.loop.begin(self._later(self.scheduler.not_bound, result.bind.uid, pause_s))
 
     def _released(self, done: Future[Released]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -237,9 +240,11 @@ class LiveScheduler:
         if not await evicted(self.feed.transport, order):
             await self._later(self.scheduler.not_evicted, order.uid)
 
-    async def _later(self, tell: Callable[[str], None], uid: str) -> None:
+    async def _later(
+        self, tell: Callable[[str], None], uid: str, pause_s: float = _AGAIN_S
+    ) -> None:
         """What was refused is asked for again, but not at once."""
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(pause_s)
         self.feed.turns.submit(tell, uid)
         self._news.set()
 

@@ -81,7 +81,8 @@ class WorkBook:
         events: list[Event] = []
         for work in self._works_of(stirred):
             held = sum(self._is_seated(uid) for uid in work.uids)
-            as_told = held == len(work.members) or (not held and work.uids in wanted)
+            # One that was started and holds nothing was not bound: the core begins anew with it.
+            as_told = held == len(work.members) if work.seated else not held and work.uids in wanted
             if as_told and moved.isdisjoint(work.uids):
                 continue
             events += self._end(work, core, at_s)
