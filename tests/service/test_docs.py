@@ -36,9 +36,10 @@ LEFT_OUT = {
     r"^make demo$|^make demo ": "run by tests/service/test_demo_run.py",
     r"^make demo-": "what it does is on the page, command by command",
     r"^make |^pip install": "sets up or tests the repository itself",
-    r"^wattherd kube|^kube-scheduler|^helm |^kubectl |explain pod/|--snapshot|tests/kube|benchmarks/kube": (
+    r"^wattherd kube|^kube-scheduler|^helm |^kubectl |explain pod/|--snapshot": (
         "needs a cluster; run by tests/kube"
     ),
+    r"pytest .*tests/kube|benchmarks/kube": "needs a control plane; run by tests/kube",
     r"^wattherd view": "serves until Ctrl-C; run by tests/service/test_dashboard.py",
     r"^wattherd completion": "writes into the home folder; run by tests/service/test_completion.py",
     r"--tls-cert|gpu1\.example": "needs certificates; run by tests/service/test_gate.py",
