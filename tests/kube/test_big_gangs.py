@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from control_plane import ControlPlane
+from control_plane import GANGS, ControlPlane
 from gang_ledger import Account, Gang, Ledger, create, kept
 from kube_api import KubeApi, a_node
 from kube_server import wait_until
+from test_extender import SCHEDULER, an_extender
+from test_extender import a_scheduler as extended
 from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 
 GPUS = 8
@@ -204,6 +206,24 @@ def test_a_gang_of_which_one_pod_may_not_be_bound_is_undone_and_may_start_again(
         wait_until(lambda: not refuses(api, namespace, last), "it may be bound again")
         api.create_all(pods, members[:-1])
         wait_until(lambda: len(bound(api, namespace)) == gang.size, "it runs whole")
+
+
+def test_a_native_gang_is_held_whole_by_kube_scheduler_beside_the_extender(
+    plane: ControlPlane, namespace: str
+) -> None:
+    api, gang = plane.api, Gang("beside", 3, "1h", native=True)
+    first, second = (a_node(f"beside-{n}", gpus=2, labels=T4) for n in range(2))
+    with (
+        nodes_of(api, [first]),
+        an_extender(plane) as extender,
+        extended(plane, extender, "beside", GANGS),
+    ):
+        create(api, namespace, gang, SCHEDULER)
+        waits = [f"{gang.name}-{n}" for n in range(gang.size)]
+        wait_until(lambda: all(why(api, namespace, one) for one in waits), "all are told to wait")
+        assert bound(api, namespace) == {}
+        with nodes_of(api, [second]):
+            wait_until(lambda: len(bound(api, namespace)) == gang.size, "it runs whole")
 
 
 def there(api: KubeApi, namespace: str) -> list[str]:
