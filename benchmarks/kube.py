@@ -21,11 +21,12 @@ import json
 import os
 import statistics
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -45,6 +46,8 @@ NAMESPACE = "bench"
 EXTENDED = ROOT / "deploy" / "kubernetes" / "kube-scheduler-extender.yaml"
 WARM_UP = 20
 CREATORS = 32
+EVENTS_S = 5.0
+"""Events are written behind the bindings, at a rate."""
 T4 = {"nvidia.com/gpu.product": "Tesla-T4"}
 
 
@@ -55,17 +58,44 @@ class Running:
     servers: Sequence[Server]
     metrics: str = ""
 
+    def pause(self) -> None:
+        for server in self.servers:
+            server.pause()
+
+    def resume(self) -> None:
+        for server in reversed(self.servers):
+            server.resume()
+
     def cpu_s(self) -> float:
         return sum(_cpu_s(server.pid) for server in self.servers)
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one burst; milliseconds of processor time and events are per pod.
+
+    `plane_ms` is what the API server and etcd took.
+    """
+
+    pods_per_s: float
+    cpu_ms: float
+    plane_ms: float
+    events: float
+
+    def line(self) -> str:
+        return (
+            f"{self.pods_per_s:.1f} pods/s, {self.cpu_ms:.2f} ms of processor time per pod "
+            f"(API server and etcd {self.plane_ms:.2f} ms), {self.events:.2f} events per pod"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
-    """One burst; `answers` by verb: how many took at most so many seconds."""
+    """Bursts of one turn; `answers` by verb: how many took at most so many seconds."""
 
     contender: str
-    pods_per_s: float
-    cpu_ms_per_pod: float
+    queue: Figures
+    racing: Figures
     answers: dict[str, dict[float, int]]
 
 
@@ -167,46 +197,89 @@ def create(plane: ControlPlane, names: Sequence[str], scheduler: str) -> None:
     asyncio.run(run())
 
 
-def all_bound(api: KubeApi) -> None:
-    """Wait for it, without asking often: that would take time from whoever is measured."""
+def no_pod(api: KubeApi, fields: str) -> None:
+    """Wait until no pod is so, without asking often: that would take time from who is measured."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    free = {"fieldSelector": "spec.nodeName=", "limit": "1"}
-    none_waits = lambda: not api.get(path, **free)["items"]  # noqa: E731
-    wait_until(none_waits, "all pods are bound", within_s=900, every_s=0.5)
+    found = lambda: api.get(path, fieldSelector=fields, limit="1")["items"]  # noqa: E731
+    wait_until(lambda: not found(), f"no pod with {fields}", within_s=900, every_s=0.5)
+
+
+def settled(api: KubeApi) -> None:
+    """Wait until all pods run, and events of them are written."""
+    no_pod(api, "status.phase=Pending")
+    time.sleep(EVENTS_S)
 
 
 def burst(plane: ControlPlane, contender: str, number: int, pods: int) -> Result:
+    """Two measurements of one contender: of a queue, and of pods as they come."""
     with CONTENDERS[contender](plane) as running:
-        warm = [f"warm-{contender}-{number}-{row}" for row in range(WARM_UP)]
-        create(plane, warm, contender)
-        all_bound(plane.api)
-        prefix, cpu_s, before = f"{contender}-{number}", running.cpu_s(), _answers(running)
-        create(plane, [f"{prefix}-{row}" for row in range(pods)], contender)
-        all_bound(plane.api)
-        cpu_s, after = running.cpu_s() - cpu_s, _answers(running)
-    wall_s = _span_s(plane, f"{prefix}-", pods)
+        create(plane, [f"warm-{contender}-{number}-{row}" for row in range(WARM_UP)], contender)
+        settled(plane.api)
+        before = _answers(running)
+        queue = _measured(plane, running, contender, f"queue-{contender}-{number}", pods)
+        after = _answers(running)
+        racing = _measured(
+            plane, running, contender, f"racing-{contender}-{number}", pods, waits=False
+        )
     answers = {
         verb: {edge: count - before.get(verb, {}).get(edge, 0) for edge, count in edges.items()}
         for verb, edges in after.items()
     }
-    return Result(contender, pods / wall_s, 1000 * cpu_s / pods, answers)
+    return Result(contender, queue, racing, answers)
 
 
-def _span_s(plane: ControlPlane, prefix: str, pods: int) -> float:
-    """From the first pod created to the last one bound, as the API server noted."""
-    created: list[datetime] = []
+def _measured(
+    plane: ControlPlane,
+    running: Running,
+    contender: str,
+    prefix: str,
+    pods: int,
+    *,
+    waits: bool = True,
+) -> Figures:
+    """A burst; one that `waits` is created while the contender is stopped, which is then let go.
+
+    KWOK is stopped until all are bound: what kubelets write is not of interest here.
+    """
+    names = [f"{prefix}-{row}" for row in range(pods)]
+    plane.kwok.pause()
+    if waits:
+        running.pause()
+        create(plane, names, contender)
+    cpu_s, plane_s, began = running.cpu_s(), _cpu_of(plane), datetime.now(UTC)
+    running.resume()
+    if not waits:
+        create(plane, names, contender)
+    no_pod(plane.api, "spec.nodeName=")
+    plane.kwok.resume()
+    settled(plane.api)
+    cpu_s, plane_s = running.cpu_s() - cpu_s, _cpu_of(plane) - plane_s
+    wall_s = (_last_bound(plane, f"{prefix}-", pods) - began).total_seconds()
+    told = _told_of(plane.api, f"{prefix}-")
+    return Figures(pods / wall_s, 1000 * cpu_s / pods, 1000 * plane_s / pods, told / pods)
+
+
+def _cpu_of(plane: ControlPlane) -> float:
+    return sum(_cpu_s(server.pid) for server in (plane.apiserver, plane.etcd))
+
+
+def _last_bound(plane: ControlPlane, prefix: str, pods: int) -> datetime:
+    """When the API server answered the last binding of these pods, as its audit log has it."""
     bound: dict[str, datetime] = {}
     for event in plane.audit():
         about = event.get("objectRef") or {}
-        name, code = about.get("name", ""), event["responseStatus"].get("code", 0)
-        if event["verb"] != "create" or code >= 300 or not name.startswith(prefix):
-            continue
-        if about.get("subresource") == "binding":
+        name, done = about.get("name", ""), event["responseStatus"].get("code", 0) < 300
+        if about.get("subresource") == "binding" and done and name.startswith(prefix):
             bound[name] = datetime.fromisoformat(event["stageTimestamp"])
-        elif "subresource" not in about:
-            created.append(datetime.fromisoformat(event["requestReceivedTimestamp"]))
     assert len(bound) == pods, f"{len(bound)} of {pods} bindings are in the audit log"
-    return (max(bound.values()) - min(created)).total_seconds()
+    return max(bound.values())
+
+
+def _told_of(api: KubeApi, prefix: str) -> int:
+    """How many events tell of these pods."""
+    path = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
+    events = api.get(path)["items"]
+    return sum(event["regarding"].get("name", "").startswith(prefix) for event in events)
 
 
 def _answers(running: Running) -> dict[str, dict[float, int]]:
@@ -238,12 +311,9 @@ def main() -> None:
             for contender in order if number % 2 == 0 else reversed(order):
                 result = burst(plane, contender, number, options.pods)
                 results.append(result)
-                print(
-                    f"{options.nodes} nodes, round {number + 1}, {contender}: "
-                    f"{result.pods_per_s:.1f} pods/s, {result.cpu_ms_per_pod:.2f} ms of "
-                    f"processor time per pod",
-                    flush=True,
-                )
+                head = f"{options.nodes} nodes, round {number + 1}, {contender}"
+                print(f"{head}, a queue: {result.queue.line()}")
+                print(f"{head}, as they come: {result.racing.line()}", flush=True)
     show(results, options.only)
 
 
@@ -256,16 +326,19 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def median(results: Sequence[Result], contender: str, of: Callable[[Result], float]) -> float:
+    return statistics.median(of(each) for each in results if each.contender == contender)
+
+
 def show(results: Sequence[Result], contenders: Sequence[str]) -> None:
-    rates = {
-        one: statistics.median(each.pods_per_s for each in results if each.contender == one)
-        for one in contenders
-    }
-    for one, rate in rates.items():
-        print(f"{one}: median {rate:.1f} pods/s")
+    queue = {each: median(results, each, lambda one: one.queue.pods_per_s) for each in contenders}
+    racing = {each: median(results, each, lambda one: one.racing.pods_per_s) for each in contenders}
+    for one in contenders:
+        print(f"{one}: median {queue[one]:.1f} pods/s of a queue, {racing[one]:.1f} as they come")
     for one, other in (("second", "stock"), ("extender", "plain")):
-        if one in rates and other in rates:
-            print(f"{one} / {other}: {rates[one] / rates[other]:.2f}")
+        if one in queue and other in queue:
+            ratios = queue[one] / queue[other], racing[one] / racing[other]
+            print(f"{one} / {other}: {ratios[0]:.2f} of a queue, {ratios[1]:.2f} as they come")
     for verb in ("filter", "bind"):
         edges: dict[float, int] = {}
         for each in results:

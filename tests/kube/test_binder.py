@@ -163,12 +163,12 @@ def test_three_hundred_pods_are_bound_once_each_sixty_four_at_a_time(
     most = now = 0
     send = Binder._sent
 
-    async def counted(self: Binder, bind: Bind) -> Any:
+    async def counted(self: Binder, *of: Any) -> Any:
         nonlocal most, now
         now += 1
         most = max(most, now)
         try:
-            return await send(self, bind)
+            return await send(self, *of)
         finally:
             now -= 1
 

@@ -7,6 +7,7 @@ import pytest
 from wattherd.runtime.kube.reasons.live import pod_subject
 from wattherd.runtime.kube.reasons.teller import (
     AGAIN_S,
+    BEHIND_S,
     REFRESH_S,
     REPEAT_S,
     SETTLE_S,
@@ -96,8 +97,8 @@ def test_who_waits_no_more_is_not_said_to_wait(ends: str) -> None:
         teller.forget(notice(GPUS).subject.path)
         assert written(teller, 0.0) == []
     else:
-        placed = Notice(notice(GPUS).subject, "Scheduled", "to n1", waits=False)
-        teller.say(placed)
+        there = Notice(notice(GPUS).subject, "Scheduled", "to n1", waits=False)
+        teller.say(there, 0.0)
         assert written(teller, 0.0) == [("Scheduled", "to n1", 1)]
     assert written(teller, 10_000.0) == []
 
@@ -111,9 +112,26 @@ def test_a_pod_made_anew_under_the_same_name_is_told_as_a_new_one() -> None:
     assert (one.subject.uid, one.first, one.times) == ("new", True, 1)
 
 
-def test_bindings_are_told_of_as_long_as_there_is_room() -> None:
+def placed(pod: int) -> Notice:
+    return Notice(pod_subject(f"default/p{pod}"), "Scheduled", "to n", waits=False)
+
+
+def test_every_binding_is_told_of_within_the_rate() -> None:
     teller = Teller(rate_per_s=1.0, burst=5)
     for pod in range(50):
-        teller.say(Notice(pod_subject(f"default/p{pod}"), "Scheduled", "to n", waits=False))
+        teller.say(placed(pod), 0.0)
     assert len(written(teller, 0.0)) == 5
     assert written(teller, 0.0) == []
+    told = [one for second in range(1, 60) for one in teller.due(float(second))]
+    assert [one.subject for one in told] == [placed(pod).subject for pod in range(5, 50)]
+
+
+def test_bindings_under_way_go_before_words_about_those_that_are_done() -> None:
+    teller = Teller()
+    teller.say(placed(0), 0.0)
+    teller.tell(notice(GPUS), 0.0)
+    assert [one.token for one in teller.due(0.0, busy=True)] == [GPUS]
+    assert list(teller.due(BEHIND_S - 0.1, busy=True)) == []
+    assert [one.token for one in teller.due(BEHIND_S, busy=True)] == ["Scheduled"]
+    teller.say(placed(1), 100.0)
+    assert [one.subject for one in teller.due(100.0)] == [placed(1).subject]

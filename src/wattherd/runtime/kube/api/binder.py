@@ -123,6 +123,8 @@ class Binder:
     knows_node: Callable[[str], bool] = lambda _: True
     in_flight: int = IN_FLIGHT
     patience_s: float = PATIENCE_S
+    under_way: int = field(init=False, default=0)
+    """Bindings asked for whose outcome is not known yet."""
     _places: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -134,11 +136,15 @@ class Binder:
 
         Never raises what the cluster did.
         """
-        async with self._places:
-            started_s = time.monotonic()
-            may_go = lambda: self.may_bind() and stands()  # noqa: E731
-            outcome, why = await self._settled(bind, started_s + self.patience_s, may_go)
-            return Bound(bind, outcome, why, time.monotonic() - started_s)
+        self.under_way += 1
+        try:
+            async with self._places:
+                started_s = time.monotonic()
+                may_go = lambda: self.may_bind() and stands()  # noqa: E731
+                outcome, why = await self._settled(bind, started_s + self.patience_s, may_go)
+                return Bound(bind, outcome, why, time.monotonic() - started_s)
+        finally:
+            self.under_way -= 1
 
     async def bind_all(self, binds: list[Bind]) -> list[Bound]:
         """All of them at once, outcomes in their order."""

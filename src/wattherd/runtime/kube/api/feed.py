@@ -25,6 +25,8 @@ T = TypeVar("T")
 STALE_S = 180.0
 """Bookmarks come about once a minute; after three that failed to, our picture may be wrong."""
 LOOK_S = 0.25
+GATHER_S = 0.005
+"""From one batch of news to the next: each costs two changes of threads, however small it is."""
 
 
 class Feed:
@@ -131,3 +133,5 @@ class Feed:
                 self.turn(hear, batch)
             if look >= 0:  # before the batch was taken: so all of the list has been heard
                 self._heard[number] = look
+            if batch:
+                self.over.wait(GATHER_S)

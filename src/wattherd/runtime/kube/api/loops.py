@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         """Start the thread; `name` is what debuggers show."""
         self._loop = asyncio.new_event_loop()
-        self._works: set[Future[Any]] = set()
+        self._works: set[Future[Any] | asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -35,6 +35,18 @@ class LoopThread:
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Have it called in the loop, soon."""
         self._loop.call_soon_threadsafe(function, *arguments)
+
+    def begin_all(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Start many at once, for which nobody waits: the loop is woken once, not for each."""
+        waiting = list(works)
+        if waiting:
+            self._loop.call_soon_threadsafe(self._start_all, waiting)
+
+    def _start_all(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
+        for work in works:
+            task = self._loop.create_task(work)
+            self._works.add(task)
+            task.add_done_callback(self._works.discard)
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Start it and wait for what it returns or raises."""

@@ -65,6 +65,10 @@ class Seat:
         self._feed.look_again(self.term)
         return self._feed.sees(self.term)
 
+    def binds(self) -> bool:
+        """Whether any binding is under way."""
+        return self._binder.under_way > 0
+
     def bind(
         self, key: str, uid: str, node: str, decision: str, annotations: Mapping[str, str]
     ) -> Coroutine[Any, Any, Bound]:

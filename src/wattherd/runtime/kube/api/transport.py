@@ -199,7 +199,8 @@ class Transport:
     ) -> Answer:
         renewed = False
         for _ in range(MOST_RETRIES):
-            await asyncio.sleep(self._bucket.wait_s(time.monotonic()))
+            if (wait_s := self._bucket.wait_s(time.monotonic())) > 0:
+                await asyncio.sleep(wait_s)
             try:
                 sent = self._sent(method, path, query, body, kind, may_go, renewed=renewed)
                 async with sent as answer:

@@ -89,7 +89,7 @@ def _never(what: str, hint: str) -> Refusal:
     return Refusal(Token.UNSUPPORTED, f"wattherd does not place pods with {what}; {hint}")
 
 
-def _claim_name(pod: Pod, volume: Volume) -> str | None:
+def claim_name(pod: Pod, volume: Volume) -> str | None:
     """The claim behind a volume; that of an ephemeral one is named after pod and volume."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
@@ -100,7 +100,7 @@ def _volume_problem(pod: Pod, volume: Volume, volumes: Volumes) -> Refusal | Non
     if any(getattr(volume, kind) is not None for kind in _SINGLE):
         hint = "use a persistent volume claim"
         return _never(f"volume {volume.name} attached by the pod itself", hint)
-    name = _claim_name(pod, volume)
+    name = claim_name(pod, volume)
     if name is None:
         return None
     claim = volumes.claims.get((pod.metadata.namespace, name))
@@ -162,7 +162,7 @@ def _bears_cordon(pod: Pod) -> bool:
 
 
 def _bound(pod: Pod, volume: Volume, volumes: Volumes) -> PersistentVolume | None:
-    name = _claim_name(pod, volume)
+    name = claim_name(pod, volume)
     claim = volumes.claims.get((pod.metadata.namespace, name)) if name else None
     return None if claim is None else volumes.volumes.get(claim.spec.volume_name)
 

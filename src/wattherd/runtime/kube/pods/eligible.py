@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.runtime.kube.api.api_objects import encode
-from wattherd.runtime.kube.api.objects import Object, Pod, PodSpec
+from wattherd.runtime.kube.api.objects import NodeAffinity, Object, Pod, PodSpec, Toleration
 from wattherd.runtime.kube.pods.admissible import (
     Neighbour,
     Volumes,
+    claim_name,
     host_ports,
     node_check,
     ports_clash,
@@ -117,20 +118,26 @@ def _is_shy(spec: PodSpec) -> bool:
 
 
 class _Wish(Object, frozen=True):
-    spec: PodSpec
+    selector: dict[str, str] | None = None
+    affinity: NodeAffinity | None = None
+    tolerations: list[Toleration] | None = None
     namespace: str = ""
-    name: str = ""
+    claims: list[str] | None = None
 
 
 def _wish(pod: Pod) -> bytes:
-    """What `node_check` looks at, as a key; pods with volumes wish for themselves alone."""
-    spec = pod.spec
-    plain = PodSpec(
-        node_selector=spec.node_selector,
-        affinity=spec.affinity,
+    """All that `node_check` looks at, as a key.
+
+    Of volumes that is their claims: every pod has a volume of its own name for its token, and few
+    have another.
+    """
+    spec, meta = pod.spec, pod.metadata
+    claims = [name for one in spec.volumes or () if (name := claim_name(pod, one)) is not None]
+    wish = _Wish(
+        selector=spec.node_selector,
+        affinity=spec.affinity.node_affinity if spec.affinity else None,
         tolerations=spec.tolerations,
-        volumes=spec.volumes,
+        namespace=meta.namespace if claims else "",
+        claims=claims or None,
     )
-    meta = pod.metadata
-    own = (meta.namespace, meta.name) if spec.volumes else ("", "")
-    return encode(_Wish(spec=plain, namespace=own[0], name=own[1]))
+    return encode(wish)

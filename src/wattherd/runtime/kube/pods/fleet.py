@@ -178,6 +178,11 @@ class Fleet:
         """Those that are not seen to be there yet."""
         return self._reserved.values()
 
+    def is_reserved(self, uid: str, node: str) -> bool:
+        """Whether it has its place on this node and is not seen there yet."""
+        known = self._reserved.get(uid)
+        return known is not None and known.node == node
+
     def held_on(self, node: str) -> Collection[Holding]:
         """Everybody on a node."""
         return self._on.get(node, {}).values()

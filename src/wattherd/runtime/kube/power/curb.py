@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding
@@ -71,6 +72,10 @@ class Curb:
     _deaf: set[str] = field(default_factory=set)
     _stopped: dict[str, float] = field(default_factory=dict)
     _pledged: dict[str, tuple[float, Mapping[str, int]]] = field(default_factory=dict)
+    _over: bool = False
+    """Whether a domain drew too much when this was last looked at."""
+    _agents: bool = False
+    _agents_of: int = -1
 
     def orders(self, at_s: float) -> list[CurbOrder]:
         """What follows from what was seen up to now."""
@@ -82,6 +87,10 @@ class Curb:
         if not self.chooser.domains.budgets_mw and not subjects and not self.suspended:
             return []
         over_mw = self._over_mw()
+        self._over = any(mw > 0 for mw in over_mw.values())
+        if not subjects and not self.at_work:
+            self.doing = {}
+            return []
         leaving = self._leaving(at_s)
         able = {uid: self._as_far_as_it_hears(one) for uid, one in subjects.items()}
         tally = Tally(self.chooser, able)
@@ -96,12 +105,27 @@ class Curb:
         self._tell(over_mw)
         return [*caps, *stops, *self._resume(at_s)]
 
+    @property
+    def at_work(self) -> bool:
+        """Whether anything is over, under way or to be undone: then the next look may find more."""
+        waits = self._sent or self._stopped or self._pledged or self._deaf or self.suspended
+        return self._over or bool(waits)
+
     # What is --------------------------------------------------------------------------------------
+
+    def _may_be_capped(self) -> Iterator[tuple[str, Holding]]:
+        """Everybody on a node; nobody while no node has an agent, so that nobody is looked at."""
+        fleet = self.chooser.fleet
+        if self._agents_of != fleet.version:
+            self._agents_of = fleet.version
+            self._agents = any(names.AGENT in facts.labels for facts in fleet.nodes.values())
+        if self._agents:
+            yield from fleet.holdings.items()
 
     def _subjects(self, at_s: float) -> dict[str, Subject]:
         """Pods of ours that may be capped; orders that were carried out are no more under way."""
         fleet, found = self.chooser.fleet, {}
-        for uid, holding in fleet.holdings.items():
+        for uid, holding in self._may_be_capped():
             pod = self.pods.get(uid)
             if pod is None or not holding.confirmed or not self.owns(pod):
                 continue
@@ -122,6 +146,9 @@ class Curb:
         if one.applied_mw is not None and one.applied_mw <= asked:
             self._deaf.discard(one.uid)
         if sent is None:
+            if one.asked_mw is not None and (one.applied_mw is None or one.applied_mw > asked):
+                # Asked for before we were started: an agent has as long as for any order.
+                self._sent[one.uid] = _Sent(at_s, asked)
             return
         if asked == sent.cap_mw and (one.asked_mw is None or one.applied_mw == one.asked_mw):
             del self._sent[one.uid]

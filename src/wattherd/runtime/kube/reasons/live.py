@@ -88,12 +88,22 @@ class Voice:
     """Takes notices from any thread; `run` writes them in the transport's loop."""
 
     def __init__(
-        self, transport: Transport, speaker: Speaker, may: Callable[[], bool], teller: Teller
+        self,
+        transport: Transport,
+        speaker: Speaker,
+        may: Callable[[], bool],
+        teller: Teller,
+        *,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Nothing is said while `may` does not hold: others lead, and speak."""
+        """Nothing is said while `may` does not hold: others lead, and speak.
+
+        While `busy` there is more urgent work for the API server than what became of pods.
+        """
         self._transport = transport
         self._speaker = speaker
         self._may = may
+        self._busy = busy
         self._teller = teller
         self._heard: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._named: dict[str, str] = {}
@@ -107,7 +117,7 @@ class Voice:
 
     def say(self, notice: Notice) -> None:
         """What became of something."""
-        self._heard.append((self._teller.say, (notice,)))
+        self._heard.append((self._teller.say, (notice, time.monotonic())))
 
     def forget(self, subject: Subject) -> None:
         """It waits no more, or is no more."""
@@ -121,7 +131,8 @@ class Voice:
                 hear, given = self._heard.popleft()
                 hear(*given)
             if self._may():
-                await asyncio.gather(*map(self._write, self._teller.due(time.monotonic())))
+                due = self._teller.due(time.monotonic(), busy=self._busy())
+                await asyncio.gather(*map(self._write, due))
 
     async def _write(self, notice: Notice) -> None:
         async with self._places:

@@ -4,12 +4,14 @@ Conditions and events are for people and for programs that watch them. A reason 
 written at once; another one only when it has held for a while, since a cluster at work changes its
 mind with every pod that ends; other numbers of the same reason now and then. What still holds is
 said again before the API server forgets it (events live for an hour). All writes together keep
-within a rate, oldest wish first, and bindings are told of only as long as there is room for it.
+within a rate, oldest wish first. What became of pods is said last: bindings that are under way go
+before words about those that are done, up to a bound.
 Reads no clock: times are arguments, in seconds of any clock that only goes forward.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -26,6 +28,10 @@ AGAIN_S = 5.0
 """After a write that failed."""
 RATE_PER_S = 100.0
 BURST = 500
+BEHIND_S = 5.0
+"""What became of a pod may have to wait so long for those that are being bound."""
+MOST_NEWS = 20_000
+"""Of what became of pods; with more, the newest are not told of."""
 
 
 class About(StrEnum):
@@ -98,7 +104,8 @@ class Teller:
     rate_per_s: float = RATE_PER_S
     burst: int = BURST
     _wishes: dict[str, _Wish] = field(default_factory=dict)
-    _news: list[Notice] = field(default_factory=list)
+    _news: deque[tuple[float, Notice]] = field(default_factory=deque)
+    """With when it was heard."""
     _bucket: Bucket = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,11 +122,11 @@ class Teller:
             known.since_s = now_s
         known.wanted = notice
 
-    def say(self, notice: Notice) -> None:
+    def say(self, notice: Notice, now_s: float) -> None:
         """Say once that something happened to its subject; it waits no more."""
         self._wishes.pop(notice.subject.path, None)
-        if len(self._news) < self.burst:
-            self._news.append(notice)
+        if len(self._news) < MOST_NEWS:
+            self._news.append((now_s, notice))
 
     def forget(self, path: str) -> None:
         """Its subject is gone, or waits no more."""
@@ -131,16 +138,21 @@ class Teller:
         if known is not None:
             known.told, known.not_before_s = None, now_s + AGAIN_S
 
-    def due(self, now_s: float) -> Iterator[Notice]:
-        """What is to be written now, as far as the rate allows; it counts as written."""
+    def due(self, now_s: float, *, busy: bool = False) -> Iterator[Notice]:
+        """What is to be written now, as far as the rate allows; it counts as written.
+
+        While those who bind are `busy`, what became of pods waits, but not for ever.
+        """
         ready = [one for one in self._wishes.values() if one.due_s() <= now_s]
         ready.sort(key=lambda one: one.due_s())
         for wish in ready:
             if not self._may(now_s):
                 return
             yield self._taken(wish, now_s)
-        while self._news and self._may(now_s):
-            yield self._news.pop(0)
+        while self._news and not (busy and now_s - self._news[0][0] < BEHIND_S):
+            if not self._may(now_s):
+                return
+            yield self._news.popleft()[1]
 
     def _may(self, now_s: float) -> bool:
         return self._bucket.take(now_s)

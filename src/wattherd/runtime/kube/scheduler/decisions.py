@@ -111,6 +111,8 @@ class Scheduler:
         self._dirty = True
         self._freed = True
         """Whether there may be room that was not there before."""
+        self._watts_moved = True
+        """Whether anybody draws otherwise than was reserved, or may."""
 
     # What was seen --------------------------------------------------------------------------------
 
@@ -121,6 +123,7 @@ class Scheduler:
         changed = self.fleet.version != before
         self._dirty |= changed
         self._freed |= changed
+        self._watts_moved |= changed
         for uid in self.unfenced.node_seen(node):
             self._strike(uid)
         for pod in self.unfenced.ghosts(node):
@@ -136,7 +139,7 @@ class Scheduler:
             if len(work.members) > 1 and self._is_starting(work):
                 self._undo(work, f"node {name} was deleted while its gang was being bound")
         self.fleet.node_gone(name)
-        self._dirty = True
+        self._dirty = self._watts_moved = True
         for uid in self.unfenced.node_gone(name):
             self._strike(uid)
 
@@ -149,10 +152,13 @@ class Scheduler:
         known = self._pods.get(uid)
         self._pods[uid] = pod
         self._eligible.note(pod)
-        seated = bool(self.way.seat(pod)) and self._seats.take(pod, at_s)
+        seat = self.way.seat(pod)
+        reserved = self.fleet.is_reserved(uid, seat)
+        seated = bool(seat) and self._seats.take(pod, at_s)
         if known is None or seated or not alike(known, pod):
             self._queueing.note(pod)
             self._dirty = True
+            self._watts_moved |= bool(seat) and not reserved
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted; on a node that is silent it may run on."""
@@ -162,6 +168,7 @@ class Scheduler:
 
     def _strike(self, uid: str) -> None:
         self._freed |= uid in self.fleet.holdings
+        self._watts_moved |= self._freed
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
         self._reasons.forget(uid)
@@ -207,7 +214,7 @@ class Scheduler:
         self.fleet.let_go(uid)
         self._leaving.gone(uid)
         self._queueing.stir(uid)
-        self._dirty = self._freed = True
+        self._dirty = self._freed = self._watts_moved = True
 
     def _is_starting(self, work: Work) -> bool:
         held = self.fleet.holdings
@@ -236,7 +243,7 @@ class Scheduler:
         if budgets_mw.keys() != self.domains.budgets_mw.keys():
             self.dialogue.core = None
         self.domains.budgets_mw = dict(budgets_mw)
-        self._dirty = self._freed = True
+        self._dirty = self._freed = self._watts_moved = True
 
     # What to do -----------------------------------------------------------------------------------
 
@@ -262,7 +269,8 @@ class Scheduler:
         core = self.core
         if core is None or self._core_of is not placer:
             core = self._begin(placer, at_s)
-        stops = self.curb_orders(at_s)
+        # What was reserved was weighed then: to look at all who run costs more than a decision.
+        stops = self.curb_orders(at_s) if self._watts_moved or self.curb.at_work else []
         everybody = self._planner.changed = self._planner.changed or self._freed
         self._dirty = self._freed = False
         news = self._queueing.look(self.fleet.holdings, self._leaving.uids)
@@ -309,6 +317,7 @@ class Scheduler:
 
     def curb_orders(self, at_s: float) -> list[Order]:
         """What keeps those who run within the budgets; to be asked for now and then, too."""
+        self._watts_moved = False
         orders: list[Order] = []
         for one in self.curb.orders(at_s):
             if isinstance(one, StopPods) and one.owner is None:

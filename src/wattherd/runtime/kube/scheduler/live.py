@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -105,7 +105,9 @@ class LiveScheduler:
             self.power = PowerWatch(*watched, doing=lambda: scheduler.curb.doing)
         self.queues = QueueWatch(self.feed, scheduler, self.seat.leads)
         speaker = Speaker(scheduler.name, identity or scheduler.name, scheduler.way.unplaced)
-        self.voice = Voice(self.feed.transport, speaker, self.seat.leads, Teller())
+        self.voice = Voice(
+            self.feed.transport, speaker, self.seat.leads, Teller(), busy=self.seat.binds
+        )
 
     def begin(self) -> None:
         """Start; groups are followed where the API server knows them."""
@@ -185,16 +187,27 @@ class LiveScheduler:
                 self.feed.turn(self.scheduler.not_bound, holding.uid)
 
     def _carry_out_all(self, orders: Iterable[Order]) -> None:
+        binds: list[BindPod] = []
         for order in orders:
-            self._carry_out(order)
+            if isinstance(order, BindPod):
+                binds.append(order)
+            else:
+                self._carry_out(order)
+        self.feed.loop.begin_all(map(self._bind, binds))
+
+    def _bind(self, order: BindPod) -> Coroutine[Any, Any, None]:
+        """Of the term that it was decided in, though it may begin in another."""
+        sent = self.seat.bind(order.key, order.uid, order.node, order.decision, order.annotations)
+
+        async def heard() -> None:
+            self._bound(await sent)
+
+        return heard()
 
     def _carry_out(self, order: Order) -> None:
         match order:
             case BindPod():
-                bind = self.seat.bind(
-                    order.key, order.uid, order.node, order.decision, order.annotations
-                )
-                self.feed.loop.begin(bind).add_done_callback(self._bound)
+                self._carry_out_all([order])
             case ReleasePod():
                 release = self.seat.release(order)
                 self.feed.loop.begin(release).add_done_callback(self._released)
@@ -215,10 +228,7 @@ class LiveScheduler:
             notice = Notice(subject, order.reason, order.text, order.waits)
             (self.voice.tell if order.waits else self.voice.say)(notice)
 
-    def _bound(self, done: Future[Bound]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            return
-        result = done.result()
+    def _bound(self, result: Bound) -> None:
         denied = result.outcome is Outcome.DENIED
         if denied or result.outcome is Outcome.BOUND:
             self.feed.note("pods are not bound", result.why if denied else "")

@@ -1,0 +1,141 @@
+"""How often nodes and pods are looked at: once for what is alike, not for what was weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
+
+from wattherd.runtime.kube.api.api_objects import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    VolumeNodeAffinity,
+)
+from wattherd.runtime.kube.api.objects import NodeSelector, NodeSelectorTerm, Pod, Requirement
+from wattherd.runtime.kube.pods import eligible
+from wattherd.runtime.kube.pods.admissible import Volumes
+from wattherd.runtime.kube.pods.eligible import Eligible
+from wattherd.runtime.kube.pods.fleet import Fleet
+from wattherd.runtime.kube.power.curb import Curb
+from wattherd.runtime.kube.power.domain_tree import DomainTree
+from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod, Order
+from wattherd.testing.builders import a_node as a_machine
+from wattherd.testing.builders import exclusive
+
+NODES = ("n0", "n1")
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the pods for which nodes are looked at."""
+    seen: list[str] = []
+    check = eligible.node_check
+
+    def counted(pod: Pod, volumes: Volumes) -> Any:
+        seen.append(pod.metadata.name)
+        return check(pod, volumes)
+
+    monkeypatch.setattr(eligible, "node_check", counted)
+    return seen
+
+
+def labelled(name: str) -> Any:
+    return a_node(node_json(a_machine(name, gpus=8, model="T4"), kubernetes_io=name))
+
+
+def a_fleet() -> Fleet:
+    fleet = fleet_of("first-fit")
+    scheduler = Scheduler(fleet)
+    for name in NODES:
+        scheduler.node_seen(labelled(name))
+    assert fleet.placer is not None
+    return fleet
+
+
+def with_volumes(name: str, *volumes: dict[str, Any]) -> Pod:
+    token = {"name": f"kube-api-access-{name}", "projected": {"sources": []}}
+    return a_pod(pod_json(name, exclusive(1000, 1), volumes=[token, *volumes]))
+
+
+def claimed(claim: str) -> dict[str, Any]:
+    return {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+
+
+def reached_from(node: str) -> PersistentVolume:
+    need = Requirement(key="kubernetes_io", operator="In", values=[node])
+    terms = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[need])])
+    return PersistentVolume(
+        spec=PersistentVolumeSpec(node_affinity=VolumeNodeAffinity(required=terms))
+    )
+
+
+def test_every_pod_has_a_token_of_its_own_and_wishes_for_no_other_nodes(looks: list[str]) -> None:
+    nodes = Eligible(a_fleet(), Volumes(), {})
+    for name in ("first", "second", "third"):
+        assert nodes.mask(with_volumes(name)).all()
+    assert looks == ["first"]
+
+
+def test_pods_with_claims_wish_for_the_nodes_that_reach_them(looks: list[str]) -> None:
+    claims = {
+        ("default", f"of-{node}"): PersistentVolumeClaim(
+            spec=PersistentVolumeClaimSpec(volume_name=f"v-{node}")
+        )
+        for node in NODES
+    }
+    volumes = Volumes(claims, {f"v-{node}": reached_from(node) for node in NODES})
+    nodes = Eligible(a_fleet(), volumes, {})
+    first = nodes.mask(with_volumes("first", claimed("of-n0")))
+    second = nodes.mask(with_volumes("second", claimed("of-n1")))
+    same = nodes.mask(with_volumes("third", claimed("of-n0")))
+    assert (first.tolist(), second.tolist()) == ([True, False], [False, True])
+    assert same.tolist() == first.tolist()
+    assert looks == ["first", "second"]
+
+
+@pytest.mark.parametrize("budget", ["none", "kept", "broken"])
+def test_who_runs_is_looked_at_for_what_may_be_too_much_only(
+    budget: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that is bound as reserved takes the watts that were weighed for it."""
+    looks: list[float] = []
+    orders = Curb.orders
+
+    def counted(self: Curb, at_s: float) -> Any:
+        looks.append(at_s)
+        return orders(self, at_s)
+
+    monkeypatch.setattr(Curb, "orders", counted)
+    scheduler = Scheduler(fleet_of("first-fit"), {} if budget == "none" else {"": 10**9})
+    for name in NODES:
+        scheduler.node_seen(labelled(name))
+    scheduler.plan(0.0)
+    looks.clear()
+    for at_s, name in enumerate(("p", "q", "r"), start=1):
+        came(scheduler, name, float(at_s))
+    assert not looks
+    if budget == "broken":
+        # Nodes draw 160 W idle; what runs is above that.
+        scheduler.power_seen(DomainTree(), {"": 161_000})
+        gone = [one for one in scheduler.plan(10.0) if isinstance(one, EvictPod)]
+        assert looks
+        assert len(gone) == 3
+
+
+def came(scheduler: Scheduler, name: str, at_s: float) -> None:
+    """A pod is made, bound and seen to be bound."""
+    made = pod_json(name, exclusive(1000, 1), schedulerName="wattherd")
+    scheduler.pod_seen(a_pod(made), at_s)
+    for order in binds(scheduler.plan(at_s)):
+        there = bound(made, order.node, **order.annotations)
+        scheduler.pod_seen(a_pod(there), at_s)
+    scheduler.plan(at_s)
+
+
+def binds(orders: Iterable[Order]) -> list[BindPod]:
+    return [one for one in orders if isinstance(one, BindPod)]
