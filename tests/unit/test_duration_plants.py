@@ -163,6 +163,17 @@ def test_progress_survives_a_stop_and_the_table_closes_its_gaps() -> None:
     assert found == [("b", 38.0), ("c", 38.0), ("a", 44.0)]
 
 
+def test_a_crowd_is_charged_like_one_job() -> None:
+    plant = charged()
+    for number in range(200):
+        start(plant, timed(f"j{number}", lasts_s=30.0 + number), 0.0)
+    plant.advance(10.0)
+    assert plant.next_s() == 10.0 + 30.0 - 6.0
+    found = ends(plant, 50.0)
+    assert sorted(found) == sorted((f"j{one}", 34.0 + one) for one in range(17))
+    assert plant.next_s() == 50.0 + 47.0 - 6.0 - 36.0
+
+
 def test_work_may_be_stretched() -> None:
     plant = EventChargedPlant(cost=RestartCost(), work=stretched(1.5))
     start(plant, timed("a", lasts_s=30.0), 0.0)

@@ -63,21 +63,26 @@ def test_every_rule_gives_all_tasks_within_what_is_free(
 @given(gangs=st.lists(st.integers(1, 20), max_size=12), nodes=st.integers(1, 4))
 def test_packing_anew_is_the_rule_applied_gang_after_gang(gangs: list[int], nodes: int) -> None:
     trial, free, whole = YarnTrial([8] * nodes), np.full(nodes, 8), np.full(nodes, 8)
-    layout = []
-    for gpus in gangs:
+    layout, taken, misfits = [], [], []
+    for at, gpus in enumerate(gangs):
         shares = yarn(free, whole, gpus)
         assert trial.take(gpus) == (shares is not None)
+        if shares is None:
+            misfits.append(at)
+        else:
+            taken.append(gpus)
         for share in shares or ():
             free[share.node] -= share.tasks
         if shares is not None:
             layout.append([(share.node, share.tasks) for share in shares])
-    assert trial.layout() == layout
+    assert trial.layout(taken) == layout
     assert trial.full == (free.sum() == 0)
+    assert YarnTrial([8] * nodes).take_each(gangs) == misfits
 
 
 def test_counting_asks_for_the_sum_only() -> None:
     trial = CountTrial([4, 4])
     assert trial.take(5)
     assert not trial.take(4)
-    assert trial.take_each([4, 2, 2, 1]) == [False, True, False, True]
+    assert trial.take_each([4, 2, 2, 1]) == [0, 2]
     assert trial.full

@@ -39,11 +39,8 @@ class Budgets:
         self.surprised_s: dict[str, float] = {}
         """When a budget last changed without being announced."""
         self._coming: dict[str, list[Fall]] = {}
-
-    @property
-    def pending(self) -> bool:
+        self.pending = False
         """Whether anything is announced."""
-        return bool(self._coming)
 
     @property
     def coming(self) -> list[str]:
@@ -96,6 +93,7 @@ class Budgets:
         self._coming.pop(domain, None)
         if coming:
             self._coming[domain] = coming
+        self.pending = bool(self._coming)
 
     def held_w(self, domain: str, now_s: float, grace_s: Callable[[Fall], float]) -> float | None:
         """What the guard must keep to now; `grace_s` is the notice that jobs need for a fall."""

@@ -54,10 +54,10 @@ ROUND = "round"
 class Batch:
     """Commands of one call of `handle`; whether to plan again, soon or at once, and why."""
 
-    commands: list[Command] = field(default_factory=list)
-    replan: bool = False
-    due: bool = False
-    woke: bool = False
+    commands: list[Command] = field(default_factory=list, init=False)
+    replan: bool = field(default=False, init=False)
+    due: bool = field(default=False, init=False)
+    woke: bool = field(default=False, init=False)
 
 
 class Conduct:
@@ -146,12 +146,14 @@ class Conduct:
     def _changed(self, job: JobRecord) -> None:
         """Remember that a job's orders, and whether planners may use it, are to be seen to."""
         self._touched[job.id] = None
-        self.roster.put(job, eligible=may_run(job))
+        eligible = may_run(job)
+        if eligible is not job.listed:
+            self.roster.put(job, eligible=eligible)
 
     def _give_back(self, job: JobRecord, rest: tuple[Allocation, ...] = ()) -> None:
         """The run is over, but for its ranks on `rest`: what else it held is free."""
         for allocation in job.allocations:
-            if allocation not in rest:
+            if not rest or allocation not in rest:
                 self.held.release(allocation)
         job.settle(self.now_s, rest)
         self.watts.note(job)
@@ -355,8 +357,10 @@ class Conduct:
             batch.commands.extend(self.rest.orders(starting, books, self.lost, self.now_s))
 
     def _take(self, job: JobRecord) -> bool:
-        possible = self.rest.ready(job) and self.watts.fits(job, job.wanted)
-        possible = possible and self.watts.climbs(job, job.wanted, self._ramp)
+        possible = self.rest.ready(job)
+        if possible and (self.watts.limited or self._ramp.limits):
+            possible = self.watts.fits(job, job.wanted)
+            possible = possible and self.watts.climbs(job, job.wanted, self._ramp)
         return possible and self.held.place_all(job.wanted)
 
     def _start(self, job: JobRecord, batch: Batch) -> None:

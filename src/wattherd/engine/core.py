@@ -76,7 +76,7 @@ class Core(Foresight, Drains):
             self.now_s = event.at_s
         batch, round_s = Batch(), self.config.round_s
         self._note(event, batch)
-        if self._joules.any:
+        if self._careful and self._joules.any:
             self._watch_joules(batch)
         if round_s:
             self._ask_for_round(event, batch)
@@ -225,12 +225,8 @@ class Core(Foresight, Drains):
                 if job.state is State.STARTING:
                     job.apply(Trigger.STARTED, self.now_s, event.cause)
                     self._limit_time(job, batch)
-            case JobProgressed() | JobMeasured() | BatchApplied() | JobDrew():
+            case JobProgressed():
                 self._note_training(job, event, batch)
-            case DemandMeasured() | RankLagged():
-                self._note_training(job, event, batch)
-            case CapApplied():
-                self._caps.applied(job, event.cap_w, self.jobs)
             case JobStopped():
                 if event.progress is not None:
                     job.progress = event.progress
@@ -242,6 +238,10 @@ class Core(Foresight, Drains):
                 batch.replan = not planned or self.config.round_s != 0
             case JobExited():
                 self._exited(job, event, batch)
+            case CapApplied():
+                self._caps.applied(job, event.cap_w, self.jobs)
+            case JobMeasured() | BatchApplied() | JobDrew() | DemandMeasured() | RankLagged():
+                self._note_training(job, event, batch)
             case _:
                 raise Bug(f"the core knows no run event {type(event).__name__}")
 

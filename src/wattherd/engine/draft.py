@@ -117,12 +117,14 @@ class GuardedDraft:
         before = job.wanted
         for allocation in before:
             self._planned.release(allocation)
-        self._spend(record, before, -1)
+        if before:
+            self._spend(record, before, -1)
         booked = self._book(record, shares)
         if isinstance(booked, Reason):
             for allocation in before:
                 self._planned.place(allocation)
-            self._spend(record, before, 1)
+            if before:
+                self._spend(record, before, 1)
             self.reasons[job.id] = booked
             self._strikes[str(booked.code)] += 1
             return booked

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wattherd.engine.lifecycle import ACTIVE, FINAL, State, Trigger, step
+from wattherd.engine.lifecycle import ACTIVE, State, Trigger, step
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
@@ -101,13 +101,12 @@ class JobRecord:
             Bug: the lifecycle has no such step; the message carries the story.
         """
         try:
-            self.state, told = step(self.state, trigger)
+            self.state, told, self.active, final = step(self.state, trigger)
         except Bug as bug:
             raise Bug(f"job {self.id}: {bug}\n{self.told()}") from None
-        self.active = self.state in ACTIVE
         self.state_since_s = now_s
         self.story.append(Entry(now_s, told, cause))
-        if self.state in FINAL:
+        if final:
             self.finish_s = now_s
 
     def told(self) -> str:

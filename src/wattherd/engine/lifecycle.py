@@ -98,13 +98,13 @@ TABLE: dict[tuple[State, Trigger], State] = {
 
 
 _STEPS = {
-    (before, trigger): (after, f"{before} -> {after} ({trigger})")
+    (before, trigger): (after, f"{before} -> {after} ({trigger})", after in ACTIVE, after in FINAL)
     for (before, trigger), after in TABLE.items()
 }
 
 
-def step(state: State, trigger: Trigger) -> tuple[State, str]:
-    """The state after `trigger`, and the step in words.
+def step(state: State, trigger: Trigger) -> tuple[State, str, bool, bool]:
+    """The state after `trigger`, the step in words, and whether that state is active, or final.
 
     Raises:
         Bug: the table has no such transition.

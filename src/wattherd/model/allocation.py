@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wattherd.model.quick import quick
 from wattherd.model.request import Request
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """`request` on node index `node`, on the GPUs numbered in `gpus` (ascending).

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattherd.model.allocation import Allocation
+from wattherd.model.quick import quick
 from wattherd.model.reason import Reason, StopReason
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartJob:
     """Start run number `attempt` on these allocations, each device capped at `cap_w`."""
@@ -19,6 +21,7 @@ class StartJob:
     cap_w: float | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJob:
     """Ask run `attempt` to checkpoint and stop within `grace_s`, then end it."""
@@ -51,6 +54,7 @@ class RejectJob:
     detail: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishJob:
     """The job has reached a final state; tell its user."""
@@ -59,6 +63,7 @@ class FinishJob:
     state: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetCap:
     """Cap each device of a running job at `cap_w`; None removes the cap."""
@@ -96,6 +101,7 @@ class WakeNode:
     node: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeAt:
     """Send `Woke(key)` at `at_s`; a later WakeAt with the same key replaces this one."""

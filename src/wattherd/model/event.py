@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattherd.model.job import JobSpec
+from wattherd.model.quick import quick
 from wattherd.model.training import TrainingReport
 
 
@@ -21,6 +22,7 @@ class Event:
     cause: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted(Event):
     """A user handed in a job."""
@@ -57,11 +59,13 @@ class RunEvent(Event):
     attempt: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted(RunEvent):
     """All its tasks run."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed(RunEvent):
     """It reported `progress` of `total`, in units of its own (steps, epochs), and its loss."""
@@ -79,6 +83,7 @@ class JobMeasured(RunEvent):
     report: TrainingReport
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped(RunEvent):
     """It stopped as it was asked to, its checkpoint written; `progress` is what is kept."""
@@ -86,6 +91,7 @@ class JobStopped(RunEvent):
     progress: float | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobExited(RunEvent):
     """It ended by itself; 0 is success, 143 asks to be queued again (docs: stopping a job)."""
@@ -93,6 +99,7 @@ class JobExited(RunEvent):
     exit_code: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapApplied(RunEvent):
     """A cap was set and read back on every device of the run; None: no cap."""
@@ -248,6 +255,7 @@ class Computed(Event):
     result: Any
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Woke(Event):
     """The time asked for by `WakeAt(key)` has come."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from wattherd.model.quick import quick
+
 
 class ReasonCode(StrEnum):
     """Why a job is not running, most fundamental first."""
@@ -61,6 +63,7 @@ class StopReason(StrEnum):
     TRIAL_ENDED = "TrialEnded"
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """`asked`, `in_use` and `available` share one unit, named in `unit`."""

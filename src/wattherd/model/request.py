@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattherd.model.cluster import WHOLE_GPU_MILLI, NodeSpec
+from wattherd.model.quick import quick
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """CPU in milli-vCPU, memory in MiB, `gpu_count` GPUs at `gpu_milli` milli each."""

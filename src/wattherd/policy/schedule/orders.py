@@ -168,7 +168,9 @@ class ShortestRemaining(_Remaining):
 
     def key(self, standing: Standing, now_s: float) -> Key:
         """By work left."""
-        return standing.remaining_s(now_s), standing.job.number
+        resting = standing.works_from_s >= now_s
+        left_s = standing.left_s if resting else standing.remaining_s(now_s)
+        return left_s, standing.job.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,9 @@ class SmallestRemainingService(_Remaining):
 
     def key(self, standing: Standing, now_s: float) -> Key:
         """By GPU time left."""
-        return standing.remaining_s(now_s) * standing.gpus, standing.job.number
+        resting = standing.works_from_s >= now_s
+        left_s = standing.left_s if resting else standing.remaining_s(now_s)
+        return left_s * standing.gpus, standing.job.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ def yarn(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
     node = int(fits.argmax())
     if fits[node]:
         return [Share(node, tasks)]
-    largest = int(whole.max())
+    largest = int(whole[whole.argmax()])
     if largest == 0 or tasks <= largest:
         return None
     empty = np.flatnonzero((room >= largest) & (whole == largest)).tolist()
@@ -119,14 +119,15 @@ class CountTrial:
         self._free -= gpus
         return True
 
-    def take_each(self, gangs: Sequence[int]) -> list[bool]:
+    def take_each(self, gangs: Sequence[int]) -> list[int]:
         """Take what each asks for, if it is there."""
         if self.take(sum(gangs)):
-            return [True] * len(gangs)
-        return [self.take(gpus) for gpus in gangs]
+            return []
+        return [at for at, gpus in enumerate(gangs) if not self.take(gpus)]
 
-    def layout(self) -> list[list[tuple[int, int]]] | None:
+    def layout(self, gangs: Sequence[int]) -> list[list[tuple[int, int]]] | None:
         """No node is chosen."""
+        del gangs
         return None
 
 
@@ -139,13 +140,13 @@ class YarnTrial:
 
     def __init__(self, gpus: Sequence[int]) -> None:
         """`gpus` of each node, all of them free."""
+        self._gpus = gpus
         self._count = len(gpus)
         self._largest = max(gpus, default=0)
         self._left = sum(gpus)
         # A node beyond the last one has room for everything: a search always ends.
         self._free = [*gpus, self._left]
         self._first = [0] * (self._largest + 1)
-        self._layout: list[list[tuple[int, int]]] = []
 
     @property
     def full(self) -> bool:
@@ -154,53 +155,64 @@ class YarnTrial:
 
     def take(self, gpus: int) -> bool:
         """Place a gang, if it fits."""
-        return self.take_each((gpus,))[0]
+        return gpus <= self._left and not self.take_each((gpus,))
 
-    def take_each(self, gangs: Sequence[int]) -> list[bool]:
+    def take_each(self, gangs: Sequence[int]) -> list[int]:
         """Place gangs one after the other; what a node can hold on the first node with room."""
-        free, first, fits = self._free, self._first, []
-        for gpus in gangs:
-            if gpus > self._largest or gpus > self._left:
-                fits.append(self._take_several(gpus))
-                continue
-            node = first[gpus]
-            while free[node] < gpus:
-                node += 1
-            first[gpus] = node
-            found = node < self._count
-            if found:
-                free[node] -= gpus
-                self._left -= gpus
-                self._layout.append([(node, gpus)])
-            fits.append(found)
-        return fits
+        free, first, left, largest = self._free, self._first, self._left, self._largest
+        misfits = []
+        for at, gpus in enumerate(gangs):
+            if gpus > left:
+                misfits.append(at)
+            elif gpus > largest:
+                parts = self._several(gpus)
+                for node, taken in parts:
+                    free[node] -= taken
+                if parts:
+                    left -= gpus
+                else:
+                    misfits.append(at)
+            else:
+                node = first[gpus]
+                while free[node] < gpus:
+                    node += 1
+                first[gpus] = node
+                if node < self._count:
+                    free[node] -= gpus
+                    left -= gpus
+                else:
+                    misfits.append(at)
+        self._left = left
+        return misfits
 
-    def _take_several(self, gpus: int) -> bool:
-        """Place a gang that is larger than any node, or than all that is left."""
-        parts = self._several(gpus) if gpus <= self._left else None
-        if parts is None:
-            return False
+    def layout(self, gangs: Sequence[int]) -> list[list[tuple[int, int]]] | None:
+        """Nodes and GPUs of each of `gangs`, all of which were taken in this order."""
+        again = YarnTrial(self._gpus)
+        return [again._nodes_for(gpus) for gpus in gangs]
+
+    def _nodes_for(self, gpus: int) -> list[tuple[int, int]]:
+        """Place a gang that fits; on which nodes."""
+        if gpus > self._largest:
+            parts = self._several(gpus)
+        else:
+            node = next(node for node, free in enumerate(self._free) if free >= gpus)
+            parts = [(node, gpus)]
         for node, taken in parts:
             self._free[node] -= taken
-        self._left -= gpus
-        self._layout.append(parts)
-        return True
+        return parts
 
-    def layout(self) -> list[list[tuple[int, int]]] | None:
-        """Nodes and GPUs of each gang taken, in the order of taking."""
-        return self._layout
-
-    def _several(self, gpus: int) -> list[tuple[int, int]] | None:
+    def _several(self, gpus: int) -> list[tuple[int, int]]:
+        """Nodes for a gang that is larger than any of them; none if it does not fit."""
         largest = self._largest
         full, rest = divmod(gpus, largest)
         nodes = range(self._count)
         empty = [node for node in nodes if self._free[node] == largest][:full]
         if len(empty) < full:
-            return None
+            return []
         parts = [(node, largest) for node in empty]
         if not rest:
             return parts
         for node in nodes:
             if self._free[node] >= rest and node not in empty:
                 return [*parts, (node, rest)]
-        return None
+        return []

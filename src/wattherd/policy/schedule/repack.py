@@ -40,12 +40,12 @@ class Trial(Protocol):
         """Place a gang of that many GPUs, if it fits."""
         ...
 
-    def take_each(self, gangs: Sequence[int]) -> list[bool]:
-        """Place gangs one after the other; which of them fit."""
+    def take_each(self, gangs: Sequence[int]) -> list[int]:
+        """Place gangs one after the other; which of them, counted from 0, do not fit."""
         ...
 
-    def layout(self) -> list[Parts] | None:
-        """Where the gangs were placed, in the order of taking; None if only counted."""
+    def layout(self, gangs: Sequence[int]) -> list[Parts] | None:
+        """Where the gangs were placed, all that were taken, in order; None if only counted."""
         ...
 
 
@@ -64,6 +64,8 @@ def admit_anew(
     packed = _pack(trial, lineup, strict=strict)
     fallen, lineup.fallen = lineup.fallen, []
     packed.changed += fallen
+    if not packed.changed and not packed.stopped:
+        return
     for standing in reversed(packed.stopped):
         draft.stop(standing.job, StopReason.PREEMPTED_FOR_PRIORITY)
         lineup.stopped(standing, now_s)
@@ -77,7 +79,8 @@ def admit_anew(
             elif draft.start(standing.job, shares) is not None:
                 out[standing.job.id] = standing
     if unplaced:
-        out |= _lay_out(trial.layout(), packed.admitted, out, draft, lineup, view)
+        layout = trial.layout([one.gpus for one in packed.admitted])
+        out |= _lay_out(layout, packed.admitted, out, draft, lineup, view)
     for standing in out.values():
         _put_back(standing, lineup, now_s)
     for standing in sorted(packed.changed, key=_key):
@@ -102,22 +105,23 @@ class _Packed:
     changed: list[Standing] = field(default_factory=list)
     stopped: list[Standing] = field(default_factory=list)
 
-    def sort_in(self, running: list[Standing], fits: list[bool]) -> None:
+    def sort_in(self, running: list[Standing], misfits: Collection[int]) -> None:
         """Note which of those who ran stay."""
-        if all(fits):
+        if not misfits:
             self.admitted += running
             return
-        for standing, stays in zip(running, fits, strict=True):
-            (self.admitted if stays else self.stopped).append(standing)
+        out = set(misfits)
+        for at, standing in enumerate(running):
+            (self.stopped if at in out else self.admitted).append(standing)
 
 
 def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
     heads, packed, running = Heads(lineup.lines), _Packed(), lineup.in_order()
-    gangs = [standing.gpus for standing in running]
+    gangs, keys = [standing.gpus for standing in running], [standing.key for standing in running]
     at = 0
     while True:
         before, key = at, heads.key
-        at = len(running) if key is None else bisect_left(running, key, lo=at, key=_key)
+        at = len(running) if key is None else bisect_left(keys, key, at)
         if at > before:
             packed.sort_in(running[before:at], trial.take_each(gangs[before:at]))
         if key is None:

@@ -62,16 +62,19 @@ class Collector:
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Take note of one event and of what the core made of it."""
-        if isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
+        unmoved = type(event) in UNMOVED
+        if unmoved and isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
             self.outcomes[event.job.id] = _outcome(event.job)
-        if not commands and type(event) in UNMOVED:
+        if not commands and unmoved:
             return
         touched: dict[str, None] = {}
         for command in commands:
-            if not isinstance(command, WakeAt):
+            if type(command) is not WakeAt:
                 self._command(command, event)
                 touched[getattr(command, "job_id", "")] = None
-        touched[getattr(event, "job_id", "")] = None
+        job_id = getattr(event, "job_id", None)
+        if job_id is not None:
+            touched[job_id] = None
         if self._partners or self._core.watts.shares:
             touched = self._with_partners(touched)
         for one in touched:

@@ -22,11 +22,14 @@ from wattherd.runtime.sim.duration_plant import known_s
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
 Floats = NDArray[np.float64]
-LEFT, PAUSE, SPEED, END = 0, 1, 2, 3
 
 
 class EventChargedPlant:
-    """Running jobs are the first columns of a table; who waits is remembered by its work left."""
+    """Running jobs are the first places of columns; who waits is remembered by its work left.
+
+    A free place never ends: all that is asked of the columns is asked of all their places, so that
+    nothing is to be cut out of them at every event.
+    """
 
     def __init__(
         self, *, cost: RestartCost, work: Work = as_submitted, speed_at: SpeedAt = uncapped
@@ -39,19 +42,28 @@ class EventChargedPlant:
         self._orders: list[StartJob] = []
         self._specs: list[JobSpec] = []
         self._at: dict[str, int] = {}
-        """Columns of the running jobs."""
-        self._table: Floats = np.zeros((4, 64))
+        """Places of the running jobs."""
+        self._table: Floats = np.empty((5, 0))
+        self._widen(64)
         self._now_s = 0.0
         self._end_s: float | None = None
         """When the first of them ends, once it has been looked up."""
         self._slowed = False
         """Whether any job ever ran at another speed than its own."""
 
+    def _widen(self, places: int) -> None:
+        """Have so many places; those who run keep theirs."""
+        table: Floats = np.ones((5, places))
+        table[[0, 3]] = np.inf
+        table[:, : self._table.shape[1]] = self._table
+        self._table = table
+        self._left_s, self._paused_s, self._speeds, self._ends_s, self._done_s = table
+
     def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
         """Give a job its devices."""
         at = len(self._orders)
-        if at == self._table.shape[1]:
-            self._table = np.hstack([self._table, np.zeros_like(self._table)])
+        if at == len(self._ends_s):
+            self._widen(2 * at)
         before_s = self._left.pop(spec.id, None)
         left_s = known_s(spec, self._work) if before_s is None else before_s
         speed = self._speed(spec, order, order.cap_w)
@@ -59,13 +71,14 @@ class EventChargedPlant:
         self._orders.append(order)
         self._specs.append(spec)
         self._at[spec.id] = at
-        table = self._table
-        table[LEFT, at], table[PAUSE, at] = left_s, self._pause_s(spec)
-        table[SPEED, at], table[END, at] = speed, now_s + left_s / speed
+        self._left_s[at], self._paused_s[at] = left_s, self._pause_s(spec)
+        self._speeds[at], self._ends_s[at] = speed, now_s + left_s / speed
         self._end_s = None
         return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def _speed(self, spec: JobSpec, order: StartJob, cap_w: float | None) -> float:
+        if cap_w is None:
+            return 1.0  # speeds are relative to that of a run without a cap
         return min([self._speed_at(spec, one.node, cap_w) for one in order.allocations])
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
@@ -73,7 +86,7 @@ class EventChargedPlant:
         at = self._at.get(order.job_id)
         if at is None or self._orders[at].attempt != order.attempt:
             return ()
-        left_s = self._left[order.job_id] = float(self._table[LEFT, at])
+        left_s = self._left[order.job_id] = self._left_s.item(at)
         progress = known_s(self._specs[at], self._work) - left_s
         self._remove(at)
         return [
@@ -81,13 +94,14 @@ class EventChargedPlant:
         ]
 
     def _remove(self, at: int) -> None:
-        """Close the gap with the last column."""
+        """Close the gap with the last one."""
         del self._at[self._orders[at].job_id]
         order, spec, last = self._orders.pop(), self._specs.pop(), len(self._orders)
         if at < last:
             self._orders[at], self._specs[at] = order, spec
             self._at[order.job_id] = at
             self._table[:, at] = self._table[:, last]
+        self._left_s[last] = self._ends_s[last] = np.inf
         self._end_s = None
 
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
@@ -96,8 +110,8 @@ class EventChargedPlant:
         if at is not None:
             speed = self._speed(self._specs[at], self._orders[at], order.cap_w)
             self._slowed = self._slowed or speed != 1.0
-            self._table[SPEED, at] = speed
-            self._table[END, at] = now_s + self._table[LEFT, at] / speed
+            self._speeds[at] = speed
+            self._ends_s[at] = now_s + self._left_s[at] / speed
             self._end_s = None
         return [
             CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
@@ -106,8 +120,7 @@ class EventChargedPlant:
     def next_s(self) -> float | None:
         """The earliest end of a job, if no event comes before it."""
         if self._end_s is None and self._orders:
-            ends_s = self._table[END, : len(self._orders)]
-            self._end_s = float(ends_s[ends_s.argmin()])
+            self._end_s = self._ends_s.item(self._ends_s.argmin())
         return self._end_s
 
     def advance(self, to_s: float) -> Sequence[Event]:
@@ -120,22 +133,20 @@ class EventChargedPlant:
         if first_s is None:
             return ()
         events = self._exits(to_s) if first_s <= to_s else ()
-        left, pause, speed, end = self._table[:, : len(self._orders)]
-        done = passed_s - pause
-        np.maximum(done, 0.0, out=done)
+        left_s, done_s = self._left_s, self._done_s
+        np.subtract(passed_s, self._paused_s, out=done_s)
+        np.maximum(done_s, 0.0, out=done_s)
         if self._slowed:
-            done *= speed
-        left -= done
+            done_s *= self._speeds
+        np.subtract(left_s, done_s, out=left_s)
         if self._slowed:
-            np.divide(left, speed, out=end)
-            end += to_s
-        else:
-            np.add(left, to_s, out=end)
+            left_s = np.divide(left_s, self._speeds, out=done_s)
+        np.add(left_s, to_s, out=self._ends_s)
         self._end_s = None
         return events
 
     def _exits(self, to_s: float) -> list[Event]:
-        ends_s = self._table[END, : len(self._orders)]
+        ends_s = self._ends_s
         (through,) = (ends_s <= to_s).nonzero()
         events: list[Event] = []
         if len(through) == 1:

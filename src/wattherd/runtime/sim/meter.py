@@ -60,9 +60,10 @@ class EnergyMeter:
         if commands or type(event) not in UNMOVED:
             self._stale = True
         for command in commands:
-            if isinstance(command, StartJob) and command.attempt > 1:
-                self.wasted_j.append(self.core.watts.held_w(command.job_id) * self.restart_s)
-            elif isinstance(command, WakeNode):
+            if type(command) is StartJob:
+                if command.attempt > 1 and self.restart_s:
+                    self.wasted_j.append(self.core.watts.held_w(command.job_id) * self.restart_s)
+            elif type(command) is WakeNode:
                 self.wake_j.append(self.boot_j)
 
     def _look(self) -> None:

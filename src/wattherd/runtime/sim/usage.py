@@ -81,7 +81,9 @@ class UsageMeter:
         self._stale = False
         self._free = held.whole_gpus
         self._cpu_milli = held.used_cpu_milli
-        self._fragment = float(np.add.reduce(self._table.take(self._rows + held.whole)))
+        self._fragment = 0.0
+        if self._free:
+            self._fragment = float(np.add.reduce(self._table.take(self._rows + held.whole)))
         used = (gpus - self._free) / gpus if gpus else 0.0
         self._gap = abs(used - self._cpu_milli / cpus) if cpus else 0.0
 
