@@ -94,8 +94,11 @@ def _deciding(plane: ControlPlane, mode: str) -> Iterator[Server]:
     ready = lambda: _is_ready(f"{address}/readyz")  # noqa: E731
     server = Server(Path(sys.executable), arguments, plane.log("wattherd"), ready=ready)
     stock = None
-    server.start()
+    server.begin()
     try:
+        wait_until(lambda: not server.running or ready(), "it sees the cluster",
+                   within_s=PATIENCE_S)  # fmt: skip
+        assert server.running, server.said()
         if mode == "extender":
             config: Object = yaml.safe_load(EXTENDED.read_text())
             config["profiles"] = [{"schedulerName": NAMESPACE}]
