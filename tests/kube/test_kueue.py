@@ -237,7 +237,7 @@ def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
         wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"},
                    lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
         api.create(jobs, a_job("large", queue, pods=3, priority=low))
-        wait_until(lambda: state(api, namespace, "large")["state"] == "Retry",
+        wait_until(lambda: _waits_for_power(state(api, namespace, "large")),
                    lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
     with answering(plane.kubeconfig, *RACKS.budgets(4, 4, 2)):
         wait_until(lambda: jobs_of(running(api, namespace)) == {"more"},
@@ -300,6 +300,13 @@ def test_a_cut_caps_first_then_kueue_ends_the_least_important_and_runs_it_again(
                        and drawn_w() == 4 * RISE_W,
                        lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
     api.delete(f"{classes}/{low}")
+
+
+def _waits_for_power(check: Object) -> bool:
+    """With numbers, and what would help."""
+    text = check["message"]
+    said = text.startswith("WaitingForPower: ") and "the site has 0 W left" in text
+    return check["state"] == "Retry" and said and "raise the budget of the site by" in text
 
 
 def _is_suspended(api: KubeApi, path: str) -> bool:

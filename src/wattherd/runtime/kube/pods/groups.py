@@ -1,8 +1,9 @@
 """Which gang a pod belongs to, by whatever its users already write.
 
 Accepted, in this order: the native group (`spec.schedulingGroup`), the label of the older pod
-groups, Volcano's annotation, Kueue's label, and the set it was made for (JobSet, LeaderWorkerSet).
-How many members a gang has at least is said by its group object, or by the pod where none is.
+groups, Volcano's annotation, Kueue's label, and the set it was made for (JobSet, LeaderWorkerSet,
+PyTorchJob). How many members a gang has at least is said by its group object, by the set
+(`job_sets`), or by the pod where none is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class GroupKind(StrEnum):
     KUEUE = "kueue.x-k8s.io"
     JOBSET = "jobset.x-k8s.io"
     LWS = "leaderworkerset.x-k8s.io"
+    PYTORCH = "kubeflow.org"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,10 @@ def _lws(pod: Pod) -> str | None:
     return meta.label(names.LWS_GROUP) or meta.label(names.LWS_NAME)
 
 
+def _pytorch(pod: Pod) -> str | None:
+    return _owner(pod.metadata, "PyTorchJob")
+
+
 def _owner(meta: ObjectMeta, kind: str) -> str | None:
     owners = meta.owner_references or ()
     return next((one.name for one in owners if one.kind == kind and one.controller), None)
@@ -103,4 +109,5 @@ _FINDERS: tuple[tuple[GroupKind, Callable[[Pod], str | None]], ...] = (
     (GroupKind.KUEUE, _kueue),
     (GroupKind.JOBSET, _jobset),
     (GroupKind.LWS, _lws),
+    (GroupKind.PYTORCH, _pytorch),
 )

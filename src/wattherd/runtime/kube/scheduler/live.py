@@ -30,6 +30,7 @@ from wattherd.runtime.kube.api.seat import Seat
 from wattherd.runtime.kube.pods.fencing_notes import FencingNotes
 from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.pods.hearing import NODES, PODS, each, follow_volumes
+from wattherd.runtime.kube.pods.job_sets import SETS, as_groups
 from wattherd.runtime.kube.power.live import PowerWatch, is_served
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
@@ -116,6 +117,8 @@ class LiveScheduler:
             if is_served(self.feed, path):
                 self.scheduler.groups_are_objects(kind)
                 self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
+        if self.scheduler.way.suspends:
+            self._follow_sets()
         if self.power is not None:
             self.power.begin()
             if self.scheduler.way.suspends:
@@ -156,6 +159,13 @@ class LiveScheduler:
             ),
             lambda key: scheduler.group_gone(GroupId(kind, key.namespace, key.name)),
         )
+
+    def _follow_sets(self) -> None:
+        """Whoever makes pods of a gang says how many there will be."""
+        for kind in SETS:
+            if is_served(self.feed, kind.api):
+                hear = self._hear_groups(kind.group)
+                self._follow(Selection(f"{kind.api}/{kind.plural}", kind.made), as_groups(hear))
 
     # Work -----------------------------------------------------------------------------------------
 

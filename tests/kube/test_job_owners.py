@@ -1,0 +1,171 @@
+"""Gangs and suspension of those who own jobs: JobSet, TrainJob, PyTorchJob, LeaderWorkerSet.
+
+Their definitions are made here with as much as is looked at, and the test does what their
+controllers would: it makes pods and jobs, and takes them away from what is suspended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from control_plane import ControlPlane
+from kube_api import KubeApi, Object, a_node, a_pod
+from kube_server import wait_until
+from power_api import DEFINITIONS, an_object, defined, path_of
+from test_second_scheduler import T4, a_scheduler, bound, why
+
+KINDS = {
+    "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+    "TrainJob": ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+    "PyTorchJob": ("kubeflow.org", "v1", "pytorchjobs"),
+}
+GPUS, IDLE_W, RISE_W = 8, 10, 60
+EMPTY_W = GPUS * IDLE_W
+LONG_S = 240.0
+NAME = "wattherd-owners"
+
+
+def path(kind: str, namespace: str, name: str = "") -> str:
+    group, version, plural = KINDS[kind]
+    return f"/apis/{group}/{version}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+@pytest.fixture
+def kinds(plane: ControlPlane) -> Iterator[None]:
+    """The kinds are served, with any fields."""
+    any_fields = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    made = []
+    for kind, (group, version, plural) in KINDS.items():
+        schema = {"type": "object", "properties": {"spec": any_fields, "status": any_fields}}
+        served = {"name": version, "served": True, "storage": True}
+        served["schema"] = {"openAPIV3Schema": schema}
+        names = {"plural": plural, "singular": kind.lower(), "kind": kind}
+        spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [served]}
+        name = f"{plural}.{group}"
+        # The API server guards kinds of the group x-k8s.io unless their review is named.
+        about = {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}}
+        plane.api.create(DEFINITIONS, {"metadata": about, "spec": spec})
+        made.append(name)
+    for kind in KINDS:
+        at = path(kind, "default")
+        wait_until(lambda at=at: plane.api.call("GET", at)[0] == 200, f"{kind}s are served")
+    with defined(plane.api):
+        yield
+    for name in made:
+        plane.api.delete(f"{DEFINITIONS}/{name}")
+
+
+@pytest.fixture
+def hall(plane: ControlPlane) -> Iterator[str]:
+    """A node of eight GPUs in a domain that bears all of them; yields its budget's name."""
+    nodes = plane.api.fleet([a_node("owners", gpus=GPUS, labels=T4 | {"hall": "owners"})])
+    yield "owners"
+    plane.api.remove_nodes(nodes)
+
+
+def create(api: KubeApi, kind: str, namespace: str, name: str, spec: Object, **more: Any) -> Object:
+    group, version, _ = KINDS[kind]
+    about = {"apiVersion": f"{group}/{version}", "kind": kind}
+    made: Object = api.create(
+        path(kind, namespace), {**about, "metadata": {"name": name, **more}, "spec": spec}
+    )
+    return made
+
+
+def owned(owner: Object) -> list[Object]:
+    about = owner["metadata"]
+    return [
+        {
+            **{key: owner[key] for key in ("apiVersion", "kind")},
+            **{key: about[key] for key in ("name", "uid")},
+            "controller": True,
+        }
+    ]
+
+
+def a_pod_of(owner: Object, name: str, **labels: str) -> Object:
+    references = owned(owner)
+    return a_pod(name, gpus=1, scheduler=NAME, labels=labels, ownerReferences=references)
+
+
+def a_job_of(owner: Object, name: str) -> Object:
+    """A Job of two pods, as a JobSet makes it."""
+    labels = {"jobset.sigs.k8s.io/jobset-name": owner["metadata"]["name"]}
+    pod = a_pod("any", gpus=1, scheduler=NAME, spec={"restartPolicy": "Never"})
+    template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+    spec = {"parallelism": 2, "completions": 2, "template": template}
+    return {"metadata": {"name": name, "ownerReferences": owned(owner)}, "spec": spec}
+
+
+TWO_JOBS = {"replicatedJobs": [{"name": "n", "replicas": 2, "template": {
+    "spec": {"parallelism": 2, "completions": 2}}}]}  # fmt: skip
+WORKERS = {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 1}}}
+
+
+@pytest.mark.usefixtures("kinds")
+def test_gangs_of_owners_start_whole_and_are_suspended_at_the_top(
+    plane: ControlPlane, namespace: str, hall: str
+) -> None:
+    """Four pods of a TrainJob's JobSet, two of a PyTorchJob, two of a LeaderWorkerSet."""
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    here = {"nodeSelector": {"matchLabels": {"hall": hall}}}
+    full = f"{EMPTY_W + GPUS * RISE_W}W"
+    api.create(path_of("PowerDomain"), an_object("PowerDomain", hall, **here))
+    api.create(path_of("PowerBudget"), an_object("PowerBudget", hall, domain=hall, constant=full))
+
+    def budget(watts: int) -> None:
+        api.merge(path_of("PowerBudget", hall), {"spec": {"constant": f"{watts}W"}})
+
+    def spec(kind: str, name: str) -> Object:
+        found: Object = api.get(path(kind, namespace, name))["spec"]
+        return found
+
+    def suspended() -> tuple[bool, bool]:
+        """The TrainJob, and the PyTorchJob."""
+        train, torch = spec("TrainJob", "train"), spec("PyTorchJob", "torch")
+        return bool(train.get("suspend")), bool(torch.get("runPolicy", {}).get("suspend"))
+
+    with a_scheduler(plane, NAME):
+        train = create(api, "TrainJob", namespace, "train", {})
+        job_set = create(api, "JobSet", namespace, "train", TWO_JOBS, ownerReferences=owned(train))
+        api.create(jobs, a_job_of(job_set, "train-n-0"))
+        missing = "2 of 4 pods of train are there"
+        first = lambda: next(iter(api.get(pods)["items"]), {"metadata": {"name": "-"}})  # noqa: E731
+        wait_until(lambda: len(api.get(pods)["items"]) == 2, "two pods are made")
+        waits = lambda: why(api, namespace, first()["metadata"]["name"])  # noqa: E731
+        wait_until(lambda: missing in waits(), waits)
+        torch = create(api, "PyTorchJob", namespace, "torch", WORKERS)
+        api.create(pods, a_pod_of(torch, "torch-master-0"))
+        said = "1 of 2 pods of torch are there"
+        wait_until(lambda: said in why(api, namespace, "torch-master-0"), "its worker is missing")
+        assert bound(api, namespace) == {}
+        api.create(jobs, a_job_of(job_set, "train-n-1"))
+        api.create(pods, a_pod_of(torch, "torch-worker-0"))
+        wait_until(lambda: len(bound(api, namespace)) == 6, "both run", within_s=LONG_S)
+        group = {"leaderworkerset.sigs.k8s.io/group-key": "lws-0"}
+        size = {"leaderworkerset.sigs.k8s.io/size": "2"}
+        members = [
+            a_pod(f"lws-0-{n}", gpus=1, scheduler=NAME, labels=group, annotations=size)
+            for n in range(2)
+        ]
+        api.create(pods, members[0])
+        wait_until(lambda: "1 of 2 pods of lws-0" in why(api, namespace, "lws-0-0"), "so with LWS")
+        api.create(pods, members[1])
+        wait_until(lambda: len(bound(api, namespace)) == 8, "all run", within_s=LONG_S)
+        budget(EMPTY_W)
+        wait_until(lambda: suspended() == (True, True), "both are suspended", within_s=LONG_S)
+        wait_until(lambda: api.call("GET", f"{pods}/lws-0-0")[0] == 404, "who cannot be is evicted")
+        assert not spec("JobSet", "train").get("suspend")
+        assert not any(one["spec"].get("suspend") for one in api.get(jobs)["items"])
+        about = api.get(path("PyTorchJob", namespace, "torch"))["metadata"]
+        assert about["labels"]["wattherd.dev/suspended"] == "power"
+        for job in ("train-n-0", "train-n-1"):
+            api.delete(f"{jobs}/{job}", propagationPolicy="Background")
+        for pod in ("torch-master-0", "torch-worker-0"):
+            api.delete(f"{pods}/{pod}", gracePeriodSeconds=0)
+        wait_until(lambda: not api.get(pods)["items"], "their controllers end what is theirs")
+        budget(EMPTY_W + GPUS * RISE_W)
+        wait_until(lambda: suspended() == (False, False), "they run again", within_s=LONG_S)

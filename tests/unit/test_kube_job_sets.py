@@ -1,0 +1,63 @@
+"""How many pods of a set start together, by what its object says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from wattherd.runtime.kube.api.api_objects import decoder
+from wattherd.runtime.kube.pods.job_sets import JobSet, PyTorchJob
+
+Json = dict[str, Any]
+
+
+def a_part(name: str, replicas: int, pods: int, **more: Any) -> Json:
+    spec = {"parallelism": pods, "completions": pods}
+    return {"name": name, "replicas": replicas, "template": {"spec": spec}, **more}
+
+
+PARTS = [a_part("lead", 1, 1), a_part("work", 2, 4)]
+AFTER = [{"name": "lead", "status": "Ready"}]
+IN_ORDER = {"startupPolicyOrder": "InOrder"}
+JOB_SETS: dict[str, tuple[Json, Json, int]] = {
+    "all parts at once": ({"replicatedJobs": PARTS}, {}, 9),
+    "one part after another": ({"replicatedJobs": PARTS, "startupPolicy": IN_ORDER}, {}, 1),
+    "a part that depends on another": (
+        {"replicatedJobs": [PARTS[0], a_part("work", 2, 4, dependsOn=AFTER)]}, {}, 1,
+    ),
+    "a part that is done": (
+        {"replicatedJobs": PARTS},
+        {"replicatedJobsStatus": [{"name": "lead", "succeeded": 1}]},
+        1,
+    ),
+    "no more pods than there is to do": (
+        {"replicatedJobs": [
+            {"name": "n", "template": {"spec": {"parallelism": 8, "completions": 3}}}
+        ]}, {}, 3,
+    ),
+}  # fmt: skip
+PYTORCH: dict[str, tuple[Json, int]] = {
+    "a master and workers": (
+        {"pytorchReplicaSpecs": {"Master": {}, "Worker": {"replicas": 3}}}, 4,
+    ),
+    "elastic": (
+        {"pytorchReplicaSpecs": {"Worker": {"replicas": 8}}, "elasticPolicy": {"minReplicas": 2}},
+        2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JOB_SETS)
+def test_of_a_job_set_all_jobs_start_together_that_wait_for_no_other(case: str) -> None:
+    spec, status, least = JOB_SETS[case]
+    made = decoder(JobSet).decode(json.dumps({"spec": spec, "status": status}).encode())
+    assert made.least == least
+
+
+@pytest.mark.parametrize("case", PYTORCH)
+def test_of_a_pytorch_job_all_parts_start_together(case: str) -> None:
+    spec, least = PYTORCH[case]
+    made = decoder(PyTorchJob).decode(json.dumps({"spec": spec}).encode())
+    assert made.least == least
