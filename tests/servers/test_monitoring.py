@@ -93,9 +93,11 @@ def pager() -> Iterator[str]:
         ("promtool", "check", "config", "prometheus.yml"),
         ("promtool", "check", "rules", "rules.yml"),
         ("promtool", "test", "rules", "rules.test.yml"),
+        ("promtool", "check", "rules", "kubernetes.rules.yml"),
+        ("promtool", "test", "rules", "kubernetes.rules.test.yml"),
         ("amtool", "check-config", "alertmanager.yml"),
     ],
-    ids=lambda command: " ".join(command[:2]),
+    ids=" ".join,
 )
 def test_the_tools_find_nothing_wrong(command: tuple[str, ...]) -> None:
     done = subprocess.run(command, cwd=DEPLOY, capture_output=True, text=True, check=False)

@@ -87,6 +87,17 @@ def test_every_metric_of_the_site_is_watched_or_drawn() -> None:
     assert site - used == by_hand
 
 
+def test_alerts_of_kubernetes_ask_for_what_copies_tell_and_have_tests() -> None:
+    folder = DEPLOY.parent / "src" / "wattherd" / "runtime" / "kube"
+    told = "".join((folder / name).read_text() for name in ("api/health.py", "extender/tally.py"))
+    tested = (DEPLOY / "prometheus" / "kubernetes.rules.test.yml").read_text()
+    document = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.rules.yml").read_text())
+    for rule in document["groups"][0]["rules"]:
+        assert f"alertname: {rule['alert']}\n" in tested
+        [metric] = re.findall(r"\bwattherd_\w+", rule["expr"])
+        assert f"# TYPE {metric} " in told
+
+
 def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels():
