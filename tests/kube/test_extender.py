@@ -25,22 +25,34 @@ BOUND_S = 120.0
 
 
 @contextmanager
-def an_extender(plane: ControlPlane, *options: str) -> Iterator[str]:
-    """`wattherd kube extender` as users start it; yields its address."""
+def extender_process(plane: ControlPlane, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`wattherd kube extender` as users start it."""
     command = [sys.executable, "-m", "wattherd.cli.main", "kube", "extender", "--port", "0"]
     # A loaded machine may be slow; that a late answer fails closed has tests of its own.
     slow = ["--deadline", "20", f"--kubeconfig={plane.kubeconfig}", *options]
     with subprocess.Popen([*command, *slow], stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            found = re.search(r"http://127\.0\.0\.1:\d+", line)
-            assert found, line + process.stderr.read()
-            wait_until(lambda: _is_ready(found[0]), "it has seen the cluster")
-            yield found[0]
+            yield process
         finally:
             process.terminate()
             process.wait(timeout=60)
+
+
+def wait_ready(process: subprocess.Popen[str]) -> str:
+    """The address of an extender that has seen the cluster."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    found = re.search(r"http://127\.0\.0\.1:\d+", line)
+    assert found, line + process.stderr.read()
+    wait_until(lambda: _is_ready(found[0]), "it has seen the cluster")
+    return found[0]
+
+
+@contextmanager
+def an_extender(plane: ControlPlane, *options: str) -> Iterator[str]:
+    """An extender at work; yields its address."""
+    with extender_process(plane, *options) as process:
+        yield wait_ready(process)
 
 
 def _is_ready(address: str) -> bool:
