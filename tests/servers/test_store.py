@@ -20,9 +20,12 @@ from postgres_server import Postgres, Wire
 from wattherd.errors import UserError
 from wattherd.model.event import BudgetChanged, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.service.live.history import Past, past_of, row_of
 from wattherd.store.database import Database, in_folder
 from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
 from wattherd.store.journal import Journal
+from wattherd.store.projection import Batch
+from wattherd.store.store import Store
 from wattherd.store.tables import SCHEMA
 
 
@@ -142,6 +145,23 @@ def test_a_store_of_version_1_becomes_one_of_today(url: str) -> None:
         assert connection.scalar(sa.text("SELECT count(*) FROM jobs")) == 0
     journal.append(entries(4, 4))
     journal.close()
+
+
+def test_a_store_of_version_2_keeps_its_jobs(url: str) -> None:
+    store = Store.open(url)
+    past = Past(spec=JobSpec(id="j-1", submit_s=0.0, roles=(TaskRole(count=1),)), paper={}, by="")
+    store.projection.write(Batch(seq=1, jobs={past.spec.id: row_of(past)}))
+    store.close()
+    journal = Journal(url)
+    with journal.database.writing() as connection:
+        connection.execute(sa.text("ALTER TABLE jobs DROP COLUMN total"))
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+    journal.close()
+    store = Store.open(url)
+    row = store.projection.job("j-1")
+    assert row is not None
+    assert past_of(row) == past
+    store.close()
 
 
 def test_migrations_make_the_tables_that_the_program_knows(url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from wattherd.model.command import FinishJob, StartJob
 from wattherd.model.event import JobCancelled, JobExited, JobProgressed, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.service.live.draw import DrawBook, Sample, sample_of, sample_row
-from wattherd.service.live.history import History, past_of
+from wattherd.service.live.history import History, Past, past_of, row_of
 from wattherd.service.live.scribe import Scribe
 from wattherd.store.entry import Entry, StoreFailure
 from wattherd.store.projection import Batch, JobFilter
@@ -56,7 +57,7 @@ def filled(store: Store) -> History:
     for number in range(1, 7):
         tell(scribe, history, submitted(number))
     start = StartJob(job_id="j-2", attempt=1, allocations=(), cap_w=None)
-    tell(scribe, history, event_entry(7, JobProgressed, progress=3.0, loss=0.25), start)
+    tell(scribe, history, event_entry(7, JobProgressed, progress=3.0, loss=0.25, total=4.0), start)
     over = FinishJob(job_id="j-2", state="Succeeded")
     tell(scribe, history, event_entry(8, JobExited, exit_code=0), over)
     assert scribe.write()
@@ -92,8 +93,8 @@ def test_who_is_over_leaves_memory_and_is_found_in_the_archive(store: Store) -> 
     tell(a_scribe(store, history), history, submitted(9))
     assert "j-2" not in history.jobs
     assert history["j-2"] == before
-    assert (before.state, before.progress, before.loss, before.attempts) == (
-        "Succeeded", 3.0, 0.25, 1
+    assert (before.state, before.progress, before.total, before.loss, before.attempts) == (
+        "Succeeded", 3.0, 4.0, 0.25, 1
     )  # fmt: skip
     assert (before.number, before.finish_s, before.exit_code) == (2, 8.0, 0)
     assert "j-2" in history
@@ -101,6 +102,24 @@ def test_who_is_over_leaves_memory_and_is_found_in_the_archive(store: Store) -> 
     row = store.projection.job("j-2")
     assert row is not None
     assert past_of(row) == before
+
+
+def test_a_row_holds_all_of_a_job(store: Store) -> None:
+    """Whatever is known of a job in memory is known of it in the archive."""
+    spec = submitted(1).event.job
+    past = Past(
+        spec=spec, paper={"name": "a"}, by="u1", number=7, state="Failed", first_start_s=1.5,
+        finish_s=2.5, attempts=3, progress=4.5, loss=5.5, total=6.5, exit_code=9, why="so",
+        energy_j=7.5,
+    )  # fmt: skip
+    unset = {"paper": {}, "by": ""}
+    for one in fields(Past):
+        if one.name != "spec":
+            assert getattr(past, one.name) != unset.get(one.name, one.default), one.name
+    store.projection.write(Batch(seq=1, jobs={past.spec.id: row_of(past)}))
+    row = store.projection.job(spec.id)
+    assert row is not None
+    assert past_of(row) == past
 
 
 def test_after_a_crash_only_what_is_new_is_written(store: Store) -> None:

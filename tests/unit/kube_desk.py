@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from kube_builders import Json, a_pod
 
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.runtime.kube.scheduler.orders import EvictPod, Order, TellPod
 
 
-class Desk:
+class Desk(ABC):
     """Pods and nodes by uid and name; `scheduler` is given by whoever sits there."""
 
     scheduler: Scheduler
@@ -49,6 +51,6 @@ class Desk:
         else:
             self._carry_out(order)
 
+    @abstractmethod
     def _carry_out(self, order: Order) -> None:
         """Other orders, as this kind of scheduler gives them."""
-        raise NotImplementedError

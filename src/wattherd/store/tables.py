@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA = "0002"
+SCHEMA = "0003"
 """The latest migration, by its number."""
 VERSION_TABLE = "alembic_version"
 
@@ -77,6 +77,7 @@ JOBS = sa.Table(
     sa.Column("by_whom", sa.String(120), nullable=False),
     sa.Column("spec", sa.Text, nullable=False),
     sa.Column("paper", sa.Text, nullable=False),
+    sa.Column("total", sa.Float),
     sa.Index("jobs_by_id", "id", unique=True),
     sa.Index("jobs_by_state", "state", "number"),
     sa.Index("jobs_by_owner", "owner", "number"),

@@ -76,7 +76,7 @@ class Watched:
     def news(self) -> Iterator[Event]:
         """What happened since the last call."""
         who: dict[str, Any] = {"at_s": 0.0, "job_id": self._job_id, "attempt": self._attempt}
-        alive = self.supervisor is not None  # looked at first: its last words come before its end
+        given_up = self._given_up()  # looked at first: last words come before the end
         if not self._started and (self._folder / run_dir.STARTED).exists():
             self._started = True
             yield JobStarted(**who)
@@ -88,14 +88,19 @@ class Watched:
             self.over = True
             yield _ending(ended, who)
             self._wait()
-        elif self._given_up(alive=alive):
+        elif given_up:
             self.over = True
             yield self._abandoned(who)
 
-    def _given_up(self, *, alive: bool) -> bool:
-        """Whether nobody carries the order out any more."""
-        ended = self._wait()
-        return not alive if self.begun else ended
+    def _given_up(self) -> bool:
+        """Whether nobody carries the order out any more.
+
+        Whether it has begun is looked at before who carries it out: a supervisor that begins
+        between the two is alive.
+        """
+        if self.begun:
+            return self.supervisor is None
+        return self._wait()
 
     def _wait(self) -> bool:
         """Take note of our own child's end, so that it does not stay on as a zombie."""

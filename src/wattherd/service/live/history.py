@@ -162,6 +162,7 @@ def row_of(past: Past) -> dict[str, Any]:
         "attempts": past.attempts,
         "progress": past.progress,
         "loss": past.loss,
+        "total": past.total,
         "exit_code": past.exit_code,
         "why": past.why,
         "energy_j": past.energy_j,
@@ -173,7 +174,7 @@ def row_of(past: Past) -> dict[str, Any]:
 
 def past_of(row: Mapping[str, Any]) -> Past:
     """The job that `row_of` made a row of."""
-    same = ("number", "state", "first_start_s", "finish_s", "attempts", "progress", "loss")
+    same = ("number", "state", "first_start_s", "finish_s", "attempts", "progress", "loss", "total")
     return Past(
         spec=_SPEC.validate_json(row["spec"]),
         paper=json.loads(row["paper"]),
