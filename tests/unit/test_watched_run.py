@@ -13,6 +13,7 @@ import pytest
 
 from wattherd.model.event import JobExited
 from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.watched import KILLED, Watched
 
 KEY = ("j-1", 1)
@@ -43,6 +44,35 @@ def test_a_supervisor_that_begins_while_it_is_looked_at_is_alive(
         assert list(watched.news()) == []
     assert looks > look
     assert (watched.begun, watched.supervisor, watched.over) == (True, os.getpid(), False)
+
+
+def test_one_that_gave_way_to_another_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(KEY, tmp_path)
+    second = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, second.pid, os.WEXITED | os.WNOWAIT)
+    watched.launched = second.pid
+    real = os.waitpid
+
+    def waited(pid: int, options: int) -> tuple[int, int]:
+        run_dir.claim(tmp_path)
+        return real(pid, options)
+
+    monkeypatch.setattr(os, "waitpid", waited)
+    assert list(watched.news()) == []
+    assert list(watched.news()) == []
+    monkeypatch.undo()
+    second.wait()
+
+
+def test_a_stray_that_is_about_to_begin_gives_way(tmp_path: Path) -> None:
+    folder = tmp_path / "j-1" / "run-1"
+    folder.mkdir(parents=True)
+    for _ in range(2):
+        end_stray(folder)
+    assert Watched(KEY, folder).supervisor is None
+    assert not run_dir.claim(folder)
 
 
 def test_a_supervisor_that_died_without_a_word_is_given_up(tmp_path: Path) -> None:

@@ -326,10 +326,17 @@ def _key_of(folder: Path) -> Key:
 
 
 def end_stray(folder: Path) -> None:
-    """End a run that nobody counts on: its supervisor first, which takes its tasks along."""
-    pid = None if (folder / run_dir.EXIT).exists() else Watched(_key_of(folder), folder).supervisor
+    """End a run that nobody counts on: its supervisor first, which takes its tasks along.
+
+    One that is about to begin finds that it has been forestalled.
+    """
+    with contextlib.suppress(OSError):
+        if (folder / run_dir.EXIT).exists() or run_dir.forestall(folder):
+            return
+    pid = Watched(_key_of(folder), folder).supervisor
     if pid is not None:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         end_group(folder)
 
 

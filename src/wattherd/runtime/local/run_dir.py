@@ -130,7 +130,16 @@ def tidy_up(order: Mapping[str, Any]) -> None:
 
 def claim(run_dir: Path) -> bool:
     """Whether this process is the first that wants to run the order."""
-    who = {"pid": os.getpid(), "ticks": started_ticks(os.getpid()), "boot": boot_id()}
+    me = os.getpid()
+    return _begin(run_dir, {"pid": me, "ticks": started_ticks(me), "boot": boot_id()})
+
+
+def forestall(run_dir: Path) -> bool:
+    """Whether nobody runs the order, nor ever will from now on."""
+    return _begin(run_dir, {"pid": 0, "ticks": -1, "boot": ""})
+
+
+def _begin(run_dir: Path, who: Mapping[str, Any]) -> bool:
     fresh = run_dir / f".{BEGUN}.{os.getpid()}"
     fresh.write_text(json.dumps(who), encoding="utf-8")
     try:

@@ -96,11 +96,11 @@ class Watched:
         """Whether nobody carries the order out any more.
 
         Whether it has begun is looked at before who carries it out: a supervisor that begins
-        between the two is alive.
+        between the two is alive. Our own child may end because another has begun before it.
         """
         if self.begun:
             return self.supervisor is None
-        return self._wait()
+        return self._wait() and not self.begun
 
     def _wait(self) -> bool:
         """Take note of our own child's end, so that it does not stay on as a zombie."""
