@@ -86,10 +86,10 @@ def test_a_watched_gpu_changes_hangs_is_lost_and_comes_back(gpus: Driver) -> Non
         until(process, "watts", 300.0)
         gpus.say(450.0)
         until(process, "watts", 450.0)
-        gpus.say(460.0, delay_s=1.0)
+        gpus.say(460.0, delay_s=5.0)
         began_s = time.monotonic()
         until(process, "trouble", "timeout")
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 5.0
         gpus.say(470.0, LOST)
         until(process, "trouble", "unreachable")
         gpus.say(480.0)
