@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from control_plane import ControlPlane
+from foreign_kinds import served
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
-from power_api import DEFINITIONS, an_object, defined, path_of
+from power_api import an_object, defined, path_of
 from test_second_scheduler import T4, a_scheduler, bound, why
 
 KINDS = {
@@ -35,26 +36,9 @@ def path(kind: str, namespace: str, name: str = "") -> str:
 @pytest.fixture
 def kinds(plane: ControlPlane) -> Iterator[None]:
     """The kinds are served, with any fields."""
-    any_fields = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    made = []
-    for kind, (group, version, plural) in KINDS.items():
-        schema = {"type": "object", "properties": {"spec": any_fields, "status": any_fields}}
-        served = {"name": version, "served": True, "storage": True}
-        served["schema"] = {"openAPIV3Schema": schema}
-        names = {"plural": plural, "singular": kind.lower(), "kind": kind}
-        spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [served]}
-        name = f"{plural}.{group}"
-        # The API server guards kinds of the group x-k8s.io unless their review is named.
-        about = {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}}
-        plane.api.create(DEFINITIONS, {"metadata": about, "spec": spec})
-        made.append(name)
-    for kind in KINDS:
-        at = path(kind, "default")
-        wait_until(lambda at=at: plane.api.call("GET", at)[0] == 200, f"{kind}s are served")
-    with defined(plane.api):
+    kinds = {plural: (group, version, kind) for kind, (group, version, plural) in KINDS.items()}
+    with served(plane.api, kinds), defined(plane.api):
         yield
-    for name in made:
-        plane.api.delete(f"{DEFINITIONS}/{name}")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from control_plane import ControlPlane
+from foreign_kinds import served
 from helm_chart import CHART, Tools
 from kube_api import a_node, a_pod
 from kube_binaries import NoBinaries
@@ -24,16 +25,17 @@ from test_second_scheduler import a_scheduler
 
 NODES = ("gpu-7", "gpu-8", "gpu-9")
 T4 = {"nvidia.com/gpu.product": "Tesla-T4"}
+VOLCANO = ("scheduling.volcano.sh", "v1beta1", "PodGroup")
 RELEASE = ("wattherd", "--namespace=wattherd")
 
 
 @pytest.fixture(scope="module")
 def _cluster(plane: ControlPlane) -> Iterator[None]:
-    """Three nodes, and who schedules."""
+    """Three nodes, Volcano's groups, and who schedules."""
     stock = plane.scheduler(name="pages-scheduler")
     stock.start()
     names = plane.api.fleet(a_node(name, gpus=4, labels=T4) for name in NODES)
-    with a_scheduler(plane, "wattherd"):
+    with served(plane.api, {"podgroups": VOLCANO}), a_scheduler(plane, "wattherd"):
         yield
     plane.api.remove_nodes(names)
     stock.kill()

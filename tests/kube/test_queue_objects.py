@@ -11,6 +11,7 @@ from control_plane import ControlPlane
 from kube_api import a_node, a_pod
 from kube_server import wait_until
 from power_api import an_object, condition, defined, path_of
+from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 
 NAME = "wattherd-queues"
 LONG_S = 240.0
@@ -26,6 +27,14 @@ QUEUES = {
 def _kinds(plane: ControlPlane) -> Iterator[None]:
     with defined(plane.api):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_queues(plane: ControlPlane) -> Iterator[None]:
+    """None is left to the next test."""
+    yield
+    for one in plane.api.get(path_of("Queue"))["items"]:
+        plane.api.delete(path_of("Queue", one["metadata"]["name"]))
 
 
 @pytest.fixture
@@ -89,3 +98,41 @@ def test_queues_lend_take_back_and_tell(plane: ControlPlane, namespace: str) -> 
     wait_until(lambda: ready().get("reason") == "Invalid", "too much is promised")
     assert "research, students are promised 125 %" in ready()["message"]
     assert bound("vision") == 6
+
+
+def test_in_a_queue_that_says_so_the_important_take_quota_of_the_less_important(
+    plane: ControlPlane, namespace: str
+) -> None:
+    """Four of eight GPUs at most, held by unimportant pods: two of them go, no more; else none."""
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    classes, high = "/apis/scheduling.k8s.io/v1/priorityclasses", f"{namespace}-high"
+    api.create(classes, {"metadata": {"name": high}, "value": 10})
+    ours = {"wattherd.dev/queue": "half"}
+    events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+
+    def create(name: str, gpus: int, **spec: str) -> None:
+        made = a_pod(name, gpus=gpus, scheduler="wattherd-within", labels=ours, spec=spec)
+        api.create(pods, made)
+
+    with nodes_of(api, [a_node("within", gpus=8, labels=T4)]):
+        half = {"guaranteedPercent": 50, "maximumPercent": 50}
+        api.create(path_of("Queue"), an_object("Queue", "half", **half))
+        with a_scheduler(plane, "wattherd-within"):
+            for number in range(4):
+                create(f"low-{number}", 1)
+            wait_until(lambda: len(bound(api, namespace)) == 4, "the queue is full")
+            create("high", 2, priorityClassName=high)
+            wait_until(lambda: "QuotaExceeded" in why(api, namespace, "high"), "told so")
+            assert len(bound(api, namespace)) == 4
+            within = {"preemption": {"withinQueue": "LowerPriority"}}
+            api.merge(path_of("Queue", "half"), {"spec": within})
+            wait_until(lambda: "high" in bound(api, namespace), "two make way", within_s=LONG_S)
+            assert set(bound(api, namespace)) == {"high", "low-0", "low-1"}
+            gone = "evicted: pods of higher priority take its place"
+            said = lambda: {  # noqa: E731
+                one["regarding"]["name"]: one["note"]
+                for one in api.get(events)["items"]
+                if one["reason"] == "PreemptedForPriority"
+            }
+            wait_until(lambda: said() == {"low-2": gone, "low-3": gone}, lambda: str(said()))
+    api.delete(f"{classes}/{high}")

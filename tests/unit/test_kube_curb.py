@@ -13,10 +13,16 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from kube_builders import a_node, a_pod, fleet_of, node_json, pod_json
+from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 
-from wattherd.runtime.kube.power.curb import CAP_WAIT_S, PLEDGE_S, Suspended
+from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.pods.chooser import Chooser
+from wattherd.runtime.kube.pods.fleet import Holding
+from wattherd.runtime.kube.pods.node_facts import node_facts
+from wattherd.runtime.kube.pods.pod_ask import ask_of
+from wattherd.runtime.kube.power.curb import CAP_WAIT_S, PLEDGE_S, Curb, Suspended
 from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
+from wattherd.runtime.kube.power.domains import Domains
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.runtime.kube.scheduler.orders import (
     BindPod,
@@ -247,3 +253,28 @@ class Curbed(RuleBasedStateMachine):
 
 TestCurbed = Curbed.TestCase
 TestCurbed.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+
+
+def test_a_look_costs_as_many_pods_as_are_on_nodes_with_an_agent() -> None:
+    """Eight pods on four nodes, of which one has an agent."""
+    fleet, pods, asked_about = fleet_of("first-fit"), {}, list[str]()
+    for row in range(4):
+        made = node_json(a_machine(f"n{row}", gpus=GPUS, model="T4"))
+        agent = {"wattherd.dev/agent": "true", "wattherd.dev/gpu-cap-min-w": str(LEAST_W)}
+        made["metadata"]["labels"].update(agent if row == 1 else {})
+        fleet.node_seen(node_facts(a_node(made)))
+    for row in range(8):
+        pod = a_pod(bound(pod_json(f"p{row}", exclusive(1_000, 1)), f"n{row // 2}"))
+        uid, key = pod.metadata.uid, f"default/p{row}"
+        held = Holding(uid=uid, key=key, ask=ask_of(pod), node=f"n{row // 2}", gpus=(),
+                       confirmed=True, since_s=0.0)  # fmt: skip
+        pods[uid] = pod
+        fleet.hold(held)
+
+    def owns(pod: Pod) -> bool:
+        asked_about.append(pod.metadata.name)
+        return True
+
+    curb = Curb(Chooser(fleet, Domains({"": 1_000_000})), pods, owns)
+    assert curb.orders(0.0) == []
+    assert sorted(asked_about) == ["p2", "p3"]

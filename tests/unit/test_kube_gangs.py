@@ -73,6 +73,61 @@ def test_other_groups_are_waited_for_where_they_are_objects(world: World) -> Non
     assert "the PodGroup ring is not there" in world.why("p")
 
 
+def test_a_group_of_volcano_starts_with_as_many_as_it_says(world: World) -> None:
+    world.scheduler.groups_are_objects(GroupKind.VOLCANO)
+    for number in range(3):
+        named = {"scheduling.volcano.sh/group-name": "ring"}
+        marked(world, f"ring-{number}", annotations=named)
+    world.settle()
+    assert "the PodGroup ring is not there" in world.why("ring-0")
+    about = {"name": "ring", "namespace": "default", "uid": "uid-ring"}
+    group = json.dumps({"metadata": about, "spec": {"minMember": 3, "queue": "q"}}).encode()
+    known = GroupId(GroupKind.VOLCANO, "default", "ring")
+    world.scheduler.group_seen(known, decoder(PodGroup).decode(group))
+    world.settle()
+    assert sorted(world.places) == ["ring-0", "ring-1", "ring-2"]
+
+
+def marked(world: World, name: str, **about: dict[str, str]) -> None:
+    """A pod with these labels and annotations."""
+    made = pod_json(name, WHOLE, schedulerName="wattherd")
+    made["metadata"].update(about)
+    world.pods[made["metadata"]["uid"]] = made
+    world.scheduler.pod_seen(a_pod(made), world.now_s)
+
+
+LWS = "leaderworkerset.sigs.k8s.io"
+
+
+def of_set(world: World, group: int, worker: int) -> None:
+    """A pod of the LeaderWorkerSet `serve`, whose groups are of three."""
+    labels = {f"{LWS}/name": "serve", f"{LWS}/group-index": str(group)}
+    marked(world, f"serve-{group}-{worker}", labels=labels, annotations={f"{LWS}/size": "3"})
+
+
+def test_groups_of_a_leader_worker_set_are_gangs_of_their_own(world: World) -> None:
+    for group, worker in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        of_set(world, group, worker)
+    world.settle()
+    assert world.places == {}
+    assert world.why("serve-1-0").startswith("WaitingForGang: 2 of 3 pods of serve/1 are there")
+    of_set(world, 1, 2)
+    world.settle()
+    assert sorted(world.places) == ["serve-1-0", "serve-1-1", "serve-1-2"]
+
+
+def test_a_leader_that_must_be_ready_before_there_are_workers_waits_for_none(world: World) -> None:
+    of_set(world, 0, 0)
+    world.settle()
+    assert world.places == {}
+    about = {"name": "serve", "namespace": "default", "uid": "uid-serve"}
+    group = json.dumps({"metadata": about, "spec": {"minMember": 1}}).encode()
+    known = GroupId(GroupKind.LWS, "default", "serve")
+    world.scheduler.group_seen(known, decoder(PodGroup).decode(group))
+    world.settle()
+    assert sorted(world.places) == ["serve-0-0"]
+
+
 def test_as_many_start_together_as_the_group_says_and_the_others_as_there_is_room(
     world: World,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.pods.job_sets import JobSet, PyTorchJob
+from wattherd.runtime.kube.pods.job_sets import JobSet, LeaderWorkerSet, PyTorchJob
 
 Json = dict[str, Any]
 
@@ -60,4 +60,22 @@ def test_of_a_job_set_all_jobs_start_together_that_wait_for_no_other(case: str) 
 def test_of_a_pytorch_job_all_parts_start_together(case: str) -> None:
     spec, least = PYTORCH[case]
     made = decoder(PyTorchJob).decode(json.dumps({"spec": spec}).encode())
+    assert made.least == least
+
+
+LEADER_WORKERS: dict[str, tuple[Json, int]] = {
+    "all of a group at once": ({"leaderWorkerTemplate": {"size": 4}}, 4),
+    "a group of one": ({"leaderWorkerTemplate": {}}, 1),
+    "workers that are made when their leader is ready": (
+        {"leaderWorkerTemplate": {"size": 4}, "startupPolicy": "LeaderReady"}, 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEADER_WORKERS)
+def test_of_a_leader_worker_set_each_group_starts_together_unless_the_leader_goes_first(
+    case: str,
+) -> None:
+    spec, least = LEADER_WORKERS[case]
+    made = decoder(LeaderWorkerSet).decode(json.dumps({"spec": spec}).encode())
     assert made.least == least

@@ -16,6 +16,7 @@ from wattherd.runtime.kube.power.kinds import Queue
 from wattherd.runtime.kube.power.plan import Word
 from wattherd.runtime.kube.queues.plan import DEFAULT, LEAST_PCT, QueuePlan
 from wattherd.runtime.kube.queues.status import queue_status
+from wattherd.testing.builders import exclusive
 
 _QUEUE = decoder(Queue)
 
@@ -196,3 +197,68 @@ def test_a_namespace_holds_no_more_than_its_limit() -> None:
     world.settle()
     assert placed(world) == {"a": 2}
     assert "namespace 'default' may hold 2 GPUs of queue 'a'" in world.told["uid-a-3"].text
+
+
+# --- quota taken by priority ----------------------------------------------------------------------
+
+
+def urgent(world: World, gpus: int, **spec: Any) -> None:
+    made = pod_json("a-urgent", exclusive(1_000, gpus), schedulerName="wattherd", **spec)
+    made["metadata"]["labels"] = {"wattherd.dev/queue": "a"}
+    world.pods[made["metadata"]["uid"]] = made
+    world.scheduler.pod_seen(a_pod(made), world.now_s)
+    world.settle()
+
+
+HALF = {"guaranteedPercent": 50, "maximumPercent": 50}
+WITHIN = HALF | {"preemption": {"withinQueue": "LowerPriority"}}
+
+
+def test_where_a_queue_says_so_the_important_take_quota_from_as_few_as_will_do() -> None:
+    world = a_world(a=WITHIN, b={})
+    create(world, "a", 4)
+    create(world, "b", 2)
+    world.settle()
+    urgent(world, 2, priority=5)
+    assert sorted(world.evicted) == ["uid-a-2", "uid-a-3"]
+    assert placed(world) == {"a": 3, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("queue", "spec"),
+    [
+        (HALF, {"priority": 5}),
+        (WITHIN, {}),
+        (WITHIN, {"priority": 5, "preemptionPolicy": "Never"}),
+    ],
+    ids=["the queue does not say so", "nobody is less important", "the pod does not want it"],
+)
+def test_else_quota_is_waited_for(queue: dict[str, Any], spec: dict[str, Any]) -> None:
+    world = a_world(a=queue)
+    create(world, "a", 4)
+    world.settle()
+    urgent(world, 2, **spec)
+    assert world.evicted == []
+    assert world.told["uid-a-urgent"].reason == "QuotaExceeded"
+
+
+def test_nobody_is_stopped_for_quota_where_room_would_be_missing_still() -> None:
+    world = a_world(a=WITHIN, b={})
+    create(world, "b", 8)
+    world.settle()
+    create(world, "a", 4)
+    world.settle()
+    assert placed(world) == {"a": 4, "b": 4}
+    before = list(world.evicted)
+    urgent(world, 4, priority=5)  # no node has four
+    assert world.evicted == before
+
+
+def test_a_rule_about_stopping_others_is_a_change_of_the_queues() -> None:
+    plan = a_plan(a=HALF)
+    before = plan.state()
+    plan.queue_seen("a", a_queue("a", **HALF))
+    assert plan.state().rules_as(before)
+    plan.queue_seen("a", a_queue("a", **WITHIN))
+    assert not plan.state().rules_as(before)
+    assert plan.state().preempting == {"a"}

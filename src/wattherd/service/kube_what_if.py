@@ -57,9 +57,9 @@ def take(kubeconfig: Path | None, context: str | None, budgets: Iterable[str] = 
     listed = snapshot_live.listed(find_access(kubeconfig, context))
     plan = PowerPlan(open_timetable, budgets_mw(budgets))
     try:
-        for domain in listed["power_domains"]:
+        for domain in listed.get("power_domains", ()):
             plan.domain_seen(domain.metadata.name, domain)
-        for budget in listed["power_budgets"]:
+        for budget in listed.get("power_budgets", ()):
             plan.budget_seen(budget.metadata.name, budget)
         limits = plan.state(time.time()).budgets_mw
     finally:

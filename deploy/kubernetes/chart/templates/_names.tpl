@@ -95,6 +95,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [patch]
 {{- end }}
 
+{{- /* Rights to queues, in modes that keep to them. */ -}}
+{{- define "wattherd.queueRights" }}
+- apiGroups: [wattherd.dev]
+  resources: [queues]
+  verbs: [get, list, watch]
+- apiGroups: [wattherd.dev]
+  resources: [queues/status]
+  verbs: [patch]
+{{- end }}
+
+{{- /* Rights to sets that say how many of their pods start together, and are not suspended. */ -}}
+{{- define "wattherd.setRights" }}
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, watch]
+{{- end }}
+
 {{- /* Rights to what owns pods, to suspend it where there are too few watts and let it run again. */ -}}
 {{- define "wattherd.jobRights" }}
 - apiGroups: [batch]

@@ -36,7 +36,7 @@ class SchedulingPolicy(Object, frozen=True):
 
 
 class PodGroupSpec(Object, frozen=True):
-    """A group of pods: native (`scheduling_policy`) or of scheduler-plugins (`min_member`)."""
+    """A group of pods: native (`scheduling_policy`), else of `min_member` (older, Volcano's)."""
 
     scheduling_policy: SchedulingPolicy | None = None
     disruption_mode: str | None = None

@@ -111,6 +111,7 @@ KUEUE_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-key"
+LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 
 # On jobs that were suspended for want of watts.

@@ -26,12 +26,17 @@ from wattherd.runtime.kube.pods.fleet import Fleet, Holding
 from wattherd.runtime.kube.pods.groups import GroupId
 from wattherd.runtime.kube.pods.node_facts import node_facts
 from wattherd.runtime.kube.pods.pod_ask import Ask, ask_of, ask_of_foreign, gpus_of
+from wattherd.runtime.kube.pods.queueing import Waiting
 from wattherd.runtime.kube.power.curb import Curb
 from wattherd.runtime.kube.power.domain_tree import DomainTree
 from wattherd.runtime.kube.power.domains import Domains
+from wattherd.runtime.kube.queues.plan import QueueState
+from wattherd.runtime.kube.queues.quota import Quota
+from wattherd.runtime.kube.queues.status import QueueFigures, figures
 from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
 from wattherd.runtime.kube.reasons.finding import Finding
 from wattherd.runtime.kube.reasons.onlooker import Onlooker
+from wattherd.runtime.kube.reasons.reasons import finding_of
 from wattherd.runtime.kube.reasons.refusal import PodRefused, Refusal, Token
 from wattherd.runtime.kube.reasons.refusals import Refusals
 from wattherd.runtime.kube.reasons.remedies import Remedies
@@ -43,6 +48,7 @@ HOLD_S = 60.0
 """A binding is seen within a second; after this long something is wrong and worth a look."""
 TOP_SCORE = 10
 _OVER = frozenset({"Succeeded", "Failed"})
+_OUTSIDE = Refusal(Token.AFFINITY, "not in the power domain of the pod's queue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class Extender:
         self._refusals = Refusals(self.chooser)
         self.groups: dict[GroupId, PodGroup] = {}
         self.onlooker = Onlooker(self._asks_us, self._why, self.groups)
+        self._quota = Quota(fleet, domains)
         self._diagnosis = Diagnosis(self.chooser, Eligible(fleet, Volumes(), {}))
         self._schedulers: set[str] = set()
         """By name: those that ask us."""
@@ -108,6 +115,15 @@ class Extender:
         self.domains.tree, self.domains.budgets_mw = tree, dict(budgets_mw)
         self.fleet.feed(self.domains.fed)
 
+    def queues_seen(self, state: QueueState) -> None:
+        """Queues as they stand from now on; their maxima and user limits hold."""
+        self._quota.queues_seen(state)
+
+    def queue_figures(self) -> QueueFigures:
+        """Who waits and runs of each queue."""
+        waiting = [Waiting((member,)) for member in self.onlooker.waiting()]
+        return figures(self._quota.state.tree, waiting, self.fleet, self._pods, self._asks_us)
+
     def pod_seen(self, pod: Pod, at_s: float) -> None:
         """A pod is there, or changed; one that ended gives back what it held.
 
@@ -131,6 +147,10 @@ class Extender:
     def _strike(self, uid: str) -> None:
         self._pods.pop(uid, None)
         self._granted.discard(uid)
+        self._let_go(uid)
+
+    def _let_go(self, uid: str) -> None:
+        self._quota.gives(uid)
         self.fleet.let_go(uid)
 
     def _seated(self, pod: Pod, at_s: float) -> None:
@@ -147,6 +167,7 @@ class Extender:
                 uid=uid, key=_key(pod), ask=ask, node=node, gpus=gpus, confirmed=True, since_s=at_s
             )
         )
+        self._quota.takes(pod, ask)
 
     def overdue(self, now_s: float) -> list[Holding]:
         """Reservations that nobody was seen to take up: look there, then let go or tell."""
@@ -184,7 +205,7 @@ class Extender:
         if known is not None and known.confirmed:
             problem = f"the pod is on {known.node} already"
             return Verdict(None, {"": Refusal(Token.INVALID_POD, problem)})
-        self.fleet.let_go(pod.metadata.uid)
+        self._let_go(pod.metadata.uid)
         try:
             ask = ask_of(pod)
         except PodRefused as refused:
@@ -194,10 +215,17 @@ class Extender:
     def _decide(self, pod: Pod, ask: Ask, node_names: Collection[str], now_s: float) -> Verdict:
         if self.fleet.placer is None:
             return Verdict(None, {"": Refusal(Token.UNKNOWN_NODE, "no node is known yet")})
+        beyond = self._quota.refused(pod, ask)
+        if beyond is not None:
+            found = finding_of(beyond)
+            return Verdict(None, {"": Refusal(Token(found.token), found.text)})
         candidates = self.fleet.rows_of(node_names)
-        spot, added = self.chooser.choose(ask, candidates & self.fleet.open_for(ask))
+        within = self._quota.within(pod)
+        among = candidates if within is None else candidates & within
+        spot, added = self.chooser.choose(ask, among & self.fleet.open_for(ask))
         if spot is None:
-            return Verdict(None, self._refusals.find(ask, node_names, candidates))
+            elsewhere = dict.fromkeys(node_names, _OUTSIDE) if within is not None else {}
+            return Verdict(None, elsewhere | self._refusals.find(ask, node_names, among))
         self._decisions += 1
         self.fleet.hold(
             Holding(
@@ -211,6 +239,7 @@ class Extender:
                 decision=f"{self._holder}/{self._decisions}",
             )
         )
+        self._quota.takes(pod, ask)
         return Verdict(spot.node)
 
     def prioritize(self, pod: Pod, node_names: Sequence[str]) -> dict[str, int]:
@@ -253,7 +282,10 @@ class Extender:
 
     def _why(self, member: Member, behind: int) -> Finding:
         """What keeps a pod that kube-scheduler found no node for."""
-        return self._diagnosis.of(member, behind)
+        beyond = self._quota.refused(member.pod, member.ask)
+        if beyond is not None:
+            return finding_of(beyond)
+        return self._diagnosis.of(member, behind, self._quota.within(member.pod))
 
     def grant(self, uid: str, node: str, now_s: float) -> Grant | Refusal:
         """What to write when the pod is bound where it was reserved: all that must be remembered.
@@ -279,14 +311,14 @@ class Extender:
         """Others may have decided since our last term: only what was begun to be bound is held."""
         waiting = [one.uid for one in self.fleet.reserved if one.uid not in self._granted]
         for uid in waiting:
-            self.fleet.let_go(uid)
+            self._let_go(uid)
 
     def unbound(self, uid: str) -> None:
         """The API server would not bind it: what was reserved is free, unless the pod is there."""
         self._granted.discard(uid)
         known = self.fleet.holdings.get(uid)
         if known is not None and not known.confirmed:
-            self.fleet.let_go(uid)
+            self._let_go(uid)
 
 
 def _was_decided(pod: Pod) -> bool:

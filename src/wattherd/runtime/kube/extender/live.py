@@ -28,6 +28,7 @@ from wattherd.runtime.kube.pods.hearing import NODES, PODS, each
 from wattherd.runtime.kube.power.live import PowerWatch
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
+from wattherd.runtime.kube.queues.live import QueueWatch
 from wattherd.runtime.kube.reasons.live import Speaker, Voice
 from wattherd.runtime.kube.reasons.onlooking import Onlooking, follow_groups
 from wattherd.runtime.kube.reasons.teller import Teller
@@ -68,6 +69,7 @@ class LiveExtender:
         if power is not None:
             watched = (self.feed, power, extender, self.seat.leads)
             self.power = PowerWatch(*watched, doing=lambda: extender.curb.doing)
+        self.queues = QueueWatch(self.feed, extender, self.seat.leads)
 
     def begin(self) -> None:
         """Start reading; decisions begin when the cluster was seen."""
@@ -75,6 +77,7 @@ class LiveExtender:
         if self.power is not None:
             self.power.begin()
             self.steward.begin()
+            self.queues.begin()
         follow_groups(self.feed, self.feed.follow, self.extender.groups)
         self.feed.begin(*self.seat.beside(), self.voice.run())
 

@@ -56,6 +56,12 @@ def stated_size(pod: Pod) -> int | None:
     return None
 
 
+def set_of(pod: Pod) -> GroupId | None:
+    """The set that says how large the pod's group is, where that is one of several of the set."""
+    name = pod.metadata.label(names.LWS_NAME)
+    return GroupId(GroupKind.LWS, pod.metadata.namespace, name) if name else None
+
+
 def least_members(group: PodGroup) -> int:
     """How many members must run together; 1 where the group is no gang."""
     policy = group.spec.scheduling_policy
@@ -90,7 +96,8 @@ def _jobset(pod: Pod) -> str | None:
 def _lws(pod: Pod) -> str | None:
     """One group of the set is the gang; replicas of the set are independent."""
     meta = pod.metadata
-    return meta.label(names.LWS_GROUP) or meta.label(names.LWS_NAME)
+    name, index = meta.label(names.LWS_NAME), meta.label(names.LWS_INDEX)
+    return meta.label(names.LWS_GROUP) or (f"{name}/{index}" if name and index else None)
 
 
 def _pytorch(pod: Pod) -> str | None:

@@ -1,8 +1,9 @@
-"""Sets of jobs as gangs: how many pods a JobSet or a PyTorchJob makes that must run together.
+"""Sets as gangs: how many pods a JobSet, PyTorchJob or LeaderWorkerSet makes that run together.
 
 Their controllers make pods one after the other, and no group object says how many there will be;
 the set itself does. A set whose parts start one after another (`startupPolicy`, `dependsOn`) is a
 gang only as far as its first parts go, and once a part is done the others are placed as they come.
+So with a LeaderWorkerSet whose workers are made when their leader is ready: it waits for nobody.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from wattherd.runtime.kube.api.objects import Object, ObjectMeta
 from wattherd.runtime.kube.pods.groups import GroupKind
 
 _IN_ORDER = "InOrder"
+_LEADER_FIRST = "LeaderReady"
 
 
 class _JobSpec(Object, frozen=True):
@@ -110,6 +112,31 @@ class PyTorchJob(Object, frozen=True):
         return elastic or sum(1 if one.replicas is None else one.replicas for one in parts)
 
 
+class _LeaderWorkerTemplate(Object, frozen=True):
+    size: int = 1
+
+
+class _LeaderWorkerSpec(Object, frozen=True):
+    leader_worker_template: _LeaderWorkerTemplate = _LeaderWorkerTemplate()
+    startup_policy: str = ""
+
+
+class LeaderWorkerSet(Object, frozen=True):
+    """leaderworkerset.x-k8s.io/v1, as far as it says how many pods of a group start together."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _LeaderWorkerSpec = _LeaderWorkerSpec()
+
+    @property
+    def least(self) -> int:
+        """Pods of each of its groups that start together."""
+        waits = self.spec.startup_policy == _LEADER_FIRST
+        return 1 if waits else self.spec.leader_worker_template.size
+
+
+Set = JobSet | PyTorchJob | LeaderWorkerSet
+
+
 @dataclass(frozen=True, slots=True)
 class SetKind:
     """A kind of set: where it is, and the kind of group that its pods are."""
@@ -117,25 +144,28 @@ class SetKind:
     group: GroupKind
     api: str
     plural: str
-    made: type[JobSet | PyTorchJob]
+    made: type[Set]
 
 
 SETS = (
     SetKind(GroupKind.JOBSET, "/apis/jobset.x-k8s.io/v1alpha2", "jobsets", JobSet),
     SetKind(GroupKind.PYTORCH, "/apis/kubeflow.org/v1", "pytorchjobs", PyTorchJob),
+    SetKind(
+        GroupKind.LWS, "/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", LeaderWorkerSet
+    ),
 )
 
 
 def as_groups(
     hear: Callable[[list[Change[PodGroup]]], None],
-) -> Callable[[list[Change[JobSet | PyTorchJob]]], None]:
+) -> Callable[[list[Change[Set]]], None]:
     """Hears a batch of sets as groups of their pods."""
 
-    def hear_sets(batch: list[Change[JobSet | PyTorchJob]]) -> None:
+    def hear_sets(batch: list[Change[Set]]) -> None:
         hear([Change(one.key, None if one.item is None else _group(one.item)) for one in batch])
 
     return hear_sets
 
 
-def _group(one: JobSet | PyTorchJob) -> PodGroup:
+def _group(one: Set) -> PodGroup:
     return PodGroup(metadata=one.metadata, spec=PodGroupSpec(min_member=max(1, one.least)))

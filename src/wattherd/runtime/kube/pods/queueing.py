@@ -20,6 +20,7 @@ from wattherd.runtime.kube.pods.groups import (
     GroupKind,
     group_of,
     least_members,
+    set_of,
     stated_size,
 )
 from wattherd.runtime.kube.pods.pod_ask import Ask, ask_of
@@ -127,8 +128,15 @@ class Queueing:
             self._stirred_keys[self._key_of[uid]] = None
 
     def stir_group(self, group: GroupId) -> None:
-        """A group changed, or is gone."""
+        """A group changed, or is gone; so did the groups of a set that has several."""
         self._stirred_keys[group] = None
+        if group.kind is GroupKind.LWS:
+            kind, namespace = group.kind, group.namespace
+            self._stirred_keys |= {
+                key: None
+                for key in self._uids
+                if isinstance(key, GroupId) and (key.kind, key.namespace) == (kind, namespace)
+            }
 
     def stir_all(self) -> None:
         """Look at every pod as if it had just come, the oldest first."""
@@ -184,7 +192,7 @@ class Queueing:
 
     def _gang(self, group: GroupId, pods: list[Pod]) -> tuple[Waiting, ...]:
         """Those who must start together, and those who may follow them."""
-        known = self._groups.get(group)
+        known = self._stated_by(group, pods[0])
         if known is None:
             least = max((stated_size(pod) or 1 for pod in pods), default=1)
             return (self._together(group, pods, least),)
@@ -196,6 +204,14 @@ class Queueing:
         why = f"the first {least} pods of {group.name} start together, this one after them"
         follow = (str(ReasonCode.WAITING_FOR_GANG), why)
         return (first, *(Waiting((self._member(pod)[0],), follow) for pod in pods[least:]))
+
+    def _stated_by(self, group: GroupId, pod: Pod) -> PodGroup | None:
+        """The object that says how many members the group of a pod needs."""
+        known = self._groups.get(group)
+        if known is None and group.kind is GroupKind.LWS:
+            above = set_of(pod)
+            known = None if above is None else self._groups.get(above)
+        return known
 
     def _together(self, group: GroupId, pods: list[Pod], least: int) -> Waiting:
         found = [self._member(pod) for pod in pods]

@@ -39,6 +39,11 @@ class Subject:
     asked_mw: int | None = None
     applied_mw: int | None = None
 
+    @property
+    def is_capped(self) -> bool:
+        """Whether anything is asked of it, or in force."""
+        return self.asked_mw is not None or self.applied_mw is not None
+
     def counts_mw(self, under_way_mw: int | None = None) -> int:
         """What it may draw at most: a cap counts once it was read back, a raise once it is asked.
 

@@ -74,7 +74,8 @@ class Curb:
     _pledged: dict[str, tuple[float, Mapping[str, int]]] = field(default_factory=dict)
     _over: bool = False
     """Whether a domain drew too much when this was last looked at."""
-    _agents: bool = False
+    _agents: tuple[str, ...] = ()
+    """Nodes with an agent, as of a version of the account."""
     _agents_of: int = -1
 
     def orders(self, at_s: float) -> list[CurbOrder]:
@@ -88,7 +89,7 @@ class Curb:
             return []
         over_mw = self._over_mw()
         self._over = any(mw > 0 for mw in over_mw.values())
-        if not subjects and not self.at_work:
+        if not self.at_work and not any(one.is_capped for one in subjects.values()):
             self.doing = {}
             return []
         leaving = self._leaving(at_s)
@@ -114,13 +115,16 @@ class Curb:
     # What is --------------------------------------------------------------------------------------
 
     def _may_be_capped(self) -> Iterator[tuple[str, Holding]]:
-        """Everybody on a node; nobody while no node has an agent, so that nobody is looked at."""
+        """Everybody on a node with an agent; nobody else is looked at."""
         fleet = self.chooser.fleet
         if self._agents_of != fleet.version:
             self._agents_of = fleet.version
-            self._agents = any(names.AGENT in facts.labels for facts in fleet.nodes.values())
-        if self._agents:
-            yield from fleet.holdings.items()
+            self._agents = tuple(
+                name for name, facts in fleet.nodes.items() if names.AGENT in facts.labels
+            )
+        for name in self._agents:
+            for holding in fleet.held_on(name):
+                yield holding.uid, holding
 
     def _subjects(self, at_s: float) -> dict[str, Subject]:
         """Pods of ours that may be capped; orders that were carried out are no more under way."""

@@ -212,6 +212,18 @@ class PowerBudget(Object, frozen=True):
 # Queues -----------------------------------------------------------------------------------------
 
 
+class QueuePreemption(Object, frozen=True):
+    """Who may be stopped for whom."""
+
+    within_queue: Annotated[
+        Literal["Never", "LowerPriority"],
+        Meta(
+            description="Whether a pod for which no quota is left may have less important ones "
+            "of its queue stopped; for room it always may."
+        ),
+    ] = "Never"
+
+
 class QueueSpec(Object, frozen=True):
     """What a queue is promised and how much it may borrow, as shares of its parent."""
 
@@ -250,6 +262,9 @@ class QueueSpec(Object, frozen=True):
     domain: (
         Annotated[Name, Meta(description="Its pods run on nodes of this PowerDomain only.")]
         | UnsetType
+    ) = UNSET
+    preemption: (
+        Annotated[QueuePreemption, Meta(description="Who is stopped for quota.")] | UnsetType
     ) = UNSET
 
 

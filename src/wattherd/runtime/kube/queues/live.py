@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from wattherd.runtime.kube.api.changes import Change
 from wattherd.runtime.kube.api.feed import Feed
@@ -15,15 +16,26 @@ from wattherd.runtime.kube.power.kinds import API, Queue
 from wattherd.runtime.kube.power.live import LOOK_S, StatusWriter, is_served, newest
 from wattherd.runtime.kube.queues.plan import QueuePlan, QueueState
 from wattherd.runtime.kube.queues.status import QueueFigures, queue_status
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
+
+
+class Queued(Protocol):
+    """Who decides within queues."""
+
+    def queues_seen(self, state: QueueState) -> None:
+        """These are in force from now on; what runs stays."""
+        ...
+
+    def queue_figures(self) -> QueueFigures:
+        """Who waits and runs of each queue."""
+        ...
 
 
 class QueueWatch:
-    """Keeps `scheduler` to the Queue objects of the cluster; `begin` it before its feed."""
+    """Keeps `queued` to the Queue objects of the cluster; `begin` it before its feed."""
 
-    def __init__(self, feed: Feed, scheduler: Scheduler, leads: Callable[[], bool]) -> None:
+    def __init__(self, feed: Feed, queued: Queued, leads: Callable[[], bool]) -> None:
         """`leads` says whether status is ours to write."""
-        self._feed, self._scheduler, self._leads = feed, scheduler, leads
+        self._feed, self._queued, self._leads = feed, queued, leads
         self._plan = QueuePlan()
         self._queues: dict[str, Queue] = {}
         self._state = QueueState()
@@ -39,13 +51,13 @@ class QueueWatch:
         for name, item in newest(batch, self._queues):
             self._plan.queue_seen(name, item)
         before, self._state = self._state, self._plan.state()
-        if (before.tree, before.domains) != (self._state.tree, self._state.domains):
-            self._scheduler.queues_seen(self._state)
+        if not self._state.rules_as(before):
+            self._queued.queues_seen(self._state)
 
     def _work(self) -> None:
         while not self._feed.over.wait(LOOK_S):
             if self._feed.sees() and self._leads() and self._queues:
-                self._tell(self._feed.turn(self._scheduler.queue_figures))
+                self._tell(self._feed.turn(self._queued.queue_figures))
 
     def _tell(self, figures: QueueFigures) -> None:
         for name, queue in list(self._queues.items()):

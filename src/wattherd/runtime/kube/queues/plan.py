@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
@@ -37,6 +37,13 @@ class QueueState:
     domains: Mapping[str, str] = field(default_factory=dict)
     """By leaf the power domain that its pods are held to."""
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    preempting: frozenset[str] = frozenset()
+    """Queues in which a pod may have less important ones stopped for quota."""
+
+    def rules_as(self, other: QueueState) -> bool:
+        """Whether both are the same but for what objects are told."""
+        mine = (self.tree, self.domains, self.preempting)
+        return mine == (other.tree, other.domains, other.preempting)
 
 
 class QueuePlan:
@@ -66,9 +73,9 @@ class QueuePlan:
             except UserError as error:
                 wrong = {name: Verdict(Word.INVALID, error.line()) for name in self._queues}
             else:
-                self._state = QueueState(tree, self._domains())
+                self._state = QueueState(tree, self._domains(), preempting=self._preempting())
         told = {name: Verdict() for name in self._queues} | wrong
-        self._state = QueueState(self._state.tree, self._state.domains, told)
+        self._state = replace(self._state, verdicts=told)
         return self._state
 
     def _wrong(self) -> dict[str, Verdict]:
@@ -99,6 +106,14 @@ class QueuePlan:
 
     def _children(self, parent: str) -> list[str]:
         return [name for name, one in sorted(self._queues.items()) if _parent(one) == parent]
+
+    def _preempting(self) -> frozenset[str]:
+        stated = ((name, one.spec.preemption) for name, one in self._queues.items())
+        return frozenset(
+            name
+            for name, given in stated
+            if given is not UNSET and given.within_queue == "LowerPriority"
+        )
 
     def _domains(self) -> dict[str, str]:
         """A queue is held to its own domain, else to that of the nearest queue above."""

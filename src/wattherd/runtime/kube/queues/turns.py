@@ -2,19 +2,21 @@
 
 The arithmetic is the core's (`policy.queue`): the most under-served queue first, maxima and user
 limits on the way to the root, and what is lent is taken back by those who are promised it. Within a
-queue works go by priority, then in order of coming; only there does priority stop others. A share
-of a GPU counts as a GPU.
+queue works go by priority, then in order of coming; only there does priority stop others: for room,
+and for quota where the queue says so. A share of a GPU counts as a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from wattherd.model.reason import Reason
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served
 from wattherd.policy.queue.order import vector_of
-from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
+from wattherd.policy.queue.tree import ROUNDING, QueueTree
+from wattherd.runtime.kube.queues.limits import Limits
 from wattherd.runtime.kube.queues.plan import DEFAULT
 from wattherd.runtime.kube.scheduler.works import FOREIGN
 
@@ -24,15 +26,23 @@ Turn = Callable[[JobView], tuple[int, int]]
 class Turns:
     """One plan among the queues of `tree`; `turn` orders works of one queue."""
 
-    def __init__(self, tree: QueueTree, view: View, waiting: Iterable[JobView], turn: Turn) -> None:
-        """Count what is held, and who waits."""
+    def __init__(
+        self,
+        tree: QueueTree,
+        view: View,
+        waiting: Iterable[JobView],
+        turn: Turn,
+        preempting: AbstractSet[str] = frozenset(),
+    ) -> None:
+        """Count what is held, and who waits; in some queues quota is no bar to the important."""
         self._tree, self._turn, self._now_s = tree, turn, view.now_s
+        self._preempting = preempting
         self._total = int(view.gpus_per_node().sum())
         self._usage = Usage()
         demand: dict[str, float] = {}
         for job in view.live():
             if job.wanted:
-                self._book(job)
+                self._book(self._usage, job)
         for place in tree.leaves:
             demand[place.queue.name] = float(self._usage.queues[place.queue.name])
         for job in waiting:
@@ -46,11 +56,11 @@ class Turns:
         place = self._tree.leaf(job.spec.queue) or self._tree.leaf(DEFAULT)
         return "" if place is None else place.queue.name
 
-    def _book(self, job: JobView) -> None:
+    def _book(self, usage: Usage, job: JobView) -> None:
         place = self._tree.leaf(self._leaf(job))
         if place is not None:
             gpus = sum(len(one.gpus) for one in job.wanted)
-            self._usage.add(place, job.spec.user, gpus, vector_of(job.wanted))
+            usage.add(place, job.spec.user, gpus, vector_of(job.wanted))
 
     def in_turn(self, trying: Iterable[JobView]) -> Iterator[JobView]:
         """Those who are `trying`, in order; who was started meanwhile counts for the next."""
@@ -65,35 +75,19 @@ class Turns:
                 del lines[leaf]
             yield job
             if job.wanted:
-                self._book(job)
+                self._book(self._usage, job)
 
-    def refused(self, job: JobView) -> Reason | None:
-        """Why quota keeps a work from starting now, or None.
+    def refused(self, job: JobView, without: Iterable[JobView] = ()) -> Reason | None:
+        """Why quota keeps a work from starting now, or would if some were stopped; or None."""
+        freed = Usage()
+        for one in without:
+            self._book(freed, one)
+        limits = Limits(self._tree, self._total, self._usage, freed)
+        return limits.refused(job.spec, job.spec.gpus, self._now_s)
 
-        Of queues that may hold everything, what is free on the nodes tells more.
-        """
-        gpus, place = job.spec.gpus, self._tree.leaf(job.spec.queue)
-        never = self._tree.never(job.spec, gpus, self._total, self._now_s)
-        if never is not None or not gpus or place is None:
-            return never
-        for name in place.ancestors:
-            share, used = self._tree[name].maximum, self._usage.queues[name]
-            most = share * self._total
-            if share < 1 and used + gpus > most + ROUNDING:
-                why = f"queue {name!r} may hold {most:g} GPUs at most; raise its maximum"
-                return quota_exceeded(gpus, used, most, why, self._now_s)
-        return self._beyond_user(job, place)
-
-    def _beyond_user(self, job: JobView, place: Place) -> Reason | None:
-        most = self._tree.user_most(place, self._total)
-        used = self._usage.users[place.queue.name, job.spec.user]
-        if used + job.spec.gpus <= most + ROUNDING:
-            return None
-        why = (
-            f"namespace {job.spec.user!r} may hold {most:g} GPUs of queue {place.queue.name!r}; "
-            "raise its userLimitFactor, or use another queue"
-        )
-        return quota_exceeded(job.spec.gpus, used, most, why, self._now_s)
+    def stops_for_quota(self, job: JobView) -> bool:
+        """Whether its queue has less important works stopped where quota is what is lacking."""
+        return self._leaf(job) in self._preempting
 
     def may_stop(self, job: JobView, running: Iterable[JobView]) -> list[JobView]:
         """Of those `running`, who may be stopped for `job`, in order.

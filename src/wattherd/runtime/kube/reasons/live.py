@@ -2,7 +2,8 @@
 
 Pods get the condition `PodScheduled` that kube-scheduler would write, so that autoscalers and
 people read it as they are used to; the token comes first in its message. Native groups get
-`PodGroupScheduled`, older ones as well where their definition has conditions, and their phase.
+`PodGroupScheduled`, older ones as well where their definition has conditions, and their phase;
+Volcano's get events.
 `kubectl describe` shows events only, so every reason is an event, too; what still holds is counted
 in its series. Who may not write is quiet: no decision depends on what is said.
 """
@@ -27,7 +28,11 @@ from wattherd.runtime.kube.reasons.teller import SCHEDULED, About, Notice, Subje
 GROUP_PATHS = {
     GroupKind.NATIVE: "/apis/scheduling.k8s.io/v1alpha2",
     GroupKind.OLDER: "/apis/scheduling.x-k8s.io/v1alpha1",
+    GroupKind.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1",
 }
+"""Where groups are objects that say how many must start together."""
+_STATUS_OF_OTHERS = frozenset({"scheduling.volcano.sh/v1beta1"})
+"""Phases and conditions there are a step of Volcano's own controllers: we say events only."""
 _TICK_S = 0.2
 _AT_ONCE = 16
 _MOST_NOTE = 1024
@@ -154,6 +159,8 @@ class Voice:
 
     async def _condition(self, notice: Notice) -> None:
         subject = notice.subject
+        if subject.about is About.GROUP and subject.api_version in _STATUS_OF_OTHERS:
+            return
         if subject.about is About.GROUP:
             await self._patch(f"{subject.path}/status", _of_group(notice), MERGE)
         elif notice.waits:

@@ -8,6 +8,7 @@ keeps them, counted on our account. Where that account finds nothing wanting, ot
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from wattherd.model.reason import ReasonCode
@@ -63,6 +64,15 @@ class Onlooker:
         free = not pod.spec.node_name and pod.metadata.deletion_timestamp is None
         gated = bool(pod.spec.scheduling_gates)
         return free and not gated and (_found_no_node(pod) or group_of(pod) is not None)
+
+    def waiting(self) -> list[Member]:
+        """All that wait for a scheduler that is minded, and ask for what can be read."""
+        found = []
+        for pod in self._waiting.values():
+            if self.minds(pod):
+                with suppress(PodRefused):
+                    found.append(Member(pod, ask_of(pod)))
+        return found
 
     def some(self) -> list[str]:
         """Who is to be looked at now, by uid; everybody has a turn."""

@@ -103,5 +103,7 @@ class Reasons:
 def finding_of(reason: Reason) -> Finding:
     """What the core says, and what would help."""
     code = str(reason.code)
-    facts = reason.text().removeprefix(code).removeprefix(": ")
+    facts = reason.text().removeprefix(code).removeprefix(": ").strip()
+    if facts.startswith("("):  # no numbers, and in brackets what would stand behind them
+        facts = facts.removeprefix("(").removesuffix(")")
     return Finding(code, facts, _ADVICE.get(reason.code, ""))

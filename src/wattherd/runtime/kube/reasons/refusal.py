@@ -29,6 +29,9 @@ class Token(StrEnum):
     TOO_MANY_PODS = "TooManyPods"
     RESOURCE = "ResourceShort"
     ROOM = "NoRoom"
+    UNKNOWN_QUEUE = "UnknownQueue"
+    NEVER_FITS = "NeverFits"
+    QUOTA = "QuotaExceeded"
     POWER = "PowerBudget"
     NOT_CHOSEN = "NotChosen"
 

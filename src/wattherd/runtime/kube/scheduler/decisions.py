@@ -339,7 +339,7 @@ class Scheduler:
         precedence = Precedence(self.fleet, allowed, self._patience_s)
         works, confined = self._book.works, self.way.confined
         made = GangPlanner(self.chooser, works, allowed, confined, self.diagnosis, precedence)
-        made.queues = self.queues.tree
+        made.queues, made.preempting = self.queues.tree, self.queues.preempting
         return made
 
     def _allowed(self, member: Member) -> Mask:
@@ -352,7 +352,8 @@ class Scheduler:
 
     def queues_seen(self, state: QueueState) -> None:
         """These queues are in force from now on; what runs stays."""
-        self.queues, self._planner.queues = state, state.tree
+        self.queues = state
+        self._planner.queues, self._planner.preempting = state.tree, state.preempting
         self._dirty = self._freed = True
 
     def queue_figures(self) -> QueueFigures:

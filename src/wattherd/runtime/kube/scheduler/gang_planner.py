@@ -62,6 +62,8 @@ class GangPlanner:
     """Of each work that found no place: why, as far as it is not for the core to say."""
     queues: QueueTree | None = None
     """Who is promised how much; None: nobody is promised anything."""
+    preempting: frozenset[str] = frozenset()
+    """Queues in which less important works are stopped for quota, too."""
     prospect: Prospect = field(init=False)
     _turns: Turns | None = None
     _kept: Kept | None = None
@@ -113,7 +115,7 @@ class GangPlanner:
         self._turns = None
         if self.queues is None:
             return sorted(trying, key=turn)
-        self._turns = Turns(self.queues, view, self.waiting.values(), turn)
+        self._turns = Turns(self.queues, view, self.waiting.values(), turn, self.preempting)
         return self._turns.in_turn(list(trying))
 
     def _keep(self, view: View) -> Kept | None:
@@ -151,7 +153,8 @@ class GangPlanner:
         refused = None if self._turns is None else self._turns.refused(job)
         if refused is not None:
             self.findings[job.id] = finding_of(refused)
-            draft.wait(job, refused)
+            if not (self._stops_for_quota(job) and self._stop_some(job, view, draft)):
+                draft.wait(job, refused)
             return
         work = self.works[job.id]
         spots, failed = self._seats(work, view.now_s)
@@ -296,15 +299,24 @@ class GangPlanner:
             found = replace(found, facts=facts)
         self.findings[job_id] = found
 
-    def _wait(self, job: JobView, view: View, draft: Draft) -> None:
+    def _stops_for_quota(self, job: JobView) -> bool:
+        return self._turns is not None and self._turns.stops_for_quota(job)
+
+    def _stop_some(self, job: JobView, view: View, draft: Draft) -> bool:
+        """Have others stopped for a work that then waits for that; whether there are any."""
         stopped = self._make_room(job, view, draft)
-        if stopped:
-            self.victims[job.id] = stopped
-            self.findings.pop(job.id, None)
-            why = "of lower priority" if self._turns is None else "of lower priority, or lent to,"
-            text = f"{len(stopped)} pods {why} are being stopped"
-            code = ReasonCode.WAITING_FOR_PREEMPTION
-            draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=text))
+        if not stopped:
+            return False
+        self.victims[job.id] = stopped
+        self.findings.pop(job.id, None)
+        why = "of lower priority" if self._turns is None else "of lower priority, or lent to,"
+        text = f"{len(stopped)} pods {why} are being stopped"
+        code = ReasonCode.WAITING_FOR_PREEMPTION
+        draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=text))
+        return True
+
+    def _wait(self, job: JobView, view: View, draft: Draft) -> None:
+        if self._stop_some(job, view, draft):
             return
         found = self.findings[job.id]
         code = _CODES.get(found.token, ReasonCode.WAITING_FOR_TURN)
@@ -315,7 +327,7 @@ class GangPlanner:
         work = self.works[job.id]
         if any(member.pod.spec.preemption_policy == "Never" for member in work.members):
             return frozenset()
-        taken = self._enough(work, self._may_stop(job, view), view.now_s)
+        taken = self._enough(job, work, self._may_stop(job, view), view.now_s)
         for other in taken:
             same = other.spec.priority < job.spec.priority
             draft.stop(other, StopReason.PREEMPTED_FOR_PRIORITY if same else StopReason.RECLAIMED)
@@ -352,28 +364,37 @@ class GangPlanner:
         return all(member.pod.metadata.deletion_timestamp is None
                    for member in self.works[job.id].members)  # fmt: skip
 
-    def _enough(self, work: Work, lower: list[JobView], now_s: float) -> list[JobView]:
+    def _enough(
+        self, job: JobView, work: Work, lower: list[JobView], now_s: float
+    ) -> list[JobView]:
         """Of `lower` those whose going makes room, tried out on the account and put back."""
         gone: list[tuple[JobView, list[Holding]]] = []
+        needed: list[JobView] = []
         fits = False
         for other in lower:
             held = self._held(other)
             self._release(held)
             gone.append((other, held))
-            fits = self._fits(work, now_s)
+            needed.append(other)
+            fits = self._has_quota(job, needed) and self._fits(work, now_s)
             if fits:
                 break
-        needed = [other for other, _ in gone] if fits else []
+        if not fits:
+            needed.clear()
         for other, held in reversed(gone[:-1] if fits else []):
             # The most important first: who need not go, stays.
             self._restore(held)
-            if self._fits(work, now_s):
-                needed.remove(other)
+            others = [one for one in needed if one is not other]
+            if self._has_quota(job, others) and self._fits(work, now_s):
+                needed = others
             else:
                 self._release(held)
         for _, held in gone:
             self._restore(held)
         return needed
+
+    def _has_quota(self, job: JobView, without: Iterable[JobView]) -> bool:
+        return self._turns is None or self._turns.refused(job, without) is None
 
     def _held(self, job: JobView) -> list[Holding]:
         holdings = self.fleet.holdings

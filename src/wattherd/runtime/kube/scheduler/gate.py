@@ -33,7 +33,7 @@ class ByGate:
 
     moves = True
     suspends = True
-    queued = False
+    queued = True
     confined = Confined()
     unplaced = "SchedulingGated"
 

@@ -20,7 +20,7 @@ _NOT_HERE = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.FORBIDDEN)
 
 
 def listed(access: Access) -> dict[str, list[Any]]:
-    """The items of every part, by field; optional parts that cannot be read are empty.
+    """The items of every part, by field; optional parts that cannot be read are left out.
 
     Raises:
         UserError: the API server refuses what is needed.
@@ -31,15 +31,16 @@ def listed(access: Access) -> dict[str, list[Any]]:
 
 async def _all(access: Access) -> dict[str, list[Any]]:
     async with Transport(access) as transport:
-        return {part.field: await _part(transport, part) for part in PARTS}
+        found = {part.field: await _part(transport, part) for part in PARTS}
+        return {field: items for field, items in found.items() if items is not None}
 
 
-async def _part(transport: Transport, part: Part) -> list[Any]:
+async def _part(transport: Transport, part: Part) -> list[Any] | None:
     try:
         return await _pages(transport, part.path, part.kind)
     except Refused as refused:
         if part.optional and refused.status in _NOT_HERE:
-            return []
+            return None
         hint = f"whoever asks must be allowed to list {part.path.rpartition('/')[2]}"
         raise UserError(str(refused), where=part.path, hint=hint) from None
 

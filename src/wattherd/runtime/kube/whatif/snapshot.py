@@ -48,6 +48,7 @@ class Snapshot(Object, frozen=True):
     pods: list[Pod] | None = None
     native_groups: list[PodGroup] | None = None
     older_groups: list[PodGroup] | None = None
+    volcano_groups: list[PodGroup] | None = None
     volumes: list[PersistentVolume] | None = None
     claims: list[PersistentVolumeClaim] | None = None
     power_domains: list[PowerDomain] | None = None
@@ -66,29 +67,38 @@ class Part:
 
 
 _POWER = "/apis/wattherd.dev/v1alpha1"
+_VOLCANO = "/apis/scheduling.volcano.sh/v1beta1"
 PARTS = (
     Part("nodes", "/api/v1/nodes", Node),
     Part("pods", "/api/v1/pods", Pod),
     Part("native_groups", "/apis/scheduling.k8s.io/v1alpha2/podgroups", PodGroup, optional=True),
     Part("older_groups", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups", PodGroup, optional=True),
+    Part("volcano_groups", f"{_VOLCANO}/podgroups", PodGroup, optional=True),
     Part("volumes", "/api/v1/persistentvolumes", PersistentVolume, optional=True),
     Part("claims", "/api/v1/persistentvolumeclaims", PersistentVolumeClaim, optional=True),
     Part("power_domains", f"{_POWER}/powerdomains", PowerDomain, optional=True),
     Part("power_budgets", f"{_POWER}/powerbudgets", PowerBudget, optional=True),
     Part("queues", f"{_POWER}/queues", Queue, optional=True),
 )
-GROUP_FIELDS = {GroupKind.NATIVE: "native_groups", GroupKind.OLDER: "older_groups"}
+GROUP_FIELDS = {
+    GroupKind.NATIVE: "native_groups",
+    GroupKind.OLDER: "older_groups",
+    GroupKind.VOLCANO: "volcano_groups",
+}
 
 
 def snapshot_of(listed: dict[str, list[Any]], budgets_w: dict[str, float]) -> Snapshot:
-    """Of lists by field, in any order; pods that are over are left out."""
+    """Of lists by field, in any order; pods that are over are left out.
+
+    A field that is not `listed` is not served: groups of such a kind are no objects.
+    """
     found: dict[str, Any] = {
-        part.field: _stripped(listed.get(part.field, ()), _WAYS.get(part.kind, _plain))
+        part.field: _stripped(listed[part.field], _WAYS.get(part.kind, _plain))
         for part in PARTS
-        if part.field in Snapshot.__struct_fields__
+        if part.field in Snapshot.__struct_fields__ and part.field in listed
     }
     found["pods"] = [
-        pod for pod in found["pods"] if pod.status.phase not in ("Succeeded", "Failed")
+        pod for pod in found.get("pods", ()) if pod.status.phase not in ("Succeeded", "Failed")
     ]
     limits = {name: float(watts) for name, watts in sorted(budgets_w.items())}
     return Snapshot(schema=SCHEMA, budgets_w=limits, **found)
