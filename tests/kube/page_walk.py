@@ -24,7 +24,10 @@ def reader(plane: ControlPlane, folder: Path) -> Tools:
     for name in ("helm", "kubectl"):
         (programs / name).symlink_to(plane.programs / name)
     path = os.pathsep.join((str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")))
-    python = f"env PYTHONPATH={shlex.quote(path)} {shlex.quote(sys.executable)}"
+    compiled = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    given = {"PYTHONPATH": path, "XDG_CACHE_HOME": str(compiled)}  # not compiled for every page
+    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
+    python = f"env {words} {shlex.quote(sys.executable)}"
     wattherd = programs / "wattherd"
     wattherd.write_text(f'#!/bin/sh\nexec {python} -m wattherd.cli.main "$@"\n')
     wattherd.chmod(0o755)

@@ -14,6 +14,7 @@ from test_kube_queues import a_plan, a_queue
 from wattherd.runtime.kube.extender import wire
 from wattherd.runtime.kube.extender.decisions import Extender, Verdict
 from wattherd.runtime.kube.queues.status import queue_status
+from wattherd.runtime.kube.scheduler.orders import AskAgain
 from wattherd.testing.builders import cpu_only, exclusive
 
 Json = dict[str, Any]
@@ -108,6 +109,29 @@ def test_who_waits_for_quota_is_told_so_beside_what_its_scheduler_says() -> None
     figures = extender.queue_figures()
     status = queue_status(a_queue("a", **HALF), a_plan(a=HALF).state(), figures, 0.0)
     assert (status.pending, status.used_gpus) == (1, 0)  # reserved, and not there yet
+
+
+def test_who_was_refused_is_asked_about_again_once_nothing_is_wanting_any_more() -> None:
+    extender, nodes = an_extender_of(a=HALF)
+    pods = [of_queue("a", f"p{n}") for n in range(4)]
+    for one in pods:
+        asked(extender, one, nodes)
+    waits = of_queue("a", "waits")
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    uid, key = waits["metadata"]["uid"], "default/waits"
+    asked(extender, waits, nodes)
+    extender.onlooker.pod_seen(a_pod(waits | {"status": {"conditions": [unplaced]}}))
+    for again in range(2):
+        assert not any(isinstance(one, AskAgain) for one in extender.onlooker.told(uid))
+        most = HALF | {"maximumPercent": 75 + again}
+        extender.queues_seen(a_plan(a=most).state())
+        assert extender.onlooker.told(uid) == [AskAgain(uid, key)]
+        assert extender.onlooker.told(uid) == []
+        extender.queues_seen(a_plan(a=HALF).state())
+        assert asked(extender, waits, nodes).node is None
+    extender.queues_seen(a_plan(a=most).state())
+    assert asked(extender, waits, nodes).node
+    assert extender.onlooker.told(uid) == []
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 6), st.booleans()), max_size=30))

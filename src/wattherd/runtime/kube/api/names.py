@@ -38,6 +38,9 @@ ADMISSION = OURS + "admission"
 GATE = OURS + "power"
 """Scheduling gate of pods that wait for watts."""
 
+ASKED_AGAIN = OURS + "asked-again"
+"""Annotation: when kube-scheduler was last told, by this, to look at a pod again."""
+
 # On pods, between who decides and the agent on the node.
 CAP_ASKED_W = OURS + "cap-w"
 """Annotation: what all of its GPUs together are to be held to, in watts."""

@@ -82,12 +82,14 @@ class Extender:
         self._hold_s = hold_s
         self._decisions = 0
         self._granted: set[str] = set()
+        self._refused: set[str] = set()
+        """Pods, by uid, that were refused and not asked about since."""
         self._pods: dict[str, Pod] = {}
         self.unfenced = Unfenced(fleet, self._pods)
         self.chooser = Chooser(fleet, domains)
         self._refusals = Refusals(self.chooser)
         self.groups: dict[GroupId, PodGroup] = {}
-        self.onlooker = Onlooker(self._asks_us, self._why, self.groups)
+        self.onlooker = Onlooker(self._asks_us, self._why, self.groups, self._relents)
         self._quota = Quota(fleet, domains)
         self._diagnosis = Diagnosis(self.chooser, Eligible(fleet, Volumes(), {}))
         self._schedulers: set[str] = set()
@@ -147,6 +149,7 @@ class Extender:
     def _strike(self, uid: str) -> None:
         self._pods.pop(uid, None)
         self._granted.discard(uid)
+        self._refused.discard(uid)
         self._let_go(uid)
 
     def _let_go(self, uid: str) -> None:
@@ -210,7 +213,15 @@ class Extender:
             ask = ask_of(pod)
         except PodRefused as refused:
             return Verdict(None, {"": refused.refusal})
-        return self._decide(pod, ask, node_names, now_s)
+        verdict = self._decide(pod, ask, node_names, now_s)
+        (self._refused.discard if verdict.node else self._refused.add)(pod.metadata.uid)
+        return verdict
+
+    def _relents(self, uid: str) -> bool:
+        """Whether a pod was refused, for which nothing is wanting now; said once for each time."""
+        relents = uid in self._refused
+        self._refused.discard(uid)
+        return relents
 
     def _decide(self, pod: Pod, ask: Ask, node_names: Collection[str], now_s: float) -> Verdict:
         if self.fleet.placer is None:

@@ -2,7 +2,9 @@
 
 A stock kube-scheduler counts nodes by what each lacks, and of a gang that is not complete it says
 nothing at all. So pods that it found no node for, and pods of groups, are told the one thing that
-keeps them, counted on our account. Where that account finds nothing wanting, others have the word.
+keeps them, counted on our account. Where that account finds nothing wanting, others have the word;
+if it was ours before, its scheduler is made to ask again: it waits for news of pods and nodes,
+which tell nothing of a budget or a queue, and may reach it before they reach us.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from wattherd.runtime.kube.pods.groups import GroupId, group_of, least_members
 from wattherd.runtime.kube.pods.pod_ask import ask_of
 from wattherd.runtime.kube.reasons.finding import Finding
 from wattherd.runtime.kube.reasons.refusal import PodRefused
-from wattherd.runtime.kube.scheduler.orders import TellGroup, TellPod
+from wattherd.runtime.kube.scheduler.orders import AskAgain, TellGroup, TellPod
 from wattherd.runtime.kube.scheduler.works import Member
 
 MOST_AT_ONCE = 16
@@ -35,6 +37,8 @@ class Onlooker:
     minds: Callable[[Pod], bool]
     why: Why
     groups: Mapping[GroupId, PodGroup]
+    relents: Callable[[str], bool] = lambda _: False
+    """Whether we refused a pod, by uid, and not since this was last said."""
     _waiting: dict[str, Pod] = field(default_factory=dict)
     _members: dict[GroupId, dict[str, None]] = field(default_factory=dict)
     _group_of: dict[str, GroupId] = field(default_factory=dict)
@@ -81,17 +85,17 @@ class Onlooker:
         self._next = first + MOST_AT_ONCE
         return uids[first : self._next]
 
-    def told(self, uid: str) -> list[TellPod | TellGroup]:
+    def told(self, uid: str) -> list[TellPod | TellGroup | AskAgain]:
         """What there is to say of a pod, and of its group."""
         pod = self._waiting.get(uid)
         if pod is None or not self.minds(pod):
             return []
         group = self._group_of.get(uid)
         found = self._of_group(group) or self._of_pod(pod, group)
-        if found is None:
-            return []
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        said: list[TellPod | TellGroup] = [TellPod(uid, key, found.token, found.text)]
+        if found is None:
+            return [AskAgain(uid, key)] if self.relents(uid) else []
+        said: list[TellPod | TellGroup | AskAgain] = [TellPod(uid, key, found.token, found.text)]
         if group is not None and group in self.groups:
             about = self.groups[group].metadata.uid
             said.append(TellGroup(group, about, found.token, found.text))

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 
+from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.changes import Key
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable
 from wattherd.runtime.kube.pods.groups import GroupId
 from wattherd.runtime.kube.pods.hearing import Follow, kept
 from wattherd.runtime.kube.power.live import is_served
-from wattherd.runtime.kube.reasons.live import GROUP_PATHS, Voice, group_subject, pod_subject
+from wattherd.runtime.kube.reasons.live import (
+    GROUP_PATHS,
+    Voice,
+    group_subject,
+    pod_subject,
+    wall,
+)
 from wattherd.runtime.kube.reasons.onlooker import Onlooker
 from wattherd.runtime.kube.reasons.teller import Notice
-from wattherd.runtime.kube.scheduler.orders import TellGroup, TellPod
+from wattherd.runtime.kube.scheduler.orders import AskAgain, TellGroup, TellPod
 
 
 def follow_groups(feed: Feed, follow: Follow, groups: dict[GroupId, PodGroup]) -> None:
@@ -58,8 +68,11 @@ class Onlooking:
                 for order in self._feed.turn(self._onlooker.told, uid):
                     self._tell(order)
 
-    def _tell(self, order: TellPod | TellGroup) -> None:
+    def _tell(self, order: TellPod | TellGroup | AskAgain) -> None:
         match order:
+            case AskAgain():
+                self._feed.loop.begin(_asked_again(self._feed.transport, order))
+                return
             case TellPod():
                 subject = pod_subject(order.key, order.uid)
             case TellGroup():
@@ -68,3 +81,14 @@ class Onlooking:
                     return
                 subject = found
         self._voice.tell(Notice(subject, order.reason, order.text))
+
+
+async def _asked_again(transport: Transport, order: AskAgain) -> None:
+    """Any change of a pod that an extender refused has kube-scheduler look at it, and at no other.
+
+    Where it cannot be written, the next news of pods or nodes does the same.
+    """
+    about = {"uid": order.uid, "annotations": {names.ASKED_AGAIN: wall()}}
+    body = json.dumps({"metadata": about}).encode()
+    with suppress(Refused, Unreachable):
+        await transport.request("PATCH", pod_subject(order.key).path, body=body, kind=MERGE)

@@ -94,4 +94,12 @@ class ResumeOwner:
     path: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Have the scheduler of a pod look at it again: what it was refused for is not so any more."""
+
+    uid: str
+    key: str
+
+
 Order = BindPod | ReleasePod | EvictPod | TellPod | TellGroup | CapPod | StopPods | ResumeOwner
