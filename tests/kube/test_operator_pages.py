@@ -68,7 +68,6 @@ def installed(tools: Tools) -> Tools:
     return tools
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_where_clusters_are(tools: Tools) -> None:
     said = followed(tools, "kubernetes-where")
@@ -115,7 +114,6 @@ def test_trying_it_beside_production(installed: Tools) -> None:
     assert json.loads((installed.at / "tighter.json").read_text())
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_operating_it(installed: Tools) -> None:
     installed.run("kubectl", "apply", "-f", str(CHART / "crds"))
@@ -130,7 +128,6 @@ def test_operating_it(installed: Tools) -> None:
     assert "40kW" in (installed.at / "my-values-as-installed.yaml").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_when_something_is_wrong(installed: Tools, plane: ControlPlane) -> None:
     installed.run("kubectl", "apply", "-f", str(CHART / "crds"))
