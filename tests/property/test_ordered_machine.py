@@ -25,10 +25,10 @@ from wattherd.policy.schedule.orders import (
     ShortestRemaining,
     SmallestRemainingService,
 )
+from wattherd.policy.schedule.packings import yarn_trial
 from wattherd.policy.schedule.placements import (
     CountTrial,
     Place,
-    YarnTrial,
     anywhere,
     consolidated,
     spread,
@@ -55,7 +55,7 @@ PLANNERS = {
     "srtf": (of(ShortestRemaining(), starve_s=30.0), (FLAT, WIDE, SERVED)),
     "tiresias": (of(LeastAttained(limits_gpu_s=(20.0, 60.0)), promote=1.0), (FLAT, WIDE)),
     "gittins": (of(GITTINS, place=anywhere), (FLAT, WIDE)),
-    "packed anew": (of(SmallestRemainingService(), place=yarn, anew=YarnTrial), (FLAT,)),
+    "packed anew": (of(SmallestRemainingService(), place=yarn, anew=yarn_trial), (FLAT,)),
     "counted anew": (
         of(LeastAttained(limits_gpu_s=(20.0,)), place=anywhere, anew=CountTrial, cost=EVERY_EVENT),
         (FLAT,),
@@ -156,6 +156,6 @@ def test_counting_and_packing_agree_where_one_gpu_is_as_good_as_another(
 ) -> None:
     """On a single node YARN's rule can place whatever fits in sum."""
     order = SmallestRemainingService()
-    packed = run(of(order, place=yarn, anew=YarnTrial)(), jobs, 8)
+    packed = run(of(order, place=yarn, anew=yarn_trial)(), jobs, 8)
     counted = run(of(order, place=anywhere, anew=CountTrial)(), jobs, 8)
     assert [packed.starts(job.id) for job in jobs] == [counted.starts(job.id) for job in jobs]

@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
-from wattherd.model.quick import quick
+from wattherd.model.quick import maker, quick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,21 @@ class Visit(Happening):
 class UsualVisit(Happening):
     guest: str
     nights: int = 1
+
+
+make_visit = maker(Visit)
+
+
+def test_what_a_maker_makes_is_what_the_class_makes() -> None:
+    assert inspect.signature(make_visit).parameters == inspect.signature(Visit).parameters
+    made, usual = make_visit("ada", 2, at_s=2.0), Visit("ada", 2, at_s=2.0)
+    assert type(made) is Visit
+    assert (made, hash(made), repr(made)) == (usual, hash(usual), repr(usual))
+    assert pickle.loads(pickle.dumps(made)) == copy.copy(made) == replace(made, nights=2)
+    with pytest.raises(FrozenInstanceError):
+        made.nights = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        make_visit(at_s=1.0)  # type: ignore[call-arg]
 
 
 def test_arguments_and_defaults_are_those_of_the_usual_class() -> None:
@@ -75,5 +90,6 @@ def test_classes_that_do_more_than_keep_their_arguments_are_refused() -> None:
             assert self.guests >= 0
 
     for one in (Made, Checked):
-        with pytest.raises(TypeError, match="needs the __init__ of dataclasses"):
-            quick(one)
+        for shorter in (quick, maker):
+            with pytest.raises(TypeError, match="needs the __init__ of dataclasses"):
+                shorter(one)

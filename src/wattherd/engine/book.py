@@ -155,16 +155,21 @@ class Book:
     def fits(self, allocation: Allocation) -> bool:
         """Whether everything it asks for is free."""
         request, node = allocation.request, allocation.node
+        whole = request.gpu_milli == WHOLE_GPU_MILLI
+        if whole and _bits(allocation.gpus) & ~self._free[node]:
+            return False
         if request.cpu_milli and request.cpu_milli > self.cpu_free[node]:
             return False
         if request.memory_mib and request.memory_mib > self.memory_free[node]:
             return False
         if len(allocation.gpus) != request.gpu_count:
             return False
-        if request.gpu_milli == WHOLE_GPU_MILLI:
-            return not _bits(allocation.gpus) & ~self._free[node]
-        free = self.gpu_free(node)
-        return all(free[gpu] >= request.gpu_milli for gpu in allocation.gpus)
+        return whole or self._roomy_parts(allocation)
+
+    def _roomy_parts(self, allocation: Allocation) -> bool:
+        """Whether the parts that it asks for are free on all of its GPUs."""
+        free, milli = self.gpu_free(allocation.node), allocation.request.gpu_milli
+        return all(free[gpu] >= milli for gpu in allocation.gpus)
 
     def place(self, allocation: Allocation) -> None:
         """Give it its resources.
@@ -194,8 +199,8 @@ class Book:
         if request.memory_mib:
             self.memory_free[node] -= request.memory_mib
         if request.gpu_milli == WHOLE_GPU_MILLI:
-            self._free[node] &= ~_bits(allocation.gpus)
-            self.whole[node] -= request.gpu_count
+            free = self._free[node] = self._free[node] & ~_bits(allocation.gpus)
+            self.whole[node] = free.bit_count()
             self.whole_gpus -= request.gpu_count
         elif request.gpu_count:
             self._share(allocation, -request.gpu_milli)
@@ -213,16 +218,15 @@ class Book:
         if request.memory_mib:
             self.memory_free[node] += request.memory_mib
         if request.gpu_milli == WHOLE_GPU_MILLI:
-            bits = _bits(allocation.gpus)
-            parts = self._parts[node]
-            unheld = self._free[node] | self._parked[node]
+            bits, free, parts = _bits(allocation.gpus), self._free[node], self._parts[node]
+            unheld = free | self._parked[node]
             if bits & unheld or (parts and parts.keys() & set(allocation.gpus)):
                 raise Bug(f"cannot release {allocation}: {self.describe(node)}")
             if self._out[node]:
                 self._free_up(node, bits)
             else:
-                self._free[node] |= bits
-                self.whole[node] += request.gpu_count
+                free = self._free[node] = free | bits
+                self.whole[node] = free.bit_count()
                 self.whole_gpus += request.gpu_count
         elif request.gpu_count:
             self._share(allocation, request.gpu_milli)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Container
 
 from wattherd.engine.ledger import JobRecord
-from wattherd.model.command import SetCap
+from wattherd.model.command import SetCap, set_cap
 
 MOST_GONE = 1000
 """Jobs of which changes are remembered before those that are over are forgotten."""
@@ -33,7 +33,7 @@ class CapOrders:
         self._sent[job.id] = job.attempt, sent
         if self._changed.get(job.id, (0.0, -1.0))[1] != cap_w:
             self._changed[job.id] = now_s, cap_w
-        return SetCap(job_id=job.id, attempt=job.attempt, cap_w=cap_w)
+        return set_cap(job_id=job.id, attempt=job.attempt, cap_w=cap_w)
 
     def promised_w(self, job: JobRecord) -> float:
         """The lowest cap under way to a job; inf if there is none."""

@@ -10,7 +10,8 @@ another while the first is still writing its checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -36,10 +37,10 @@ from wattherd.engine.watts import Watts
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import (
     Command,
-    FinishJob,
-    StartJob,
-    StopJob,
-    WakeAt,
+    finish_job,
+    start_job,
+    stop_job,
+    wake_at,
 )
 from wattherd.model.event import (
     Event,
@@ -50,14 +51,15 @@ from wattherd.model.reason import Reason, StopReason
 ROUND = "round"
 
 
-@dataclass(slots=True)
 class Batch:
     """Commands of one call of `handle`; whether to plan again, soon or at once, and why."""
 
-    commands: list[Command] = field(default_factory=list, init=False)
-    replan: bool = field(default=False, init=False)
-    due: bool = field(default=False, init=False)
-    woke: bool = field(default=False, init=False)
+    __slots__ = ("commands", "due", "replan", "woke")
+
+    def __init__(self) -> None:
+        """Nothing is to be done."""
+        self.commands: list[Command] = []
+        self.replan = self.due = self.woke = False
 
 
 class Conduct:
@@ -127,7 +129,7 @@ class Conduct:
         if job.spec.time_limit_s is not None:
             left = job.spec.time_limit_s - job.service_s(self.now_s)
             key = self._key("limit", job)
-            batch.commands.append(WakeAt(at_s=self.now_s + max(left, 0.0), key=key))
+            batch.commands.append(wake_at(at_s=self.now_s + max(left, 0.0), key=key))
 
     def _stop(self, job: JobRecord, why: StopReason, then: Trigger, batch: Batch) -> None:
         """Ask a starting or running job to stop; `then` is what becomes of it."""
@@ -135,7 +137,7 @@ class Conduct:
         self._move(job, Trigger.STOP, str(why))
         job.preemptions += then is Trigger.REQUEUE
         batch.commands.append(
-            StopJob(job_id=job.id, attempt=job.attempt, reason=why, grace_s=job.spec.grace_s)
+            stop_job(job_id=job.id, attempt=job.attempt, reason=why, grace_s=job.spec.grace_s)
         )
 
     def _move(self, job: JobRecord, trigger: Trigger, cause: str = "") -> None:
@@ -191,12 +193,12 @@ class Conduct:
             self._finish(job, batch)
         elif job.state is State.BACKING_OFF:
             wait_s = job.spec.backoff_s * 2 ** (job.failures - 1)
-            batch.commands.append(WakeAt(at_s=self.now_s + wait_s, key=self._key("backoff", job)))
+            batch.commands.append(wake_at(at_s=self.now_s + wait_s, key=self._key("backoff", job)))
 
     def _finish(self, job: JobRecord, batch: Batch) -> None:
         del self.jobs[job.id]
         self.finished[job.id] = job.state
-        batch.commands.append(FinishJob(job_id=job.id, state=str(job.state)))
+        batch.commands.append(finish_job(job_id=job.id, state=str(job.state)))
         if job.state is not State.SUCCEEDED:
             self._orphan(job.id, batch)
             return
@@ -227,13 +229,13 @@ class Conduct:
         count = int(self.now_s // round_s)
         on_time = count * round_s == self.now_s and not isinstance(event, Woke) and count > 0
         at_s = self.now_s if on_time else (count + 1) * round_s
-        batch.commands.append(WakeAt(at_s=at_s, key=ROUND))
+        batch.commands.append(wake_at(at_s=at_s, key=ROUND))
         self._round_set = True
 
     def _ask_for_instant(self, batch: Batch) -> None:
         """Plan once all that happens at this time has happened."""
         if self._instant_s != self.now_s:
-            batch.commands.append(WakeAt(at_s=self.now_s, key=WAKE))
+            batch.commands.append(wake_at(at_s=self.now_s, key=WAKE))
             self._instant_s = self.now_s
 
     def _plan(self, batch: Batch) -> None:
@@ -311,44 +313,49 @@ class Conduct:
             self._call_off(self.jobs[job_id], why, str(why), batch)
         touched = self._touched | draft.touched
         self._touched = {}
-        changed = [self.jobs[job_id] for job_id in touched if job_id in self.jobs]
-        for job in sorted(self._beyond_waiting(changed, draft), key=_number):
+        for job in sorted(self._beyond_waiting(touched, draft), key=_number):
             self._carry_out(job, draft, batch)
-        batch.commands.extend(self._caps.share_out(self.jobs, self.now_s))
+        batch.commands += self._caps.share_out(self.jobs, self.now_s)
 
-    def _beyond_waiting(self, jobs: list[JobRecord], draft: GuardedDraft) -> list[JobRecord]:
-        """Those of `jobs` for which there may be orders; the others, often all, only wait on."""
-        beyond = []
-        for job in jobs:
+    def _beyond_waiting(self, touched: Iterable[str], draft: GuardedDraft) -> list[JobRecord]:
+        """Live jobs for which there may be orders; the others, often all, only wait on."""
+        beyond, jobs = [], self.jobs
+        for job_id in touched:
+            job = jobs.get(job_id)
+            if job is None:
+                continue
             if job.wanted or job.active:
                 beyond.append(job)
                 continue
-            job.reason = draft.reasons.get(job.id, job.reason)
-            self._starting.pop(job.id, None)
+            job.reason = draft.reasons.get(job_id, job.reason)
+            self._starting.pop(job_id, None)
         return beyond
 
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""
-        job.reason = None if job.wanted else draft.reasons.get(job.id, job.reason)
-        stays = job.wanted == job.allocations and job.state in (State.STARTING, State.RUNNING)
-        if job.wanted and not stays:
+        wanted, state = job.wanted, job.state
+        job.reason = None if wanted else draft.reasons.get(job.id, job.reason)
+        runs = state is State.RUNNING or state is State.STARTING
+        stays = runs and wanted == job.allocations
+        if wanted and not stays:
             self._starting.setdefault(job.id, None)
         else:
             self._starting.pop(job.id, None)
-        if job.active and not stays and job.state is not State.STOPPING:
+        if runs and not stays:
             why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
             self._stop(job, why, Trigger.REQUEUE, batch)
 
     def _hand_over(self, batch: Batch) -> None:
         """Start every planned job whose devices are really free now."""
         now_s = self.now_s
-        raised = self._caps.raise_due(self.jobs, replanned=batch.replan, now_s=now_s)
-        batch.commands.extend(raised)
-        for job_id in list(self._starting) if self._starting else ():
-            job = self.jobs[job_id]
-            if job.state is State.QUEUED and self._take(job):
-                del self._starting[job_id]
-                self._start(job, batch)
+        batch.commands += self._caps.raise_due(self.jobs, replanned=batch.replan, now_s=now_s)
+        if self._starting:
+            jobs = self.jobs
+            for job_id in list(self._starting):
+                job = jobs[job_id]
+                if job.state is State.QUEUED and self._take(job):
+                    del self._starting[job_id]
+                    self._start(job, batch)
         if self._starting and self.config.rules.steady:
             batch.commands.extend(self._caps.press(self.jobs, now_s))
         if self.config.sleep is not None:
@@ -364,17 +371,18 @@ class Conduct:
         return possible and self.held.place_all(job.wanted)
 
     def _start(self, job: JobRecord, batch: Batch) -> None:
+        now_s = self.now_s
         job.attempt += 1
         job.allocations = job.wanted
         job.cap_w = job.wanted_cap_w
-        job.held_since_s = self.now_s
+        job.held_since_s = now_s
         self.watts.note(job)
         if job.first_start_s is None:
-            job.first_start_s = self.now_s
+            job.first_start_s = now_s
         # As planned: no orders are to be seen to, and planners know.
-        job.apply(Trigger.START, self.now_s, f"attempt {job.attempt}")
+        job.apply(Trigger.START, now_s, f"attempt {job.attempt}")
         batch.commands.append(
-            StartJob(
+            start_job(
                 job_id=job.id,
                 attempt=job.attempt,
                 allocations=job.allocations,

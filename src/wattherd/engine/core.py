@@ -75,7 +75,10 @@ class Core(Foresight, Drains):
                 self._settle(event.at_s)
             self.now_s = event.at_s
         batch, round_s = Batch(), self.config.round_s
-        self._note(event, batch)
+        if isinstance(event, RunEvent):  # first, as most events are
+            self._note_run(event, batch)
+        else:
+            self._note(event, batch)
         if self._careful and self._joules.any:
             self._watch_joules(batch)
         if round_s:
@@ -84,16 +87,15 @@ class Core(Foresight, Drains):
             self._ask_for_instant(batch)
         if batch.due or (batch.replan and round_s is None):
             self._plan(batch)
-        if batch.commands or self._hands_over(event):
+        if batch.commands or type(event) not in _PROGRESS or self._hands_over():
             self._hand_over(batch)
         if self._careful or self.budgets.pending:
             self._look_ahead(batch)
         return batch.commands
 
-    def _hands_over(self, event: Event) -> bool:
-        """Whether devices or watts may have become free: no news of progress frees any."""
-        watched = self.watts.limited or self.config.sleep is not None
-        return watched or type(event) not in _PROGRESS
+    def _hands_over(self) -> bool:
+        """Whether watts may have become free, or nodes; news of progress free no devices."""
+        return self.watts.limited or self.config.sleep is not None
 
     def story(self, job_id: str) -> list[Entry]:
         """What happened to a live job, oldest first."""
@@ -103,8 +105,6 @@ class Core(Foresight, Drains):
 
     def _note(self, event: Event, batch: Batch) -> None:
         match event:
-            case RunEvent():  # first, as most events are
-                self._note_run(event, batch)
             case JobSubmitted():
                 self._submitted_job(event, batch)
             case Woke():

@@ -20,14 +20,16 @@ from wattherd.engine.questions import Questions
 from wattherd.engine.tenants import UNLIMITED, TenantUse
 from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
-from wattherd.model.allocation import Allocation
+from wattherd.model.allocation import Allocation, allocate
 from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.command import Compute, GiveNotice, WakeAt
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.reason import Reason, ReasonCode, StopReason
-from wattherd.model.request import Request
+from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
+from wattherd.model.request import Request, make_request
 from wattherd.policy.contract import JobView, Quota, Share, Use
 
+_AS_ASKED = Share(node=0, tasks=0)[2:]
+"""What a share says of tasks of the first role that get what they ask for, on any devices."""
 WAKE = "plan"
 """Key of the wake-ups that planners ask for."""
 
@@ -93,11 +95,14 @@ class GuardedDraft:
     def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:
         """Tasks of a role that each usable node could still take."""
         needs = job.spec.roles[role]
-        room = self._usable(self._planned.room(needs, job.spec.gpu_models))
-        if job.spec.energy_budget_j is not None:
+        spec = job.spec
+        room = self._planned.room(needs, spec.gpu_models)
+        if self._lost:
+            self._usable(room)
+        if spec.energy_budget_j is not None:
             room[self._watts.prices.too_dear(job.spec)] = 0
         whole = needs.gpu_count and needs.gpu_milli == WHOLE_GPU_MILLI
-        if not (whole and self._watts.by_domain):
+        if not (self._watts.by_domain and whole):
             return room
         least = job.spec.counts(role).start * needs.gpu_count
         return self._watts.powered(room * needs.gpu_count, least) // needs.gpu_count
@@ -180,14 +185,15 @@ class GuardedDraft:
                 break
             self._planned.place(allocation)
             booked.append(allocation)
-        refusal = refusal or self._allowed(record, tuple(booked))
-        refusal = refusal or self._powered(record, tuple(booked))
+        given = tuple(booked)
+        refusal = refusal or self._allowed(record, given) or self._powered(record, given)
         if refusal is None and spec.energy_budget_j is not None:
             refusal = self._watts.prices.refuse(record, booked, self._now_s)
-        if refusal:
-            for allocation in booked:
-                self._planned.release(allocation)
-        return refusal or tuple(booked)
+        if refusal is None:
+            return given
+        for allocation in booked:
+            self._planned.release(allocation)
+        return refusal
 
     def _gang(self, spec: JobSpec, shares: Sequence[Share]) -> Reason | None:
         """All tasks of every role, counts and sizes within what the job can use."""
@@ -214,11 +220,11 @@ class GuardedDraft:
         return None
 
     def _fit(self, spec: JobSpec, share: Share) -> Allocation | Reason:
-        book = self._planned
+        book, node = self._planned, share.node
         request = share_request(spec.roles[share.role], share, spec.gpu_models)
-        gpus = book.choose(request, share.node, share.gpus)
-        model = self._planned.cluster.nodes[share.node].gpu_model
-        if share.node in self._lost or not request.allows(model):
+        gpus = book.choose(request, node, share.gpus)
+        model = book.cluster.nodes[node].gpu_model
+        if node in self._lost or not request.allows(model):
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, 0, "GPUs")
         if len(gpus) < request.gpu_count:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, len(gpus), "GPUs")
@@ -232,12 +238,14 @@ class GuardedDraft:
             (request.cpu_milli, book.cpu_free, "milli-vCPU"),
             (request.memory_mib, book.memory_free, "MiB"),
         ):
-            if asked and asked > free[share.node]:
-                return self._refuse(ReasonCode.FRAGMENTED, asked, int(free[share.node]), unit)
-        return Allocation(request, share.node, gpus, share.role, share.tasks)
+            if asked and asked > free[node]:
+                return self._refuse(ReasonCode.FRAGMENTED, asked, int(free[node]), unit)
+        return allocate(request, node, gpus, share.role, share.tasks)
 
     def _refuse(self, code: ReasonCode, asked: int, available: int, unit: str) -> Reason:
-        return Reason(code=code, since_s=self._now_s, asked=asked, available=available, unit=unit)
+        return make_reason(
+            code=code, since_s=self._now_s, asked=asked, available=available, unit=unit
+        )
 
     def stop(self, job: JobView, why: StopReason) -> None:
         """Take everything from a job."""
@@ -296,13 +304,15 @@ class GuardedDraft:
 
 def _plainly_whole(spec: JobSpec, shares: Sequence[Share]) -> bool:
     """The common case, told quickly: all tasks of the only role, none of them elastic."""
-    role = spec.roles[0]
+    role, tasks = spec.roles[0], 0
+    for share in shares:
+        if share[2:] != _AS_ASKED:
+            return False
+        tasks += share.tasks
     return (
-        len(shares) == 1
+        tasks == role.count
         and len(spec.roles) == 1
-        and shares[0].tasks == role.count
         and spec.min_width is spec.max_width is role.min_count is role.max_count is None
-        and shares[0].cpu_milli is shares[0].gpu_count is shares[0].gpu_milli is None
     )
 
 
@@ -311,7 +321,7 @@ def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Requ
     tasks = share.tasks
     gpus = (role.gpu_count if share.gpu_count is None else share.gpu_count) * tasks
     cpu_milli = role.cpu_milli if share.cpu_milli is None else share.cpu_milli
-    return Request(
+    return make_request(
         cpu_milli=cpu_milli * tasks,
         memory_mib=role.memory_mib * tasks,
         gpu_count=gpus,

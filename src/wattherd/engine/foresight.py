@@ -13,7 +13,7 @@ from wattherd.engine.conduct import Batch, Conduct
 from wattherd.engine.joules import SAME_S, Account, moved
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State, Trigger
-from wattherd.model.command import WakeAt
+from wattherd.model.command import wake_at
 from wattherd.model.reason import StopReason
 
 LOOKOUTS = BUDGET, RAMP, HOLD = "budget", "ramp", "hold"
@@ -63,7 +63,7 @@ class Foresight(Conduct):
             self._stop(job, StopReason.ENERGY_BUDGET, Trigger.FAIL, batch)
             batch.replan = True
         elif moved(account, end_s):
-            batch.commands.append(WakeAt(at_s=end_s, key=self._key(JOULES, job)))
+            batch.commands.append(wake_at(at_s=end_s, key=self._key(JOULES, job)))
 
     # Budgets to come ----------------------------------------------------------------------------
 
@@ -95,4 +95,4 @@ class Foresight(Conduct):
             # One that is due this instant is still to come: it must not be put off.
             if at_s is not None and asked_s > self.now_s < at_s != asked_s:
                 self._asked_s[key] = at_s
-                batch.commands.append(WakeAt(at_s=at_s, key=key))
+                batch.commands.append(wake_at(at_s=at_s, key=key))

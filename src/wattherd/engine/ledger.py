@@ -25,6 +25,10 @@ class Entry(NamedTuple):
     cause: str = ""
 
 
+_new = tuple.__new__
+"""Makes an entry in half the time; every step of every job makes one."""
+
+
 @dataclass(slots=True)
 class JobRecord:
     """A job as the core sees it; mutable, and changed by the core alone.
@@ -89,8 +93,9 @@ class JobRecord:
 
     def settle(self, now_s: float, rest: tuple[Allocation, ...] = ()) -> None:
         """Book the present run's service; the devices, but for those of `rest`, are given back."""
-        self.attained_gpu_s = self.service_gpu_s(now_s)
-        self.attained_s = self.service_s(now_s)
+        held_s = now_s - self.held_since_s if self.active else 0.0
+        self.attained_gpu_s += self.gpus * held_s
+        self.attained_s += held_s
         self.held_since_s = now_s
         self.allocations = rest
 
@@ -105,7 +110,7 @@ class JobRecord:
         except Bug as bug:
             raise Bug(f"job {self.id}: {bug}\n{self.told()}") from None
         self.state_since_s = now_s
-        self.story.append(Entry(now_s, told, cause))
+        self.story.append(_new(Entry, (now_s, told, cause)))
         if final:
             self.finish_s = now_s
 

@@ -158,7 +158,8 @@ class Watts:
 
         Across GPU models it is that of the one cap for all of them (`under_one_cap`).
         """
-        first, others = "", dict[str, None]()
+        first = ""
+        others: dict[str, None] = {}
         for one in allocations:
             if one.gpus and self._models[one.node] != first:
                 if first:
@@ -248,15 +249,17 @@ class Watts:
         curve = self.curve(job.spec, job.allocations)
         if curve is None:
             return
-        per_device_w = curve.max_w if job.cap_w is None else min(job.cap_w, curve.max_w)
+        most_w = curve.watts[-1]
+        per_device_mw = _mw(most_w if job.cap_w is None else min(job.cap_w, most_w))
         devices = idle_mw = 0
         for one in job.allocations:
-            if _is_whole(one):
-                devices += len(one.gpus)
-                idle_mw += len(one.gpus) * self._idle_mw[one.node]
-            elif one.gpus:
-                self._sharing.put(job.id, shared_devices(job.allocations), _mw(per_device_w))
-        run_mw = devices * _mw(per_device_w)
+            count = len(one.gpus)
+            if one.request.gpu_milli == WHOLE_GPU_MILLI:
+                devices += count
+                idle_mw += count * self._idle_mw[one.node]
+            elif count:
+                self._sharing.put(job.id, shared_devices(job.allocations), per_device_mw)
+        run_mw = devices * per_device_mw
         self._held[job.id] = run_mw, idle_mw
         self._run_mw += run_mw
         self._covered_mw += idle_mw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattherd.model.quick import quick
+from wattherd.model.quick import maker, quick
 from wattherd.model.request import Request
 
 
@@ -22,6 +22,9 @@ class Allocation:
     gpus: tuple[int, ...] = ()
     role: int = 0
     tasks: int = 1
+
+
+allocate = maker(Allocation)
 
 
 def device_of_rank(

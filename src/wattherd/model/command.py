@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattherd.model.allocation import Allocation
-from wattherd.model.quick import quick
+from wattherd.model.quick import maker, quick
 from wattherd.model.reason import Reason, StopReason
 
 
@@ -137,3 +137,9 @@ Command = (
     | WakeAt
     | Compute
 )
+
+start_job = maker(StartJob)
+stop_job = maker(StopJob)
+finish_job = maker(FinishJob)
+set_cap = maker(SetCap)
+wake_at = maker(WakeAt)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattherd.model.job import JobSpec
-from wattherd.model.quick import quick
+from wattherd.model.quick import maker, quick
 from wattherd.model.training import TrainingReport
 
 
@@ -261,3 +261,10 @@ class Woke(Event):
     """The time asked for by `WakeAt(key)` has come."""
 
     key: str
+
+
+job_started = maker(JobStarted)
+job_stopped = maker(JobStopped)
+job_exited = maker(JobExited)
+cap_applied = maker(CapApplied)
+woke = maker(Woke)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wattherd.model.quick import quick
+from wattherd.model.quick import maker, quick
 
 
 class ReasonCode(StrEnum):
@@ -89,3 +89,6 @@ class Reason:
         ]
         facts = f": {', '.join(parts)}" if parts else ""
         return f"{self.code}{facts}{f' ({self.unblocks})' if self.unblocks else ''}"
+
+
+make_reason = maker(Reason)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattherd.model.cluster import WHOLE_GPU_MILLI, NodeSpec
-from wattherd.model.quick import quick
+from wattherd.model.quick import maker, quick
 
 
 @quick
@@ -47,6 +47,9 @@ class Request:
             and self.gpu_count <= node.gpu_count
             and self.allows(node.gpu_model)
         )
+
+
+make_request = maker(Request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ from wattherd.policy.schedule.gavel_solvers import best_solver
 from wattherd.policy.schedule.optimus import Optimus
 from wattherd.policy.schedule.ordered import Discipline
 from wattherd.policy.schedule.orders import Fifo, LeastAttained, Smallest
-from wattherd.policy.schedule.placements import CountTrial, YarnTrial, anywhere, spread, yarn
+from wattherd.policy.schedule.packings import yarn_trial
+from wattherd.policy.schedule.placements import CountTrial, anywhere, spread, yarn
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.runtime.contract import Plant
 from wattherd.runtime.sim.application_plant import RESTART_S, SLICE_S, ApplicationPlant
@@ -139,12 +140,12 @@ _MURI = Manner(
     work=MURI_WORK,
     cost=EVERY_EVENT,
     place=yarn,
-    anew=YarnTrial,
+    anew=yarn_trial,
     counted=True,
     whole_seconds=True,
 )
 _NSDI = Manner(place=anywhere, anew=CountTrial, whole_seconds=True)
-_NSDI_YARN = Manner(place=yarn, anew=YarnTrial, counted=True, whole_seconds=True)
+_NSDI_YARN = Manner(place=yarn, anew=yarn_trial, counted=True, whole_seconds=True)
 
 
 def _plain(given: Given) -> Manner:

@@ -128,14 +128,18 @@ class Lineup:
 
     def _move(self, now_s: float) -> None:
         """Give running jobs the keys they have now; where events cost, they pay anew."""
-        charged = self.rules.cost.every_event
-        key = self.rules.order.key if self.rules.starve_s is None else self._key
-        for standing in self.running.values():
-            if charged:
-                if standing.works_from_s < now_s:
-                    standing.left_s -= now_s - standing.works_from_s
+        running = self.running.values()
+        if self.rules.cost.every_event:
+            for standing in running:
+                works_from_s = standing.works_from_s
+                if works_from_s < now_s:
+                    standing.left_s -= now_s - works_from_s
                 standing.works_from_s = now_s + standing.pause_s
-            standing.key = key(standing, now_s)
+        if self.rules.starve_s is None:
+            self.rules.order.rank(running, now_s)
+        else:
+            for standing in running:
+                standing.key = self._key(standing, now_s)
 
     # What the plan does -------------------------------------------------------------------------
 

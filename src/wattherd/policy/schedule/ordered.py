@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
-from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.schedule.backfill import Reservation, reserve
 from wattherd.policy.schedule.lineup import Heads, Lineup, Rules
@@ -252,7 +252,7 @@ def _explain(view: View, draft: Draft, lineup: Lineup) -> None:
 
 def _waits(standing: Standing, total: int, free: int, order: str) -> Reason:
     scattered = free >= standing.gpus
-    return Reason(
+    return make_reason(
         code=ReasonCode.FRAGMENTED if scattered else ReasonCode.WAITING_FOR_GPUS,
         since_s=standing.since_s,
         asked=standing.gpus,

@@ -7,6 +7,7 @@ job's key stays as it is, a running one's may fall as it gets on (`moving`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,6 +80,10 @@ class Order(Protocol):
         """Where a job stands now; lower comes first."""
         ...
 
+    def rank(self, running: Iterable[Standing], now_s: float) -> None:
+        """Give jobs that run the keys they have now."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Still:
@@ -93,6 +98,9 @@ class _Still:
     def thresholds_gpu_s(self) -> tuple[float, ...]:
         """One queue."""
         return ()
+
+    def rank(self, running: Iterable[Standing], now_s: float) -> None:
+        """They have them already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +176,13 @@ class ShortestRemaining(_Remaining):
 
     def key(self, standing: Standing, now_s: float) -> Key:
         """By work left."""
-        resting = standing.works_from_s >= now_s
-        left_s = standing.left_s if resting else standing.remaining_s(now_s)
-        return left_s, standing.job.number
+        return standing.remaining_s(now_s), standing.job.number
+
+    def rank(self, running: Iterable[Standing], now_s: float) -> None:
+        """By work left, worked out here: running jobs are ranked at every event."""
+        for one in running:
+            done_s, left_s = now_s - one.works_from_s, one.left_s
+            one.key = (left_s - done_s if done_s > 0 else left_s), one.job.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +191,13 @@ class SmallestRemainingService(_Remaining):
 
     def key(self, standing: Standing, now_s: float) -> Key:
         """By GPU time left."""
-        resting = standing.works_from_s >= now_s
-        left_s = standing.left_s if resting else standing.remaining_s(now_s)
-        return left_s * standing.gpus, standing.job.number
+        return standing.remaining_s(now_s) * standing.gpus, standing.job.number
+
+    def rank(self, running: Iterable[Standing], now_s: float) -> None:
+        """By GPU time left, worked out here: running jobs are ranked at every event."""
+        for one in running:
+            done_s, left_s = now_s - one.works_from_s, one.left_s
+            one.key = (left_s - done_s if done_s > 0 else left_s) * one.gpus, one.job.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,3 +244,8 @@ class Gittins:
         served_gpu_s = standing.service_s(now_s) * standing.gpus
         index, job = self.index.of(served_gpu_s), standing.job
         return standing.queue, -index, job.spec.submit_s, job.number
+
+    def rank(self, running: Iterable[Standing], now_s: float) -> None:
+        """One by one."""
+        for standing in running:
+            standing.key = self.key(standing, now_s)

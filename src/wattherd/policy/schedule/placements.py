@@ -138,15 +138,20 @@ class YarnTrial:
     found for it.
     """
 
-    def __init__(self, gpus: Sequence[int]) -> None:
-        """`gpus` of each node, all of them free."""
+    def __init__(self, gpus: Sequence[int], free: Sequence[int] | None = None) -> None:
+        """`gpus` of each node, and how many of them are `free` (None: all)."""
         self._gpus = gpus
         self._count = len(gpus)
         self._largest = max(gpus, default=0)
-        self._left = sum(gpus)
+        self._left = sum(gpus if free is None else free)
         # A node beyond the last one has room for everything: a search always ends.
-        self._free = [*gpus, self._left]
+        self._free = [*(gpus if free is None else free), max(self._left, self._largest)]
         self._first = [0] * (self._largest + 1)
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Free GPUs of each node."""
+        return tuple(self._free[:-1])
 
     @property
     def full(self) -> bool:
@@ -154,36 +159,58 @@ class YarnTrial:
         return self._left == 0
 
     def take(self, gpus: int) -> bool:
-        """Place a gang, if it fits."""
-        return gpus <= self._left and not self.take_each((gpus,))
+        """Place a gang, if it fits; what a node can hold on the first node with room."""
+        if gpus > self._left:
+            return False
+        if gpus > self._largest:
+            taken = self._take_several(gpus)
+            self._left -= gpus if taken else 0
+            return taken
+        free, node = self._free, self._first[gpus]
+        while free[node] < gpus:
+            node += 1
+        self._first[gpus] = node
+        if node == self._count:
+            return False
+        free[node] -= gpus
+        self._left -= gpus
+        return True
 
     def take_each(self, gangs: Sequence[int]) -> list[int]:
-        """Place gangs one after the other; what a node can hold on the first node with room."""
+        """Place gangs one after the other; which of them, counted from 0, do not fit.
+
+        The same as `take` for each of them, without a call: most of the time goes by here.
+        """
         free, first, left, largest = self._free, self._first, self._left, self._largest
         misfits = []
         for at, gpus in enumerate(gangs):
             if gpus > left:
                 misfits.append(at)
-            elif gpus > largest:
-                parts = self._several(gpus)
-                for node, taken in parts:
-                    free[node] -= taken
-                if parts:
-                    left -= gpus
-                else:
-                    misfits.append(at)
-            else:
+            elif gpus <= largest:
                 node = first[gpus]
-                while free[node] < gpus:
+                if free[node] < gpus:
                     node += 1
-                first[gpus] = node
+                    while free[node] < gpus:
+                        node += 1
+                    first[gpus] = node
                 if node < self._count:
                     free[node] -= gpus
                     left -= gpus
                 else:
                     misfits.append(at)
+            elif self._take_several(gpus):
+                left -= gpus
+            else:
+                misfits.append(at)
         self._left = left
         return misfits
+
+    def _take_several(self, gpus: int) -> bool:
+        """Place a gang that is larger than any node, if it fits; `_left` stays."""
+        parts, free = self._several(gpus), self._free
+        for node, taken in parts:
+            free[node] -= taken
+        return bool(parts)
 
     def layout(self, gangs: Sequence[int]) -> list[list[tuple[int, int]]] | None:
         """Nodes and GPUs of each of `gangs`, all of which were taken in this order."""
@@ -203,16 +230,18 @@ class YarnTrial:
 
     def _several(self, gpus: int) -> list[tuple[int, int]]:
         """Nodes for a gang that is larger than any of them; none if it does not fit."""
-        largest = self._largest
+        free, largest = self._free, self._largest
         full, rest = divmod(gpus, largest)
+        if free.count(largest) < full:  # most often, and quickly told
+            return []
         nodes = range(self._count)
-        empty = [node for node in nodes if self._free[node] == largest][:full]
+        empty = [node for node in nodes if free[node] == largest][:full]
         if len(empty) < full:
             return []
         parts = [(node, largest) for node in empty]
         if not rest:
             return parts
         for node in nodes:
-            if self._free[node] >= rest and node not in empty:
+            if free[node] >= rest and node not in empty:
                 return [*parts, (node, rest)]
         return []

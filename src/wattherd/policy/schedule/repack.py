@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
@@ -101,9 +101,9 @@ def _put_back(standing: Standing, lineup: Lineup, now_s: float) -> None:
 class _Packed:
     """Who is admitted, in order; those of them who did not run before; who ran and is not."""
 
-    admitted: list[Standing] = field(default_factory=list)
-    changed: list[Standing] = field(default_factory=list)
-    stopped: list[Standing] = field(default_factory=list)
+    admitted: list[Standing]
+    changed: list[Standing]
+    stopped: list[Standing]
 
     def sort_in(self, running: list[Standing], misfits: Collection[int]) -> None:
         """Note which of those who ran stay."""
@@ -116,30 +116,24 @@ class _Packed:
 
 
 def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
-    heads, packed, running = Heads(lineup.lines), _Packed(), lineup.in_order()
-    gangs, keys = [standing.gpus for standing in running], [standing.key for standing in running]
-    at = 0
-    while True:
-        before, key = at, heads.key
-        at = len(running) if key is None else bisect_left(keys, key, at)
+    """Those who run and those who wait take their turns in one order."""
+    heads, packed, running = Heads(lineup.lines), _Packed([], [], []), lineup.in_order()
+    gangs, at = [standing.gpus for standing in running], 0
+    while (key := heads.key) is not None:
+        before, at = at, bisect_left(running, key, at, key=_key)
         if at > before:
             packed.sort_in(running[before:at], trial.take_each(gangs[before:at]))
-        if key is None:
-            return packed
-        _admit_head(heads, trial, packed, strict=strict)
-
-
-def _admit_head(heads: Heads, trial: Trial, packed: _Packed, *, strict: bool) -> None:
-    """Give the first waiting job its turn."""
-    standing = heads.first
-    if trial.take(standing.gpus):
-        packed.admitted.append(standing)
-        packed.changed.append(standing)
-        heads.skip()
-    elif strict or trial.full:
-        heads.close()
-    else:
-        heads.block()
+        standing = heads.first
+        if trial.take(standing.gpus):
+            packed.admitted.append(standing)
+            packed.changed.append(standing)
+            heads.skip()
+        elif strict or trial.full:
+            heads.close()
+        else:
+            heads.block()
+    packed.sort_in(running[at:], trial.take_each(gangs[at:]))
+    return packed
 
 
 def _lay_out(

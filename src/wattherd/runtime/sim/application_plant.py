@@ -18,13 +18,13 @@ from wattherd.estimate.application import Application, BatchPlan
 from wattherd.estimate.goodput_agent import Agent
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import (
-    CapApplied,
     Event,
-    JobExited,
     JobMeasured,
     JobProgressed,
-    JobStarted,
-    JobStopped,
+    cap_applied,
+    job_exited,
+    job_started,
+    job_stopped,
 )
 from wattherd.model.job import JobSpec
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
@@ -81,20 +81,20 @@ class ApplicationPlant:
         run.batch = _plan(run)
         run.node = order.allocations[0].node
         run.speed = self._speed_at(spec, run.node, order.cap_w)
-        return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
+        return [job_started(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """Take the job's GPUs; its progress stays."""
         run = self._runs[order.job_id]
         run.placement = ()
-        return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
+        return [job_stopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
 
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
         """Set the cap; drivers answer at once here, and the job's speed follows."""
         run = self._runs[order.job_id]
         run.speed = self._speed_at(run.spec, run.node, order.cap_w)
         return [
-            CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
+            cap_applied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
         ]
 
     def next_s(self) -> float | None:
@@ -115,7 +115,7 @@ class ApplicationPlant:
         _train(run, self._now_s, self._slice_s)
         if run.done_s is not None:
             del self._runs[job_id]
-            return [JobExited(at_s=run.done_s, job_id=job_id, attempt=run.attempt)]
+            return [job_exited(at_s=run.done_s, job_id=job_id, attempt=run.attempt)]
         now_s, news = self._now_s + self._slice_s, list[Event]()
         if run.epoch != epoch:
             done = float(run.epoch)

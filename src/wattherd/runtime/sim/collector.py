@@ -12,6 +12,8 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.runtime.sim.meter import UNMOVED
 
+_IGNORED = UNMOVED - {JobSubmitted}
+
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
@@ -60,13 +62,15 @@ class Collector:
         self._partners: dict[str, list[str]] = {}
         """With whom jobs share devices, where they do."""
 
+    @property
+    def ignores(self) -> frozenset[type[Event]]:
+        """What changes nothing by itself."""
+        return _IGNORED
+
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Take note of one event and of what the core made of it."""
-        unmoved = type(event) in UNMOVED
-        if unmoved and isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
+        if isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
             self.outcomes[event.job.id] = _outcome(event.job)
-        if not commands and unmoved:
-            return
         touched: dict[str, None] = {}
         for command in commands:
             if type(command) is not WakeAt:
@@ -118,9 +122,10 @@ class Collector:
 
     def _book(self, job_id: str) -> None:
         """Add what the job drew and held since the last change, and remember what it does now."""
-        now_s, outcome = self._core.now_s, self.outcomes.get(job_id)
+        core, outcome = self._core, self.outcomes.get(job_id)
         if outcome is None:
             return
+        now_s = core.now_s
         before = self._held.pop(job_id, None)
         if before is not None:
             since_s, draw_w, gpus = before
@@ -128,9 +133,9 @@ class Collector:
             outcome.energy_j += draw_w * seconds
             outcome.gpu_s += gpus * seconds
             outcome.held_s += seconds
-        job = self._core.jobs.get(job_id)
+        job = core.jobs.get(job_id)
         if job is not None and job.allocations:
-            self._held[job_id] = now_s, self._core.watts.held_w(job_id), job.gpus
+            self._held[job_id] = now_s, core.watts.held_w(job_id), job.gpus
 
 
 def _outcome(spec: JobSpec) -> Outcome:

@@ -15,7 +15,15 @@ from wattherd.errors import UserError
 from wattherd.estimate.restart_cost import FREE, RestartCost, kept
 from wattherd.estimate.work import Work, as_submitted
 from wattherd.model.command import SetCap, StartJob, StopJob
-from wattherd.model.event import CapApplied, Event, JobExited, JobProgressed, JobStarted, JobStopped
+from wattherd.model.event import (
+    Event,
+    JobProgressed,
+    JobStopped,
+    cap_applied,
+    job_exited,
+    job_started,
+    job_stopped,
+)
 from wattherd.model.job import JobSpec
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
 from wattherd.runtime.sim.surroundings import Surroundings
@@ -124,7 +132,7 @@ class DurationPlant:
         run.speed = self._speed(run)
         self._foresee(run)
         self._meet(others, now_s)
-        return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
+        return [job_started(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def _speed(self, run: _Run) -> float:
         """The slowest of a synchronous job's nodes sets the pace."""
@@ -155,7 +163,7 @@ class DurationPlant:
             self._meet(self._surroundings.leave(order.job_id), now_s)
             run.left_s = run.work_s - kept(run.spec, run.done_s)
         at_s = now_s + self._stop_s
-        stopped = JobStopped(
+        stopped = job_stopped(
             at_s=at_s, job_id=order.job_id, attempt=order.attempt, progress=run.done_s
         )
         if not self._stop_s:
@@ -183,7 +191,7 @@ class DurationPlant:
             run.speed = self._speed(run)
             self._foresee(run)
         return [
-            CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
+            cap_applied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
         ]
 
     def next_s(self) -> float | None:
@@ -215,7 +223,7 @@ class DurationPlant:
             job_id = heapq.heappop(self._ends)[2]
             run = self._runs.pop(job_id)
             self._meet(self._surroundings.leave(job_id), end_s)
-            events.append(JobExited(at_s=end_s, job_id=job_id, attempt=run.attempt))
+            events.append(job_exited(at_s=end_s, job_id=job_id, attempt=run.attempt))
         while self._next_report_s is not None and self._next_report_s <= to_s:
             events.extend(self._reports(self._next_report_s))
             self._next_report_s += self._report_s or 0.0

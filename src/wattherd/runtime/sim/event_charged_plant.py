@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wattherd.estimate.restart_cost import RestartCost
 from wattherd.estimate.work import Work, as_submitted
 from wattherd.model.command import SetCap, StartJob, StopJob
-from wattherd.model.event import CapApplied, Event, JobExited, JobStarted, JobStopped
+from wattherd.model.event import Event, cap_applied, job_exited, job_started, job_stopped
 from wattherd.model.job import JobSpec
 from wattherd.runtime.sim.duration_plant import known_s
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
@@ -74,7 +74,7 @@ class EventChargedPlant:
         self._left_s[at], self._paused_s[at] = left_s, self._pause_s(spec)
         self._speeds[at], self._ends_s[at] = speed, now_s + left_s / speed
         self._end_s = None
-        return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
+        return [job_started(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def _speed(self, spec: JobSpec, order: StartJob, cap_w: float | None) -> float:
         if cap_w is None:
@@ -90,7 +90,7 @@ class EventChargedPlant:
         progress = known_s(self._specs[at], self._work) - left_s
         self._remove(at)
         return [
-            JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=progress)
+            job_stopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=progress)
         ]
 
     def _remove(self, at: int) -> None:
@@ -114,7 +114,7 @@ class EventChargedPlant:
             self._ends_s[at] = now_s + self._left_s[at] / speed
             self._end_s = None
         return [
-            CapApplied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
+            cap_applied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
         ]
 
     def next_s(self) -> float | None:
@@ -155,7 +155,7 @@ class EventChargedPlant:
             events.append(self._exit(at, end_s))
         return sorted(events, key=lambda event: event.at_s)
 
-    def _exit(self, at: int, end_s: float) -> JobExited:
+    def _exit(self, at: int, end_s: float) -> Event:
         order = self._orders[at]
         self._remove(at)
-        return JobExited(at_s=end_s, job_id=order.job_id, attempt=order.attempt)
+        return job_exited(at_s=end_s, job_id=order.job_id, attempt=order.attempt)

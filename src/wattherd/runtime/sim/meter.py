@@ -17,7 +17,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import Command, StartJob, WakeNode
 from wattherd.model.event import Event, JobProgressed, JobStarted, JobSubmitted, Woke
 
-UNMOVED = frozenset({JobProgressed, JobStarted, JobSubmitted, Woke})
+UNMOVED: frozenset[type[Event]] = frozenset({JobProgressed, JobStarted, JobSubmitted, Woke})
 """Events that change nothing of what devices draw, unless orders follow from them."""
 
 
@@ -55,10 +55,15 @@ class EnergyMeter:
         self._integrate(now_s - self._at_s)
         self._at_s = now_s
 
+    @property
+    def ignores(self) -> frozenset[type[Event]]:
+        """What changes nothing by itself."""
+        return UNMOVED
+
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Count the restarts just ordered; what is drawn is looked at once time passes."""
-        if commands or type(event) not in UNMOVED:
-            self._stale = True
+        del event
+        self._stale = True
         for command in commands:
             if type(command) is StartJob:
                 if command.attempt > 1 and self.restart_s:

@@ -17,6 +17,7 @@ from wattherd.engine.core import Core
 from wattherd.model.command import Command, StartJob
 from wattherd.model.event import Event, JobExited, JobStopped, NodeLost
 from wattherd.model.job import JobSpec
+from wattherd.runtime.sim.meter import UNMOVED
 
 _GIVES_BACK = frozenset({JobExited, JobStopped, NodeLost})
 
@@ -65,6 +66,11 @@ class UsageMeter:
         self.gap_s += self._gap * seconds
         self.free_gpu_s += self._free * seconds
         self.fragment_gpu_s += self._fragment * seconds
+
+    @property
+    def ignores(self) -> frozenset[type[Event]]:
+        """What changes nothing by itself."""
+        return UNMOVED
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Note whether something was taken or given back; it is looked at once time passes."""

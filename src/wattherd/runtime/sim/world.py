@@ -18,6 +18,7 @@ from wattherd.errors import Bug, ClusterError
 from wattherd.model.command import (
     Command,
     Compute,
+    FinishJob,
     SetBatch,
     SetCap,
     SleepNode,
@@ -26,7 +27,7 @@ from wattherd.model.command import (
     WakeAt,
     WakeNode,
 )
-from wattherd.model.event import BatchApplied, Computed, Event, NodeLost, Woke
+from wattherd.model.event import BatchApplied, Computed, Event, NodeLost, Woke, woke
 from wattherd.runtime.contract import LosesNodes, Plant
 from wattherd.runtime.sim.machines import Machines, SwitchTimes
 
@@ -51,6 +52,35 @@ class Integrates(Protocol):
     def until(self, now_s: float) -> None:
         """Nothing has changed since the last event, and nothing will before `now_s`."""
         ...
+
+
+After = Callable[[Event, Sequence[Command]], None]
+
+
+@runtime_checkable
+class Ignores(Protocol):
+    """A watcher to whom some events mean nothing as long as no orders follow from them."""
+
+    @property
+    def ignores(self) -> frozenset[type[Event]]:
+        """Which ones: it is not told of them."""
+        ...
+
+
+class _Attentive(dict[type[Event], list[After]]):
+    """Whom to tell of an event of each kind when no orders follow from it."""
+
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
+        self._watchers = watchers
+
+    def __missing__(self, kind: type[Event]) -> list[After]:
+        told: list[After] = [one.after for one in self._watchers if not _ignored(one, kind)]
+        self[kind] = told
+        return told
+
+
+def _ignored(watcher: Watcher, kind: type[Event]) -> bool:
+    return isinstance(watcher, Ignores) and kind in watcher.ignores
 
 
 @dataclass(slots=True)
@@ -103,6 +133,7 @@ class World:
         looking_on = [*watchers, self.recording] if record else list(watchers)
         self._until = [watcher.until for watcher in looking_on if isinstance(watcher, Integrates)]
         self._after = [watcher.after for watcher in looking_on]
+        self._after_news = _Attentive(looking_on)
         self._watched_s = -math.inf
         """Up to when those who integrate have been told."""
 
@@ -149,7 +180,7 @@ class World:
                 at_s, number, key = heapq.heappop(self._wakes)
                 if self._latest.get(key) == number:
                     del self._latest[key]
-                    yield Woke(at_s=at_s, key=key)
+                    yield woke(at_s=at_s, key=key)
 
     def _next_s(self) -> float:
         """When something happens next; wake-ups that were replaced are no happenings."""
@@ -177,14 +208,15 @@ class World:
             if isinstance(event, NodeLost):
                 self._lose(event)
             commands = handle(event)
-            for after in self._after:
+            for after in self._after if commands else self._after_news[type(event)]:
                 after(event, commands)
             for command in commands:
                 if isinstance(command, WakeAt):
                     self._set_wake(command)
-                else:
-                    self._last_orders += 1
-                    pending.extend(self._carry_out(command))
+                    continue
+                self._last_orders += 1
+                if not isinstance(command, FinishJob):
+                    pending += self._carry_out(command)
         raise Bug(f"no end of orders at {self.core.now_s} s")
 
     def _pass_time(self, to_s: float) -> None:
@@ -200,12 +232,12 @@ class World:
         self._machines.hear(event)
 
     def _carry_out(self, command: Command) -> Iterable[Event]:
+        if isinstance(command, StartJob):  # first, as most orders start or stop jobs
+            spec = self.core.jobs[command.job_id].spec
+            return self._plant.start(spec, command, self.core.now_s)
+        if isinstance(command, StopJob):
+            return self._plant.stop(command, self.core.now_s)
         match command:
-            case StartJob():
-                spec = self.core.jobs[command.job_id].spec
-                return self._plant.start(spec, command, self.core.now_s)
-            case StopJob():
-                return self._plant.stop(command, self.core.now_s)
             case SetCap():
                 return self._plant.cap(command, self.core.now_s)
             case SetBatch():
