@@ -53,8 +53,9 @@ def maker(cls: Callable[P, T]) -> Callable[P, T]:
     names = {"_cls": cls, "_Open": type(f"_Open{frozen.__name__}", (frozen,), thawed)}
     lines = [f"self.{one.name} = {one.name}" for one in known]
     lines = ["self = _Open()", *lines, "self.__class__ = _cls", "return self"]
-    made: Callable[P, T] = _function(f"make_{frozen.__name__}", "", known, lines, names)
-    return made
+    made = _function(f"make_{frozen.__name__}", "", known, lines, names)
+    made.__annotations__ = {one.name: one.type for one in known}
+    return cast("Callable[P, T]", made)
 
 
 def _plain_fields(cls: Any) -> tuple[Field[Any], ...]:
