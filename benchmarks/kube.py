@@ -5,8 +5,9 @@
 One plane on loopback (`make kube-binaries`), nodes carried by KWOK. Contenders take turns, there
 and back again: each is started, given a few pods to warm up, then a burst of pods that ask for one
 GPU each. Counted is from the API server's audit log, from the first pod created to the last one
-bound. Processor time is that of the contender's processes; how long the extender took to answer is
-read from its own metrics. Wall times depend on what else the machine does: compare within a run.
+bound. Processor time is that of each of the contender's processes; how long the extender took to
+answer is read from its own metrics. Wall times depend on what else the machine does, so its load is
+told with them: compare within a run.
 
 * stock: kube-scheduler as it comes; * plain: with `percentageOfNodesToScore: 100`, as the extender
 needs it, but without the extender; * extender: `wattherd kube extender`; * second: `wattherd kube
@@ -66,26 +67,30 @@ class Running:
         for server in reversed(self.servers):
             server.resume()
 
-    def cpu_s(self) -> float:
-        return sum(_cpu_s(server.pid) for server in self.servers)
+    def cpu_s(self) -> dict[str, float]:
+        return {server.name: _cpu_s(server.pid) for server in self.servers}
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one burst; milliseconds of processor time and events are per pod.
+    """Of one burst; milliseconds of processor time, by process, and events are per pod.
 
-    `plane_ms` is what the API server and etcd took.
+    `plane_ms` is what the API server and etcd took; `load` is how many were at work, or waited
+    for a processor, over the last minute of it.
     """
 
     pods_per_s: float
-    cpu_ms: float
+    cpu_ms: dict[str, float]
     plane_ms: float
     events: float
+    load: float
 
     def line(self) -> str:
+        parts = self.cpu_ms | {"API server and etcd": self.plane_ms}
+        took = ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts.items())
         return (
-            f"{self.pods_per_s:.1f} pods/s, {self.cpu_ms:.2f} ms of processor time per pod "
-            f"(API server and etcd {self.plane_ms:.2f} ms), {self.events:.2f} events per pod"
+            f"{self.pods_per_s:.1f} pods/s; processor time per pod: {took}; "
+            f"{self.events:.2f} events per pod; load {self.load:.1f}"
         )
 
 
@@ -122,7 +127,9 @@ def _ready(address: str) -> Callable[[], bool]:
 def _wattherd(plane: ControlPlane, command: str, address: str, *options: str) -> Server:
     arguments = ["-m", "wattherd.cli.main", "kube", command, f"--kubeconfig={plane.kubeconfig}"]
     log = plane.log(f"wattherd-{command}")
-    return Server(Path(sys.executable), [*arguments, *options], log, ready=_ready(address))
+    server = Server(Path(sys.executable), [*arguments, *options], log, ready=_ready(address))
+    server.name = "wattherd"
+    return server
 
 
 @contextmanager
@@ -253,10 +260,11 @@ def _measured(
     no_pod(plane.api, "spec.nodeName=")
     plane.kwok.resume()
     settled(plane.api)
-    cpu_s, plane_s = running.cpu_s() - cpu_s, _cpu_of(plane) - plane_s
+    load, plane_s = os.getloadavg()[0], _cpu_of(plane) - plane_s
+    cpu_ms = {name: 1000 * (s - cpu_s[name]) / pods for name, s in running.cpu_s().items()}
     wall_s = (_last_bound(plane, f"{prefix}-", pods) - began).total_seconds()
     told = _told_of(plane.api, f"{prefix}-")
-    return Figures(pods / wall_s, 1000 * cpu_s / pods, 1000 * plane_s / pods, told / pods)
+    return Figures(pods / wall_s, cpu_ms, 1000 * plane_s / pods, told / pods, load)
 
 
 def _cpu_of(plane: ControlPlane) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from kube_builders import a_node, a_pod, an_extender, asked_over_http, bound, no
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.request import Request
+from wattherd.runtime.kube.api.serial import SerialExecutor
 from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
 from wattherd.runtime.kube.extender.decisions import Extender, Grant
 from wattherd.runtime.kube.extender.wire import BindArgs
@@ -284,7 +284,7 @@ class Desk:
     """An application with its thread; `bind` answers what it is told to."""
 
     def __init__(self, extender: Extender, bound: Bound = FINE, **options: float) -> None:
-        self.turns = ThreadPoolExecutor(1)
+        self.turns = SerialExecutor()
         self.bound: list[tuple[BindArgs, Grant]] = []
         self.app = ExtenderApp(extender, self.turns, self._bind, **options)
         self._answer = bound
@@ -351,7 +351,7 @@ def test_a_late_filter_fails_closed_and_late_scores_open(extender: Extender) -> 
     assert desk.ask("/prioritize", asked) == [{"Host": "n0", "Score": 0}]
     assert "wattherd_extender_late_total 2" in desk.ask("/metrics", b"", "GET")[1]
     go_on.set()
-    desk.turns.shutdown(wait=True)
+    desk.turns.close()
     assert extender.fleet.holdings["uid-p"].node == "n0"  # decided, and there when asked again
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request
 from wattherd.runtime.kube.api.objects import Node
+from wattherd.runtime.kube.api.serial import SerialExecutor
 from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
 from wattherd.runtime.kube.extender.decisions import Extender, Grant
 from wattherd.runtime.kube.extender.wire import BindArgs
@@ -99,7 +100,7 @@ def played(extender: Extender, requests: list[Request]) -> Iterator[Found]:
         granted[args.pod_uid] = grant
         return Bound()
 
-    with ThreadPoolExecutor(1) as turns:
+    with closing(SerialExecutor()) as turns:
         # A busy machine must not make the answer late: what is tested here is the answer.
         app = ExtenderApp(extender, turns, bind, deadline_s=300.0)
         everywhere = [f"n{row:04}" for row in range(len(extender.fleet.nodes))]

@@ -134,9 +134,7 @@ def _work(
     beside: AbstractContextManager[None] | None = None,
 ) -> None:
     """Until a signal ends it; `beside` is there as long as it works."""
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+    over = _over_by_signal()
     with answering(health, checkup), troubles_told(lambda: live.feed.complaints):
         live.begin()
         try:
@@ -211,9 +209,8 @@ def extender(
 ) -> None:
     """Answer a stock kube-scheduler: which node, within which watts."""
     try:
-        import uvicorn
-
         from wattherd.service.kube import KubeOptions, extender_checkup, live_extender
+        from wattherd.service.kube_answering import extender_server
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -226,18 +223,28 @@ def extender(
     )
     # Several threads have a hand in an answer: none may hold the others up for long.
     sys.setswitchinterval(_SWITCH_S)
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", server_header=False, access_log=False, **tls)
-    )
+    server = extender_server(app, tls)
     told = troubles_told(lambda: live.feed.complaints)
+    over = _over_by_signal()
     with answering(health, extender_checkup(live, app)), told:
         live.begin()
+        # In the loop that binds: a question is answered and a pod bound without change of threads.
+        serving = live.feed.loop.begin(server.serve(sockets=[listener]))
+        serving.add_done_callback(lambda _: over.set())
         try:
-            # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-            server.run(sockets=[listener])
+            over.wait()
+            server.should_exit = True
+            serving.result()
         finally:
             live.close()
+
+
+def _over_by_signal() -> threading.Event:
+    """Set when we are asked to end."""
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    return over
 
 
 @contextmanager

@@ -1,16 +1,16 @@
-"""News of a cluster, carried to one thread that decides.
+"""News of a cluster, carried to who decides.
 
-Threads: one reads the API and binds (`loop`), one decides (`turns`), and one for each kind of
-object carries news from the first to the second, a batch at a time: while one batch is heard, what
-comes next merges into the next one. `sees` tells whether everything that was listed has been heard,
-and lately.
+Threads: one reads the API and binds (`loop`), and one for each kind of object carries news to who
+decides, a batch at a time: while one batch is heard, what comes next merges into the next one. They
+and who decides take `turns`. `sees` tells whether everything that was listed has been heard, and
+lately.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.changes import Change, Changes
 from wattherd.runtime.kube.api.loops import LoopThread
 from wattherd.runtime.kube.api.reflector import NOT_LISTED, Reflector, Selection
+from wattherd.runtime.kube.api.serial import SerialExecutor
 from wattherd.runtime.kube.api.transport import Transport
 
 T = TypeVar("T")
@@ -32,13 +33,16 @@ GATHER_S = 0.005
 class Feed:
     """Follows what it is told to; `begin` it once all is said, `close` it in the end."""
 
-    def __init__(self, access: Access, draws: np.random.Generator) -> None:
-        """`draws` spreads requests in time."""
-        self.turns = ThreadPoolExecutor(1, thread_name_prefix="wattherd-decide")
+    def __init__(
+        self, access: Access, draws: np.random.Generator, *, gather_s: float = GATHER_S
+    ) -> None:
+        """`draws` spreads requests in time; news come at most once in `gather_s`, by kind."""
+        self.turns = SerialExecutor("wattherd-decide")
         self.loop = LoopThread("wattherd-kube")
         self.transport = Transport(access)
         self.over = threading.Event()
         self._draws = draws
+        self._gather_s = gather_s
         self._reflectors: list[Reflector[Any]] = []
         self._carriers: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
@@ -79,7 +83,7 @@ class Feed:
             thread.join()
         for work in self._work:
             work.cancel()
-        self.turns.shutdown(wait=True, cancel_futures=True)
+        self.turns.close(cancel=True)
         self.loop.run(self.transport.__aexit__(None, None, None))
         self.loop.close()
 
@@ -120,8 +124,8 @@ class Feed:
         return [*seen, *(f"{what}: {why}" for what, why in [*self._noted.items()])]
 
     def turn(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Have something done by the thread that decides, and wait for it."""
-        return self.turns.submit(work, *arguments).result()
+        """Do something when nobody else is at what decisions are made of."""
+        return self.turns.run(work, *arguments)
 
     def _carry(
         self, number: int, changes: Changes[Any], hear: Callable[[list[Change[Any]]], None]
@@ -134,4 +138,4 @@ class Feed:
             if look >= 0:  # before the batch was taken: so all of the list has been heard
                 self._heard[number] = look
             if batch:
-                self.over.wait(GATHER_S)
+                self.over.wait(self._gather_s)

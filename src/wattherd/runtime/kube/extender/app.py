@@ -1,9 +1,10 @@
 """The extender's HTTP shell: an ASGI application around `runtime.kube.extender.decisions.Extender`.
 
-One thread decides and hears news, in turns; the event loop only waits for it, and not for longer
-than `deadline_s`: kube-scheduler asks from its only loop, so that a slow answer holds up every pod
-of the cluster. Without an answer in time a filter fails closed (the pod is tried again, and finds
-its decision made), scores fail open.
+Deciding and hearing news go by turns. What is quick is decided in the event loop, if its turn comes
+at once: kube-scheduler asks from its only loop, and to wake another thread and be woken by it may
+take longer than the decision. Else another thread decides, and the event loop waits for it, not for
+longer than `deadline_s`: a slow answer holds up every pod of the cluster. Without an answer in time
+a filter fails closed (the pod is tried again, and finds its decision made), scores fail open.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 from wattherd.errors import UserError
+from wattherd.runtime.kube.api.serial import Busy, SerialExecutor
 from wattherd.runtime.kube.extender import wire
 from wattherd.runtime.kube.extender.decisions import Extender, Grant
 from wattherd.runtime.kube.extender.tally import Tally
@@ -24,6 +25,8 @@ from wattherd.runtime.kube.reasons.refusal import Refusal
 from wattherd.runtime.kube.whatif.feasible import MOST_AT_WORK, read_pods
 
 DEADLINE_S = 0.2
+_AT_ONCE_S = 0.002
+"""How long the event loop itself waits for its turn: a batch of news takes a part of that."""
 _MOST_BODY = 16 * 2**20
 """Bytes; 5,000 node names of 253 characters and the largest pod there can be are less."""
 
@@ -59,13 +62,13 @@ class ExtenderApp:
     def __init__(
         self,
         extender: Extender,
-        turns: Executor,
+        turns: SerialExecutor,
         bind: SendBinding,
         *,
         clock: Callable[[], float] = time.monotonic,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        """`turns` has a single thread, which whoever brings news to the extender uses, too."""
+        """`turns` are also those of whoever brings news to the extender."""
         self.tally = Tally()
         self._extender = extender
         self._turns = turns
@@ -165,20 +168,38 @@ class ExtenderApp:
             return 400, _TEXT, f"{error.line()}\n".encode()
         if not self._extender.synced:
             return 503, _TEXT, b"wattherd has not seen the cluster yet\n"
-        found = await self._wait(lambda: self._extender.simulate(pods))
+        simulate = self._turns.submit(self._extender.simulate, pods)
+        found = await asyncio.wrap_future(simulate)
         return 200, _JSON, json.dumps(found).encode()
 
-    async def _wait(self, turn: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(self._turns.submit(turn))
+    async def _wait(self, note: Callable[[], Any]) -> Any:
+        """What takes no time worth mentioning, once it is our turn."""
+        try:
+            return self._turns.run_soon(_AT_ONCE_S, note)
+        except Busy:
+            return await asyncio.wrap_future(self._turns.submit(note))
 
     async def _turn(self, decide: Callable[[], Any]) -> Any:
-        """What the deciding thread says.
+        """A decision, in time.
 
         Raises:
-            TimeoutError: it did not in time; what it decides then holds all the same.
+            TimeoutError: there was none in time; what is decided then holds all the same.
         """
-        turn = asyncio.wrap_future(self._turns.submit(decide))
+        try:
+            return self._turns.run_soon(_AT_ONCE_S, self._if_quick, decide)
+        except Busy:
+            turn = asyncio.wrap_future(self._turns.submit(decide))
         return await asyncio.wait_for(asyncio.shield(turn), self._deadline_s)
+
+    def _if_quick(self, decide: Callable[[], Any]) -> Any:
+        """A decision that will not keep the event loop from its deadlines.
+
+        Raises:
+            Busy: much is to be made anew for it.
+        """
+        if not self._extender.prompt:
+            raise Busy
+        return decide()
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -197,6 +197,11 @@ class Extender:
         there = (self._pods[uid] for uid in uids if uid in self._pods)
         return [EvictPod(pod.metadata.uid, _key(pod), why, grace_s(pod)) for pod in there]
 
+    @property
+    def prompt(self) -> bool:
+        """Whether an answer is a matter of milliseconds: all that it is made of is there."""
+        return self.fleet.ready
+
     # Questions ------------------------------------------------------------------------------------
 
     def filter(self, pod: Pod, node_names: Collection[str], now_s: float) -> Verdict:

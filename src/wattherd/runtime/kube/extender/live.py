@@ -7,7 +7,6 @@ address, and only the leader answers.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable
 
@@ -34,6 +33,9 @@ from wattherd.runtime.kube.reasons.onlooking import Onlooking, follow_groups
 from wattherd.runtime.kube.reasons.teller import Teller
 from wattherd.runtime.kube.scheduler.orders import CapPod, EvictPod, ResumeOwner, StopPods
 
+_GATHER_S = 0.02
+"""What was decided is on our books already: news can wait for each other, answers cannot."""
+
 
 class LiveExtender:
     """An extender at work: `begin`, serve an `ExtenderApp` of its `turns` and `bind`, `close`."""
@@ -53,7 +55,7 @@ class LiveExtender:
         `power` makes budgets of objects; without it they are those of `extender`.
         """
         self.extender = extender
-        self.feed = Feed(access, draws)
+        self.feed = Feed(access, draws, gather_s=_GATHER_S)
         self.feed.follow(NODES, each(extender.node_seen, lambda key: extender.node_gone(key.name)))
         self.feed.follow(PODS, each(self._pod_seen, self._pod_gone))
         self.feed.also(self._watch)
@@ -88,10 +90,10 @@ class LiveExtender:
             self.power.close()
 
     async def bind(self, args: BindArgs, grant: Grant) -> Bound:
-        """Bind a pod where it was reserved; for `ExtenderApp`."""
+        """Bind a pod where it was reserved; for an `ExtenderApp` that is served in `feed.loop`."""
         key = f"{args.pod_namespace}/{args.pod_name}"
         bind = self.seat.bind(key, args.pod_uid, args.node, grant.decision, grant.annotations)
-        done = await asyncio.wrap_future(self.feed.loop.begin(bind))
+        done = await bind
         denied = done.outcome is Outcome.DENIED
         if denied or done.outcome is Outcome.BOUND:
             self.feed.note("pods are not bound", done.why if denied else "")

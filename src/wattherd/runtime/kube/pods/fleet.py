@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,16 +218,21 @@ class Fleet:
         return self._placer
 
     @property
+    def ready(self) -> bool:
+        """Whether the policy is at work: it is made anew, at a cost of every node, when asked."""
+        return self._placer is not None or not self.nodes
+
+    @property
     def order(self) -> list[NodeFacts]:
         """Nodes by row of the engine's arrays."""
         return self._order
 
     def rows_of(self, names: Iterable[str]) -> Mask:
         """(N,) which nodes are named; names that nobody knows are left out."""
-        found = np.zeros(len(self._order), dtype=np.bool_)
-        row = self._row
-        found[[row[name] for name in names if name in row]] = True
-        return found
+        count = len(self._order)
+        found = np.zeros(count + 1, dtype=np.bool_)
+        found[list(map(self._row.get, names, repeat(count)))] = True  # the last is for all unknown
+        return found[:count]
 
     def open_for(self, ask: Ask) -> Mask:
         """(N,) nodes that take pods at all, and have what policies do not look at."""

@@ -1,0 +1,79 @@
+"""The extender's server on a real socket: whole answers, each in one piece."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from kube_builders import an_extender, pod_json
+
+from wattherd.cli.listening import listen_on
+from wattherd.runtime.kube.api.loops import LoopThread
+from wattherd.runtime.kube.api.serial import SerialExecutor
+from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
+from wattherd.runtime.kube.extender.decisions import Grant
+from wattherd.runtime.kube.extender.wire import BindArgs
+from wattherd.service.kube_answering import extender_server
+from wattherd.testing.builders import exclusive
+
+PATIENCE_S = 60.0
+ANSWERS = {b"/healthz": (200, b"ok\n"), b"/nowhere": (404, b"not found\n")}
+
+
+def question(path: bytes) -> bytes:
+    return b"GET " + path + b" HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+async def _bind(args: BindArgs, grant: Grant) -> Bound:
+    del args, grant
+    return Bound()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with closing(SerialExecutor()) as turns, closing(LoopThread("answers")) as loop:
+        app = ExtenderApp(an_extender("first-fit"), turns, _bind)
+        server, listener = extender_server(app, {}), listen_on("127.0.0.1", 0)
+        serving = loop.begin(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            serving.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("path", ANSWERS, ids=["known", "unknown"])
+def test_head_and_body_come_together(port: int, path: bytes) -> None:
+    """The first read that brings anything brings all of it."""
+    status, wanted = ANSWERS[path]
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
+        for _ in range(50):
+            connection.sendall(question(path))
+            head, _, body = connection.recv(1 << 16).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 %d" % status)
+            assert body == wanted
+
+
+def test_questions_sent_together_are_answered_in_their_order(port: int) -> None:
+    paths = [b"/healthz", b"/nowhere", b"/healthz"] * 20
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
+        connection.sendall(b"".join(map(question, paths)))
+        with connection.makefile("rb") as came:
+            for path in paths:
+                assert int(came.readline().split()[1]) == ANSWERS[path][0]
+                head = dict(line.strip().split(b": ") for line in iter(came.readline, b"\r\n"))
+                assert came.read(int(head[b"content-length"])) == ANSWERS[path][1]
+
+
+def test_the_last_answer_of_a_connection_is_whole(port: int) -> None:
+    """It is closed right behind it."""
+    names = [f"node-{number}" for number in range(5_000)]
+    asked = {"Pod": pod_json("p", exclusive(1_000, 1)), "NodeNames": names}
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as client:
+        client.request("POST", "/prioritize", json.dumps(asked), {"Connection": "close"})
+        scores = json.loads(client.getresponse().read())
+    assert [one["Host"] for one in scores] == names
