@@ -22,6 +22,7 @@ from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
+    from wattherd.runtime.kube.api.feed import Feed
     from wattherd.runtime.kube.api.health import Checkup
     from wattherd.runtime.kube.scheduler.live import LiveScheduler
     from wattherd.service.kube_dashboard import Pages
@@ -135,7 +136,8 @@ def _work(
 ) -> None:
     """Until a signal ends it; `beside` is there as long as it works."""
     over = _over_by_signal()
-    with answering(health, checkup), troubles_told(lambda: live.feed.complaints):
+    complaints = troubles_told(lambda: live.feed.complaints)
+    with answering(health, checkup), complaints, _tidied(live.feed):
         live.begin()
         try:
             click.echo(told, err=True)
@@ -226,7 +228,7 @@ def extender(
     server = extender_server(app, tls)
     told = troubles_told(lambda: live.feed.complaints)
     over = _over_by_signal()
-    with answering(health, extender_checkup(live, app)), told:
+    with answering(health, extender_checkup(live, app)), told, _tidied(live.feed):
         live.begin()
         # In the loop that binds: a question is answered and a pod bound without change of threads.
         serving = live.feed.loop.begin(server.serve(sockets=[listener]))
@@ -245,6 +247,23 @@ def _over_by_signal() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     return over
+
+
+@contextmanager
+def _tidied(feed: Feed) -> Iterator[None]:
+    """Meanwhile garbage is collected while there are few news.
+
+    To look through all that is known of a large cluster takes longer than many decisions, and would
+    be done amid them: a sixth of the processor time of an extender that is asked without a pause.
+    """
+    from wattherd.service.live.housekeeping import Housekeeping
+
+    housekeeping = Housekeeping(lambda: feed.events)
+    housekeeping.begin()
+    try:
+        yield
+    finally:
+        housekeeping.end()
 
 
 @contextmanager

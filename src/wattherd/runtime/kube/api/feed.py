@@ -106,6 +106,11 @@ class Feed:
         return not ended and all(thread.is_alive() for thread in self._threads)
 
     @property
+    def events(self) -> int:
+        """How many changes were told of since the beginning."""
+        return sum(one.tally.events for one in self._reflectors)
+
+    @property
     def troubles(self) -> Sequence[str]:
         """What keeps it from seeing the cluster, in words."""
         return [one.trouble for one in self._reflectors if one.trouble]
