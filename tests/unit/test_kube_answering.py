@@ -5,10 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import closing
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
+import trustme
 from kube_builders import an_extender, pod_json
 
 from wattherd.cli.listening import listen_on
@@ -35,15 +38,21 @@ async def _bind(args: BindArgs, grant: Grant) -> Bound:
 
 @pytest.fixture
 def port() -> Iterator[int]:
+    with serving({}) as port:
+        yield port
+
+
+@contextmanager
+def serving(tls: Mapping[str, str]) -> Iterator[int]:
     with closing(SerialExecutor()) as turns, closing(LoopThread("answers")) as loop:
         app = ExtenderApp(an_extender("first-fit"), turns, _bind)
-        server, listener = extender_server(app, {}), listen_on("127.0.0.1", 0)
-        serving = loop.begin(server.serve(sockets=[listener]))
+        server, listener = extender_server(app, tls), listen_on("127.0.0.1", 0)
+        served = loop.begin(server.serve(sockets=[listener]))
         try:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
-            serving.result(PATIENCE_S)
+            served.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("path", ANSWERS, ids=["known", "unknown"])
@@ -77,3 +86,19 @@ def test_the_last_answer_of_a_connection_is_whole(port: int) -> None:
         client.request("POST", "/prioritize", json.dumps(asked), {"Connection": "close"})
         scores = json.loads(client.getresponse().read())
     assert [one["Host"] for one in scores] == names
+
+
+def test_under_tls_head_and_body_are_one_record(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("127.0.0.1")
+    made.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with (
+        serving({"ssl_certfile": str(tmp_path / "both.pem")}) as port,
+        socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection,
+        trusting.wrap_socket(connection, server_hostname="127.0.0.1") as client,
+    ):
+        client.sendall(question(b"/healthz"))
+        head, _, body = client.recv(1 << 16).partition(b"\r\n\r\n")
+    assert (head.split()[1], body) == (b"200", b"ok\n")
