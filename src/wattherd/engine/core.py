@@ -101,6 +101,10 @@ class Core(Foresight, Drains):
         """What happened to a live job, oldest first."""
         return list(self.jobs[job_id].story)
 
+    def forget(self, job_id: str) -> None:
+        """No event will ever name this job again: it need not be known to be over."""
+        self.finished.pop(job_id, None)
+
     # What happened ------------------------------------------------------------------------------
 
     def _note(self, event: Event, batch: Batch) -> None:

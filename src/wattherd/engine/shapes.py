@@ -29,6 +29,11 @@ class ShapeBook:
         return len(self._index)
 
     @property
+    def spellings(self) -> int:
+        """How many requests were seen, those that share a shape counted apart."""
+        return len(self._seen)
+
+    @property
     def capacity(self) -> int:
         """How many shapes fit the present arrays."""
         return len(self.columns.cpu_milli)

@@ -229,6 +229,7 @@ class Extender:
         return relents
 
     def _decide(self, pod: Pod, ask: Ask, node_names: Collection[str], now_s: float) -> Verdict:
+        self.fleet.tidy(len(self.fleet.holdings))
         if self.fleet.placer is None:
             return Verdict(None, {"": Refusal(Token.UNKNOWN_NODE, "no node is known yet")})
         beyond = self._quota.refused(pod, ask)

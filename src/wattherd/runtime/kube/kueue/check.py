@@ -192,7 +192,10 @@ class KueueCheck:
     def pod_gone(self, uid: str, at_s: float) -> None:
         """A real pod was deleted."""
         workload = self._whose.pop(uid, "")
-        self._real.get(workload, {}).pop(uid, None)
+        real = self._real.get(workload, {})
+        real.pop(uid, None)
+        if not real:
+            self._real.pop(workload, None)
         entry = self._entries.get(workload)
         stand_in = None if entry is None else entry.pairs.parted(uid)
         if entry is not None and stand_in is not None and entry.ready:

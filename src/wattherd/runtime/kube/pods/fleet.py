@@ -31,6 +31,9 @@ _GROWTH = 4
 """So many times the pods learned from, and it is time to learn again."""
 _NODES_PER_POD = 16
 """Not before there is a pod for so many nodes: all is made anew then, at a cost of every node."""
+_MOST_REQUESTS = 1024
+"""Different requests that the engine's tables may know, however few pods there are."""
+_REQUESTS_PER_POD = 4
 MakePlacer = Callable[[ClusterSpec, list[Request]], Placer]
 """A policy at work on an empty cluster, given what pods ask for as far as they are known."""
 
@@ -209,6 +212,16 @@ class Fleet:
         return found
 
     # Where to -------------------------------------------------------------------------------------
+
+    def tidy(self, pods: int) -> None:
+        """Have tables made anew if most of what they know cannot be what these many `pods` ask for.
+
+        Each request that differs from all before takes room for every node, for as long as they
+        last; autoscalers of pods write ever new ones. Not to be asked within a decision.
+        """
+        known = 0 if self._placer is None else self._placer.state.shapes.spellings
+        if known > max(_MOST_REQUESTS, _REQUESTS_PER_POD * pods):
+            self._placer = None
 
     @property
     def placer(self) -> Placer | None:

@@ -63,6 +63,10 @@ class StatusWriter:
         self._written[path] = body, now_s
         self._feed.loop.begin(self._patch(path, body))
 
+    def forget(self, path: str) -> None:
+        """The object was deleted."""
+        self._written.pop(path, None)
+
     async def _patch(self, path: str, body: bytes) -> None:
         try:
             await self._feed.transport.request("PATCH", f"{path}/status", body=body, kind=MERGE)
@@ -126,12 +130,18 @@ class PowerWatch:
     def _hear_domains(self, batch: list[Change[PowerDomain]]) -> None:
         for name, item in newest(batch, self._domains):
             self._plan.domain_seen(name, item)
+            self._forget("powerdomains", name, item)
         self._put_in_force()
 
     def _hear_budgets(self, batch: list[Change[PowerBudget]]) -> None:
         for name, item in newest(batch, self._budgets):
             self._plan.budget_seen(name, item)
+            self._forget("powerbudgets", name, item)
         self._put_in_force()
+
+    def _forget(self, plural: str, name: str, item: object) -> None:
+        if item is None:
+            self._writer.forget(f"{API}/{plural}/{name}")
 
     def _put_in_force(self) -> None:
         nodes = self._powered.chooser.fleet.nodes.values()

@@ -50,6 +50,8 @@ class QueueWatch:
     def _hear(self, batch: list[Change[Queue]]) -> None:
         for name, item in newest(batch, self._queues):
             self._plan.queue_seen(name, item)
+            if item is None:
+                self._writer.forget(f"{API}/queues/{name}")
         before, self._state = self._state, self._plan.state()
         if not self._state.rules_as(before):
             self._queued.queues_seen(self._state)

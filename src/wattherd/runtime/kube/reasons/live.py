@@ -126,7 +126,11 @@ class Voice:
 
     def forget(self, subject: Subject) -> None:
         """It waits no more, or is no more."""
-        self._heard.append((self._teller.forget, (subject.path,)))
+        self._heard.append((self._forget, (subject.path,)))
+
+    def _forget(self, path: str) -> None:
+        self._teller.forget(path)
+        self._named.pop(path, None)
 
     async def run(self) -> None:
         """For ever."""
@@ -188,7 +192,8 @@ class Voice:
                 return
         event = _event(notice, self._speaker)
         await self._transport.request("POST", events, body=encode(event))
-        if notice.waits and len(self._named) < _MOST_NAMED:
+        waits = notice.waits and self._teller.knows(subject.path)
+        if waits and len(self._named) < _MOST_NAMED:
             self._named[subject.path] = event.metadata.name
         else:
             self._named.pop(subject.path, None)

@@ -78,6 +78,14 @@ class Onlooker:
                     found.append(Member(pod, ask_of(pod)))
         return found
 
+    def group_of(self, uid: str) -> GroupId | None:
+        """The group that a pod was seen in."""
+        return self._group_of.get(uid)
+
+    def rests(self, group: GroupId) -> bool:
+        """Whether none of a group waits."""
+        return not any(uid in self._waiting for uid in self._members.get(group, ()))
+
     def some(self) -> list[str]:
         """Who is to be looked at now, by uid; everybody has a turn."""
         uids = list(self._waiting)

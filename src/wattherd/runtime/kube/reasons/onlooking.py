@@ -13,7 +13,7 @@ from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable
-from wattherd.runtime.kube.pods.groups import GroupId
+from wattherd.runtime.kube.pods.groups import GroupId, group_of
 from wattherd.runtime.kube.pods.hearing import Follow, kept
 from wattherd.runtime.kube.power.live import is_served
 from wattherd.runtime.kube.reasons.live import (
@@ -49,15 +49,21 @@ class Onlooking:
         """In turn: a pod is there, or changed."""
         self._onlooker.pod_seen(pod)
         if not self._onlooker.waits(pod):
-            self._forget(pod.metadata.namespace, pod.metadata.name)
+            self._forget(pod.metadata.namespace, pod.metadata.name, group_of(pod))
 
     def pod_gone(self, key: Key) -> None:
         """In turn: a pod is gone."""
+        group = self._onlooker.group_of(key.uid)
         self._onlooker.pod_gone(key.uid)
-        self._forget(key.namespace, key.name)
+        self._forget(key.namespace, key.name, group)
 
-    def _forget(self, namespace: str, name: str) -> None:
+    def _forget(self, namespace: str, name: str, group: GroupId | None) -> None:
+        """Nothing is said of a pod any more, nor of a group of which none waits."""
         self._voice.forget(pod_subject(f"{namespace}/{name}"))
+        if group is not None and self._onlooker.rests(group):
+            subject = group_subject(group)
+            if subject is not None:
+                self._voice.forget(subject)
 
     def work(self) -> None:
         """Look now and then, one pod in a turn: who asks for a node is not held up for long."""
@@ -65,8 +71,12 @@ class Onlooking:
             if not (self._feed.sees() and self._leads()):
                 continue
             for uid in self._feed.turn(self._onlooker.some):
-                for order in self._feed.turn(self._onlooker.told, uid):
-                    self._tell(order)
+                self._feed.turn(self._tell_of, uid)
+
+    def _tell_of(self, uid: str) -> None:
+        """In turn: no word about a pod comes after the news that it is gone."""
+        for order in self._onlooker.told(uid):
+            self._tell(order)
 
     def _tell(self, order: TellPod | TellGroup | AskAgain) -> None:
         match order:

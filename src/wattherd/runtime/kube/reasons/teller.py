@@ -132,6 +132,10 @@ class Teller:
         """Its subject is gone, or waits no more."""
         self._wishes.pop(path, None)
 
+    def knows(self, path: str) -> bool:
+        """Whether its subject still waits for something."""
+        return path in self._wishes
+
     def failed(self, notice: Notice, now_s: float) -> None:
         """It was not written: say it again in a while, as if for the first time."""
         known = self._wishes.get(notice.subject.path)

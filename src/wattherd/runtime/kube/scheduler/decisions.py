@@ -19,7 +19,7 @@ from typing import Any
 from wattherd.engine.core import Core
 from wattherd.engine.draft import WAKE
 from wattherd.engine.placer import Placer
-from wattherd.model.command import Command, RejectJob, StartJob, StopJob
+from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob
 from wattherd.model.event import (
     Event,
     Woke,
@@ -263,9 +263,11 @@ class Scheduler:
         self._dirty = False
         for uid in self._seats.call_in(self._pods, at_s):
             self._queueing.stir(uid)
+        self.fleet.tidy(len(self._pods))
         placer = self.fleet.placer
         if placer is None:
-            return []
+            self._queueing.look(self.fleet.holdings, self._leaving.uids)
+            return []  # all are looked at anew once there is a node
         core = self.core
         if core is None or self._core_of is not placer:
             core = self._begin(placer, at_s)
@@ -394,6 +396,9 @@ class Scheduler:
             case RejectJob():
                 work = self._book.works.get(command.job_id)
                 self._book.rejected[command.job_id] = self._reasons.hopeless(command.reason, work)
+                self.dialogue.forget(command.job_id)
+            case FinishJob():
+                self.dialogue.forget(command.job_id)
             case _:
                 pass
         return []

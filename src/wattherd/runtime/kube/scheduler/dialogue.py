@@ -30,6 +30,11 @@ class Dialogue:
         self.core = core
         self._wakes.clear()
 
+    def forget(self, job_id: str) -> None:
+        """A job is over; of the next attempt to run its pods the core hears by another name."""
+        if self.core is not None:
+            self.core.forget(job_id)
+
     def say(self, events: Iterable[Event], at_s: float, obey: Callable[[Command], None]) -> None:
         """Tell the core, and have `obey` do as it commands, until all is said that is due."""
         if self.core is None:

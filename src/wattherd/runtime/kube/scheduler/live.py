@@ -157,8 +157,14 @@ class LiveScheduler:
             lambda group: scheduler.group_seen(
                 GroupId(kind, group.metadata.namespace, group.metadata.name), group
             ),
-            lambda key: scheduler.group_gone(GroupId(kind, key.namespace, key.name)),
+            lambda key: self._group_gone(GroupId(kind, key.namespace, key.name)),
         )
+
+    def _group_gone(self, group: GroupId) -> None:
+        self.scheduler.group_gone(group)
+        subject = group_subject(group)
+        if subject is not None:
+            self.voice.forget(subject)
 
     def _follow_sets(self) -> None:
         """Whoever makes pods of a gang says how many there will be."""
@@ -178,10 +184,17 @@ class LiveScheduler:
             planned_s = time.monotonic()
             if not self.seat.ready():
                 continue
-            self._carry_out_all(self.feed.turn(self.scheduler.plan, planned_s))
+            self._carry_out_all(self.feed.turn(self._plan, planned_s))
             if time.monotonic() - looked_s > LOOK_S:
                 looked_s = time.monotonic()
                 self._look_after()
+
+    def _plan(self, at_s: float) -> list[Order]:
+        """In turn: no word about a pod comes after the news that it is gone."""
+        orders = self.scheduler.plan(at_s)
+        for order in orders:
+            self._tell(order)
+        return orders
 
     def _look_after(self) -> None:
         self._notes.write(self.feed.turn(self.scheduler.unfenced.to_write))
@@ -224,13 +237,17 @@ class LiveScheduler:
             case EvictPod():
                 self.feed.loop.begin(self._evict(order))
                 self.voice.say(_stopped(order))
-            case TellPod():
-                subject = pod_subject(order.key, order.uid)
-                self.voice.tell(Notice(subject, order.reason, order.text))
-            case TellGroup():
-                self._tell_group(order)
             case CapPod() | StopPods() | ResumeOwner():
                 self.steward.carry_out(order)
+            case TellPod() | TellGroup():
+                pass  # it was told in the turn of the plan
+
+    def _tell(self, order: Order) -> None:
+        if isinstance(order, TellPod):
+            subject = pod_subject(order.key, order.uid)
+            self.voice.tell(Notice(subject, order.reason, order.text))
+        elif isinstance(order, TellGroup):
+            self._tell_group(order)
 
     def _tell_group(self, order: TellGroup) -> None:
         subject = group_subject(order.group, order.uid)
