@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import kube_ledger
 import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
@@ -56,15 +57,18 @@ def labels_of(domain: str) -> dict[str, str]:
 
 
 @contextmanager
-def at_work(plane: ControlPlane) -> Iterator[None]:
-    """Both modes; each has the budget of its own domain."""
-    budgets = {domain: f"--budget={domain}={BUDGET_W}W" for domain in MODES}
+def at_work(plane: ControlPlane) -> Iterator[dict[str, str]]:
+    """Both modes, each with the budget of its own domain; where they tell how they are doing."""
+    health = {domain: kube_ledger.an_address() for domain in MODES}
+    given = {
+        domain: (f"--budget={domain}={BUDGET_W}W", f"--health={health[domain]}") for domain in MODES
+    }
     with (
-        a_scheduler(plane, budgets["out-a"]),
-        an_extender(plane, budgets["out-b"]) as extender,
+        a_scheduler(plane, *given["out-a"]),
+        an_extender(plane, *given["out-b"]) as extender,
         a_stock_scheduler(plane, extender, "outage"),
     ):
-        yield
+        yield health
 
 
 def asked(what: Callable[[], Any]) -> Any:
@@ -136,7 +140,7 @@ def test_nothing_is_bound_twice_and_no_watts_are_lost_over_an_outage(
     api, account = plane.api, Account(plane.api, namespace)
     servers = [plane.etcd, plane.apiserver]
     gone = [getattr(plane, name) for name in KILLED[killed]]
-    with at_work(plane):
+    with at_work(plane) as health:
         with arriving(api, namespace):
             wait_until(lambda: any((account.bound() or {}).values()), "the first pods are bound")
             for server in gone:
@@ -153,6 +157,8 @@ def test_nothing_is_bound_twice_and_no_watts_are_lost_over_an_outage(
             api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds=0)
         wait_until(lambda: account.full() and not still_there(account, first),
                    "what ended gave its watts back", within_s=LONG_S, every_s=0.2)  # fmt: skip
+        for domain, address in health.items():
+            kube_ledger.wait_nothing_leaked(api, address, domain)
     assert account.most_w == dict.fromkeys(MODES, float(BUDGET_W))
     when = bound_at(plane, namespace)
     assert {name: len(times) for name, times in when.items() if len(times) > 1} == {}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import kube_ledger
 import pytest
 import safe_copies
 from control_plane import ControlPlane
@@ -37,8 +38,14 @@ def fleet(plane: ControlPlane) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def copies(account: Path, namespace: str) -> Iterator[list[Copy]]:
-    both = [safe_copies.a_copy(account, namespace) for _ in range(2)]
+def health() -> list[str]:
+    """Where the two copies tell how they are doing."""
+    return [kube_ledger.an_address() for _ in range(2)]
+
+
+@pytest.fixture
+def copies(account: Path, namespace: str, health: list[str]) -> Iterator[list[Copy]]:
+    both = [safe_copies.a_copy(account, namespace, f"--health={one}") for one in health]
     yield both
     for copy in both:
         if copy.poll() is None:
@@ -62,7 +69,7 @@ def wait_full(api: KubeApi, namespace: str) -> None:
 
 
 def test_no_budget_is_exceeded_by_a_race_two_copies_and_a_killed_leader(
-    plane: ControlPlane, namespace: str, fleet: list[str], copies: list[Copy]
+    plane: ControlPlane, namespace: str, fleet: list[str], copies: list[Copy], health: list[str]
 ) -> None:
     """200 pods for the watts of 20, with the rights that we ship; then the leader is killed."""
     del fleet
@@ -75,12 +82,13 @@ def test_no_budget_is_exceeded_by_a_race_two_copies_and_a_killed_leader(
         leader.wait()
         remove(api, namespace, 5)
         wait_full(api, namespace)
+    kube_ledger.wait_nothing_leaked(api, health[1 - copies.index(leader)], DOMAIN)
     assert max(watts) == BUDGET_W
     assert set(noted(api, namespace).values()) == {str(RISE_W)}
 
 
 def test_a_leader_that_is_stopped_for_20_s_in_a_burst_binds_nothing_when_it_goes_on(
-    plane: ControlPlane, namespace: str, fleet: list[str], copies: list[Copy]
+    plane: ControlPlane, namespace: str, fleet: list[str], copies: list[Copy], health: list[str]
 ) -> None:
     del fleet
     api, terms = plane.api, dict[str, str]()
@@ -101,6 +109,8 @@ def test_a_leader_that_is_stopped_for_20_s_in_a_burst_binds_nothing_when_it_goes
         make(api, namespace, "c", 20)
         wait_full(api, namespace)
         terms |= noted(api, namespace, "epoch")
+    for address in health:  # also who stands by counts what is there
+        kube_ledger.wait_nothing_leaked(api, address, DOMAIN)
     assert max(watts) <= BUDGET_W
     assert in_order_of_binding(plane, namespace, terms) == sorted(map(int, terms.values()))
     assert not safe_copies.is_of(old, safe_copies.holder(api, namespace))

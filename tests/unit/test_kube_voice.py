@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from table_sizes import remembered
 
 from wattherd.runtime.kube.api.transport import Answer, Refused
 from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.reasons import teller as told
 from wattherd.runtime.kube.reasons.live import Speaker, Voice, group_subject, pod_subject
 from wattherd.runtime.kube.reasons.teller import Notice, Teller
+from wattherd.testing.table_sizes import remembered
 
 WHY = ("WaitingForGpus", "needs 1 GPU")
 

@@ -144,12 +144,12 @@ def claims_checkup(live: LiveClaims) -> Checkup:
 
 def scheduler_checkup(live: LiveScheduler) -> Checkup:
     """What kubelets and Prometheus may know of a second scheduler."""
-    return Checkup(live.feed, live.seat.leads)
+    return Checkup(live.feed, live.seat.leads, live.metrics)
 
 
 def extender_checkup(live: LiveExtender, app: ExtenderApp) -> Checkup:
     """What kubelets and Prometheus may know of an extender."""
-    return Checkup(live.feed, live.seat.leads, app.tally.text)
+    return Checkup(live.feed, live.seat.leads, lambda: app.tally.text() + live.metrics())
 
 
 def an_identity() -> str:

@@ -81,8 +81,7 @@ class Feed:
         self.over.set()
         for thread in self._threads:
             thread.join()
-        for work in self._work:
-            work.cancel()
+        self.loop.quieten()  # who gives a lease back needs the transport for that
         self.turns.close(cancel=True)
         self.loop.run(self.transport.__aexit__(None, None, None))
         self.loop.close()

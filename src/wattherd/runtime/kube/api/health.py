@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -53,7 +54,13 @@ class Checkup:
             "# TYPE wattherd_kube_troubles gauge",
             f"wattherd_kube_troubles {len(self.feed.complaints)}",
         ]
-        return "\n".join(lines) + "\n" + self.more()
+        return "\n".join(lines) + "\n" + self._more()
+
+    def _more(self) -> str:
+        try:
+            return self.more()
+        except (RuntimeError, CancelledError):  # it is being closed: nobody decides any more
+            return ""
 
 
 class HealthServer:

@@ -56,16 +56,23 @@ class LoopThread:
         """Cancel what is at work, wait until it has ended, stop the thread."""
         if self._loop.is_closed():
             return
+        self.quieten()
         self.run(self._wind_up())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _wind_up(self) -> None:
+    def quieten(self) -> None:
+        """Cancel what is at work and wait until it has ended, each in its own way."""
+        self.run(self._ended())
+
+    async def _ended(self) -> None:
         others = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
         for each in others:
             each.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+    async def _wind_up(self) -> None:
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
         await self._loop.shutdown_asyncgens()

@@ -231,7 +231,7 @@ class LiveClaims(LiveScheduler):
             lines += [f"# HELP {metric} {what}", f"# TYPE {metric} gauge"]
             lines += [f'{metric}{{domain="{domain}"}} {row[name] / 1000:g}'
                       for domain, row in rows.items()]  # fmt: skip
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n" + super().metrics()
 
     def _rows(self) -> dict[str, dict[str, int]]:
         held = self._held_mw()

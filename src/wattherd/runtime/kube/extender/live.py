@@ -24,6 +24,7 @@ from wattherd.runtime.kube.extender.decisions import Extender, Grant
 from wattherd.runtime.kube.extender.wire import BindArgs
 from wattherd.runtime.kube.pods.fencing_notes import FencingNotes
 from wattherd.runtime.kube.pods.hearing import NODES, PODS, each
+from wattherd.runtime.kube.power.ledger import ledger_text
 from wattherd.runtime.kube.power.live import PowerWatch
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
@@ -82,6 +83,10 @@ class LiveExtender:
             self.queues.begin()
         follow_groups(self.feed, self.feed.follow, self.extender.groups)
         self.feed.begin(*self.seat.beside(), self.voice.run())
+
+    def metrics(self) -> str:
+        """The account in numbers, asked for in turn."""
+        return self.feed.turn(ledger_text, self.extender.chooser)
 
     def close(self) -> None:
         """Stop; a lease is given back, what was decided and not bound is decided anew by others."""

@@ -31,6 +31,7 @@ from wattherd.runtime.kube.pods.fencing_notes import FencingNotes
 from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.pods.hearing import NODES, PODS, each, follow_volumes
 from wattherd.runtime.kube.pods.job_sets import SETS, as_groups
+from wattherd.runtime.kube.power.ledger import ledger_text
 from wattherd.runtime.kube.power.live import PowerWatch, is_served
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
@@ -126,6 +127,10 @@ class LiveScheduler:
             if self.scheduler.way.queued:
                 self.queues.begin()
         self.feed.begin(*self.seat.beside(), self.voice.run())
+
+    def metrics(self) -> str:
+        """The account in numbers, asked for in turn."""
+        return self.feed.turn(ledger_text, self.scheduler.chooser)
 
     def close(self) -> None:
         """Stop; a lease is given back, what runs stays."""

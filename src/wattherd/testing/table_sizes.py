@@ -11,8 +11,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 _MANY = (list, tuple, set, frozenset, deque)
 
 
@@ -46,7 +44,7 @@ def remembered(root: object, word: str) -> dict[str, str]:
 def _reached(root: object) -> Iterator[tuple[str, Any]]:
     """Everything, with its path: attributes of our own objects, `[]` for what is in a container.
 
-    What is reached twice comes where it is reached first.
+    What is reached twice comes where it is reached first. Other threads may be at work meanwhile.
     """
     left, seen = deque[tuple[str, Any]]([("", root)]), set[int]()
     alive: list[Any] = []  # so that no number is given to two objects
@@ -62,9 +60,9 @@ def _reached(root: object) -> Iterator[tuple[str, Any]]:
 
 def _below(path: str, one: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(one, Mapping):
-        yield from ((f"{path}[]", value) for pair in one.items() for value in pair)
+        yield from ((f"{path}[]", value) for pair in list(one.items()) for value in pair)
     elif isinstance(one, _MANY):
-        yield from ((f"{path}[]", value) for value in one)
+        yield from ((f"{path}[]", value) for value in tuple(one))
     elif type(one).__module__.startswith("wattherd.") and not isinstance(one, type):
         yield from ((f"{path}.{name}", value) for name, value in _attributes(one))
     elif callable(one):
@@ -72,16 +70,19 @@ def _below(path: str, one: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(one: object) -> Iterator[tuple[str, Any]]:
-    if isinstance(one, msgspec.Struct):
-        names: Iterable[str] = one.__struct_fields__
-    else:
-        slots = (name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ()))
-        names = (*slots, *getattr(one, "__dict__", ()))
-    for name in names:
+    kind = type(one)
+    slots = (name for base in kind.__mro__ for name in _slots_of(base))
+    fields = getattr(kind, "__struct_fields__", ())  # msgspec's own kind of slots
+    for name in (*slots, *fields, *getattr(one, "__dict__", ())):
         try:
             yield name, getattr(one, name)
         except AttributeError:  # a slot that nothing is in
             continue
+
+
+def _slots_of(kind: type) -> Iterable[str]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _made_with(function: Any) -> Iterator[Any]:

@@ -1,0 +1,87 @@
+"""Stands between kube-scheduler and an extender, and fails as it is told to."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import urlsplit
+
+from kube_server import free_ports
+
+_PATIENCE_S = 60.0
+
+
+class FailingProxy:
+    """Passes questions on to `target` until told to answer 500, or to take no connections.
+
+    `failed` counts what was answered with 500.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.failed = 0
+        self.failing = False
+        self._target = urlsplit(target).netloc
+        self._port = free_ports(1)[0]
+        self._server: ThreadingHTTPServer | None = None
+        self._thread: Thread | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def listen(self) -> None:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            # Without keep-alive, so that none survives `refuse`.
+            timeout = _PATIENCE_S
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status, answer = proxy._answer(self.path, body)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *told: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        self._server.daemon_threads = True
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def refuse(self) -> None:
+        """Take no connections until `listen`."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+            self._server = None
+
+    def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if self.failing:
+            self.failed += 1
+            return 500, b"it is broken\n"
+        connection = http.client.HTTPConnection(self._target, timeout=_PATIENCE_S)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def a_proxy(target: str) -> Iterator[FailingProxy]:
+    made = FailingProxy(target)
+    made.listen()
+    try:
+        yield made
+    finally:
+        made.refuse()
