@@ -92,3 +92,17 @@ def test_a_budget_that_nobody_reaches_changes_nothing(result: Result, setting: S
     ample = simulate(replace(setting, budget=((0.0, 1e6),), faults=(), record=False), result.policy)
     assert [one.jct_s for one in free.outcomes] == [one.jct_s for one in ample.outcomes]
     assert free.row["energy_j"] == ample.row["energy_j"]
+
+
+@pytest.mark.parametrize("name", ["muri-sigcomm22", "tiresias-nsdi19"])
+@pytest.mark.parametrize("policy", ["srtf", "tiresias", "fifo"])
+def test_gangs_of_a_lost_node_run_to_their_end_in_published_worlds(
+    setting: Setting, name: str, policy: str
+) -> None:
+    faults = tuple(
+        kind(at_s=begin_s + after_s, node=f"node-{at:05}")
+        for begin_s, at in ((1800.0, 1), (9000.0, 2), (16_200.0, 3))
+        for kind, after_s in ((NodeLost, 0.0), (NodeReturned, 3600.0))
+    )
+    played = replace(setting, preset=preset(name), budget=(), faults=faults)
+    assert simulate(played, policy).row["finished"] == 60

@@ -178,3 +178,39 @@ def test_work_may_be_stretched() -> None:
     plant = EventChargedPlant(cost=RestartCost(), work=stretched(1.5))
     start(plant, timed("a", lasts_s=30.0), 0.0)
     assert plant.next_s() == 45.0
+
+
+# --- lost nodes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("checkpoint_s", "left_s"), [(None, 24.0), (5.0, 15.0)])
+def test_where_every_event_costs_too(checkpoint_s: float | None, left_s: float) -> None:
+    """Six seconds of work, a stop, twelve more, and the node is gone."""
+    plant = charged()
+    job = timed("a", lasts_s=30.0, checkpoint_s=checkpoint_s)
+    start(plant, job, 0.0)
+    plant.advance(10.0)
+    stop(plant, "a", 10.0)
+    start(plant, job, 10.0, attempt=2)
+    start(plant, timed("b", lasts_s=100.0), 10.0)
+    plant.advance(26.0)
+    plant.lose(1, 26.0)
+    assert plant.next_s() == 26.0 + 12.0
+    plant.lose(0, 26.0)
+    assert plant.next_s() is None
+    (stopped,) = stop(plant, "a", 30.0, attempt=2)
+    assert stopped.progress == 30.0 - left_s
+    assert stop(plant, "a", 30.0, attempt=2) == []
+    start(plant, job, 50.0, attempt=3)
+    assert ends(plant, 500.0) == [("a", 50.0 + left_s)]
+
+
+def test_work_done_since_it_was_stopped_last_is_forgotten_when_a_job_is_over() -> None:
+    plant, job = charged(), timed("a", lasts_s=30.0)
+    start(plant, job, 0.0)
+    plant.advance(10.0)
+    stop(plant, "a", 10.0)
+    start(plant, job, 10.0, attempt=2)
+    assert ends(plant, 34.0) == [("a", 34.0)]
+    start(plant, job, 40.0)  # another one of the same name
+    assert plant.next_s() == 70.0

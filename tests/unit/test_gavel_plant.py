@@ -152,3 +152,18 @@ def test_how_much_there_is_to_train_must_be_known() -> None:
     plant = GavelPlant(TABLE, CLUSTER)
     with pytest.raises(UserError, match="job a: steps: has no number of steps"):
         start(plant, a_job("a", steps=None), 0)
+
+
+def test_a_lost_node_takes_the_steps_of_a_round_that_is_not_over() -> None:
+    plant = GavelPlant(TABLE, CLUSTER, round_s=360.0)
+    spec = a_job("a")
+    start(plant, spec, 0)
+    start(plant, a_job("b"), 1)
+    plant.advance(360.0)
+    plant.advance(370.0)
+    plant.lose(0, 370.0)
+    assert plant.cap(SetCap(job_id="a", attempt=1, cap_w=None), 370.0) == ()
+    assert stop(plant, "a", 370.0).progress == 720.0
+    assert exits(list(plant.advance(1000.0))) == {"b": 500.0}
+    start(plant, spec, 1, at_s=1000.0)
+    assert exits(list(plant.advance(2000.0))) == {"a": 1000.0 + (1000 - 720) / 2.0}

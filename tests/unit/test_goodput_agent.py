@@ -111,3 +111,21 @@ def test_an_agent_measures_what_a_cap_leaves() -> None:
     assert isinstance(first, JobMeasured)
     model = first.report.step_time
     assert model.pass_s + 8 * model.sample_s == pytest.approx(2 * (0.2 + 0.08), rel=1e-6)
+
+
+def test_a_job_on_a_lost_node_begins_again_with_its_epoch() -> None:
+    """Within the first epoch: the run afterwards is as long as one that was never begun."""
+    plants = [ApplicationPlant({"toy": an_application()}) for _ in range(2)]
+    lost, fresh = plants
+    spec = started(lost, batch=16)
+    lost.advance(60.0)
+    lost.lose(1, 60.0)
+    lost.lose(0, 60.0)
+    assert lost.advance(600.0) == []
+    assert fresh.advance(600.0) == []
+    where = Allocation(Request(cpu_milli=0, gpu_count=2, gpu_milli=1000), 0, (0, 1), 0, 2)
+    ends = []
+    for plant in plants:
+        plant.start(spec, StartJob(job_id="a", attempt=2, allocations=(where,)), 600.0)
+        ends.append(plant.advance(60_000.0)[-1])
+    assert ends[0] == ends[1]

@@ -186,3 +186,22 @@ def test_what_does_not_fit_takes_nothing() -> None:
     room = Room(gpus=[2, 2], cpu_milli=[4_000, 4_000])
     assert room.place(Shape(workers=2, servers=1, server_cores=5, gpus=2)) is None
     assert (room.gpus, room.cpu_milli) == ([2, 2], [4_000, 4_000])
+
+
+def test_a_lost_node_takes_all_since_the_last_stop() -> None:
+    world = plant()
+    world.start(SPEC, start(), 0.0)
+    through(world, 100.0)
+    world.lose(1, 100.0)
+    assert world.next_s() is not None
+    world.lose(0, 100.0)
+    assert world.next_s() is None
+    rest = StopJob(job_id="a", attempt=0, reason=StopReason.NODE_LOST, grace_s=0.0)
+    (stopped,) = world.stop(rest, 100.0)
+    assert isinstance(stopped, JobStopped)
+    assert stopped.progress == 0.0
+    world.start(SPEC, start(1), 200.0)
+    end = through(world)[-1]
+    assert isinstance(end, JobExited)
+    assert (end.at_s, end.attempt) == (200.0 + 30.0 + 300.0, 1)
+    assert (world.use[-1].held_gpus, world.use[-1].gpus) == (0.0, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from wattherd.model.command import GiveNotice, SetBatch, SetCap, StartJob, StopJob
 from wattherd.model.event import Event
@@ -33,11 +33,6 @@ class Plant(Protocol):
     def advance(self, to_s: float) -> Sequence[Event]:
         """Let time pass; what happened up to `to_s`, in order of time."""
         ...
-
-
-@runtime_checkable
-class LosesNodes(Protocol):
-    """A plant that is to be told of lost nodes."""
 
     def lose(self, node: int, now_s: float) -> None:
         """What ran on the node (index) is gone; what becomes of its progress is the plant's law."""

@@ -14,6 +14,7 @@ from wattherd.model.event import Event, JobExited, JobStarted, JobStopped, JobSu
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner, Quota
 from wattherd.runtime.contract import Plant
+from wattherd.runtime.sim.lost_runs import LostRuns
 from wattherd.runtime.sim.world import World
 
 
@@ -42,6 +43,7 @@ class _Run:
     attempt: int
     left_s: float
     since_s: float
+    nodes: tuple[int, ...]
 
 
 class TimedPlant:
@@ -51,20 +53,30 @@ class TimedPlant:
         """Nothing runs yet."""
         self._runs: dict[str, _Run] = {}
         self._left_s: dict[str, float] = {}
+        self._lost = LostRuns()
 
     def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
         """Run for what is left of the job's duration."""
+        self._lost.forget(spec.id)
         left_s = self._left_s.get(spec.id, spec.duration_s or 0.0)
-        self._runs[spec.id] = _Run(order.attempt, left_s, now_s)
+        nodes = tuple(one.node for one in order.allocations)
+        self._runs[spec.id] = _Run(order.attempt, left_s, now_s, nodes)
         return [JobStarted(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """Stop at once; a run that is over has said so."""
         run = self._runs.pop(order.job_id, None)
         if run is None:
-            return []
+            return self._lost.stop(order, now_s)
         self._left_s[order.job_id] = run.left_s - (now_s - run.since_s)
         return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
+
+    def lose(self, node: int, now_s: float) -> None:
+        """What ran on a node is gone with what its run has done."""
+        del now_s
+        for job_id in [one for one, run in self._runs.items() if node in run.nodes]:
+            run = self._runs.pop(job_id)
+            self._lost.add(job_id, run.attempt, 0.0)
 
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
         """Caps make no difference here."""

@@ -40,7 +40,7 @@ class _Run:
     spec: JobSpec
     application: Application
     agent: Agent | None
-    node: int = 0
+    nodes: tuple[int, ...] = ()
     placement: tuple[int, ...] = ()
     attempt: int = 0
     batch: BatchPlan | None = None
@@ -79,8 +79,8 @@ class ApplicationPlant:
         run.attempt = order.attempt
         run.pause_s = self._restart_s
         run.batch = _plan(run)
-        run.node = order.allocations[0].node
-        run.speed = self._speed_at(spec, run.node, order.cap_w)
+        run.nodes = tuple(allocation.node for allocation in order.allocations)
+        run.speed = self._speed_at(spec, run.nodes[0], order.cap_w)
         return [job_started(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
@@ -89,10 +89,20 @@ class ApplicationPlant:
         run.placement = ()
         return [job_stopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
 
+    def lose(self, node: int, now_s: float) -> None:
+        """What ran on a node is gone; jobs begin again with their epoch."""
+        del now_s
+        for run in self._runs.values():
+            if run.placement and node in run.nodes:
+                run.placement = ()
+                run.progress = run.application.boundaries[run.epoch]
+
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
         """Set the cap; drivers answer at once here, and the job's speed follows."""
-        run = self._runs[order.job_id]
-        run.speed = self._speed_at(run.spec, run.node, order.cap_w)
+        run = self._runs.get(order.job_id)
+        if run is None or run.attempt != order.attempt:
+            return ()
+        run.speed = self._speed_at(run.spec, run.nodes[0], order.cap_w)
         return [
             cap_applied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
         ]

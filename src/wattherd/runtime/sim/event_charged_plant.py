@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.estimate.restart_cost import RestartCost
+from wattherd.estimate.restart_cost import RestartCost, kept
 from wattherd.estimate.work import Work, as_submitted
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import Event, cap_applied, job_exited, job_started, job_stopped
 from wattherd.model.job import JobSpec
 from wattherd.runtime.sim.duration_plant import known_s
+from wattherd.runtime.sim.lost_runs import LostRuns
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
 Floats = NDArray[np.float64]
@@ -38,7 +39,8 @@ class EventChargedPlant:
         self._pause_s, self._work = cost.pause_s, work
         self._speed_at = speed_at
         self._left: dict[str, float] = {}
-        """Work left (s) of jobs that have been stopped."""
+        """Work left (s) of jobs that have been stopped, when they were."""
+        self._lost = LostRuns()
         self._orders: list[StartJob] = []
         self._specs: list[JobSpec] = []
         self._at: dict[str, int] = {}
@@ -64,7 +66,8 @@ class EventChargedPlant:
         at = len(self._orders)
         if at == len(self._ends_s):
             self._widen(2 * at)
-        before_s = self._left.pop(spec.id, None)
+        self._lost.forget(spec.id)
+        before_s = self._left.get(spec.id)
         left_s = known_s(spec, self._work) if before_s is None else before_s
         speed = self._speed(spec, order, order.cap_w)
         self._slowed = self._slowed or speed != 1.0
@@ -85,13 +88,28 @@ class EventChargedPlant:
         """Take a job's devices; its progress stays. A run that is over stays so."""
         at = self._at.get(order.job_id)
         if at is None or self._orders[at].attempt != order.attempt:
-            return ()
+            return self._lost.stop(order, now_s)
         left_s = self._left[order.job_id] = self._left_s.item(at)
         progress = known_s(self._specs[at], self._work) - left_s
         self._remove(at)
         return [
             job_stopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=progress)
         ]
+
+    def lose(self, node: int, now_s: float) -> None:
+        """What ran on a node is gone, its work back to its checkpoint, or where its run began."""
+        del now_s
+        for at in reversed(range(len(self._orders))):
+            order, spec = self._orders[at], self._specs[at]
+            if all(one.node != node for one in order.allocations):
+                continue
+            work_s = known_s(spec, self._work)
+            left_s = self._left.get(spec.id, work_s)
+            if spec.checkpoint_s:
+                left_s = min(left_s, work_s - kept(spec, work_s - self._left_s.item(at)))
+            self._left[spec.id] = left_s
+            self._lost.add(spec.id, order.attempt, work_s - left_s)
+            self._remove(at)
 
     def _remove(self, at: int) -> None:
         """Close the gap with the last one."""
@@ -157,5 +175,6 @@ class EventChargedPlant:
 
     def _exit(self, at: int, end_s: float) -> Event:
         order = self._orders[at]
+        self._left.pop(order.job_id, None)
         self._remove(at)
         return job_exited(at_s=end_s, job_id=order.job_id, attempt=order.attempt)

@@ -19,6 +19,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import CapApplied, Event, JobExited, JobProgressed, JobStarted, JobStopped
 from wattherd.model.job import JobSpec
+from wattherd.runtime.sim.lost_runs import LostRuns
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
 
@@ -82,6 +83,7 @@ class GavelPlant:
         self._speed_at = speed_at
         self._left: dict[str, int] = {}
         self._runs: dict[str, _Run] = {}
+        self._lost = LostRuns()
 
     def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
         """Begin to work at once, within the round in progress.
@@ -97,6 +99,7 @@ class GavelPlant:
         if not rate:
             crashed = JobExited(at_s=now_s, job_id=spec.id, attempt=order.attempt, exit_code=1)
             return [started, crashed]
+        self._lost.forget(spec.id)
         run = _Run(spec, order.attempt, nodes, rate, rate, self._left.get(spec.id, spec.steps))
         run.rate = rate * self._slowest(spec, nodes, order.cap_w)
         run.work(now_s, self._round_s)
@@ -113,16 +116,28 @@ class GavelPlant:
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """Take the job's devices; the whole steps done so far stay."""
-        run = self._runs.pop(order.job_id)
+        run = self._runs.pop(order.job_id, None)
+        if run is None:
+            return self._lost.stop(order, now_s)
         run.settle(now_s)
         self._left[order.job_id] = run.left
         return [
             JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=run.done)
         ]
 
+    def lose(self, node: int, now_s: float) -> None:
+        """What ran on a node is gone; the steps of rounds that are over stay."""
+        del now_s
+        for job_id in [one for one, run in self._runs.items() if node in run.nodes]:
+            run = self._runs.pop(job_id)
+            self._left[job_id] = run.left
+            self._lost.add(job_id, run.attempt, run.done)
+
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
         """Set the cap; what is left of the round is worked at the new speed."""
-        run = self._runs[order.job_id]
+        run = self._runs.get(order.job_id)
+        if run is None or run.attempt != order.attempt:
+            return ()
         rate = run.uncapped_rate * self._slowest(run.spec, run.nodes, order.cap_w)
         if rate != run.rate:
             left_s = self._round_s - (now_s - run.from_s)

@@ -26,6 +26,7 @@ from wattherd.model.event import (
     JobStopped,
 )
 from wattherd.model.job import JobSpec
+from wattherd.runtime.sim.lost_runs import LostRuns
 from wattherd.runtime.sim.speed import SpeedAt, uncapped
 
 RESTART_S = 30.0
@@ -108,6 +109,7 @@ class PsPlant:
         self._speed_at = speed_at
         self._runs: dict[str, _Run] = {}
         self._steps: dict[str, float] = {}
+        self._lost = LostRuns()
         self._profiled: set[str] = set()
         self._now_s = 0.0
         self._total = _Total()
@@ -117,6 +119,7 @@ class PsPlant:
 
     def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
         """Begin a run; it trains after its pause."""
+        self._lost.forget(spec.id)
         truth, shape = self._truths[spec.id], shape_of(spec, order.allocations)
         pause_s = self._overheads.restart_s
         if spec.id not in self._profiled and shape != asked_shape(spec):
@@ -143,9 +146,17 @@ class PsPlant:
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """End a run; its steps are kept."""
+        if answer := self._lost.stop(order, now_s):
+            return answer
         run = self._end(order.job_id, now_s)
         steps = self._steps[order.job_id] = min(run.steps_at(now_s), run.truth.steps)
         return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt, progress=steps)]
+
+    def lose(self, node: int, now_s: float) -> None:
+        """What ran on a node is gone; jobs begin again where they were stopped last."""
+        for job_id in [one for one, run in self._runs.items() if node in run.nodes]:
+            run = self._end(job_id, now_s)
+            self._lost.add(job_id, run.attempt, self._steps.get(job_id, 0.0))
 
     def _speed(self, spec: JobSpec, nodes: Sequence[int], cap_w: float | None) -> float:
         return min((self._speed_at(spec, node, cap_w) for node in nodes), default=1.0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import Event
 from wattherd.model.job import JobSpec
-from wattherd.runtime.contract import LosesNodes, Plant
+from wattherd.runtime.contract import Plant
 
 
 class SlowCaps:
@@ -35,8 +35,7 @@ class SlowCaps:
 
     def lose(self, node: int, now_s: float) -> None:
         """What ran on the node is gone."""
-        if isinstance(self._plant, LosesNodes):
-            self._plant.lose(node, now_s)
+        self._plant.lose(node, now_s)
 
     def next_s(self) -> float | None:
         """The next order to arrive, or what the plant has to come."""

@@ -28,7 +28,7 @@ from wattherd.model.command import (
     WakeNode,
 )
 from wattherd.model.event import BatchApplied, Computed, Event, NodeLost, Woke, woke
-from wattherd.runtime.contract import LosesNodes, Plant
+from wattherd.runtime.contract import Plant
 from wattherd.runtime.sim.machines import Machines, SwitchTimes
 
 IDLE_WAKES = 50
@@ -227,8 +227,7 @@ class World:
 
     def _lose(self, event: NodeLost) -> None:
         """What ran on a node is gone, and so is its switching."""
-        if isinstance(self._plant, LosesNodes):
-            self._plant.lose(self._nodes.get(event.node, -1), event.at_s)
+        self._plant.lose(self._nodes.get(event.node, -1), event.at_s)
         self._machines.hear(event)
 
     def _carry_out(self, command: Command) -> Iterable[Event]:
