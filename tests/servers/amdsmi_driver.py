@@ -13,6 +13,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from nvml_driver import replace
+
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 NOT_SUPPORTED, NO_PERMISSION, NO_DRIVER, IGNORED = 2, 10, 34, 1000
 
@@ -44,7 +46,7 @@ class AmdDriver:
         self.say("set", 0)
 
     def say(self, what: str, value: int) -> None:
-        (self.folder / what).write_text(str(value))
+        replace(self.folder / what, str(value))
 
     def kept(self, gpu: int) -> int | None:
         path = self.folder / f"cap{gpu}"

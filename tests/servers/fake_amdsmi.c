@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct { uint64_t cap, standard, dpm, least, most, reserved[3]; } CapInfo;
 typedef struct {
@@ -15,16 +16,30 @@ typedef struct {
     uint64_t reserved[18];
 } PowerInfo;
 
-static FILE *opened(const char *what, void *gpu, const char *mode) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", getenv("FAKE_AMDSMI"), what);
+static void beside(char path[4096], const char *what, void *gpu) {
+    snprintf(path, 4096, "%s/%s", getenv("FAKE_AMDSMI"), what);
     if (gpu) snprintf(path + strlen(path), 8, "%u", (unsigned)(uintptr_t)gpu - 1);
-    return fopen(path, mode);
+}
+
+/* At once: a reader never sees half of it. */
+static int replace(const char *what, void *gpu, unsigned long long value) {
+    char path[4096], fresh[4096];
+    FILE *file;
+    beside(path, what, gpu);
+    snprintf(fresh, sizeof fresh, "%s/fresh-%s-%p-%d", getenv("FAKE_AMDSMI"), what, gpu, getpid());
+    file = fopen(fresh, "w");
+    if (!file) return 49;
+    fprintf(file, "%llu", value);
+    fclose(file);
+    return rename(fresh, path) ? 49 : 0;
 }
 
 static unsigned long long kept(const char *what, void *gpu, unsigned long long otherwise) {
-    FILE *file = opened(what, gpu, "r");
+    char path[4096];
+    FILE *file;
     unsigned long long value = otherwise;
+    beside(path, what, gpu);
+    file = fopen(path, "r");
     if (file && fscanf(file, "%llu", &value) != 1) value = otherwise;
     if (file) fclose(file);
     return value;
@@ -73,14 +88,9 @@ int amdsmi_get_power_cap_info(void *gpu, uint32_t sensor, CapInfo *info) {
 
 int amdsmi_set_power_cap(void *gpu, uint32_t sensor, uint64_t cap) {
     int set = (int)kept("set", NULL, 0);
-    FILE *file;
     if (sensor || cap < 200000000 || cap > 750000000) return 1;
     if (set) return set == 1000 ? 0 : set;
-    file = opened("cap", gpu, "w");
-    if (!file) return 49;
-    fprintf(file, "%llu", (unsigned long long)cap);
-    fclose(file);
-    return 0;
+    return replace("cap", gpu, cap);
 }
 
 int amdsmi_status_code_to_string(int status, const char **text) {

@@ -63,16 +63,30 @@ int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
 
 /* --- limits: 100 to 350 W, 300 W by default; clocks 210 to 1980 MHz by 15 ------------------- */
 
-static FILE *beside(const char *what, void *device, const char *mode) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s.%s", getenv("FAKE_NVML"), what);
+static void beside(char path[4096], const char *what, void *device) {
+    snprintf(path, 4096, "%s.%s", getenv("FAKE_NVML"), what);
     if (device) snprintf(path + strlen(path), 8, "%u", (unsigned)(uintptr_t)device - 1);
-    return fopen(path, mode);
+}
+
+/* At once: a reader never sees half of it. */
+static int replace(const char *what, void *device, unsigned value) {
+    char path[4096], fresh[4096];
+    FILE *file;
+    beside(path, what, device);
+    snprintf(fresh, sizeof fresh, "%s.fresh-%s-%p-%d", getenv("FAKE_NVML"), what, device, getpid());
+    file = fopen(fresh, "w");
+    if (!file) return 999;
+    fprintf(file, "%u", value);
+    fclose(file);
+    return rename(fresh, path) ? 999 : 0;
 }
 
 static unsigned kept(const char *what, void *device, unsigned otherwise) {
-    FILE *file = beside(what, device, "r");
+    char path[4096];
+    FILE *file;
     unsigned value = otherwise;
+    beside(path, what, device);
+    file = fopen(path, "r");
     if (file && fscanf(file, "%u", &value) != 1) value = otherwise;
     if (file) fclose(file);
     return value;
@@ -81,15 +95,9 @@ static unsigned kept(const char *what, void *device, unsigned otherwise) {
 static int keep(const char *what, void *device, unsigned value) {
     unsigned milliwatts = 0;
     int code = script(&milliwatts), set = (int)kept("set", NULL, 0);
-    FILE *file;
     if (code) return code;
     if (set == 1000) return 0;
-    if (set) return set;
-    file = beside(what, device, "w");
-    if (!file) return 999;
-    fprintf(file, "%u", value);
-    fclose(file);
-    return 0;
+    return set ? set : replace(what, device, value);
 }
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }

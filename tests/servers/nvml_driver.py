@@ -15,6 +15,13 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 LOST, NO_PERMISSION, NOT_SUPPORTED, IGNORED = 15, 4, 3, 1000
 
 
+def replace(path: Path, text: str) -> None:
+    """At once: a reader never sees half of it."""
+    fresh = path.with_name(f"fresh-{path.name}")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
 class Driver:
     """The library in a folder, and the file that says what it answers."""
 
@@ -27,12 +34,10 @@ class Driver:
         self.say(300.0)
 
     def say(self, watts: float, code: int = 0, delay_s: float = 0.0) -> None:
-        fresh = self.folder / "fresh"
-        fresh.write_text(f"{watts * 1000:.0f} {code} {delay_s * 1000:.0f}")
-        fresh.replace(self.script)  # at once: a reader never sees half of it
+        replace(self.script, f"{watts * 1000:.0f} {code} {delay_s * 1000:.0f}")
 
     def setters(self, code: int) -> None:
-        self.script.with_name("script.set").write_text(str(code))
+        replace(self.script.with_name("script.set"), str(code))
 
     def kept(self, what: str) -> int | None:
         path = self.script.with_name(f"script.{what}")
