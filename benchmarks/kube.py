@@ -338,6 +338,15 @@ def median(results: Sequence[Result], contender: str, of: Callable[[Result], flo
     return statistics.median(of(each) for each in results if each.contender == contender)
 
 
+def ratios(results: Sequence[Result], one: str, other: str, kind: str) -> list[float]:
+    """Of each round, minutes apart: how fast the machine is drifts over the whole run."""
+    speeds = {
+        name: [getattr(each, kind).pods_per_s for each in results if each.contender == name]
+        for name in (one, other)
+    }
+    return [ours / theirs for ours, theirs in zip(speeds[one], speeds[other], strict=True)]
+
+
 def show(results: Sequence[Result], contenders: Sequence[str]) -> None:
     queue = {each: median(results, each, lambda one: one.queue.pods_per_s) for each in contenders}
     racing = {each: median(results, each, lambda one: one.racing.pods_per_s) for each in contenders}
@@ -345,8 +354,13 @@ def show(results: Sequence[Result], contenders: Sequence[str]) -> None:
         print(f"{one}: median {queue[one]:.1f} pods/s of a queue, {racing[one]:.1f} as they come")
     for one, other in (("second", "stock"), ("extender", "plain")):
         if one in queue and other in queue:
-            ratios = queue[one] / queue[other], racing[one] / racing[other]
-            print(f"{one} / {other}: {ratios[0]:.2f} of a queue, {ratios[1]:.2f} as they come")
+            parts = [ratios(results, one, other, kind) for kind in ("queue", "racing")]
+            told = [
+                f"{statistics.median(part):.2f} ({min(part):.2f}-{max(part):.2f})" for part in parts
+            ]
+            print(
+                f"{one} / {other}, median of rounds: {told[0]} of a queue, {told[1]} as they come"
+            )
     for verb in ("filter", "bind"):
         edges: dict[float, int] = {}
         for each in results:

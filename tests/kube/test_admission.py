@@ -16,6 +16,8 @@ from control_plane import ControlPlane
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
 from kube_server import wait_until
 
+from promises import promise
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 GATED = {"wattherd.dev/admission": "gate"}
@@ -210,8 +212,8 @@ def test_no_budget_is_exceeded_by_200_pods_two_copies_and_a_killed_leader(
             finally:
                 seen.close()
     assert seen.looks > 5
-    assert seen.most["gate-0"] <= 12
-    assert seen.most["gate-1"] <= 8
+    promise(seen.most["gate-0"] <= 12, seen.most)
+    promise(seen.most["gate-1"] <= 8, seen.most)
     assert seen.most_together == site
 
 

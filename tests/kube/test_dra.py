@@ -18,6 +18,8 @@ from kube_api import KubeApi, Object, a_pod
 from kube_server import wait_until
 from t4_racks import RISE_W, Racks
 
+from promises import promise
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 DRA = "/apis/resource.k8s.io/v1"
 KINDS = {
@@ -181,8 +183,9 @@ def test_no_budget_is_exceeded_by_200_pods_nor_by_a_restart(
     finally:
         seen.close()
     assert first["bound"] == 600
-    assert seen.most["bound in dra-rack-0"] <= 420
-    assert seen.most["bound in dra-rack-1"] <= 300
+    promise(seen.most["bound in dra-rack-0"] <= 420, seen.most)
+    promise(seen.most["bound in dra-rack-1"] <= 300, seen.most)
+    promise(seen.most["bound"] <= 720, seen.most)
     assert seen.most["bound"] == seen.most["level-0.site"] == 720
     assert seen.looks > 5
 

@@ -15,6 +15,8 @@ from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
 from power_api import an_object, defined, path_of
 
+from promises import promise
+
 FILES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "chart" / "files"
 PLURALS = {
     "DeviceClass": "deviceclasses",
@@ -124,7 +126,8 @@ def test_every_branch_is_kept_and_a_cut_ends_the_least_important(
         wait_until(lambda: count() == 4, "the important ones run", within_s=PATIENCE_S)
         api.create_all(pods, [a_pod(f"b-{n}", gpus=1, labels=label) for n in range(20)])
         wait_until(lambda: count() == 9, "all that fit run", within_s=PATIENCE_S)
-        assert sum(hall[node] == "0" for node in bound(api, namespace).values()) <= 5
+        now = bound(api, namespace)
+        promise(sum(hall[node] == "0" for node in now.values()) <= 5, now)
         budget = path_of("PowerBudget", "tree-now")
         api.merge(budget, {"spec": {"constant": watts(6)}})
         wait_until(lambda: count() == 6, "the cut is kept", within_s=PATIENCE_S)

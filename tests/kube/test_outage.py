@@ -24,6 +24,7 @@ from test_extender import a_scheduler as a_stock_scheduler
 from test_extender import an_extender
 from test_power_budgets import NAME, a_scheduler
 
+from promises import promise
 from wattherd.runtime.kube.api.lease import boot_s
 
 NODES, GPUS, FIT, EXTRA = 2, 8, 6, 6
@@ -159,9 +160,10 @@ def test_nothing_is_bound_twice_and_no_watts_are_lost_over_an_outage(
                    "what ended gave its watts back", within_s=LONG_S, every_s=0.2)  # fmt: skip
         for domain, address in health.items():
             kube_ledger.wait_nothing_leaked(api, address, domain)
+    promise(max(account.most_w.values()) <= BUDGET_W, account.most_w)
     assert account.most_w == dict.fromkeys(MODES, float(BUDGET_W))
     when = bound_at(plane, namespace)
-    assert {name: len(times) for name, times in when.items() if len(times) > 1} == {}
+    promise(all(len(times) == 1 for times in when.values()), when)
     tell(killed, away_s, back, when)
 
 
