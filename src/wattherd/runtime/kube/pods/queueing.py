@@ -156,6 +156,13 @@ class Queueing:
         """All that wait, as of the last look."""
         return [one for found in self._waiting.values() for one in found]
 
+    def waits_with(self, uid: str) -> tuple[Member, ...]:
+        """The pods that wait together with this one, itself among them; none if it does not."""
+        for one in self.waiting:
+            if any(member.uid == uid for member in one.members):
+                return one.members
+        return ()
+
     def look(self, held: Collection[str], leaving: Collection[str]) -> News:
         """Who waits of those that were stirred, also pods of `held` whose binding is not seen yet.
 

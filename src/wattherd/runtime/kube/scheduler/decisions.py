@@ -13,17 +13,12 @@ count every device in use at its maximum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 from wattherd.engine.core import Core
 from wattherd.engine.draft import WAKE
 from wattherd.engine.placer import Placer
-from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob
-from wattherd.model.event import (
-    Event,
-    Woke,
-)
+from wattherd.model.event import Woke
 from wattherd.model.reason import StopReason
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Node, Pod
@@ -47,15 +42,17 @@ from wattherd.runtime.kube.reasons.finding import Finding
 from wattherd.runtime.kube.reasons.reasons import Reasons, finding_of
 from wattherd.runtime.kube.reasons.remedies import Remedies
 from wattherd.runtime.kube.scheduler.dialogue import Dialogue
+from wattherd.runtime.kube.scheduler.fulfilment import Fulfilment
 from wattherd.runtime.kube.scheduler.gang_planner import GangPlanner
 from wattherd.runtime.kube.scheduler.leaving import Leaving
 from wattherd.runtime.kube.scheduler.orders import Order, StopPods
 from wattherd.runtime.kube.scheduler.precedence import PATIENCE_S, Precedence
+from wattherd.runtime.kube.scheduler.seating import Seating
 from wattherd.runtime.kube.scheduler.seats import Seats
 from wattherd.runtime.kube.scheduler.told_budgets import ToldBudgets
-from wattherd.runtime.kube.scheduler.way import ByBinding, Chosen, Way
+from wattherd.runtime.kube.scheduler.way import ByBinding, Way
 from wattherd.runtime.kube.scheduler.work_book import WorkBook
-from wattherd.runtime.kube.scheduler.works import Member, Work, alike, queue_of
+from wattherd.runtime.kube.scheduler.works import Member, alike, queue_of
 from wattherd.runtime.kube.whatif.feasible import Feasibility
 
 _OVER = frozenset({"Succeeded", "Failed"})
@@ -90,7 +87,6 @@ class Scheduler:
         self.way = way or ByBinding(name)
         self.nodes_of = DomainNodes(fleet, self.domains)
         self.chooser = Chooser(fleet, self.domains, counts_missing=self.way.moves)
-        self._holder = holder
         self._patience_s = patience_s
         self._pods: dict[str, Pod] = {}
         self.groups: dict[GroupId, PodGroup] = {}
@@ -101,10 +97,21 @@ class Scheduler:
         self._reasons = Reasons(self.diagnosis, self.groups)
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
         self._book = WorkBook(self.way, fleet, self._pods)
-        self._decisions = count(1)
         self._planner = self._new_planner()
         self._core_of: Placer | None = None
         self._leaving = Leaving(fleet, self._pods)
+        self._fulfilment = Fulfilment(
+            holder=holder,
+            way=self.way,
+            fleet=fleet,
+            nodes_of=self.nodes_of,
+            pods=self._pods,
+            book=self._book,
+            dialogue=self.dialogue,
+            leaving=self._leaving,
+            queueing=self._queueing,
+            reasons=self._reasons,
+        )
         self._seats = Seats(fleet, self.way)
         self.unfenced = Unfenced(fleet, self._pods)
         self._budgets = ToldBudgets(self.chooser)
@@ -136,8 +143,10 @@ class Scheduler:
         """
         works = (self._book.of(one.uid) for one in self.fleet.held_on(name))
         for work in {one.id: one for one in works if one is not None}.values():
-            if len(work.members) > 1 and self._is_starting(work):
-                self._undo(work, f"node {name} was deleted while its gang was being bound")
+            if len(work.members) > 1 and self._fulfilment.is_starting(work):
+                self._fulfilment.undo(
+                    work, f"node {name} was deleted while its gang was being bound"
+                )
         self.fleet.node_gone(name)
         self._dirty = self._watts_moved = True
         for uid in self.unfenced.node_gone(name):
@@ -210,21 +219,11 @@ class Scheduler:
             return
         work = self._book.of(uid)
         if work is not None and len(work.members) > 1:
-            self._undo(work, f"pod {known.key} of its gang could not be bound")
+            self._fulfilment.undo(work, f"pod {known.key} of its gang could not be bound")
         self.fleet.let_go(uid)
         self._leaving.gone(uid)
         self._queueing.stir(uid)
         self._dirty = self._freed = self._watts_moved = True
-
-    def _is_starting(self, work: Work) -> bool:
-        held = self.fleet.holdings
-        return any(one.uid in held and not held[one.uid].confirmed for one in work.members)
-
-    def _undo(self, work: Work, why: str) -> None:
-        """All its pods are to go, as soon as they are seen on their nodes."""
-        for member in work.members:
-            self._leaving.add([member.uid], why)
-            self._queueing.stir(member.uid)
 
     def not_evicted(self, uid: str) -> None:
         """The eviction was refused, by a disruption budget for instance: it is asked for again."""
@@ -280,7 +279,7 @@ class Scheduler:
         events += self._book.differences(core, news, self._seats.moved(), at_s)
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
-        orders = stops + self._obey(events, at_s)
+        orders = stops + self._fulfilment.of(events, at_s)
         again = self._planner.look_again()
         self._dirty |= bool(self._planner.stale)
         self._shed()
@@ -312,10 +311,7 @@ class Scheduler:
 
     def waits_with(self, uid: str) -> tuple[Member, ...]:
         """The pods that wait together with this one, itself among them; none if it does not."""
-        for one in self._queueing.waiting:
-            if any(member.uid == uid for member in one.members):
-                return one.members
-        return ()
+        return self._queueing.waits_with(uid)
 
     def curb_orders(self, at_s: float) -> list[Order]:
         """What keeps those who run within the budgets; to be asked for now and then, too."""
@@ -336,11 +332,19 @@ class Scheduler:
         self._leaving.add(uids, why)
         self._dirty = True
 
+    def _shed(self) -> None:
+        """Pods of ours for which there are no watts, as after a restart below a lower budget."""
+        for job_id in self._planner.excess:
+            self._fulfilment.evict(job_id, str(StopReason.BUDGET_CUT))
+        self._planner.excess.clear()
+        self._dirty |= self._fulfilment.evicts
+        self._fulfilment.evicts = False
+
     def _new_planner(self) -> GangPlanner:
         allowed = self._allowed
         precedence = Precedence(self.fleet, allowed, self._patience_s)
-        works, confined = self._book.works, self.way.confined
-        made = GangPlanner(self.chooser, works, allowed, confined, self.diagnosis, precedence)
+        seating = Seating(self.chooser, allowed, self.way.confined, self.diagnosis)
+        made = GangPlanner(self._book.works, seating, precedence)
         made.queues, made.preempting = self.queues.tree, self.queues.preempting
         return made
 
@@ -374,66 +378,6 @@ class Scheduler:
         self._core_of = placer
         self.dialogue.begin(core)
         return core
-
-    # Doing what it says ---------------------------------------------------------------------------
-
-    def _obey(self, events: Iterable[Event], at_s: float) -> list[Order]:
-        """Tell the core, and carry out what it commands, until it has no more to say now."""
-        orders = list[Order]()
-
-        def obey(command: Command) -> None:
-            orders.extend(self._carry_out(command))
-
-        self.dialogue.say(events, at_s, obey)
-        return orders
-
-    def _carry_out(self, command: Command) -> list[Order]:
-        match command:
-            case StartJob():
-                return self._start(command)
-            case StopJob() if command.job_id in self._book.works:
-                self._evict(self._book.works[command.job_id], str(command.reason))
-            case RejectJob():
-                work = self._book.works.get(command.job_id)
-                self._book.rejected[command.job_id] = self._reasons.hopeless(command.reason, work)
-                self.dialogue.forget(command.job_id)
-            case FinishJob():
-                self.dialogue.forget(command.job_id)
-            case _:
-                pass
-        return []
-
-    def _start(self, command: StartJob) -> list[Order]:
-        """Bind its pods, unless they are there; from now on it is as one that was found."""
-        work = self._book.works[command.job_id]
-        if work.seated:
-            return []
-        self._book.seated(work, command.allocations)
-        return [*map(self._bind, work.members), *self._reasons.gang_starts(work)]
-
-    def _shed(self) -> None:
-        """Pods of ours for which there are no watts, as after a restart below a lower budget."""
-        for job_id in self._planner.excess:
-            if job_id in self._book.works:
-                self._evict(self._book.works[job_id], str(StopReason.BUDGET_CUT))
-        self._planner.excess.clear()
-
-    def _evict(self, work: Work, why: str) -> None:
-        """Only pods that chose this scheduler are its to stop."""
-        for member in work.members:
-            ours = self.way.is_ours(self._pods.get(member.uid, member.pod))
-            if ours and member.uid not in self._leaving.uids:
-                self._leaving.add([member.uid], why)
-                self._queueing.stir(member.uid)
-                self._dirty = True
-
-    def _bind(self, member: Member) -> Order:
-        holding = self.fleet.holdings[member.uid]
-        decision = f"{self._holder}/{next(self._decisions)}"
-        facts = self.fleet.nodes[holding.node]
-        needs = self.nodes_of.needs(facts.domain) if self.way.moves else ()
-        chosen = Chosen(member=member, holding=holding, facts=facts, needs=needs, decision=decision)
-        return self.way.order(chosen)
 
     # Saying why -----------------------------------------------------------------------------------
 
