@@ -12,6 +12,9 @@ from kube_server import wait_until
 from test_reasons import Kubectl, kubectl
 from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 
+from wattherd.service.kube_explain import explain_pod
+from wattherd.service.kube_what_if import Supposed, compare, take
+
 __all__ = ["kubectl"]
 
 OLDER = ("scheduling.x-k8s.io", "v1alpha1")
@@ -37,6 +40,18 @@ def at_work(plane: ControlPlane) -> Iterator[None]:
 def group_of(kind: tuple[str, str], name: str, least: int) -> Object:
     about = {"apiVersion": "/".join(kind), "kind": "PodGroup", "metadata": {"name": name}}
     return {**about, "spec": {"minMember": least}, "status": {"phase": "Inqueue"}}
+
+
+def supposed(plane: ControlPlane, namespace: str, scheduler: str) -> dict[str, str]:
+    """Of each pod that waits, what a scheduler of that name would say on a snapshot of now."""
+    taken = take(plane.kubeconfig, None)
+    [told] = compare(taken, ["fgd"], Supposed(scheduler=scheduler))["policies"]
+    waits = ((one["pod"].partition("/"), one) for one in told["waits"])
+    return {
+        name: f"{one['reason']}: {one['text']}"
+        for (space, _, name), one in waits
+        if space == namespace
+    }
 
 
 @pytest.mark.usefixtures("at_work")
@@ -88,3 +103,9 @@ def test_gangs_wait_for_as_many_as_their_objects_say(
         create(f"{name}-0", labels=labels, annotations=size)
     runs("serve-0")
     waits("shard-0", "1 of 2 pods of shard-0 are there")
+    assert supposed(plane, namespace, NAME) == {"shard-0": why(api, namespace, "shard-0")}
+    asked = {"kubeconfig": plane.kubeconfig, "context": None, "supposed": Supposed()}
+    document = explain_pod("shard-0", namespace, **asked)
+    assert (document["reason"], document["told"]) == (
+        "WaitingForGang", f"{document['reason']}: {document['text']}",
+    )  # fmt: skip

@@ -15,6 +15,7 @@ from foreign_kinds import served
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
 from power_api import an_object, defined, path_of
+from test_group_objects import supposed
 from test_second_scheduler import T4, a_scheduler, bound, why
 
 KINDS = {
@@ -126,6 +127,9 @@ def test_gangs_of_owners_start_whole_and_are_suspended_at_the_top(
         said = "1 of 2 pods of torch are there"
         wait_until(lambda: said in why(api, namespace, "torch-master-0"), "its worker is missing")
         assert bound(api, namespace) == {}
+        names = [one["metadata"]["name"] for one in api.get(pods)["items"]]
+        told = {name: why(api, namespace, name) for name in names}
+        assert supposed(plane, namespace, NAME) == told
         api.create(jobs, a_job_of(job_set, "train-n-1"))
         api.create(pods, a_pod_of(torch, "torch-worker-0"))
         wait_until(lambda: len(bound(api, namespace)) == 6, "both run", within_s=LONG_S)

@@ -15,9 +15,11 @@ from wattherd.cli.main import cli
 from wattherd.errors import UserError
 from wattherd.model.request import Request
 from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
+from wattherd.runtime.kube.pods.groups import GroupKind
+from wattherd.runtime.kube.pods.job_sets import SETS
 from wattherd.runtime.kube.power.kinds import Queue
 from wattherd.runtime.kube.whatif import snapshot as snapshots
-from wattherd.runtime.kube.whatif.snapshot import Snapshot, snapshot_of
+from wattherd.runtime.kube.whatif.snapshot import SET_FIELDS, Snapshot, snapshot_of
 from wattherd.service.kube_explain import explained, found
 from wattherd.service.kube_manifests import pods_of
 from wattherd.service.kube_what_if import Supposed, attempt, changed, compare, simulate
@@ -29,6 +31,7 @@ RISE_W = round(GPUS["T4"].max_w - GPUS["T4"].idle_w)
 BASE_W = round(4 * IDLE_W)
 WHOLE = exclusive(1_000, 1)
 _GROUP, _QUEUE = decoder(PodGroup), decoder(Queue)
+_SET = {one.group: decoder(one.made) for one in SETS}
 
 
 def made(name: str, request: Request = WHOLE, *, at: int = 0, **spec: Any) -> Json:
@@ -42,6 +45,7 @@ def a_cluster(
     budget_w: float | None = None,
     groups: tuple[Json, ...] = (),
     queues: tuple[Json, ...] = (),
+    sets: tuple[tuple[GroupKind, Json], ...] = (),
 ) -> Snapshot:
     """Two nodes of two T4 each, in one power domain."""
     nodes = [node_json(a_machine(f"n{row}", gpus=2, model="T4")) for row in range(2)]
@@ -53,6 +57,8 @@ def a_cluster(
         "queues": [_QUEUE.decode(json.dumps(queue).encode()) for queue in queues],
         "native_groups": [_GROUP.decode(json.dumps(group).encode()) for group in groups],
     }
+    for kind, one in sets:
+        listed.setdefault(SET_FIELDS[kind], []).append(_SET[kind].decode(json.dumps(one).encode()))
     return snapshot_of(listed, {} if budget_w is None else {"row-a": budget_w})
 
 
@@ -94,6 +100,64 @@ def test_pods_that_are_over_are_left_out() -> None:
 def test_what_is_no_snapshot_is_refused(text: bytes) -> None:
     with pytest.raises(UserError, match=r"snapshot|nothing known"):
         snapshots.read(text, "file")
+
+
+# --- gangs of sets ------------------------------------------------------------------------------
+
+LWS = "leaderworkerset.sigs.k8s.io"
+PARTS = [{"name": "n", "replicas": 2, "template": {"spec": {"parallelism": 1, "completions": 1}}}]
+OWNER = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "uid": "1", "controller": True}
+OF_SETS: dict[str, tuple[GroupKind, Json, Json]] = {
+    "JobSet": (
+        GroupKind.JOBSET, {"replicatedJobs": PARTS},
+        {"labels": {"jobset.sigs.k8s.io/jobset-name": "ring"}},
+    ),
+    "PyTorchJob": (
+        GroupKind.PYTORCH, {"pytorchReplicaSpecs": {"Master": {}, "Worker": {"replicas": 1}}},
+        {"ownerReferences": [{**OWNER, "name": "ring"}]},
+    ),
+    "LeaderWorkerSet": (
+        GroupKind.LWS, {"leaderWorkerTemplate": {"size": 2}},
+        {"labels": {f"{LWS}/name": "ring", f"{LWS}/group-index": "0", f"{LWS}/group-key": "ring"}},
+    ),
+}  # fmt: skip
+
+
+def of_a_set(kind: str, *pods: str, scheduler: str = "wattherd", **spec: Any) -> Snapshot:
+    """These pods of a set of two, on a cluster that has room for them."""
+    group, asked, about = OF_SETS[kind]
+    members = [made(name, schedulerName=scheduler, **spec) for name in pods]
+    for member in members:
+        member["metadata"] |= about
+    secret = {"kubectl.kubernetes.io/last-applied-configuration": "s3cret"}
+    one = {
+        "metadata": {"name": "ring", "namespace": "default", "annotations": secret},
+        "spec": {**asked, "env": "s3cret"},
+    }
+    taken = snapshots.write(a_cluster(*members, sets=((group, one),)))
+    assert b"s3cret" not in taken
+    return snapshots.read(taken, "file")
+
+
+@pytest.mark.parametrize("kind", OF_SETS)
+def test_pods_of_a_set_wait_until_it_is_complete_as_on_the_cluster(kind: str) -> None:
+    [told] = compare(of_a_set(kind, "r-0"), ["fgd"], Supposed())["policies"]
+    assert [(one["pod"], one["reason"]) for one in told["waits"]] == [
+        ("default/r-0", "WaitingForGang")
+    ]
+    assert told["waits"][0]["text"] == "1 of 2 pods of ring are there; create the others"
+    document = explain(of_a_set(kind, "r-0"), "r-0")
+    assert (document["reason"], document["text"]) == ("WaitingForGang", told["waits"][0]["text"])
+    [both] = compare(of_a_set(kind, "r-0", "r-1"), ["fgd"], Supposed())["policies"]
+    assert [one["pod"] for one in both["starts"]] == ["default/r-0", "default/r-1"]
+
+
+def test_kube_scheduler_waits_for_no_set_unless_our_gate_holds_its_pods() -> None:
+    stock = {"scheduler": "default-scheduler"}
+    assert explain(of_a_set("JobSet", "r-0", **stock), "r-0")["reason"] == "NothingSeen"
+    gates = [{"name": "wattherd.dev/power"}]
+    gated = explain(of_a_set("JobSet", "r-0", schedulingGates=gates, **stock), "r-0")
+    assert "beside that WaitingForGang: 1 of 2 pods of ring are there" in gated["text"]
 
 
 # --- other policies and budgets -----------------------------------------------------------------

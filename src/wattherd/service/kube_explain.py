@@ -22,7 +22,7 @@ from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.groups import group_of
 from wattherd.runtime.kube.whatif.feasible import remedy_document
 from wattherd.runtime.kube.whatif.live import events_of, last_time
-from wattherd.runtime.kube.whatif.snapshot import Snapshot
+from wattherd.runtime.kube.whatif.snapshot import SET_FIELDS, Snapshot
 from wattherd.runtime.kube.whatif.trying import Attempt
 from wattherd.service.kube_what_if import Supposed, attempt, power, take
 from wattherd.spelling import hint_for
@@ -30,6 +30,7 @@ from wattherd.spelling import hint_for
 SCHEMA = "wattherd.kube.explain/1"
 _MOST_EVENTS = 5
 _GATED = "SchedulingGated"
+_STOCK = "default-scheduler"
 _WRITTEN = (names.WATTS, names.DOMAIN, names.GPUS, names.DECISION, names.EPOCH)
 
 
@@ -74,7 +75,7 @@ def explained(
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "pod": f"{about.namespace}/{about.name}",
-        "scheduler": spec.scheduler_name or "default-scheduler",
+        "scheduler": spec.scheduler_name or _STOCK,
         "node": spec.node_name or None,
         "priority": spec.priority or 0,
         "gates": [gate.name for gate in spec.scheduling_gates or ()],
@@ -120,12 +121,14 @@ def _written(pod: Pod) -> dict[str, str]:
 
 def _why(snapshot: Snapshot, pod: Pod, supposed: Supposed) -> dict[str, Any]:
     """What the core says if pods of its scheduler were ours, and its gates gone."""
-    name = pod.spec.scheduler_name or "default-scheduler"
+    name = pod.spec.scheduler_name or _STOCK
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    if name == _STOCK and names.GATE not in gates:
+        snapshot = _without_sets(snapshot)
     asked = Supposed(policy=supposed.policy, history=supposed.history, scheduler=name)
     trial = attempt(snapshot, asked, lambda other: _adopted(other, name, pod))
     outcome = trial.settle()
     key = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
     found = {"state": "Waiting", "gang": _gang(trial, pod), "power": power(trial.scheduler)}
     start = next((one for one in outcome.starts if one.pod == key), None)
     if start is not None:
@@ -145,9 +148,14 @@ def _why(snapshot: Snapshot, pod: Pod, supposed: Supposed) -> dict[str, Any]:
     }
 
 
+def _without_sets(snapshot: Snapshot) -> Snapshot:
+    """As kube-scheduler sees it, to which the pods of a set are pods like any other."""
+    return replace(snapshot, **dict.fromkeys(SET_FIELDS.values()))
+
+
 def _adopted(other: Pod, name: str, pod: Pod) -> Pod:
     """Pods that name no scheduler have the default one; gates of this pod's gang are gone."""
-    spec = replace(other.spec, scheduler_name=other.spec.scheduler_name or "default-scheduler")
+    spec = replace(other.spec, scheduler_name=other.spec.scheduler_name or _STOCK)
     group = group_of(pod)
     same = other.metadata.uid == pod.metadata.uid or (group and group_of(other) == group)
     if same and spec.scheduler_name == name:

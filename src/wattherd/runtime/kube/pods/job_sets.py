@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from wattherd.runtime.kube.api.api_objects import PodGroup, PodGroupSpec
 from wattherd.runtime.kube.api.changes import Change
@@ -36,11 +35,16 @@ class _JobTemplate(Object, frozen=True):
     spec: _JobSpec = _JobSpec()
 
 
+class _Dependency(Object, frozen=True):
+    name: str = ""
+    status: str = ""
+
+
 class _ReplicatedJob(Object, frozen=True):
     name: str = ""
     replicas: int = 1
     template: _JobTemplate = _JobTemplate()
-    depends_on: list[Any] | None = None
+    depends_on: list[_Dependency] | None = None
 
 
 class _StartupPolicy(Object, frozen=True):
@@ -162,10 +166,11 @@ def as_groups(
     """Hears a batch of sets as groups of their pods."""
 
     def hear_sets(batch: list[Change[Set]]) -> None:
-        hear([Change(one.key, None if one.item is None else _group(one.item)) for one in batch])
+        hear([Change(one.key, None if one.item is None else as_group(one.item)) for one in batch])
 
     return hear_sets
 
 
-def _group(one: Set) -> PodGroup:
+def as_group(one: Set) -> PodGroup:
+    """The group of a set's pods; of a LeaderWorkerSet what holds for each of its groups."""
     return PodGroup(metadata=one.metadata, spec=PodGroupSpec(min_member=max(1, one.least)))

@@ -24,6 +24,7 @@ from wattherd.runtime.kube.api.api_objects import (
 )
 from wattherd.runtime.kube.api.objects import Node, Object, ObjectMeta, Pod, PodStatus
 from wattherd.runtime.kube.pods.groups import GroupKind
+from wattherd.runtime.kube.pods.job_sets import SETS, JobSet, LeaderWorkerSet, PyTorchJob
 from wattherd.runtime.kube.power.kinds import PowerBudget, PowerDomain, Queue
 
 T = TypeVar("T", bound=Object)
@@ -49,6 +50,9 @@ class Snapshot(Object, frozen=True):
     native_groups: list[PodGroup] | None = None
     older_groups: list[PodGroup] | None = None
     volcano_groups: list[PodGroup] | None = None
+    job_sets: list[JobSet] | None = None
+    pytorch_jobs: list[PyTorchJob] | None = None
+    leader_worker_sets: list[LeaderWorkerSet] | None = None
     volumes: list[PersistentVolume] | None = None
     claims: list[PersistentVolumeClaim] | None = None
     power_domains: list[PowerDomain] | None = None
@@ -68,12 +72,22 @@ class Part:
 
 _POWER = "/apis/wattherd.dev/v1alpha1"
 _VOLCANO = "/apis/scheduling.volcano.sh/v1beta1"
+SET_FIELDS = {
+    GroupKind.JOBSET: "job_sets",
+    GroupKind.PYTORCH: "pytorch_jobs",
+    GroupKind.LWS: "leader_worker_sets",
+}
+"""Sets that say how many of their pods start together."""
+_SETS = (
+    Part(SET_FIELDS[one.group], f"{one.api}/{one.plural}", one.made, optional=True) for one in SETS
+)
 PARTS = (
     Part("nodes", "/api/v1/nodes", Node),
     Part("pods", "/api/v1/pods", Pod),
     Part("native_groups", "/apis/scheduling.k8s.io/v1alpha2/podgroups", PodGroup, optional=True),
     Part("older_groups", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups", PodGroup, optional=True),
     Part("volcano_groups", f"{_VOLCANO}/podgroups", PodGroup, optional=True),
+    *_SETS,
     Part("volumes", "/api/v1/persistentvolumes", PersistentVolume, optional=True),
     Part("claims", "/api/v1/persistentvolumeclaims", PersistentVolumeClaim, optional=True),
     Part("power_domains", f"{_POWER}/powerdomains", PowerDomain, optional=True),

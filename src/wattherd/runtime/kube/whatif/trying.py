@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Pod
-from wattherd.runtime.kube.pods.groups import GroupId
+from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
+from wattherd.runtime.kube.pods.job_sets import as_group
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod, Order, TellPod
-from wattherd.runtime.kube.whatif.snapshot import GROUP_FIELDS, Snapshot
+from wattherd.runtime.kube.whatif.snapshot import GROUP_FIELDS, SET_FIELDS, Snapshot
 
 _MOST_TURNS = 1000
 
@@ -56,16 +58,24 @@ class Attempt:
             scheduler.volumes.claims[key] = claim
         for volume in snapshot.volumes or ():
             scheduler.volumes.volumes[volume.metadata.name] = volume
-        for kind, name in GROUP_FIELDS.items():
-            groups = getattr(snapshot, name)
-            if groups is not None:
-                scheduler.groups_are_objects(kind)
-            for group in groups or ():
-                about = group.metadata
-                scheduler.group_seen(GroupId(kind, about.namespace, about.name), group)
+        self._show_groups(snapshot)
         for node in snapshot.nodes or ():
             scheduler.node_seen(node)
         self.add(alter(pod) for pod in by_coming(snapshot.pods or ()))
+
+    def _show_groups(self, snapshot: Snapshot) -> None:
+        """Groups that are objects, and sets whose pods are groups."""
+        seen: list[tuple[GroupKind, PodGroup]] = []
+        for kind, name in GROUP_FIELDS.items():
+            groups = getattr(snapshot, name)
+            if groups is not None:
+                self.scheduler.groups_are_objects(kind)
+            seen += [(kind, group) for group in groups or ()]
+        for kind, name in SET_FIELDS.items():
+            seen += [(kind, as_group(one)) for one in getattr(snapshot, name) or ()]
+        for kind, group in seen:
+            about = group.metadata
+            self.scheduler.group_seen(GroupId(kind, about.namespace, about.name), group)
 
     def add(self, pods: Iterable[Pod]) -> None:
         """Further pods come."""
