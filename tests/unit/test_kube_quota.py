@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import a_pod, an_extender, bound, pod_json
@@ -56,6 +57,27 @@ def test_a_maximum_is_kept_while_others_are_free_and_told_on_every_node() -> Non
     assert asked(extender, of_queue("a", "processors", gpus=0), nodes).node
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["one by one", "together"])
+def test_who_asks_what_if_is_told_of_quota_in_the_words_of_the_filter(alone: bool) -> None:
+    extender, nodes = an_extender_of(a=HALF)
+    pods = [of_queue("a", f"p{n}") for n in range(5)]
+    assert extender.simulate([a_pod(one) for one in pods[:4]])["feasible"]
+    for one in pods[: 4 if alone else 2]:
+        assert asked(extender, one, nodes).node
+    found = extender.simulate([a_pod(one) for one in pods[4 if alone else 2 :]])
+    assert not found["feasible"]
+    assert f"{found['reason']}: {found['text']}" == TOLD
+    assert found["pods"] == []
+    lost = extender.simulate([a_pod(of_queue("nowhere", "lost"))])
+    refused = asked(extender, of_queue("nowhere", "lost"), nodes).refusals[""]
+    assert f"{lost['reason']}: {lost['text']}" == refused.line()
+    assert extender.simulate([a_pod(of_queue("default", "other"))])["feasible"]
+    # Nothing was booked by asking.
+    for one in pods[:4]:
+        assert asked(extender, one, nodes).node
+    assert asked(extender, pods[4], nodes).refusals[""].line() == TOLD
+
+
 def test_what_is_given_back_can_be_had_again() -> None:
     extender, nodes = an_extender_of(a=HALF)
     pods = [of_queue("a", f"p{n}") for n in range(4)]
@@ -94,6 +116,16 @@ def test_pods_go_to_the_power_domain_of_their_queue_only() -> None:
     assert set(said) == set(nodes) - set(hall)
     assert set(answer["FailedNodes"]) == set(hall)
     assert "not in the power domain of the pod's queue" in said[nodes[1]]
+    assert not extender.simulate([a_pod(of_queue("a", "p2"))])["feasible"]
+    free = extender.simulate([a_pod(of_queue("default", "other"))])
+    assert free["pods"][0]["node"] not in hall
+
+
+def test_a_queue_whose_power_domain_has_no_node_is_said_to_be_the_reason() -> None:
+    extender, nodes = an_extender_of(a={"domain": "nowhere"})
+    told = extender.simulate([a_pod(of_queue("a", "p"))])
+    refused = asked(extender, of_queue("a", "p"), nodes).refusals[nodes[0]]
+    assert f"{told['reason']}: {told['text']}" == refused.line()
 
 
 def test_who_waits_for_quota_is_told_so_beside_what_its_scheduler_says() -> None:

@@ -216,6 +216,11 @@ def test_quota_of_queues_counts_and_is_told() -> None:
     document = explain(there, "q")
     assert document["reason"] == "QuotaExceeded"
     assert "queue 'students' may hold 1 GPUs at most" in document["text"]
+    more = made("more")
+    more["metadata"] |= ours
+    asked = simulate(there, [a_pod(more)], Supposed())
+    assert (asked["reason"], asked["text"]) == ("QuotaExceeded", document["text"])
+    assert simulate(there, [a_pod(made("other"))], Supposed())["feasible"]
 
 
 def test_policies_differ_once_pods_are_placed_afresh() -> None:

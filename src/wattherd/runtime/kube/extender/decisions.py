@@ -22,7 +22,7 @@ from wattherd.runtime.kube.pods.admissible import Volumes
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.eligible import Eligible
 from wattherd.runtime.kube.pods.fencing import Unfenced
-from wattherd.runtime.kube.pods.fleet import Fleet, Holding
+from wattherd.runtime.kube.pods.fleet import Fleet, Holding, Mask
 from wattherd.runtime.kube.pods.groups import GroupId
 from wattherd.runtime.kube.pods.node_facts import node_facts
 from wattherd.runtime.kube.pods.pod_ask import Ask, ask_of, ask_of_foreign, gpus_of
@@ -31,7 +31,7 @@ from wattherd.runtime.kube.power.curb import Curb
 from wattherd.runtime.kube.power.domain_tree import DomainTree
 from wattherd.runtime.kube.power.domains import Domains
 from wattherd.runtime.kube.queues.plan import QueueState
-from wattherd.runtime.kube.queues.quota import Quota
+from wattherd.runtime.kube.queues.quota import OUTSIDE, Quota
 from wattherd.runtime.kube.queues.status import QueueFigures, figures
 from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
 from wattherd.runtime.kube.reasons.finding import Finding
@@ -48,7 +48,6 @@ HOLD_S = 60.0
 """A binding is seen within a second; after this long something is wrong and worth a look."""
 TOP_SCORE = 10
 _OVER = frozenset({"Succeeded", "Failed"})
-_OUTSIDE = Refusal(Token.AFFINITY, "not in the power domain of the pod's queue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +240,7 @@ class Extender:
         among = candidates if within is None else candidates & within
         spot, added = self.chooser.choose(ask, among & self.fleet.open_for(ask))
         if spot is None:
-            elsewhere = dict.fromkeys(node_names, _OUTSIDE) if within is not None else {}
+            elsewhere = dict.fromkeys(node_names, OUTSIDE) if within is not None else {}
             return Verdict(None, elsewhere | self._refusals.find(ask, node_names, among))
         self._decisions += 1
         self.fleet.hold(
@@ -287,11 +286,16 @@ class Extender:
         """Whether `pods` would start now, and where; nothing is reserved.
 
         kube-scheduler's own filters are asked as far as they are ours, too: taints, selectors and
-        node affinity, not the ports and volumes of others.
+        node affinity, not the ports and volumes of others. Queues count as in `filter`.
         """
-        found = self._diagnosis
-        remedies = Remedies(self.chooser, found.eligible, {})
-        return Feasibility(found, remedies, Volumes()).of(pods, seeks_help=False)
+        remedies = Remedies(self.chooser, self._allowed, {})
+        asked = Feasibility(self._diagnosis, remedies, Volumes(), self._quota)
+        return asked.of(pods, seeks_help=False)
+
+    def _allowed(self, member: Member) -> Mask:
+        """Nodes (N,) that a pod may go to: those that suit it, of its queue's power domain."""
+        suits, within = self._diagnosis.eligible.mask(member.pod), self._quota.within(member.pod)
+        return suits if within is None else suits & within
 
     def _asks_us(self, pod: Pod) -> bool:
         """Whether its scheduler does."""

@@ -6,6 +6,7 @@ as pods end. The arithmetic is that of the scheduler (`limits`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason
@@ -16,7 +17,11 @@ from wattherd.runtime.kube.pods.pod_ask import Ask
 from wattherd.runtime.kube.power.domains import Domains
 from wattherd.runtime.kube.queues.limits import Limits
 from wattherd.runtime.kube.queues.plan import DEFAULT, QueueState
+from wattherd.runtime.kube.reasons.refusal import Refusal, Token
 from wattherd.runtime.kube.scheduler.works import Member, queue_of, work_of
+
+OUTSIDE = Refusal(Token.AFFINITY, "not in the power domain of the pod's queue")
+"""Of nodes that the queue keeps its pods from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,21 @@ class Quota:
         limits = Limits(self.state.tree, self._gpus_there(), self._usage)
         return limits.refused(work.spec, _gpus(ask), 0.0)
 
+    def admits(self, members: Iterable[Member]) -> tuple[int, Reason | None]:
+        """How many may start now, one after the other, and why the next may not; none is booked."""
+        taken: list[str] = []
+        try:
+            for member in members:
+                reason = self.refused(member.pod, member.ask)
+                if reason is not None:
+                    return len(taken), reason
+                self.takes(member.pod, member.ask)
+                taken.append(member.uid)
+        finally:
+            for uid in taken:
+                self.gives(uid)
+        return len(taken), None
+
     def within(self, pod: Pod) -> Mask | None:
         """(N,) nodes in the power domain of the pod's queue; None: the queue has no domain."""
         domain = self.state.domains.get(queue_of(pod))
@@ -86,6 +106,15 @@ class Quota:
             there = sum(facts.spec.gpu_count for facts in self.fleet.nodes.values())
             self._total = self.fleet.version, there
         return self._total[1]
+
+
+def quota_of(state: QueueState, fleet: Fleet, domains: Domains, pods: Mapping[str, Pod]) -> Quota:
+    """As it stands, counted anew; `pods` are those that are known, by uid."""
+    found = Quota(fleet, domains, state)
+    for uid, held in fleet.holdings.items():
+        if uid in pods:
+            found.takes(pods[uid], held.ask)
+    return found
 
 
 def _gpus(ask: Ask) -> int:

@@ -6,14 +6,13 @@ watts, the end of pods that are there (the least important first, the fewest tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
-from wattherd.runtime.kube.pods.eligible import Eligible
-from wattherd.runtime.kube.pods.fleet import Holding, Spot
+from wattherd.runtime.kube.pods.fleet import Holding, Mask, Spot
 from wattherd.runtime.kube.reasons.finding import cpus, memory
 from wattherd.runtime.kube.scheduler.works import Member
 
@@ -39,10 +38,13 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """Tries on `chooser`'s account; `pods` are those that are known, by uid."""
+    """Tries on `chooser`'s account; `pods` are those that are known, by uid.
+
+    `allowed` are the nodes (N,) that a member may go to at all.
+    """
 
     chooser: Chooser
-    eligible: Eligible
+    allowed: Callable[[Member], Mask]
     pods: Mapping[str, Pod]
 
     def of(self, members: Sequence[Member]) -> list[Remedy]:
@@ -63,7 +65,7 @@ class Remedies:
         fleet, places = self.chooser.fleet, list[Place]()
         try:
             for member in members:
-                may = self.eligible.mask(member.pod) & fleet.open_for(member.ask)
+                may = self.allowed(member) & fleet.open_for(member.ask)
                 spot, added_mw = self.chooser.choose(member.ask, may)
                 if spot is None:
                     break

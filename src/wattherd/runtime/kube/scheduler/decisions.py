@@ -36,6 +36,7 @@ from wattherd.runtime.kube.power.domain_nodes import DomainNodes
 from wattherd.runtime.kube.power.domain_tree import DomainTree
 from wattherd.runtime.kube.power.domains import Domains
 from wattherd.runtime.kube.queues.plan import QueueState
+from wattherd.runtime.kube.queues.quota import quota_of
 from wattherd.runtime.kube.queues.status import QueueFigures, figures
 from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
 from wattherd.runtime.kube.reasons.finding import Finding
@@ -294,7 +295,8 @@ class Scheduler:
 
     def simulate(self, pods: Sequence[Pod]) -> dict[str, Any]:
         """Whether `pods` would start now, and where; nothing is reserved."""
-        return Feasibility(self.diagnosis, self.remedies, self.volumes).of(pods)
+        quota = quota_of(self.queues, self.fleet, self.domains, self._pods)
+        return Feasibility(self.diagnosis, self.remedies, self.volumes, quota).of(pods)
 
     def told(self, key: str) -> str:
         """The reason that a pod (namespace/name) was told last; empty if it waits for nothing."""
@@ -307,7 +309,7 @@ class Scheduler:
     @property
     def remedies(self) -> Remedies:
         """What would help those who wait, tried out on the account as it is."""
-        return Remedies(self.chooser, self._eligible, self._pods)
+        return Remedies(self.chooser, self._allowed, self._pods)
 
     def waits_with(self, uid: str) -> tuple[Member, ...]:
         """The pods that wait together with this one, itself among them; none if it does not."""

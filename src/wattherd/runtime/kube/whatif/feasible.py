@@ -18,8 +18,10 @@ from wattherd.runtime.kube.api.api_objects import decoder
 from wattherd.runtime.kube.api.objects import Container, Object, Pod, PodSpec
 from wattherd.runtime.kube.pods.admissible import Volumes, unsupported
 from wattherd.runtime.kube.pods.pod_ask import ask_of
+from wattherd.runtime.kube.queues.quota import OUTSIDE, Quota
 from wattherd.runtime.kube.reasons.diagnosis import Diagnosis
 from wattherd.runtime.kube.reasons.finding import Finding
+from wattherd.runtime.kube.reasons.reasons import finding_of
 from wattherd.runtime.kube.reasons.refusal import PodRefused
 from wattherd.runtime.kube.reasons.remedies import Remedies, Remedy
 from wattherd.runtime.kube.scheduler.works import Member
@@ -57,11 +59,12 @@ def read_pods(body: bytes, most: int = MOST_PODS) -> list[Pod]:
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """Answers on the account that `diagnosis` and `remedies` look at."""
+    """Answers on the account that `diagnosis` and `remedies` look at, within `quota`."""
 
     diagnosis: Diagnosis
     remedies: Remedies
     volumes: Volumes
+    quota: Quota
 
     def of(self, pods: Sequence[Pod], *, seeks_help: bool = True) -> dict[str, Any]:
         """Whether all of `pods` would start together: `wattherd.kube.simulate/1`.
@@ -76,14 +79,24 @@ class Feasibility:
             return _answer([], Finding(str(refusal.token), refusal.text), ())
         if self.diagnosis.chooser.fleet.placer is None:
             return _answer([], self.diagnosis.of(members[0]), ())
-        with self.remedies.placed(members) as places:
+        admitted, beyond = self.quota.admits(members)
+        with self.remedies.placed(members[:admitted]) as places:
             told = [
                 self._place(member, *place) for member, place in zip(members, places, strict=False)
             ]
-            if len(places) == len(members):
-                return _answer(told, None, ())
-            finding = self.diagnosis.of(members[len(places)], len(members) - len(places) - 1)
-        return _answer(told, finding, self.remedies.of(members) if seeks_help else ())
+            finding = None if beyond is None else finding_of(beyond)
+            if len(places) < admitted:
+                finding = self._why(members[len(places) :])
+        helps = seeks_help and beyond is None and finding is not None
+        return _answer(told, finding, self.remedies.of(members) if helps else ())
+
+    def _why(self, left: Sequence[Member]) -> Finding:
+        """What keeps the first of those `left`, beside whom all of them need a place."""
+        first = left[0]
+        suits, within = self.diagnosis.eligible.mask(first.pod), self.quota.within(first.pod)
+        if within is not None and suits.any() and not (suits & within).any():
+            return Finding(str(OUTSIDE.token), OUTSIDE.text)
+        return self.diagnosis.of(first, len(left) - 1, within)
 
     def _member(self, number: int, pod: Pod) -> Member:
         uid = f"simulated-{number}"
