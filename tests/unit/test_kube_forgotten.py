@@ -6,7 +6,9 @@ can reach, and none of its tables is larger than it was after the same had happe
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections import Counter
 from collections.abc import Callable
 
@@ -236,6 +238,25 @@ def test_as_many_different_requests_as_pods_make_are_known() -> None:
     world.create("one-more")
     world.settle()
     assert world.scheduler.fleet.placer is placer
+
+
+def test_tables_of_a_fleet_that_changed_are_given_back_at_once() -> None:
+    """They have a row for every node: none of them may wait for a collection of garbage."""
+    turnover = Turnover()
+    scheduler = turnover.world.scheduler
+    for life in LIVES:
+        turnover.begin(life)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(TRIES):
+            before = [weakref.ref(one) for one in (scheduler.fleet.placer, scheduler.core)]
+            assert all(one() is not None for one in before)
+            turnover.world.add_nodes(1)
+            turnover.world.settle()
+            assert [one() for one in before] == [None, None]
+    finally:
+        gc.enable()
 
 
 # --- other ways -----------------------------------------------------------------------------------

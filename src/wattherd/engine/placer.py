@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from wattherd.engine.reference import decide_reference
 from wattherd.engine.state import ClusterState
-from wattherd.engine.table import NEVER, NO_NODE, Table, decide, empty_table, plan_of
+from wattherd.engine.table import NEVER, NO_NODE, Table, empty_table, plan_of
+from wattherd.engine.table import decide as decide_by_kernels
 from wattherd.estimate.outlook import follow
 from wattherd.jit import HAVE_JIT
 from wattherd.model.allocation import Allocation
@@ -49,7 +50,9 @@ class Placer:
         self._draws = draws
         self._random_ties = random_ties or policy.random_ties
         self._plan = plan_of(policy)
-        self._decide = self._by_kernels if compiled and policy.compiled else self._by_definition
+        # A flag and no bound method: that would be a cycle, and tables of megabytes would wait for
+        # the collector of garbage where a cluster's nodes come and go.
+        self._compiled = compiled and policy.compiled
         self._table = self._sized_table()
         self._level = np.full_like(state.world.outlook.level, np.nan)
         self._parked: list[Allocation] = []
@@ -71,7 +74,8 @@ class Placer:
         pick = float(self._draws.random()) if self._random_ties else _ORDERED
         pick_gpu = float(self._draws.random()) if self.policy.random_gpu else _ORDERED
         world = self.state.world if among is None else _only(self.state.world, among)
-        node, mask = self._decide(world, shape, request.memory_mib, pick, pick_gpu)
+        decide = self._by_kernels if self._compiled else self._by_definition
+        node, mask = decide(world, shape, request.memory_mib, pick, pick_gpu)
         return None if node == NO_NODE else Allocation(request, node, _bits(mask))
 
     def _follow_load(self) -> None:
@@ -114,7 +118,7 @@ class Placer:
         self, world: World, shape: int, memory: int, pick: float, pick_gpu: float
     ) -> tuple[int, int]:
         state = self.state
-        node, mask = decide(
+        node, mask = decide_by_kernels(
             world,
             self._table,
             self._plan,

@@ -212,7 +212,8 @@ class Reflector(Generic[T]):
 
     def _take_listed(self, item: T, listed: dict[str, Key]) -> None:
         key = _key(item)
-        listed[key.uid] = key
+        # Known from now on: should this list break off, the next one must see whether it is gone.
+        listed[key.uid] = self._known[key.uid] = key
         self.changes.put(key, item)
 
     def _decoded(self, raw: msgspec.Raw) -> T | None:
