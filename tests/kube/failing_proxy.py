@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import urlsplit
 
 from kube_server import free_ports
@@ -15,14 +15,17 @@ _PATIENCE_S = 60.0
 
 
 class FailingProxy:
-    """Passes questions on to `target` until told to answer 500, or to take no connections.
+    """Passes questions on to `target` until told to answer 500 or late, or to take no connections.
 
-    `failed` counts what was answered with 500.
+    A late answer is that of the target, as good as ever: it is held until `in_time` is set.
+    `failed` counts what was answered with 500, or late.
     """
 
     def __init__(self, target: str) -> None:
         self.failed = 0
         self.failing = False
+        self.in_time = Event()
+        self.in_time.set()
         self._target = urlsplit(target).netloc
         self._port = free_ports(1)[0]
         self._server: ThreadingHTTPServer | None = None
@@ -42,6 +45,10 @@ class FailingProxy:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status, answer = proxy._answer(self.path, body)
+                with suppress(ConnectionError):  # who asked may have given up
+                    self._write(status, answer)
+
+            def _write(self, status: int, answer: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
@@ -68,6 +75,13 @@ class FailingProxy:
         if self.failing:
             self.failed += 1
             return 500, b"it is broken\n"
+        if not self.in_time.is_set():
+            self.failed += 1
+        status, answer = self._passed_on(path, body)
+        self.in_time.wait()
+        return status, answer
+
+    def _passed_on(self, path: str, body: bytes) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self._target, timeout=_PATIENCE_S)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
@@ -84,4 +98,5 @@ def a_proxy(target: str) -> Iterator[FailingProxy]:
     try:
         yield made
     finally:
+        made.in_time.set()
         made.refuse()

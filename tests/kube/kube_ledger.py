@@ -7,6 +7,7 @@ counted and is no more, watts that nobody draws: each is a reservation that leak
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Mapping
 
 from kube_api import KubeApi, Object
 from kube_server import free_ports, wait_until
@@ -14,6 +15,7 @@ from kube_server import free_ports, wait_until
 IDLE_W, RISE_W = 10.0, 60.0
 """Of a T4, by the catalog: free, and what one in use adds."""
 _T4 = {"nvidia.com/gpu.product": "Tesla-T4"}
+_DOMAIN = "wattherd.dev/power-domain"
 _OVER = ("Succeeded", "Failed")
 
 
@@ -33,13 +35,16 @@ def counted(address: str) -> dict[str, float]:
     return {name.removeprefix("wattherd_kube_"): float(value) for name, _, value in pairs}
 
 
-def shown(api: KubeApi, domain: str) -> dict[str, float]:
-    """The same, of bound pods and nodes; all GPUs of the domain are T4s that nobody shares."""
-    path, domain_key = "/api/v1/{}", "wattherd.dev/power-domain"
+def shown(api: KubeApi, domain: str, labels: Mapping[str, str] | None = None) -> dict[str, float]:
+    """The same, of bound pods and nodes; all GPUs of the domain are T4s that nobody shares.
+
+    Its nodes have `labels`; without those, the label that names the domain.
+    """
+    path, fed = "/api/v1/{}", _T4 | dict({_DOMAIN: domain} if labels is None else labels)
     nodes: dict[str, Object] = {
         node["metadata"]["name"]: node
         for node in api.get(path.format("nodes"))["items"]
-        if (_T4 | {domain_key: domain}).items() <= node["metadata"]["labels"].items()
+        if fed.items() <= node["metadata"]["labels"].items()
     }
     pods: list[Object] = [
         pod
@@ -62,11 +67,16 @@ def _gpus(pod: Object) -> int:
     )
 
 
-def wait_nothing_leaked(api: KubeApi, address: str, domain: str) -> None:
-    """Until a copy counts in `domain` (which has a budget) what the API shows there, no more."""
+def wait_nothing_leaked(
+    api: KubeApi, address: str, domain: str, labels: Mapping[str, str] | None = None
+) -> None:
+    """Until a copy counts in `domain` (which has a budget) what the API shows there, no more.
+
+    Nodes of the domain are found by `labels`, as in `shown`.
+    """
 
     def differs() -> dict[str, tuple[float, float | None]]:
-        told, there = counted(address), shown(api, domain)
+        told, there = counted(address), shown(api, domain, labels)
         return {name: (value, told.get(name)) for name, value in there.items()
                 if told.get(name) != value}  # fmt: skip
 

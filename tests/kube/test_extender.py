@@ -65,10 +65,12 @@ def _is_ready(address: str) -> bool:
 
 
 @contextmanager
-def a_scheduler(plane: ControlPlane, extender: str, name: str, *flags: str) -> Iterator[None]:
+def a_scheduler(
+    plane: ControlPlane, extender: str, name: str, *flags: str, patience: str = "30s"
+) -> Iterator[None]:
     """A stock kube-scheduler with the configuration that we ship, but for address and patience."""
     config: Object = yaml.safe_load((DEPLOY / "kube-scheduler-extender.yaml").read_text())
-    config["extenders"][0] |= {"urlPrefix": extender, "httpTimeout": "30s"}
+    config["extenders"][0] |= {"urlPrefix": extender, "httpTimeout": patience}
     server = plane.scheduler(config=config, name=name, flags=flags)
     server.start()
     try:

@@ -32,10 +32,21 @@ def mends(proxy: FailingProxy) -> None:
     proxy.failing = False
 
 
+def holds(proxy: FailingProxy) -> None:
+    proxy.in_time.clear()
+
+
+def releases(proxy: FailingProxy) -> None:
+    proxy.in_time.set()
+
+
 WAYS: dict[str, tuple[Callable[[FailingProxy], None], Callable[[FailingProxy], None]]] = {
     "answers 500": (breaks, mends),
     "refuses connections": (FailingProxy.refuse, FailingProxy.listen),
+    "answers late": (holds, releases),
 }
+PATIENCE = {"answers late": "2s"}
+"""How long kube-scheduler waits for an answer, where it is to give up."""
 
 
 def make(api: KubeApi, namespace: str, *names: str, scheduler: str = SCHEDULER) -> None:
@@ -62,7 +73,7 @@ def test_an_extender_that_fails_binds_nobody_and_goes_on_where_it_was(
         nodes_of(api, nodes),
         an_extender(plane, *given) as extender,
         a_proxy(extender) as proxy,
-        a_scheduler(plane, proxy.url, "fails"),
+        a_scheduler(plane, proxy.url, "fails", patience=PATIENCE.get(how, "30s")),
     ):
         plain.start()
         try:
@@ -76,7 +87,7 @@ def test_an_extender_that_fails_binds_nobody_and_goes_on_where_it_was(
             wait_until(lambda: all(told(api, namespace, name) for name in late),
                        "all that wait are told", within_s=LONG_S)  # fmt: skip
             assert [one for one in late if api.pod(namespace, one)["spec"].get("nodeName")] == []
-            assert bool(proxy.failed) == proxy.failing
+            assert bool(proxy.failed) == (how != "refuses connections")
             end(proxy)
             back_s = time.monotonic()
             ours = lambda: written_by_us(api, namespace)  # noqa: E731

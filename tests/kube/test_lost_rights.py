@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import kube_ledger
 import pytest
 import safe_copies
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_pod
 from kube_server import wait_until
-from safe_copies import GPUS, NAME, written
+from safe_copies import DOMAIN, GPUS, NAME, written
 
 Said = Callable[[], str]
 
@@ -23,10 +24,10 @@ def fleet(plane: ControlPlane) -> Iterator[list[str]]:
 
 
 @contextmanager
-def a_copy(account: Path, namespace: str, log: Path) -> Iterator[Said]:
+def a_copy(account: Path, namespace: str, log: Path, health: str) -> Iterator[Said]:
     """A scheduler at work; yields what it has said so far."""
     with log.open("wb") as written_to:
-        copy = safe_copies.a_copy(account, namespace, stderr=written_to)
+        copy = safe_copies.a_copy(account, namespace, f"--health={health}", stderr=written_to)
     try:
         yield lambda: log.read_text()
     finally:
@@ -41,11 +42,11 @@ def make(api: KubeApi, namespace: str, name: str, **spec: object) -> None:
 def test_rights_and_tokens_that_are_taken_away_are_told_and_their_return_is_enough(
     plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    api, token = plane.api, tmp_path / "token"
+    api, token, health = plane.api, tmp_path / "token", kube_ledger.an_address()
     with safe_copies.shipped_rights(plane, namespace):
         token.write_text(api.token(namespace, "wattherd"))
         account = plane.write_kubeconfig("lost", {"tokenFile": str(token)})
-        with a_copy(account, namespace, tmp_path / "log") as said:
+        with a_copy(account, namespace, tmp_path / "log", health) as said:
             make(api, namespace, "one")
             wait_until(lambda: set(written(api, namespace)) == {"one"}, "it works")
             binding = taken(api, namespace)
@@ -62,6 +63,7 @@ def test_rights_and_tokens_that_are_taken_away_are_told_and_their_return_is_enou
             wait_until(lambda: set(written(api, namespace)) == {"one", "two", "three"},
                        said)  # fmt: skip
             wait_until(lambda: said().count("trouble: over") >= 2, said)
+            kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
 
 
 def taken(api: KubeApi, namespace: str) -> Object:
@@ -77,10 +79,10 @@ def test_a_node_that_others_over_commit_is_told_and_takes_no_more(
     plane: ControlPlane, namespace: str, fleet: list[str], tmp_path: Path
 ) -> None:
     api, pods, node = plane.api, f"/api/v1/namespaces/{namespace}/pods", fleet[0]
-    there = {"kubernetes.io/hostname": node}
+    there, health = {"kubernetes.io/hostname": node}, kube_ledger.an_address()
     with (
         safe_copies.shipped_rights(plane, namespace) as account,
-        a_copy(account, namespace, tmp_path / "log") as said,
+        a_copy(account, namespace, tmp_path / "log", health) as said,
     ):
         for number in range(GPUS + 2):
             name = f"foreign-{number}"
@@ -95,6 +97,7 @@ def test_a_node_that_others_over_commit_is_told_and_takes_no_more(
             api.delete(f"{pods}/foreign-{number}", gracePeriodSeconds=0)
         wait_until(lambda: api.pod(namespace, "ours")["spec"].get("nodeName") == node, "room")
         wait_until(lambda: "trouble: over" in said(), said)
+        kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
 
 
 def why(api: KubeApi, namespace: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+import kube_ledger
 import safe_copies
 from control_plane import ControlPlane
 from kube_api import KubeApi, a_pod
@@ -32,6 +33,11 @@ def wait_full(bound: Bound, count: int) -> None:
     wait_until(lambda: bound.count() == count, f"{count} run", within_s=LONG_S)
 
 
+def wait_nothing_leaked(api: KubeApi, address: str) -> None:
+    for rack in ("0", "1"):
+        kube_ledger.wait_nothing_leaked(api, address, f"rack-{rack}", {"rack": rack})
+
+
 def kept(seen: Sequence[dict[str, int]], hall: int) -> bool:
     return all(sum(one.values()) <= hall and one["rack-0"] <= RACK for one in seen)
 
@@ -45,13 +51,16 @@ def test_two_schedulers_keep_a_tree_of_objects_when_the_leader_is_killed(
     with ExitStack() as stack:
         stack.enter_context(tree(api, watts(HALL), watts(RACK, HALF_W)))
         seen = stack.enter_context(sampled(bound))
-        copies = [stack.enter_context(a_copy(plane, lease)) for _ in range(2)]
+        health = [kube_ledger.an_address() for _ in range(2)]
+        copies = [stack.enter_context(a_copy(plane, lease, f"--health={one}")) for one in health]
         race(api, namespace, NAME, bound)
-        safe_copies.leader(api, namespace, copies).kill()
+        killed = safe_copies.leader(api, namespace, copies)
+        killed.kill()
         wait_full(bound, HALL)
         promise(kept(seen, HALL), seen)
         api.merge(path_of("PowerBudget", "now"), {"spec": {"constant": watts(HALL + 2)}})
         wait_full(bound, HALL + 2)
+        wait_nothing_leaked(api, health[1 - copies.index(killed)])
     assert len(seen) > 1
     promise(kept(seen, HALL + 2), seen)
 
@@ -70,11 +79,14 @@ def test_an_extender_that_is_killed_in_a_race_keeps_a_tree_of_objects(
             stack.enter_context(a_scheduler(plane, wait_ready(first), namespace))
             race(api, namespace, SCHEDULER, bound)
             first.kill()
-        wait_ready(stack.enter_context(extender_process(plane, f"--port={port}")))
+        health = kube_ledger.an_address()
+        again = extender_process(plane, f"--port={port}", f"--health={health}")
+        wait_ready(stack.enter_context(again))
         wait_full(bound, HALL)
         for name in sorted(safe_copies.written(api, namespace))[:5]:
             path = f"/api/v1/namespaces/{namespace}/pods/{name}"
             api.delete(path, gracePeriodSeconds=0)
         wait_full(bound, HALL)
+        wait_nothing_leaked(api, health)
     assert len(seen) > 1
     promise(kept(seen, HALL), seen)

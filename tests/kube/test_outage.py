@@ -205,7 +205,8 @@ def test_a_cut_made_just_before_an_outage_is_carried_out_after_it(
         items = asked(lambda: api.get(f"/api/v1/namespaces/{namespace}/pods")["items"])
         return -1 if items is None else sum(bool(one["spec"].get("nodeName")) for one in items)
 
-    with defined(api), a_scheduler(plane):
+    health = kube_ledger.an_address()
+    with defined(api), a_scheduler(plane, f"--health={health}"):
         try:
             api.create(path_of("PowerDomain"), an_object("PowerDomain", "out-a", limit="1MW"))
             budget = an_object("PowerBudget", "out", domain="out-a", constant=f"{BUDGET_W}W")
@@ -223,6 +224,7 @@ def test_a_cut_made_just_before_an_outage_is_carried_out_after_it(
             api.merge(path_of("PowerBudget", "out"), {"spec": {"constant": f"{BUDGET_W}W"}})
             wait_until(lambda: running() == 3, "it runs again", within_s=LONG_S)
             assert not suspended()
+            kube_ledger.wait_nothing_leaked(api, health, "out-a")
         finally:
             wait_until(api.ready, "the API server answers")
             api.call("DELETE", f"{jobs}/work?propagationPolicy=Background")

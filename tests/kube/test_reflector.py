@@ -179,7 +179,10 @@ def test_a_version_that_is_gone_is_told_within_a_watch_and_answered_by_a_list(
 def test_a_list_whose_next_page_is_gone_is_begun_again(
     plane: ControlPlane, namespace: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server forgets between two pages: its word for where to go on names an old version."""
+    """The server forgets between two pages: its word for where to go on names an old version.
+
+    What the first page showed and is deleted meanwhile is not taken for there.
+    """
     monkeypatch.setattr(reflectors, "PAGE", 2)
     names = [f"map-{index}" for index in range(3)]
     for name in names:
@@ -194,12 +197,13 @@ def test_a_list_whose_next_page_is_gone_is_begun_again(
     async def ask(self: Transport, method: str, path: str, **more: Any) -> Answer:
         query = more.get("query") or {}
         if "continue" in query and next(aged) == 0:
+            drop_map(plane.api, namespace, names[0])
             more["query"] = {**query, "continue": of_version_2(query["continue"])}
         return await asked(self, method, path, **more)
 
     monkeypatch.setattr(Transport, "request", ask)
     picture: Picture[ConfigMap] = Picture(loop, transport, maps_of(namespace))
-    picture.wait_for(*names)
+    picture.wait_for(*names[1:])
     assert picture.reflector.tally.expired == 1
     assert picture.reflector.tally.lists == 1
 
@@ -336,6 +340,23 @@ def test_bookmarks_and_events_told_twice_change_nothing(
     assert picture.names() == {"one"}
     assert len(picture.history) == seen
     assert (reflector.tally.late, reflector.tally.bookmarks) == (2, 1)
+
+
+def test_a_watch_that_says_nothing_but_bookmarks_keeps_up(
+    cluster: Cluster, namespace: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of ours changes while others do: the version goes on, and nothing is listed anew."""
+    monkeypatch.setattr(reflectors, "WATCH_S", (5, 6))  # the server's last word comes 2 s before
+    put_map(cluster.api, namespace, "ours")
+    picture: Picture[ConfigMap] = Picture(*client, maps_of(namespace))
+    picture.wait_for("ours")
+    others = a_map("not-ours") | {"metadata": {"name": "not-ours"}}
+    made = cluster.api.create(f"/api/v1/namespaces/{namespace}/configmaps", others)
+    later, reflector = int(made["metadata"]["resourceVersion"]), picture.reflector
+    wait_until(lambda: int(reflector._version) >= later, lambda: f"{reflector.tally}, {later}")
+    tally = reflector.tally
+    assert tally.bookmarks >= 1
+    assert (tally.lists, tally.events) == (1, 0)
 
 
 def test_nodes_are_followed_while_they_become_ready(cluster: Cluster, client: Client) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import kube_ledger
 import pytest
 import safe_copies
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
-from safe_copies import GPUS, LABELS, NAME, Copy, written
+from safe_copies import DOMAIN, GPUS, LABELS, NAME, Copy, written
 
-BUDGET_W = 2 * GPUS * 10 + safe_copies.RISE_W
+IDLE_W = 2 * GPUS * 10
+BUDGET_W = IDLE_W + safe_copies.RISE_W
 """Of two idle nodes and one pod."""
 NODES = ("quiet", "loud")
 UNFENCED = "wattherd.dev/unfenced"
@@ -27,15 +29,21 @@ def account(plane: ControlPlane, namespace: str) -> Iterator[Path]:
 
 @pytest.fixture
 def nodes(plane: ControlPlane) -> Iterator[None]:
-    """Two, which nobody carries: they say once that they are ready, and then nothing."""
-    for name in NODES:
-        made = a_node(name, gpus=GPUS, labels=LABELS)
-        del made["metadata"]["annotations"]
-        plane.api.create("/api/v1/nodes", made)
-        say(plane.api, name, "True")
-        plane.api.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+    """Two; nobody carries the first: it says once that it is ready, and then nothing."""
+    quiet, loud = NODES
+    made = a_node(quiet, gpus=GPUS, labels=LABELS)
+    del made["metadata"]["annotations"]
+    plane.api.create("/api/v1/nodes", made)
+    plane.api.fleet([a_node(loud, gpus=GPUS, labels=LABELS)])
+    speak(plane.api, quiet)
     yield
     plane.api.remove_nodes(NODES)
+
+
+def speak(api: KubeApi, node: str) -> None:
+    """It is ready, and takes pods."""
+    say(api, node, "True")
+    api.merge(f"/api/v1/nodes/{node}", {"spec": {"taints": None}})
 
 
 def say(api: KubeApi, node: str, ready: str) -> None:
@@ -59,8 +67,9 @@ def why(api: KubeApi, namespace: str, pod: str) -> str:
     return "".join(one.get("message", "") for one in conditions if one["status"] == "False")
 
 
-def a_copy(account: Path, namespace: str) -> Copy:
-    return safe_copies.a_copy(account, namespace, budget_w=BUDGET_W)
+def a_copy(account: Path, namespace: str, health: str) -> Copy:
+    more = f"--health={health}"
+    return safe_copies.a_copy(account, namespace, more, budget_w=BUDGET_W)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +82,8 @@ def test_a_restart_does_not_free_the_watts_of_a_silent_node(
     """Its pod is deleted by force while no scheduler is there to see it."""
     del nodes
     api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
-    copy = a_copy(account, namespace)
+    health = kube_ledger.an_address()
+    copy = a_copy(account, namespace, health)
     try:
         there = {"nodeSelector": {"kubernetes.io/hostname": "quiet"}}
         api.create(pods, a_pod("first", gpus=1, scheduler=NAME, spec=there))
@@ -81,13 +91,10 @@ def test_a_restart_does_not_free_the_watts_of_a_silent_node(
         if told == "by hand":
             say(api, "quiet", "Unknown")
         wait_until(lambda: is_silent(api, "quiet"), "the node is silent")
-        if told != "by hand":
-            say(api, "loud", "True")
-            api.merge("/api/v1/nodes/loud", {"spec": {"taints": None}})
         wait_until(lambda: "first" in note_on(api, "quiet"), "who was there is written down")
         safe_copies.end(copy)
         api.delete(f"{pods}/first", gracePeriodSeconds=0)
-        copy = a_copy(account, namespace)
+        copy = a_copy(account, namespace, health)
         here = {"nodeSelector": {"kubernetes.io/hostname": "loud"}}
         api.create(pods, a_pod("second", gpus=1, scheduler=NAME, spec=here))
         full = f"has 0 W left of {BUDGET_W} W"
@@ -96,5 +103,36 @@ def test_a_restart_does_not_free_the_watts_of_a_silent_node(
         api.merge("/api/v1/nodes/quiet", {"spec": {"taints": [OUT_OF_SERVICE]}})
         wait_until(lambda: written(api, namespace) == {"second": "60"}, "somebody made sure")
         wait_until(lambda: note_on(api, "quiet") == "None", "nothing is remembered any more")
+        kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
     finally:
+        safe_copies.end(copy)
+
+
+def test_while_all_nodes_are_silent_nothing_is_given_and_all_is_counted(
+    plane: ControlPlane, namespace: str, account: Path, nodes: None
+) -> None:
+    """Their carrier is stopped. Who runs is left alone, who waits is told, until they speak."""
+    del nodes
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    health = kube_ledger.an_address()
+    copy = safe_copies.a_copy(
+        account, namespace, f"--health={health}", budget_w=BUDGET_W + safe_copies.RISE_W
+    )
+    try:
+        api.create(pods, a_pod("first", gpus=1, scheduler=NAME))
+        wait_until(lambda: set(written(api, namespace)) == {"first"}, "the first pod is bound")
+        plane.kwok.pause()
+        for name in NODES:
+            say(api, name, "Unknown")
+        wait_until(lambda: all(is_silent(api, name) for name in NODES), "all nodes are silent")
+        api.create(pods, a_pod("second", gpus=1, scheduler=NAME))
+        wait_until(lambda: why(api, namespace, "second"), "it is told why it waits")
+        assert "none of 2 nodes may take the pod" in why(api, namespace, "second")
+        assert set(written(api, namespace)) == {"first"}
+        kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
+        plane.kwok.resume()
+        wait_until(lambda: set(written(api, namespace)) == {"first", "second"}, "a node speaks")
+        kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
+    finally:
+        plane.kwok.resume()
         safe_copies.end(copy)
