@@ -16,8 +16,10 @@ from wattherd.runtime.kube.pods.fleet import Fleet, Holding
 from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.pods.node_facts import node_facts
 from wattherd.runtime.kube.pods.pod_ask import Ask, ask_of
+from wattherd.runtime.kube.scheduler.gate import ByGate
 from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod
 from wattherd.runtime.kube.scheduler.prospect import TELL_AGAIN_S
+from wattherd.runtime.kube.scheduler.way import ByBinding
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 
@@ -37,12 +39,12 @@ def native(world: World, count: int, first: int = 0, **spec: Any) -> None:
         world.create(f"ring-{member}", schedulingGroup={"podGroupName": "ring"}, **spec)
 
 
-def state(world: World, least: int | None) -> None:
+def state(world: World, least: int | None, **more: Any) -> None:
     """The object of the group: a gang of so many, or no gang at all."""
     policy: dict[str, Any] = {"basic": {}} if least is None else {"gang": {"minCount": least}}
     group = {
         "metadata": {"name": "ring", "namespace": "default", "uid": "uid-ring"},
-        "spec": {"schedulingPolicy": policy},
+        "spec": {"schedulingPolicy": policy, **more},
     }
     world.scheduler.group_seen(GROUP, decoder(PodGroup).decode(json.dumps(group).encode()))
     world.settle()
@@ -61,6 +63,24 @@ def test_a_gang_waits_for_its_group_however_late_that_is_heard_of(world: World) 
     native(world, 1, first=2)
     world.settle()
     assert len(world.places) == 3
+
+
+def test_a_group_that_must_share_a_place_is_refused_rather_than_spread(world: World) -> None:
+    native(world, 2)
+    state(world, 2, schedulingConstraints={"topology": [{"key": "rack"}]})
+    assert world.places == {}
+    said = "Unsupported: wattherd does not place pods with a group that must share one rack; "
+    assert world.why("ring-0").startswith(said)
+    assert world.why("ring-1").startswith(said)
+    [told] = world.gangs_told
+    assert (told.group, told.reason) == (GROUP, "Unsupported")
+
+
+def test_groups_are_released_to_who_looks_where_they_must_be() -> None:
+    spec = {"schedulingConstraints": {"topology": [{"key": "rack"}]}}
+    group = decoder(PodGroup).decode(json.dumps({"spec": spec}).encode())
+    assert ByBinding("wattherd").refusal_of(group) is not None
+    assert ByGate().refusal_of(group) is None
 
 
 def test_other_groups_are_waited_for_where_they_are_objects(world: World) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from wattherd.runtime.kube.api.transport import Answer, Refused
-from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.reasons import teller as told
-from wattherd.runtime.kube.reasons.live import Speaker, Voice, group_subject, pod_subject
-from wattherd.runtime.kube.reasons.teller import Notice, Teller
+from wattherd.runtime.kube.reasons.live import Speaker, Voice, pod_subject
+from wattherd.runtime.kube.reasons.teller import About, Notice, Subject, Teller
 from wattherd.testing.table_sizes import remembered
 
 WHY = ("WaitingForGpus", "needs 1 GPU")
@@ -113,8 +112,9 @@ def test_a_pod_that_goes_while_its_event_is_being_written_leaves_nothing(
 
 
 def test_a_group_is_forgotten_like_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = group_subject(GroupId(GroupKind.NATIVE, "default", "mortal"), "uid")
-    assert subject is not None
+    version = "scheduling.k8s.io/v1beta1"
+    path = f"/apis/{version}/namespaces/default/podgroups/mortal"
+    subject = Subject(About.GROUP, version, "default", "mortal", path, "uid")
 
     async def story(room: Room) -> None:
         room.voice.tell(Notice(subject, *WHY))

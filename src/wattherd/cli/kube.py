@@ -135,7 +135,7 @@ def _work(
     beside: AbstractContextManager[None] | None = None,
 ) -> None:
     """Until a signal ends it; `beside` is there as long as it works."""
-    over = _over_by_signal()
+    over = _ends_by_signal(live.feed)
     complaints = troubles_told(lambda: live.feed.complaints)
     with answering(health, checkup), complaints, _tidied(live.feed):
         live.begin()
@@ -227,7 +227,7 @@ def extender(
     sys.setswitchinterval(_SWITCH_S)
     server = extender_server(app, tls)
     told = troubles_told(lambda: live.feed.complaints)
-    over = _over_by_signal()
+    over = _ends_by_signal(live.feed)
     with answering(health, extender_checkup(live, app)), told, _tidied(live.feed):
         live.begin()
         # In the loop that binds: a question is answered and a pod bound without change of threads.
@@ -241,12 +241,11 @@ def extender(
             live.close()
 
 
-def _over_by_signal() -> threading.Event:
-    """Set when we are asked to end."""
-    over = threading.Event()
+def _ends_by_signal(feed: Feed) -> threading.Event:
+    """Set when we are asked to end, also while `feed` waits for the API server to begin."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    return over
+        signal.signal(number, lambda *_: feed.unwanted.set())
+    return feed.unwanted
 
 
 @contextmanager

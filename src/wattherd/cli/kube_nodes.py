@@ -201,7 +201,7 @@ def pools(
         **chosen,
     )
     live = pooling.live_pools(options, lambda text: click.echo(f"wattherd: {text}", err=True))
-    over = _until_told()
+    over = _until_told(live.feed.unwanted)
     with answering(health, pooling.pools_checkup(live)):
         live.begin()
         try:
@@ -226,8 +226,8 @@ def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
     )
 
 
-def _until_told() -> threading.Event:
-    over = threading.Event()
+def _until_told(over: threading.Event | None = None) -> threading.Event:
+    over = over or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     return over

@@ -35,11 +35,23 @@ class SchedulingPolicy(Object, frozen=True):
     gang: GangPolicy | None = None
 
 
+class TopologyConstraint(Object, frozen=True):
+    """All pods of a group go to nodes with one value of the label `key`."""
+
+    key: str = ""
+
+
+class SchedulingConstraints(Object, frozen=True):
+    """What must hold of the nodes of a native group."""
+
+    topology: list[TopologyConstraint] | None = None
+
+
 class PodGroupSpec(Object, frozen=True):
     """A group of pods: native (`scheduling_policy`), else of `min_member` (older, Volcano's)."""
 
     scheduling_policy: SchedulingPolicy | None = None
-    disruption_mode: str | None = None
+    scheduling_constraints: SchedulingConstraints | None = None
     priority: int | None = None
     priority_class_name: str = ""
     min_member: int | None = None

@@ -41,6 +41,8 @@ class Feed:
         self.loop = LoopThread("wattherd-kube")
         self.transport = Transport(access)
         self.over = threading.Event()
+        self.unwanted = threading.Event()
+        """Somebody wants it to end, who then closes it; also while it waits to begin."""
         self._draws = draws
         self._gather_s = gather_s
         self._reflectors: list[Reflector[Any]] = []

@@ -30,7 +30,7 @@ from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
 from wattherd.runtime.kube.queues.live import QueueWatch
 from wattherd.runtime.kube.reasons.live import Speaker, Voice
-from wattherd.runtime.kube.reasons.onlooking import Onlooking, follow_groups
+from wattherd.runtime.kube.reasons.onlooking import Onlooking
 from wattherd.runtime.kube.reasons.teller import Teller
 from wattherd.runtime.kube.scheduler.orders import CapPod, EvictPod, ResumeOwner, StopPods
 
@@ -81,7 +81,7 @@ class LiveExtender:
             self.power.begin()
             self.steward.begin()
             self.queues.begin()
-        follow_groups(self.feed, self.feed.follow, self.extender.groups)
+        self.onlooking.follow_groups(self.extender.groups)
         self.feed.begin(*self.seat.beside(), self.voice.run())
 
     def metrics(self) -> str:

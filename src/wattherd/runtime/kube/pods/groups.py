@@ -8,9 +8,10 @@ PyTorchJob). How many members a gang has at least is said by its group object, b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.api_objects import PodGroup
@@ -27,6 +28,20 @@ class GroupKind(StrEnum):
     JOBSET = "jobset.x-k8s.io"
     LWS = "leaderworkerset.x-k8s.io"
     PYTORCH = "kubeflow.org"
+
+
+GROUP_APIS: Mapping[GroupKind, tuple[str, ...]] = MappingProxyType(
+    {
+        GroupKind.NATIVE: (
+            "scheduling.k8s.io/v1beta1",
+            "scheduling.k8s.io/v1alpha3",
+            "scheduling.k8s.io/v1alpha2",
+        ),
+        GroupKind.OLDER: ("scheduling.x-k8s.io/v1alpha1",),
+        GroupKind.VOLCANO: ("scheduling.volcano.sh/v1beta1",),
+    }
+)
+"""Versions that we can read, those that are used first where several are served first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,11 +187,20 @@ class Queueing:
             return ()
         if isinstance(key, str):
             return tuple(self._alone(pod) for pod in pods)
+        constrained = self._constrained(key)
+        if constrained is not None:
+            return (Waiting(tuple(self._member(pod)[0] for pod in pods), constrained, key),)
         if undone:
             return tuple(Waiting((self._member(pod)[0],), _UNDOING) for pod in pods)
         if any(self._way.seat(pod) or pod.metadata.uid in held for pod in there):
             return tuple(self._alone(pod) for pod in pods)
         return self._gang(key, pods)
+
+    def _constrained(self, group: GroupId) -> tuple[str, str] | None:
+        """What its object asks of the nodes of a group, and we do not honour."""
+        known = self._groups.get(group)
+        refusal = None if known is None else self._way.refusal_of(known)
+        return None if refusal is None else (str(refusal.token), refusal.text)
 
     def _alone(self, pod: Pod) -> Waiting:
         member, refusal = self._member(pod)

@@ -12,6 +12,7 @@ from typing import Any
 
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.transport import JSON, MERGE, Refused
 from wattherd.runtime.kube.pools.growth import (
@@ -25,7 +26,6 @@ from wattherd.runtime.kube.pools.growth import (
     provisions,
 )
 from wattherd.runtime.kube.pools.live import LivePools
-from wattherd.runtime.kube.power.live import is_served
 
 KARPENTER = "/apis/karpenter.sh/v1"
 AUTOSCALER = "/apis/autoscaling.x-k8s.io/v1"

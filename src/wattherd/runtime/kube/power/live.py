@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.objects import Object
 from wattherd.runtime.kube.api.reflector import Selection
@@ -81,15 +82,6 @@ def patch_of(status: Object) -> dict[str, Any]:
         value = getattr(status, one.name)
         found[one.encode_name] = None if value is UNSET else msgspec.to_builtins(value)
     return found
-
-
-def is_served(feed: Feed, path: str) -> bool:
-    """Whether the API server knows a group and version."""
-    try:
-        feed.loop.run(feed.transport.request("GET", path))
-    except (Refused, Unreachable):
-        return False
-    return True
 
 
 class PowerWatch:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wattherd.runtime.kube.api.changes import Change
+from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.power.kinds import API, Queue
-from wattherd.runtime.kube.power.live import LOOK_S, StatusWriter, is_served, newest
+from wattherd.runtime.kube.power.live import LOOK_S, StatusWriter, newest
 from wattherd.runtime.kube.queues.plan import QueuePlan, QueueState
 from wattherd.runtime.kube.queues.status import QueueFigures, queue_status
 

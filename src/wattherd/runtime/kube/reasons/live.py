@@ -2,8 +2,8 @@
 
 Pods get the condition `PodScheduled` that kube-scheduler would write, so that autoscalers and
 people read it as they are used to; the token comes first in its message. Native groups get
-`PodGroupScheduled`, older ones as well where their definition has conditions, and their phase;
-Volcano's get events.
+`PodGroupScheduled` (or what their version calls it), older ones as well where their definition has
+conditions, and their phase; Volcano's get events.
 `kubectl describe` shows events only, so every reason is an event, too; what still holds is counted
 in its series. Who may not write is quiet: no decision depends on what is said.
 """
@@ -22,15 +22,9 @@ from wattherd.runtime.kube.api.api_objects import ObjectReference, encode
 from wattherd.runtime.kube.api.event_objects import Event, EventSeries
 from wattherd.runtime.kube.api.objects import Condition, Object, ObjectMeta, PodStatus
 from wattherd.runtime.kube.api.transport import MERGE, STRATEGIC, Refused, Transport, Unreachable
-from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
+from wattherd.runtime.kube.reasons.group_apis import GroupApis, condition_type
 from wattherd.runtime.kube.reasons.teller import SCHEDULED, About, Notice, Subject, Teller
 
-GROUP_PATHS = {
-    GroupKind.NATIVE: "/apis/scheduling.k8s.io/v1alpha2",
-    GroupKind.OLDER: "/apis/scheduling.x-k8s.io/v1alpha1",
-    GroupKind.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1",
-}
-"""Where groups are objects that say how many must start together."""
 _STATUS_OF_OTHERS = frozenset({"scheduling.volcano.sh/v1beta1"})
 """Phases and conditions there are a step of Volcano's own controllers: we say events only."""
 _TICK_S = 0.2
@@ -79,16 +73,6 @@ def pod_subject(key: str, uid: str = "") -> Subject:
     return Subject(About.POD, "v1", namespace, name, path, uid)
 
 
-def group_subject(group: GroupId, uid: str = "") -> Subject | None:
-    """A group, where its kind is one that schedulers tell of."""
-    root = GROUP_PATHS.get(group.kind)
-    if root is None:
-        return None
-    path = f"{root}/namespaces/{group.namespace}/podgroups/{group.name}"
-    version = root.removeprefix("/apis/")
-    return Subject(About.GROUP, version, group.namespace, group.name, path, uid)
-
-
 class Voice:
     """Takes notices from any thread; `run` writes them in the transport's loop."""
 
@@ -109,6 +93,7 @@ class Voice:
         self._speaker = speaker
         self._may = may
         self._busy = busy
+        self.groups = GroupApis()
         self._teller = teller
         self._heard: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._named: dict[str, str] = {}
@@ -222,7 +207,7 @@ def _of_pod(notice: Notice, unplaced: str) -> Object:
 
 def _of_group(notice: Notice) -> Object:
     condition = Condition(
-        type="PodGroupScheduled",
+        type=condition_type(notice.subject.api_version),
         status="False" if notice.waits else "True",
         reason="Unschedulable" if notice.waits else "Scheduled",
         message=notice.line(),

@@ -14,26 +14,15 @@ from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable
 from wattherd.runtime.kube.pods.groups import GroupId, group_of
-from wattherd.runtime.kube.pods.hearing import Follow, kept
-from wattherd.runtime.kube.power.live import is_served
+from wattherd.runtime.kube.pods.hearing import kept
 from wattherd.runtime.kube.reasons.live import (
-    GROUP_PATHS,
     Voice,
-    group_subject,
     pod_subject,
     wall,
 )
 from wattherd.runtime.kube.reasons.onlooker import Onlooker
 from wattherd.runtime.kube.reasons.teller import Notice
 from wattherd.runtime.kube.scheduler.orders import AskAgain, TellGroup, TellPod
-
-
-def follow_groups(feed: Feed, follow: Follow, groups: dict[GroupId, PodGroup]) -> None:
-    """Keep `groups` as the API shows them, of those kinds that it knows."""
-    for kind, path in GROUP_PATHS.items():
-        if is_served(feed, path):
-            named = lambda key, kind=kind: GroupId(kind, key.namespace, key.name)  # noqa: E731
-            follow(Selection(f"{path}/podgroups", PodGroup), kept(groups, named))
 
 
 class Onlooking:
@@ -44,6 +33,12 @@ class Onlooking:
     ) -> None:
         """`voice` writes events alone: conditions are for who places the pods."""
         self._feed, self._onlooker, self._voice, self._leads = feed, onlooker, voice, leads
+
+    def follow_groups(self, groups: dict[GroupId, PodGroup]) -> None:
+        """Keep `groups` as the API shows them, of those kinds that it knows."""
+        for kind, path in self._voice.groups.find(self._feed).items():
+            named = lambda key, kind=kind: GroupId(kind, key.namespace, key.name)  # noqa: E731
+            self._feed.follow(Selection(path, PodGroup), kept(groups, named))
 
     def pod_seen(self, pod: Pod) -> None:
         """In turn: a pod is there, or changed."""
@@ -61,7 +56,7 @@ class Onlooking:
         """Nothing is said of a pod any more, nor of a group of which none waits."""
         self._voice.forget(pod_subject(f"{namespace}/{name}"))
         if group is not None and self._onlooker.rests(group):
-            subject = group_subject(group)
+            subject = self._voice.groups.subject(group)
             if subject is not None:
                 self._voice.forget(subject)
 
@@ -86,7 +81,7 @@ class Onlooking:
             case TellPod():
                 subject = pod_subject(order.key, order.uid)
             case TellGroup():
-                found = group_subject(order.group, order.uid)
+                found = self._voice.groups.subject(order.group, order.uid)
                 if found is None:
                     return
                 subject = found

@@ -14,6 +14,7 @@ the way, the GPUs that find no place in the account are counted beside it (`Flee
 from __future__ import annotations
 
 from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import (
     NodeSelector,
     NodeSelectorTerm,
@@ -62,6 +63,11 @@ class ByGate:
         ):
             text = "shares of a GPU are not admitted by watts; use wattherd as the scheduler"
             return Refusal(Token.UNSUPPORTED, text)
+        return None
+
+    def refusal_of(self, group: PodGroup) -> Refusal | None:
+        """Where its pods must be together is for the scheduler that binds them."""
+        del group
         return None
 
     def order(self, chosen: Chosen) -> Order:

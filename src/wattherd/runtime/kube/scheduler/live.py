@@ -22,6 +22,7 @@ from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.binder import FREES, Bind, Bound, Outcome
 from wattherd.runtime.kube.api.changes import Change, Key
+from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.lookup import found_pod, note_overfull
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
@@ -32,15 +33,13 @@ from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
 from wattherd.runtime.kube.pods.hearing import NODES, PODS, each, follow_volumes
 from wattherd.runtime.kube.pods.job_sets import SETS, as_groups
 from wattherd.runtime.kube.power.ledger import ledger_text
-from wattherd.runtime.kube.power.live import PowerWatch, is_served
+from wattherd.runtime.kube.power.live import PowerWatch
 from wattherd.runtime.kube.power.plan import PowerPlan
 from wattherd.runtime.kube.power.steward import Steward, evicted
 from wattherd.runtime.kube.queues.live import QueueWatch
 from wattherd.runtime.kube.reasons.live import (
-    GROUP_PATHS,
     Speaker,
     Voice,
-    group_subject,
     pod_subject,
 )
 from wattherd.runtime.kube.reasons.teller import SCHEDULED, Notice, Teller
@@ -114,10 +113,9 @@ class LiveScheduler:
     def begin(self) -> None:
         """Start; groups are followed where the API server knows them."""
         self.feed.open()
-        for kind, path in GROUP_PATHS.items():
-            if is_served(self.feed, path):
-                self.scheduler.groups_are_objects(kind)
-                self._follow(Selection(f"{path}/podgroups", PodGroup), self._hear_groups(kind))
+        for kind, path in self.voice.groups.find(self.feed).items():
+            self.scheduler.groups_are_objects(kind)
+            self._follow(Selection(path, PodGroup), self._hear_groups(kind))
         if self.scheduler.way.suspends:
             self._follow_sets()
         if self.power is not None:
@@ -167,7 +165,7 @@ class LiveScheduler:
 
     def _group_gone(self, group: GroupId) -> None:
         self.scheduler.group_gone(group)
-        subject = group_subject(group)
+        subject = self.voice.groups.subject(group)
         if subject is not None:
             self.voice.forget(subject)
 
@@ -255,7 +253,7 @@ class LiveScheduler:
             self._tell_group(order)
 
     def _tell_group(self, order: TellGroup) -> None:
-        subject = group_subject(order.group, order.uid)
+        subject = self.voice.groups.subject(order.group, order.uid)
         if subject is not None:
             notice = Notice(subject, order.reason, order.text, order.waits)
             (self.voice.tell if order.waits else self.voice.say)(notice)

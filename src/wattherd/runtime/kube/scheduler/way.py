@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Pod, Requirement
-from wattherd.runtime.kube.pods.admissible import Volumes, unsupported
+from wattherd.runtime.kube.pods.admissible import Volumes, unsupported, unsupported_of
 from wattherd.runtime.kube.pods.confined import Confined
 from wattherd.runtime.kube.pods.fleet import Holding
 from wattherd.runtime.kube.pods.node_facts import NodeFacts
@@ -63,6 +64,9 @@ class Way(Protocol):
     def refusal(self, pod: Pod, volumes: Volumes) -> Refusal | None:
         """What about a pod keeps it from being placed anywhere, or None."""
 
+    def refusal_of(self, group: PodGroup) -> Refusal | None:
+        """What about a group keeps its pods from being placed anywhere, or None."""
+
     def order(self, chosen: Chosen) -> Order:
         """What makes the place come true that a pod was given."""
 
@@ -97,6 +101,10 @@ class ByBinding:
     def refusal(self, pod: Pod, volumes: Volumes) -> Refusal | None:
         """Nobody else looks at its wishes: what we do not honour, we refuse."""
         return unsupported(pod, volumes)
+
+    def refusal_of(self, group: PodGroup) -> Refusal | None:
+        """Nor does anybody else look where a group's pods must be together."""
+        return unsupported_of(group)
 
     def order(self, chosen: Chosen) -> Order:
         """Bind it, with all that is to be remembered."""

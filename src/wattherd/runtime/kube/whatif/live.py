@@ -31,8 +31,12 @@ def listed(access: Access) -> dict[str, list[Any]]:
 
 async def _all(access: Access) -> dict[str, list[Any]]:
     async with Transport(access) as transport:
-        found = {part.field: await _part(transport, part) for part in PARTS}
-        return {field: items for field, items in found.items() if items is not None}
+        found: dict[str, list[Any]] = {}
+        for part in PARTS:
+            items = None if part.field in found else await _part(transport, part)
+            if items is not None:
+                found[part.field] = items
+        return found
 
 
 async def _part(transport: Transport, part: Part) -> list[Any] | None:

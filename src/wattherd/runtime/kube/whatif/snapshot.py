@@ -23,7 +23,7 @@ from wattherd.runtime.kube.api.api_objects import (
     PodGroupStatus,
 )
 from wattherd.runtime.kube.api.objects import Node, Object, ObjectMeta, Pod, PodStatus
-from wattherd.runtime.kube.pods.groups import GroupKind
+from wattherd.runtime.kube.pods.groups import GROUP_APIS, GroupKind
 from wattherd.runtime.kube.pods.job_sets import SETS, JobSet, LeaderWorkerSet, PyTorchJob
 from wattherd.runtime.kube.power.kinds import PowerBudget, PowerDomain, Queue
 
@@ -62,7 +62,10 @@ class Snapshot(Object, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a part of a snapshot is listed; `optional` ones may not be served, or not be ours."""
+    """Where a part of a snapshot is listed; `optional` ones may not be served, or not be ours.
+
+    A part may be listed in several versions, of which the first that is served is taken.
+    """
 
     field: str
     path: str
@@ -71,22 +74,29 @@ class Part:
 
 
 _POWER = "/apis/wattherd.dev/v1alpha1"
-_VOLCANO = "/apis/scheduling.volcano.sh/v1beta1"
+GROUP_FIELDS = {
+    GroupKind.NATIVE: "native_groups",
+    GroupKind.OLDER: "older_groups",
+    GroupKind.VOLCANO: "volcano_groups",
+}
 SET_FIELDS = {
     GroupKind.JOBSET: "job_sets",
     GroupKind.PYTORCH: "pytorch_jobs",
     GroupKind.LWS: "leader_worker_sets",
 }
 """Sets that say how many of their pods start together."""
+_GROUPS = (
+    Part(GROUP_FIELDS[kind], f"/apis/{version}/podgroups", PodGroup, optional=True)
+    for kind, versions in GROUP_APIS.items()
+    for version in versions
+)
 _SETS = (
     Part(SET_FIELDS[one.group], f"{one.api}/{one.plural}", one.made, optional=True) for one in SETS
 )
 PARTS = (
     Part("nodes", "/api/v1/nodes", Node),
     Part("pods", "/api/v1/pods", Pod),
-    Part("native_groups", "/apis/scheduling.k8s.io/v1alpha2/podgroups", PodGroup, optional=True),
-    Part("older_groups", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups", PodGroup, optional=True),
-    Part("volcano_groups", f"{_VOLCANO}/podgroups", PodGroup, optional=True),
+    *_GROUPS,
     *_SETS,
     Part("volumes", "/api/v1/persistentvolumes", PersistentVolume, optional=True),
     Part("claims", "/api/v1/persistentvolumeclaims", PersistentVolumeClaim, optional=True),
@@ -94,11 +104,6 @@ PARTS = (
     Part("power_budgets", f"{_POWER}/powerbudgets", PowerBudget, optional=True),
     Part("queues", f"{_POWER}/queues", Queue, optional=True),
 )
-GROUP_FIELDS = {
-    GroupKind.NATIVE: "native_groups",
-    GroupKind.OLDER: "older_groups",
-    GroupKind.VOLCANO: "volcano_groups",
-}
 
 
 def snapshot_of(listed: dict[str, list[Any]], budgets_w: dict[str, float]) -> Snapshot:

@@ -1,0 +1,51 @@
+"""In which version an API server has groups as objects, and where one of them is told something.
+
+Kubernetes has given native groups a new version with each release and serves the old one no more:
+v1alpha2 in 1.36, v1alpha3 and v1beta1 in 1.37. What is read of them is the same in all of these;
+only the condition that says how a group fares has another name since v1alpha3.
+"""
+
+from __future__ import annotations
+
+from wattherd.runtime.kube.api.discovery import is_kind_served
+from wattherd.runtime.kube.api.feed import Feed
+from wattherd.runtime.kube.pods.groups import GROUP_APIS, GroupId, GroupKind
+from wattherd.runtime.kube.reasons.teller import About, Subject
+
+PLURAL = "podgroups"
+_FIRST_NATIVE = "scheduling.k8s.io/v1alpha2"
+
+
+class GroupApis:
+    """The version of each kind of groups on one cluster; none before `find`."""
+
+    def __init__(self) -> None:
+        """Nothing was asked yet."""
+        self._versions: dict[GroupKind, str] = {}
+
+    def find(self, feed: Feed) -> dict[GroupKind, str]:
+        """Ask the API server; paths of the lists of those kinds that it serves."""
+        for kind, versions in GROUP_APIS.items():
+            served = next((one for one in versions if _is_served(feed, one)), None)
+            if served is not None:
+                self._versions[kind] = served
+        return {kind: f"/apis/{one}/{PLURAL}" for kind, one in self._versions.items()}
+
+    def subject(self, group: GroupId, uid: str = "") -> Subject | None:
+        """A group that something is told of, where its kind is served."""
+        version = self._versions.get(group.kind)
+        if version is None:
+            return None
+        path = f"/apis/{version}/namespaces/{group.namespace}/{PLURAL}/{group.name}"
+        return Subject(About.GROUP, version, group.namespace, group.name, path, uid)
+
+
+def _is_served(feed: Feed, version: str) -> bool:
+    return is_kind_served(feed, f"/apis/{version}", PLURAL)
+
+
+def condition_type(version: str) -> str:
+    """The condition by which groups of a version say whether they have their places."""
+    native = version.partition("/")[0] == GroupKind.NATIVE
+    later = native and version != _FIRST_NATIVE
+    return "PodGroupInitiallyScheduled" if later else "PodGroupScheduled"
