@@ -13,7 +13,7 @@ pytest.importorskip("msgspec", reason="needs the extra kube")
 
 from wattherd.runtime.kube.api import discovery
 from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
-from wattherd.runtime.kube.api.discovery import is_kind_served, is_served
+from wattherd.runtime.kube.api.discovery import is_kind_served
 from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.loops import LoopThread
 from wattherd.runtime.kube.api.transport import Answer, Refused, Unreachable
@@ -87,27 +87,27 @@ def feeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_no_answer_is_no_no(feeds: Any, problem: Exception) -> None:
     server = Server({"wattherd.dev/v1alpha1": ("queues",)}, problem, problem)
     feed = feeds(server)
-    assert is_served(feed, "/apis/wattherd.dev/v1alpha1")
+    assert is_kind_served(feed, "/apis/wattherd.dev/v1alpha1", "queues")
     assert server.asked == 3
     assert [bool(problem) for problem in feed.noted] == [True, True, False]
 
 
 def test_what_is_not_there_is_asked_for_once(feeds: Any) -> None:
     server = Server({})
-    assert not is_served(feeds(server), "/apis/wattherd.dev/v1alpha1")
+    assert not is_kind_served(feeds(server), "/apis/wattherd.dev/v1alpha1", "queues")
     assert server.asked == 1
 
 
 def test_who_is_not_wanted_any_more_asks_no_more(feeds: Any) -> None:
     feed = feeds(Server({}, Unreachable("refused")))
     feed.unwanted.set()
-    assert not is_served(feed, "/apis/wattherd.dev/v1alpha1")
+    assert not is_kind_served(feed, "/apis/wattherd.dev/v1alpha1", "queues")
     assert feed.transport.asked == 0
 
 
 def test_a_version_may_be_there_for_other_kinds(feeds: Any) -> None:
     feed = feeds(Server({f"{BEGINNING}/v1": ("priorityclasses",)}))
-    assert is_served(feed, f"/apis/{BEGINNING}/v1")
+    assert is_kind_served(feed, f"/apis/{BEGINNING}/v1", "priorityclasses")
     assert not is_kind_served(feed, f"/apis/{BEGINNING}/v1", "podgroups")
 
 

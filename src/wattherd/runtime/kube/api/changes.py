@@ -41,6 +41,8 @@ class Changes(Generic[T]):
         self._lock = threading.Condition()
         self._waiting: dict[Key, T | None] = {}
         self._complete = -1
+        self._absent = False
+        self._woken = False
 
     def put(self, key: Key, item: T | None) -> None:
         """An object has this state now."""
@@ -54,7 +56,21 @@ class Changes(Generic[T]):
         `look` numbers the moments: the list was asked for after that look was.
         """
         with self._lock:
-            self._complete = look
+            self._woken |= self._absent
+            self._complete, self._absent = look, False
+            self._lock.notify_all()
+
+    def mark_absent(self) -> None:
+        """Such objects cannot be, until they are listed: all that were are gone."""
+        with self._lock:
+            self._woken |= not self._absent
+            self._complete, self._absent = -1, True
+            self._lock.notify_all()
+
+    def wake(self) -> None:
+        """Whoever takes is to look up, though nothing may wait."""
+        with self._lock:
+            self._woken = True
             self._lock.notify_all()
 
     def wait_complete(self, timeout_s: float | None = None) -> bool:
@@ -68,11 +84,20 @@ class Changes(Generic[T]):
         with self._lock:
             return self._complete
 
-    def take(self, timeout_s: float | None = None) -> list[Change[T]]:
-        """All that wait, in one batch; empty if none came within `timeout_s` (None: for ever)."""
+    @property
+    def absent(self) -> bool:
+        """Whether such objects cannot be."""
         with self._lock:
-            self._lock.wait_for(lambda: self._waiting, timeout_s)
-            taken, self._waiting = self._waiting, {}
+            return self._absent
+
+    def take(self, timeout_s: float | None = None) -> list[Change[T]]:
+        """All that wait, in one batch; empty if none came within `timeout_s` (None: for ever).
+
+        Or if it was woken meanwhile.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: self._waiting or self._woken, timeout_s)
+            taken, self._waiting, self._woken = self._waiting, {}, False
         return [Change(key, item) for key, item in taken.items()]
 
     def __len__(self) -> int:

@@ -33,16 +33,11 @@ class _Resources(Object, frozen=True):
 _RESOURCES = decoder(_Resources)
 
 
-def is_served(feed: Feed, path: str) -> bool:
-    """Whether the API server knows a group and version; waits for as long as nobody answers.
-
-    False if `feed` is unwanted before that.
-    """
-    return _asked(feed, path) is not None
-
-
 def is_kind_served(feed: Feed, path: str, plural: str) -> bool:
-    """As `is_served`, of a kind: a version may be there for others of its group."""
+    """Whether the API server knows a kind; waits for as long as nobody answers.
+
+    A version may be there for others of its group. False if `feed` is unwanted before that.
+    """
     answer = _asked(feed, path)
     try:
         found = _RESOURCES.decode(answer or b"{}").resources

@@ -3,7 +3,7 @@
 Threads: one reads the API and binds (`loop`), and one for each kind of object carries news to who
 decides, a batch at a time: while one batch is heard, what comes next merges into the next one. They
 and who decides take `turns`. `sees` tells whether everything that was listed has been heard, and
-lately.
+lately; kinds that are not served count from when they were listed and heard for the first time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.changes import Change, Changes
 from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.reflector import NOT_LISTED, Reflector, Selection
+from wattherd.runtime.kube.api.reflector import ABSENT_S, NOT_LISTED, Reflector, Selection
 from wattherd.runtime.kube.api.serial import SerialExecutor
 from wattherd.runtime.kube.api.transport import Transport
 
@@ -34,9 +34,17 @@ class Feed:
     """Follows what it is told to; `begin` it once all is said, `close` it in the end."""
 
     def __init__(
-        self, access: Access, draws: np.random.Generator, *, gather_s: float = GATHER_S
+        self,
+        access: Access,
+        draws: np.random.Generator,
+        *,
+        gather_s: float = GATHER_S,
+        absent_s: tuple[float, float] = ABSENT_S,
     ) -> None:
-        """`draws` spreads requests in time; news come at most once in `gather_s`, by kind."""
+        """`draws` spreads requests in time; news come at most once in `gather_s`, by kind.
+
+        Kinds that are not served are looked for again after a time between those in `absent_s`.
+        """
         self.turns = SerialExecutor("wattherd-decide")
         self.loop = LoopThread("wattherd-kube")
         self.transport = Transport(access)
@@ -44,8 +52,11 @@ class Feed:
         self.unwanted = threading.Event()
         """Somebody wants it to end, who then closes it; also while it waits to begin."""
         self._draws = draws
-        self._gather_s = gather_s
+        self._gather_s, self._absent_s = gather_s, absent_s
         self._reflectors: list[Reflector[Any]] = []
+        self._changes: list[Changes[Any]] = []
+        self._absent: set[int] = set()
+        """By number of a reflector: kinds that are not served, or not heard since they are."""
         self._carriers: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._work: list[Future[Any]] = []
@@ -54,12 +65,22 @@ class Feed:
         self._look = 0
         self._noted: dict[str, str] = {}
 
-    def follow(self, selection: Selection[Any], hear: Callable[[list[Change[Any]]], None]) -> None:
-        """Have `hear` called, in its turn, with what changed of these objects."""
+    def follow(
+        self,
+        selection: Selection[Any],
+        hear: Callable[[list[Change[Any]]], None],
+        served: Callable[[bool], object] = lambda _: None,
+    ) -> None:
+        """Have `hear` called, in its turn, with what changed of these objects.
+
+        And `served` with whether the API server knows the kind, at first and when that changed.
+        """
         number, changes = len(self._reflectors), Changes[Any]()
         draws = self._draws.spawn(1)[0]
-        self._reflectors.append(Reflector(self.transport, selection, changes, draws))
-        self._carriers.append(lambda: self._carry(number, changes, hear))
+        made = Reflector(self.transport, selection, changes, draws, absent_s=self._absent_s)
+        self._reflectors.append(made)
+        self._changes.append(changes)
+        self._carriers.append(lambda: self._carry(number, changes, hear, served))
 
     def also(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread of its own; it ends when `over` is set."""
@@ -81,6 +102,8 @@ class Feed:
     def close(self) -> None:
         """Stop everything, in the order that lets each end in peace."""
         self.over.set()
+        for one in self._changes:
+            one.wake()
         for thread in self._threads:
             thread.join()
         self.loop.quieten()  # who gives a lease back needs the transport for that
@@ -97,9 +120,10 @@ class Feed:
 
     def sees(self, look: int = 0) -> bool:
         """Whether all that was listed, since this look, has been heard, and the API lately."""
-        fresh = all(one.silent_s() < STALE_S for one in self._reflectors)
-        heard = list(self._heard.values())
-        return fresh and len(heard) == len(self._reflectors) and min(heard, default=look) >= look
+        absent = self._absent.copy()
+        there = [one for one in enumerate(self._reflectors) if one[0] not in absent]
+        fresh = all(one.silent_s() < STALE_S for _, one in there)
+        return fresh and all(self._heard.get(number, look - 1) >= look for number, _ in there)
 
     def alive(self) -> bool:
         """Whether all that was begun still works: it goes on until `close`, whatever happens."""
@@ -134,14 +158,29 @@ class Feed:
         return self.turns.run(work, *arguments)
 
     def _carry(
-        self, number: int, changes: Changes[Any], hear: Callable[[list[Change[Any]]], None]
+        self,
+        number: int,
+        changes: Changes[Any],
+        hear: Callable[[list[Change[Any]]], None],
+        served: Callable[[bool], object],
     ) -> None:
+        told: bool | None = None
         while not self.over.is_set():
-            look = changes.look
-            batch = changes.take(LOOK_S)
+            look, absent = changes.look, changes.absent
+            batch = changes.take(None if absent and told is False else LOOK_S)
             if batch:
                 self.turn(hear, batch)
-            if look >= 0:  # before the batch was taken: so all of the list has been heard
-                self._heard[number] = look
+            if absent or look >= 0:  # before the batch was taken: so all of the list has been heard
+                if told is absent or told is None:
+                    told = not absent
+                    self.turn(served, told)
+                self._note_heard(number, look, absent=absent)
             if batch:
                 self.over.wait(self._gather_s)
+
+    def _note_heard(self, number: int, look: int, *, absent: bool) -> None:
+        if absent:
+            self._absent.add(number)
+        else:
+            self._heard[number] = look
+            self._absent.discard(number)

@@ -10,11 +10,15 @@ What API servers do, measured on 1.36, and what is done about it:
 * A watch from a version of the future (a store restored from an old copy) stays open and says
   nothing, no event and no bookmark. So a watch that said nothing is followed by a list.
 * A server that is gone or frozen is found by the break of the stream, or by its silence.
+* Kinds of others are installed and removed while we run. One that is not served is 404, for its
+  group in discovery, which everybody may read, and for its list; so is one that is being replaced.
+  It is looked for again now and then, and what was there is gone when it was missed twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import http
 import time
 from dataclasses import dataclass, field
@@ -46,10 +50,14 @@ WATCH_S = (240.0, 480.0)
 SILENCE_S = 150.0
 """After which a watch is given up: two bookmarks have failed to come."""
 
+ABSENT_S = (15.0, 30.0)
+"""Bounds of how long a kind that is not served is left alone; drawn."""
+
 NOT_LISTED = "not listed yet"
 """The trouble of a reflector that has just begun."""
 
 _GONE = http.HTTPStatus.GONE
+_ABSENT = http.HTTPStatus.NOT_FOUND
 _STATUS = decoder(Status)
 _VERSIONED = decoder(Versioned)
 _RAW_PAGE = msgspec.json.Decoder(Page[msgspec.Raw], strict=False)
@@ -63,6 +71,17 @@ class _Object(Protocol):
 T = TypeVar("T", bound=_Object)
 
 
+class Served(enum.Enum):
+    """Since when, and until when, the API server knows a kind.
+
+    What must not be taken for gone by mistake is served for ever once it was.
+    """
+
+    ALWAYS = "always"
+    ONCE_INSTALLED = "once installed"
+    WHILE_INSTALLED = "while installed"
+
+
 @dataclass(frozen=True, slots=True)
 class Selection(Generic[T]):
     """Objects of one kind: `/api/v1/pods`, narrowed by field and label selectors."""
@@ -71,6 +90,12 @@ class Selection(Generic[T]):
     kind: type[T]
     fields: str = ""
     labels: str = ""
+    served: Served = Served.ALWAYS
+
+    @property
+    def api(self) -> str:
+        """The address of the group and version, for objects that are listed in all namespaces."""
+        return self.path.rpartition("/")[0]
 
     def query(self) -> dict[str, str]:
         """The selectors as the API takes them."""
@@ -109,11 +134,14 @@ class Reflector(Generic[T]):
     changes: Changes[T]
     draws: np.random.Generator
     silence_s: float = SILENCE_S
+    absent_s: tuple[float, float] = ABSENT_S
     tally: Tally = field(default_factory=Tally)
     trouble: str | None = NOT_LISTED
     _version: str = ""
     _look: int = 0
     _following: asyncio.Timeout | None = None
+    _missed: int = 0
+    """How often in a row the kind was not served."""
     _known: dict[str, Key] = field(default_factory=dict)
     _heard_s: float = float("-inf")
     _pauses: Backoff = field(init=False)
@@ -134,6 +162,9 @@ class Reflector(Generic[T]):
         """Until it is cancelled."""
         while True:
             try:
+                if not await self._is_served():
+                    await self._do_without()
+                    continue
                 look = await self._list()
                 await self._follow_unless_asked(look)
                 if look != self._look:
@@ -142,6 +173,9 @@ class Reflector(Generic[T]):
                 self.tally.expired += 1
             except (Refused, Unreachable, msgspec.MsgspecError) as error:
                 self._note(error)
+                if self._tells_absence(error):
+                    await self._do_without()
+                    continue
             await asyncio.sleep(self._pauses.pause_s())
 
     def list_again(self, look: int) -> None:
@@ -164,6 +198,40 @@ class Reflector(Generic[T]):
         finally:
             self._following = None
 
+    # --- kinds that may not be there -----------------------------------------------------------
+
+    async def _is_served(self) -> bool:
+        """Whether the kind may be listed: asked where that was not done before, or not lately.
+
+        By discovery: to list what is not there may be forbidden to us, and that be no trouble.
+        """
+        if self.selection.served is Served.ALWAYS or (self.tally.lists and not self.changes.absent):
+            return True
+        try:
+            await self.transport.request("GET", self.selection.api)
+        except Refused as refused:
+            if refused.status == _ABSENT:
+                return False
+            raise
+        return True
+
+    def _tells_absence(self, error: Exception) -> bool:
+        """Whether there may be no such kind, and that is no trouble."""
+        if not isinstance(error, Refused) or error.status != _ABSENT:
+            return False
+        may_go = self.selection.served is Served.WHILE_INSTALLED
+        return may_go or (self.selection.served is Served.ONCE_INSTALLED and not self.tally.lists)
+
+    async def _do_without(self) -> None:
+        """Until it is time to look again; what was there is gone once it was missed twice."""
+        self._missed += 1
+        if self._missed > 1 or not self.tally.lists:
+            for key in self._known.values():
+                self.changes.put(key, None)
+            self._known, self._version, self.trouble = {}, "", None
+            self.changes.mark_absent()
+        await asyncio.sleep(self.draws.uniform(*self.absent_s))
+
     # --- lists ---------------------------------------------------------------------------------
 
     async def _list(self) -> int:
@@ -177,6 +245,7 @@ class Reflector(Generic[T]):
         for uid in self._known.keys() - listed.keys():
             self.changes.put(self._known[uid], None)
         self._known, self._version, self.trouble = listed, version, None
+        self._missed = 0
         self.tally.lists += 1
         self._hear()
         self.changes.mark_complete(look)

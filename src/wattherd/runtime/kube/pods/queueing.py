@@ -85,7 +85,7 @@ class Queueing:
         self._pods = pods
         self._groups = groups
         self._volumes = volumes
-        self.stated: set[GroupKind] = {GroupKind.NATIVE}
+        self._stated: set[GroupKind] = {GroupKind.NATIVE}
         """Kinds of which every group has an object that says how many members it needs."""
         self._read: dict[str, tuple[Pod, Member, tuple[str, str] | None]] = {}
         """By uid: what was made of a pod, as long as it is the same."""
@@ -143,6 +143,12 @@ class Queueing:
         by_age = sorted(self._pods.values(), key=lambda pod: pod.metadata.creation_timestamp or "")
         for pod in by_age:
             self.stir(pod.metadata.uid)
+
+    def state(self, kind: GroupKind, *, stated: bool) -> None:
+        """Whether groups of a kind are objects; native ones always are."""
+        if kind is not GroupKind.NATIVE and stated is not (kind in self._stated):
+            (self._stated.add if stated else self._stated.discard)(kind)
+            self.stir_all()
 
     def forget(self) -> None:
         """Volumes changed."""
@@ -240,7 +246,7 @@ class Queueing:
         """What a gang lacks before it may start."""
         if there < least:
             text = f"{there} of {least} pods of {group.name} are there; create the others"
-        elif group.kind in self.stated and group not in self._groups:
+        elif group.kind in self._stated and group not in self._groups:
             text = f"the PodGroup {group.name} is not there; create it"
         else:
             return None

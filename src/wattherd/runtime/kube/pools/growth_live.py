@@ -12,8 +12,7 @@ from typing import Any
 
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.changes import Change
-from wattherd.runtime.kube.api.discovery import is_served
-from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.reflector import Selection, Served
 from wattherd.runtime.kube.api.transport import JSON, MERGE, Refused
 from wattherd.runtime.kube.pools.growth import (
     KARPENTER_POOL,
@@ -52,13 +51,13 @@ class Growth:
         live.beside.append(self._follow)
 
     def _follow(self) -> None:
-        feed = self._live.feed
-        if is_served(feed, KARPENTER):
-            feed.follow(Selection(f"{KARPENTER}/nodepools", NodePool), self._hear_pools)
-            feed.follow(Selection(f"{KARPENTER}/nodeclaims", NodeClaim), self._hear_claims)
-        if is_served(feed, AUTOSCALER):
-            path = f"{AUTOSCALER}/provisioningrequests"
-            feed.follow(Selection(path, ProvisioningRequest), self._hear_requests)
+        follow, there = self._live.feed.follow, Served.WHILE_INSTALLED
+        pools = Selection(f"{KARPENTER}/nodepools", NodePool, served=there)
+        claims = Selection(f"{KARPENTER}/nodeclaims", NodeClaim, served=there)
+        path = f"{AUTOSCALER}/provisioningrequests"
+        follow(pools, self._hear_pools)
+        follow(claims, self._hear_claims)
+        follow(Selection(path, ProvisioningRequest, served=there), self._hear_requests)
 
     # News -----------------------------------------------------------------------------------------
 

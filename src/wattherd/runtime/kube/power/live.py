@@ -16,10 +16,9 @@ from msgspec import UNSET
 
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.changes import Change
-from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.objects import Object
-from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.reflector import Selection, Served
 from wattherd.runtime.kube.api.transport import MERGE, Refused, Unreachable
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.power.domain_tree import DomainTree
@@ -101,23 +100,27 @@ class PowerWatch:
         """
         self._feed, self._plan, self._powered, self._leads = feed, plan, powered, leads
         self._doing = doing
+        self._served = False
         self._domains: dict[str, PowerDomain] = {}
         self._budgets: dict[str, PowerBudget] = {}
         self._writer = StatusWriter(feed)
         self.state = PowerState()
 
     def begin(self) -> None:
-        """Follow the objects, where the API server knows them."""
-        if not is_served(self._feed, API):
-            return
-        follow = self._feed.follow
-        follow(Selection(f"{API}/powerdomains", PowerDomain), self._hear_domains)
-        follow(Selection(f"{API}/powerbudgets", PowerBudget), self._hear_budgets)
+        """Follow the objects, as soon as the API server knows them."""
+        once, follow = Served.ONCE_INSTALLED, self._feed.follow
+        domains = Selection(f"{API}/powerdomains", PowerDomain, served=once)
+        follow(domains, self._hear_domains, self._hear_served)
+        budgets = Selection(f"{API}/powerbudgets", PowerBudget, served=once)
+        follow(budgets, self._hear_budgets, self._hear_served)
         self._feed.also(self._work)
 
     def close(self) -> None:
         """Listen to no signal any more."""
         self._plan.close()
+
+    def _hear_served(self, served: bool) -> None:  # noqa: FBT001
+        self._served |= served
 
     def _hear_domains(self, batch: list[Change[PowerDomain]]) -> None:
         for name, item in newest(batch, self._domains):
@@ -145,7 +148,7 @@ class PowerWatch:
 
     def _work(self) -> None:
         while not self._feed.over.wait(LOOK_S):
-            if not self._feed.sees():
+            if not (self._served and self._feed.sees()):
                 continue
             figures = self._feed.turn(self._look)
             if self._leads():

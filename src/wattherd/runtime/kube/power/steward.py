@@ -23,10 +23,9 @@ from wattherd.runtime.kube.api.api_objects import (
     encode,
 )
 from wattherd.runtime.kube.api.changes import Change
-from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.objects import Object, ObjectMeta, OwnerReference, Pod
-from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.reflector import Selection, Served
 from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable
 from wattherd.runtime.kube.power.curb import Curb, Suspended
 from wattherd.runtime.kube.power.curb_tally import owner_of
@@ -106,12 +105,12 @@ class Steward:
         self._by_kind: dict[str, dict[str, Suspended]] = {}
 
     def begin(self) -> None:
-        """Follow what was suspended, of those kinds that the API server knows."""
+        """Follow what was suspended, of those kinds that the API server knows at the time."""
+        labels = f"{names.SUSPENDED}={POWER}"
         for kind in KINDS:
-            if is_served(self._feed, kind.api):
-                labels = f"{names.SUSPENDED}={POWER}"
-                selection = Selection(f"{kind.api}/{kind.plural}", Owner, labels=labels)
-                self._feed.follow(selection, self._hear(kind))
+            path = f"{kind.api}/{kind.plural}"
+            selection = Selection(path, Owner, labels=labels, served=Served.WHILE_INSTALLED)
+            self._feed.follow(selection, self._hear(kind))
 
     def _hear(self, kind: Suspendable) -> Callable[[list[Change[Owner]]], None]:
         def hear(batch: list[Change[Owner]]) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wattherd.runtime.kube.api.changes import Change
-from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.feed import Feed
-from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.reflector import Selection, Served
 from wattherd.runtime.kube.power.kinds import API, Queue
 from wattherd.runtime.kube.power.live import LOOK_S, StatusWriter, newest
 from wattherd.runtime.kube.queues.plan import QueuePlan, QueueState
@@ -43,10 +42,10 @@ class QueueWatch:
         self._writer = StatusWriter(feed)
 
     def begin(self) -> None:
-        """Follow the objects, where the API server knows them."""
-        if is_served(self._feed, API):
-            self._feed.follow(Selection(f"{API}/queues", Queue), self._hear)
-            self._feed.also(self._work)
+        """Follow the objects, as soon as the API server knows them."""
+        queues = Selection(f"{API}/queues", Queue, served=Served.ONCE_INSTALLED)
+        self._feed.follow(queues, self._hear)
+        self._feed.also(self._work)
 
     def _hear(self, batch: list[Change[Queue]]) -> None:
         for name, item in newest(batch, self._queues):

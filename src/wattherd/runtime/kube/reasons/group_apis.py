@@ -7,8 +7,12 @@ only the condition that says how a group fares has another name since v1alpha3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.discovery import is_kind_served
 from wattherd.runtime.kube.api.feed import Feed
+from wattherd.runtime.kube.api.reflector import Selection, Served
 from wattherd.runtime.kube.pods.groups import GROUP_APIS, GroupId, GroupKind
 from wattherd.runtime.kube.reasons.teller import About, Subject
 
@@ -30,6 +34,27 @@ class GroupApis:
             if served is not None:
                 self._versions[kind] = served
         return {kind: f"/apis/{one}/{PLURAL}" for kind, one in self._versions.items()}
+
+    def selections(self, feed: Feed) -> dict[GroupKind, Selection[PodGroup]]:
+        """What to follow: the kinds that are served, and those of others that may be installed."""
+        found: dict[GroupKind, Selection[PodGroup]] = {}
+        paths = self.find(feed)
+        for kind, versions in GROUP_APIS.items():
+            if kind is not GroupKind.NATIVE:
+                path, served = f"/apis/{versions[0]}/{PLURAL}", Served.WHILE_INSTALLED
+                found[kind] = Selection(paths.get(kind, path), PodGroup, served=served)
+            elif kind in paths:
+                found[kind] = Selection(paths[kind], PodGroup)
+        return found
+
+    def noting(self, kind: GroupKind) -> Callable[[bool], None]:
+        """Is to be called with whether a kind of `selections` is served."""
+
+        def note(served: bool) -> None:  # noqa: FBT001
+            if served:
+                self._versions.setdefault(kind, GROUP_APIS[kind][0])
+
+        return note
 
     def subject(self, group: GroupId, uid: str = "") -> Subject | None:
         """A group that something is told of, where its kind is served."""

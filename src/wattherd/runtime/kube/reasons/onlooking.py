@@ -11,7 +11,6 @@ from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.changes import Key
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.objects import Pod
-from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable
 from wattherd.runtime.kube.pods.groups import GroupId, group_of
 from wattherd.runtime.kube.pods.hearing import kept
@@ -36,9 +35,9 @@ class Onlooking:
 
     def follow_groups(self, groups: dict[GroupId, PodGroup]) -> None:
         """Keep `groups` as the API shows them, of those kinds that it knows."""
-        for kind, path in self._voice.groups.find(self._feed).items():
+        for kind, selection in self._voice.groups.selections(self._feed).items():
             named = lambda key, kind=kind: GroupId(kind, key.namespace, key.name)  # noqa: E731
-            self._feed.follow(Selection(path, PodGroup), kept(groups, named))
+            self._feed.follow(selection, kept(groups, named), self._voice.groups.noting(kind))
 
     def pod_seen(self, pod: Pod) -> None:
         """In turn: a pod is there, or changed."""

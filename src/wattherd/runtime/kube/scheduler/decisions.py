@@ -189,10 +189,10 @@ class Scheduler:
         self.fleet.let_go(uid)
         self._dirty = True
 
-    def groups_are_objects(self, kind: GroupKind) -> None:
+    def groups_are_objects(self, kind: GroupKind, are: bool = True) -> None:  # noqa: FBT001, FBT002
         """Groups of this kind are told by `group_seen`: a gang waits until its own is there."""
-        self._queueing.stated.add(kind)
-        self._queueing.stir_all()
+        self._queueing.state(kind, stated=are)
+        self._dirty = True
 
     def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
         """A group is there, or changed."""

@@ -22,11 +22,10 @@ from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.binder import FREES, Bind, Bound, Outcome
 from wattherd.runtime.kube.api.changes import Change, Key
-from wattherd.runtime.kube.api.discovery import is_served
 from wattherd.runtime.kube.api.feed import LOOK_S, Feed
 from wattherd.runtime.kube.api.lookup import found_pod, note_overfull
 from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
-from wattherd.runtime.kube.api.reflector import Selection
+from wattherd.runtime.kube.api.reflector import Selection, Served
 from wattherd.runtime.kube.api.seat import Seat
 from wattherd.runtime.kube.pods.fencing_notes import FencingNotes
 from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
@@ -111,11 +110,10 @@ class LiveScheduler:
         )
 
     def begin(self) -> None:
-        """Start; groups are followed where the API server knows them."""
+        """Start; groups are followed where the API server knows them, and as soon as it does."""
         self.feed.open()
-        for kind, path in self.voice.groups.find(self.feed).items():
-            self.scheduler.groups_are_objects(kind)
-            self._follow(Selection(path, PodGroup), self._hear_groups(kind))
+        for kind, selection in self.voice.groups.selections(self.feed).items():
+            self._follow(selection, self._hear_groups(kind), self._groups_served(kind))
         if self.scheduler.way.suspends:
             self._follow_sets()
         if self.power is not None:
@@ -136,12 +134,26 @@ class LiveScheduler:
         if self.power is not None:
             self.power.close()
 
-    def _follow(self, selection: Selection[Any], hear: Callable[[list[Change[Any]]], None]) -> None:
+    def _follow(
+        self,
+        selection: Selection[Any],
+        hear: Callable[[list[Change[Any]]], None],
+        served: Callable[[bool], object] = lambda _: None,
+    ) -> None:
         def hear_and_plan(batch: list[Change[Any]]) -> None:
             hear(batch)
             self._news.set()
 
-        self.feed.follow(selection, hear_and_plan)
+        self.feed.follow(selection, hear_and_plan, served)
+
+    def _groups_served(self, kind: GroupKind) -> Callable[[bool], None]:
+        noting = self.voice.groups.noting(kind)
+
+        def note(served: bool) -> None:  # noqa: FBT001
+            noting(served)
+            self.scheduler.groups_are_objects(kind, served)
+
+        return note
 
     # News -----------------------------------------------------------------------------------------
 
@@ -172,9 +184,9 @@ class LiveScheduler:
     def _follow_sets(self) -> None:
         """Whoever makes pods of a gang says how many there will be."""
         for kind in SETS:
-            if is_served(self.feed, kind.api):
-                hear = self._hear_groups(kind.group)
-                self._follow(Selection(f"{kind.api}/{kind.plural}", kind.made), as_groups(hear))
+            path, there = f"{kind.api}/{kind.plural}", Served.WHILE_INSTALLED
+            hear = as_groups(self._hear_groups(kind.group))
+            self._follow(Selection(path, kind.made, served=there), hear)
 
     # Work -----------------------------------------------------------------------------------------
 
