@@ -75,8 +75,14 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "HOME": str(self._log.parent), "no_proxy": "127.0.0.1"},
+                env=self._surroundings(),
             )
+
+    def _surroundings(self) -> dict[str, str]:
+        """A home of its own; compiled kernels are kept where others of ours find them."""
+        kept = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        own = {"HOME": str(self._log.parent), "XDG_CACHE_HOME": kept, "no_proxy": "127.0.0.1"}
+        return {**os.environ, **own}
 
     def start(self) -> None:
         self.begin()

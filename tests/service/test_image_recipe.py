@@ -18,14 +18,23 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPE = (REPOSITORY / "deploy" / "kubernetes" / "Containerfile").read_text().replace("\\\n", " ")
 BUILD, SHIPPED = RECIPE.split("\nFROM ")[1:]
 MOST_S = 400
+
+DISTROLESS = {
+    "libc", "libdl", "libgcc_s", "libgomp", "libm", "libpthread", "librt", "libstdc++", "libz",
+}  # fmt: skip
+"""Libraries which packages may load and the image that is shipped has."""
+OPTIONAL = {"tbbpool"}
+"""Extensions that are loaded only where their library is: Numba's threads by TBB."""
 
 
 def said(word: str, stage: str) -> list[str]:
@@ -96,6 +105,55 @@ def test_what_it_installs_starts_as_the_user_that_it_names(build: Path) -> None:
     assert "scheduler" in done.stdout
     where = run([f"{opt}/bin/python", "-c", "import wattherd; print(wattherd.__file__)"], build)
     assert Path(where.stdout.strip()).is_relative_to(opt), where.stdout + where.stderr
+
+
+def packages_of(extras: set[str]) -> dict[str, metadata.Distribution]:
+    """What installing these extras of ours brings, by name."""
+    ours = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(line) for line in ours["dependencies"]]
+    asked += [
+        Requirement(line) for extra in extras for line in ours["optional-dependencies"][extra]
+    ]
+    found: dict[str, metadata.Distribution] = {}
+    while asked:
+        wanted = asked.pop()
+        if wanted.name == "wattherd":
+            lines = [ours["optional-dependencies"][extra] for extra in wanted.extras]
+            asked += [Requirement(line) for each in lines for line in each]
+        elif wanted.name not in found or wanted.extras:
+            found[wanted.name] = metadata.distribution(wanted.name)
+            asked += _needs(found[wanted.name], wanted.extras)
+    return found
+
+
+def _needs(package: metadata.Distribution, extras: set[str]) -> Iterator[Requirement]:
+    for needs in map(Requirement, package.requires or []):
+        marks = needs.marker
+        if marks is None or any(marks.evaluate({"extra": each}) for each in extras | {""}):
+            yield needs
+
+
+@pytest.mark.skipif(not shutil.which("ldd"), reason="there is no ldd")
+def test_every_library_that_compiled_packages_load_is_in_what_is_shipped() -> None:
+    [extras] = re.findall(r'"\.\[([\w,-]+)\]"', BUILD)
+    packages = packages_of(set(extras.split(",")))
+    assert {"numba", "msgspec", "grpcio", "uvicorn"} <= packages.keys()
+    loaded: dict[str, set[str]] = {}
+    for name, one in packages.items():
+        compiled = [one.locate_file(path) for path in one.files or () if path.suffix == ".so"]
+        for file in map(Path, compiled):
+            if file.name.split(".")[0] not in OPTIONAL:
+                for library in _needed(file):
+                    loaded.setdefault(library, set()).add(name)
+    assert {"libc", "libstdc++"} <= loaded.keys()
+    assert {library: who for library, who in loaded.items() if library not in DISTROLESS} == {}
+
+
+def _needed(file: Path) -> set[str]:
+    """Libraries of the system that it, or what comes with its package, is linked with."""
+    lines = run(["ldd", str(file)], file.parent).stdout.splitlines()
+    named = [line.split()[0] for line in lines if line.strip() and "site-packages" not in line]
+    return {one.split(".so")[0] for one in named if one.startswith("lib")}
 
 
 def _as_user(packages: Path) -> list[str]:

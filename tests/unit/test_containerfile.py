@@ -20,10 +20,16 @@ def said(word: str, steps: list[tuple[str, ...]] = STEPS) -> list[str]:
 
 
 def test_every_stage_starts_from_a_digest_that_the_builder_must_give() -> None:
-    starts = said("FROM")
-    assert starts
-    assert all(each.split()[0] == "${PYTHON}@${PYTHON_DIGEST}" for each in starts)
-    assert "PYTHON_DIGEST" in said("ARG")  # without a default
+    starts = [each.split()[0] for each in said("FROM")]
+    assert starts == ["${DEBIAN}@${DEBIAN_DIGEST}", "${DISTROLESS}@${DISTROLESS_DIGEST}"]
+    assert {"DEBIAN_DIGEST", "DISTROLESS_DIGEST"} <= set(said("ARG"))  # without a default
+
+
+def test_both_stages_have_one_python_and_the_last_no_shell() -> None:
+    named = dict(each.split("=") for each in said("ARG") if "=" in each)
+    assert named["DISTROLESS"].endswith("/distroless/python3-debian12")
+    assert named["DEBIAN"].endswith("/library/debian")
+    assert ["/usr/bin/python3", "-m", "venv", "/opt/wattherd"] in map(json.loads, said("RUN"))
 
 
 def test_it_runs_as_somebody_by_number_who_is_not_root() -> None:

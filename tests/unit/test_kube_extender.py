@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kube_builders import a_node, a_pod, an_extender, asked_over_http, bound, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
@@ -56,6 +59,20 @@ def test_what_was_given_is_not_given_again_before_it_is_seen() -> None:
     nodes = machines(extender, 2)
     found = [asked(extender, f"p{n}", WHOLE, nodes) for n in range(5)]
     assert found == ["n0", "n0", "n1", "n1", None]
+
+
+@given(st.sets(st.integers(0, 12)), st.randoms(use_true_random=False))
+def test_the_nodes_asked_about_are_found_whoever_else_is_named(rows: set[int], mix: Random) -> None:
+    """Of ten known nodes few, most, all or none are named, and some that nobody knows."""
+    extender = an_extender("first-fit")
+    known = machines(extender, 10)
+    extender.warm_up()
+    named = [f"n{row}" for row in rows]
+    mix.shuffle(named)
+    found = extender.fleet.rows_of(named)
+    assert [
+        facts.name for facts, is_in in zip(extender.fleet.order, found, strict=True) if is_in
+    ] == [name for name in sorted(known) if name in named]
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
