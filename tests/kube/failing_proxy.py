@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -15,18 +15,20 @@ _PATIENCE_S = 60.0
 
 
 class FailingProxy:
-    """Passes questions on to `target` until told to answer 500 or late, or to take no connections.
+    """Passes questions on until told to answer 500 or late, or to take no connections.
+
+    `target` says to whom, for each question.
 
     A late answer is that of the target, as good as ever: it is held until `in_time` is set.
     `failed` counts what was answered with 500, or late.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: Callable[[], str]) -> None:
         self.failed = 0
         self.failing = False
         self.in_time = Event()
         self.in_time.set()
-        self._target = urlsplit(target).netloc
+        self._target = target
         self._port = free_ports(1)[0]
         self._server: ThreadingHTTPServer | None = None
         self._thread: Thread | None = None
@@ -82,7 +84,9 @@ class FailingProxy:
         return status, answer
 
     def _passed_on(self, path: str, body: bytes) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._target, timeout=_PATIENCE_S)
+        connection = http.client.HTTPConnection(
+            urlsplit(self._target()).netloc, timeout=_PATIENCE_S
+        )
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
@@ -92,7 +96,7 @@ class FailingProxy:
 
 
 @contextmanager
-def a_proxy(target: str) -> Iterator[FailingProxy]:
+def a_proxy(target: Callable[[], str]) -> Iterator[FailingProxy]:
     made = FailingProxy(target)
     made.listen()
     try:

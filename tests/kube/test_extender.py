@@ -38,14 +38,20 @@ def extender_process(plane: ControlPlane, *options: str) -> Iterator[subprocess.
             process.wait(timeout=60)
 
 
-def wait_ready(process: subprocess.Popen[str]) -> str:
-    """The address of an extender that has seen the cluster."""
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Where an extender answers, as it says first."""
     assert process.stderr is not None
     line = process.stderr.readline()
     found = re.search(r"http://127\.0\.0\.1:\d+", line)
     assert found, line + process.stderr.read()
-    wait_until(lambda: _is_ready(found[0]), "it has seen the cluster")
     return found[0]
+
+
+def wait_ready(process: subprocess.Popen[str]) -> str:
+    """The address of an extender that has seen the cluster."""
+    address = address_of(process)
+    wait_until(lambda: is_ready(address), "it has seen the cluster")
+    return address
 
 
 @contextmanager
@@ -55,10 +61,10 @@ def an_extender(plane: ControlPlane, *options: str) -> Iterator[str]:
         yield wait_ready(process)
 
 
-def _is_ready(address: str) -> bool:
+def is_ready(address: str, within_s: float = 10.0) -> bool:
     """Until then pods are told that nothing was seen yet, and are tried again later."""
     try:
-        with urllib.request.urlopen(f"{address}/readyz", timeout=10) as reply:
+        with urllib.request.urlopen(f"{address}/readyz", timeout=within_s) as reply:
             return bool(reply.status == http.HTTPStatus.OK)
     except OSError:
         return False

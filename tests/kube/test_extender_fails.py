@@ -72,7 +72,7 @@ def test_an_extender_that_fails_binds_nobody_and_goes_on_where_it_was(
     with (
         nodes_of(api, nodes),
         an_extender(plane, *given) as extender,
-        a_proxy(extender) as proxy,
+        a_proxy(lambda: extender) as proxy,
         a_scheduler(plane, proxy.url, "fails", patience=PATIENCE.get(how, "30s")),
     ):
         plain.start()
