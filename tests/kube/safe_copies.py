@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -116,10 +118,19 @@ def written(api: KubeApi, namespace: str, note: str = "watts") -> dict[str, str]
     }
 
 
-def holder(api: KubeApi, namespace: str) -> str:
+def holder(api: KubeApi, namespace: str, lease: str = LEASE) -> str:
     """Who has the lease; empty if nobody has."""
-    lease = api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}")
-    return str(lease.get("spec", {}).get("holderIdentity") or "")
+    found = api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease}")
+    return str(found.get("spec", {}).get("holderIdentity") or "")
+
+
+def kill_holder(api: KubeApi, namespace: str, lease: str) -> str:
+    """Whoever has the lease, a process started here; says who that was."""
+    identity = holder(api, namespace, lease)
+    pid = int(identity.split("-")[-2])
+    assert pid > 1
+    os.kill(pid, signal.SIGKILL)
+    return identity
 
 
 def is_of(copy: Copy, identity: str) -> bool:

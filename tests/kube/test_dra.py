@@ -7,11 +7,13 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safe_copies
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_pod
@@ -231,3 +233,37 @@ def test_watts_that_pods_without_a_claim_take_are_not_offered(
 def site_w(api: KubeApi) -> str:
     status, found = api.call("GET", f"{DRA}/resourceslices/wattherd.level-0.site")
     return str(found["spec"]["devices"][0]["capacity"]["watts"]["value"]) if status == 200 else ""
+
+
+def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
+    plane: ControlPlane, namespace: str, claims: None, binds: None, racks: dict[str, str]
+) -> None:
+    del claims, binds
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    given = (*RACKS.budgets(7, 5, 10), f"--lease={namespace}/dra")
+    made = [a_pod(f"r-{n}", gpus=1, labels=CLAIMS) for n in range(200)]
+    seen = Sampled(api, namespace, racks)
+    try:
+        with (
+            publishing(plane.kubeconfig, *given),
+            publishing(plane.kubeconfig, *given),
+            ThreadPoolExecutor(1) as pool,
+        ):
+            making = pool.submit(api.create_all, pods, made)
+            wait_until(lambda: bound(api, namespace), "the first run", every_s=0.005)
+            killed = safe_copies.kill_holder(api, namespace, "dra")
+            making.result()
+            wait_until(lambda: len(bound(api, namespace)) == 10, "all that fit run",
+                       within_s=PATIENCE_S)  # fmt: skip
+            wait_until(lambda: safe_copies.holder(api, namespace, "dra") not in ("", killed),
+                       "the other one leads", within_s=PATIENCE_S)  # fmt: skip
+            for name in sorted(bound(api, namespace))[:3]:
+                api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
+            wait_until(lambda: len(bound(api, namespace)) == 10, "others follow",
+                       within_s=PATIENCE_S)  # fmt: skip
+    finally:
+        seen.close()
+    promise(seen.most["bound in dra-rack-0"] <= 420, seen.most)
+    promise(seen.most["bound in dra-rack-1"] <= 300, seen.most)
+    promise(seen.most["bound"] <= 600, seen.most)
+    assert seen.looks > 5

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import safe_copies
 from control_plane import ControlPlane
 from kube_api import IMAGE, KubeApi, Object
 from kube_binaries import NoBinaries
@@ -223,6 +225,39 @@ def test_jobs_of_a_queue_never_draw_more_than_any_budget(
     promise(seen.most["kueue-rack-0"] <= 4, seen.most)
     promise(seen.most["kueue-rack-1"] <= 6, seen.most)
     assert seen.most_together == 8
+
+
+def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+) -> None:
+    """200 pods, of 100 jobs; the site bears eight."""
+    api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    given = (*RACKS.budgets(4, 6, 8), f"--lease={namespace}/check")
+    made = [a_job(f"job{n}", queue, pods=2) for n in range(100)]
+    seen = Sampled(api, namespace, racks)
+    try:
+        with (
+            answering(plane.kubeconfig, *given),
+            answering(plane.kubeconfig, *given),
+            ThreadPoolExecutor(1) as pool,
+        ):
+            making = pool.submit(api.create_all, jobs, made)
+            wait_until(lambda: running(api, namespace), "the first run", every_s=0.02)
+            killed = safe_copies.kill_holder(api, namespace, "check")
+            making.result()
+            wait_until(lambda: len(running(api, namespace)) == 8, lambda: told(api, namespace),
+                       within_s=PATIENCE_S)  # fmt: skip
+            wait_until(lambda: safe_copies.holder(api, namespace, "check") not in ("", killed),
+                       "the other one leads", within_s=PATIENCE_S)  # fmt: skip
+            done = min(jobs_of(running(api, namespace)))
+            api.delete(f"{jobs}/{done}", propagationPolicy="Background")
+            wait_until(lambda: len(jobs_of(running(api, namespace)) - {done}) == 4,
+                       "its watts go to another one", within_s=PATIENCE_S)  # fmt: skip
+    finally:
+        seen.close()
+    promise(seen.most["kueue-rack-0"] <= 4, seen.most)
+    promise(seen.most["kueue-rack-1"] <= 6, seen.most)
+    promise(seen.most_together <= 8, seen.most_together)
 
 
 def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
