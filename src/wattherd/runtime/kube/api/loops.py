@@ -10,9 +10,6 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_ROUNDS = 5
-"""Of the loop, until connections that were aborted are really closed (TLS over TCP needs three)."""
-
 
 class LoopThread:
     """Runs coroutines until it is closed; those still at work are cancelled then."""
@@ -73,7 +70,5 @@ class LoopThread:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _wind_up(self) -> None:
-        for _ in range(_ROUNDS):
-            await asyncio.sleep(0)
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()

@@ -37,6 +37,8 @@ TIMEOUT_S = 10.0
 
 CONNECT_S = 5.0
 CONNECTIONS = 96
+_ROUNDS = 5
+"""Of the loop, until connections that were aborted are really closed (TLS over TCP needs three)."""
 TOKEN_S = 1.0
 """How long a token is taken for good without asking: it costs a change of threads."""
 
@@ -161,6 +163,8 @@ class Transport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            for _ in range(_ROUNDS):
+                await asyncio.sleep(0)
 
     async def request(
         self,
