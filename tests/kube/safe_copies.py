@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node
+from kube_server import wait_until
 
 RBAC = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
 NAME = "wattherd-safe"
@@ -131,6 +132,28 @@ def kill_holder(api: KubeApi, namespace: str, lease: str) -> str:
     assert pid > 1
     os.kill(pid, signal.SIGKILL)
     return identity
+
+
+def kill_holder_amid(
+    api: KubeApi,
+    namespace: str,
+    lease: str,
+    making: Callable[[], object],
+    begun: Callable[[], object],
+) -> str:
+    """Whoever has the lease, once it has `begun` and while we are `making`; says who that was."""
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(making)
+        wait_until(begun, "the first run", every_s=0.005)
+        killed = kill_holder(api, namespace, lease)
+        work.result()
+    return killed
+
+
+def wait_succeeded(api: KubeApi, namespace: str, lease: str, before: str) -> None:
+    """Until another one leads than `before`."""
+    wait_until(lambda: holder(api, namespace, lease) not in ("", before), "the other one leads",
+               within_s=PATIENCE_S)  # fmt: skip
 
 
 def is_of(copy: Copy, identity: str) -> bool:

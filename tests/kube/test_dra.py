@@ -7,7 +7,6 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -247,16 +246,14 @@ def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
         with (
             publishing(plane.kubeconfig, *given),
             publishing(plane.kubeconfig, *given),
-            ThreadPoolExecutor(1) as pool,
         ):
-            making = pool.submit(api.create_all, pods, made)
-            wait_until(lambda: bound(api, namespace), "the first run", every_s=0.005)
-            killed = safe_copies.kill_holder(api, namespace, "dra")
-            making.result()
+            killed = safe_copies.kill_holder_amid(
+                api, namespace, "dra",
+                lambda: api.create_all(pods, made), lambda: bound(api, namespace),
+            )  # fmt: skip
             wait_until(lambda: len(bound(api, namespace)) == 10, "all that fit run",
                        within_s=PATIENCE_S)  # fmt: skip
-            wait_until(lambda: safe_copies.holder(api, namespace, "dra") not in ("", killed),
-                       "the other one leads", within_s=PATIENCE_S)  # fmt: skip
+            safe_copies.wait_succeeded(api, namespace, "dra", killed)
             for name in sorted(bound(api, namespace))[:3]:
                 api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
             wait_until(lambda: len(bound(api, namespace)) == 10, "others follow",

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -239,16 +238,14 @@ def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
         with (
             answering(plane.kubeconfig, *given),
             answering(plane.kubeconfig, *given),
-            ThreadPoolExecutor(1) as pool,
         ):
-            making = pool.submit(api.create_all, jobs, made)
-            wait_until(lambda: running(api, namespace), "the first run", every_s=0.02)
-            killed = safe_copies.kill_holder(api, namespace, "check")
-            making.result()
+            killed = safe_copies.kill_holder_amid(
+                api, namespace, "check",
+                lambda: api.create_all(jobs, made), lambda: running(api, namespace),
+            )  # fmt: skip
             wait_until(lambda: len(running(api, namespace)) == 8, lambda: told(api, namespace),
                        within_s=PATIENCE_S)  # fmt: skip
-            wait_until(lambda: safe_copies.holder(api, namespace, "check") not in ("", killed),
-                       "the other one leads", within_s=PATIENCE_S)  # fmt: skip
+            safe_copies.wait_succeeded(api, namespace, "check", killed)
             done = min(jobs_of(running(api, namespace)))
             api.delete(f"{jobs}/{done}", propagationPolicy="Background")
             wait_until(lambda: len(jobs_of(running(api, namespace)) - {done}) == 4,
