@@ -1,8 +1,8 @@
 """Plain manifests for those without Helm, made from the chart: `scripts/kube_manifests.py HELM`.
 
-Writes a file for each mode, and agent.yaml, to deploy/kubernetes; with `--check` it only says, by
-exit code 1, whether they are what the chart makes. HELM is the program, which `make kube-binaries`
-builds.
+Writes a file for each mode, and agent.yaml, fence.yaml and pools.yaml, to deploy/kubernetes; with
+`--check` it only says, by exit code 1, whether they are what the chart makes. HELM is the program,
+which `make kube-binaries` builds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import yaml
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
 BESIDE = {
     "agent": ["agent.enabled=true"],
+    "fence": ["mode=scheduler"],
     "pools": ["pools.enabled=true", "pools.switchesSecret=wattherd-switches", "pools.grow=true"],
 }
 """What comes beside a mode of the chart, and its values: what is its own bears its name."""
@@ -34,6 +35,11 @@ HEADER = """\
 # Made from the chart by scripts/kube_manifests.py: change that, not this. Set image and --budget.
 """
 NOTES = {
+    "fence": """\
+#
+# It is in scheduler.yaml, extender.yaml and admit.yaml, too: this is for copies that are started
+# otherwise, with `--lease kube-system/wattherd` and the rights of rbac.yaml.
+""",
     "pools": """\
 #
 #   kubectl create secret generic wattherd-switches --namespace kube-system \\
@@ -41,7 +47,7 @@ NOTES = {
 #
 # comes first: docs/guides/kubernetes-nodes.md says what goes into it. Without Karpenter and the
 # Cluster Autoscaler, leave out --grow and the rules for their groups.
-"""
+""",
 }
 """What is to be known of one of them."""
 

@@ -18,6 +18,7 @@ import kube_binaries
 import pytest
 from control_plane import POD_GROUPS, ControlPlane
 from kube_cluster import Cluster, of_kubeconfig, of_plane
+from term_fence import keep_leases_watched
 
 HERE = Path(__file__).parent
 _NEEDED = bool(os.environ.get("WATTHERD_NEED_KUBE"))
@@ -60,6 +61,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     made = ControlPlane(kube_programs, apiserver=POD_GROUPS)
     try:
         made.start()
+        keep_leases_watched(made.api)
         yield made
     finally:
         made.close()

@@ -15,6 +15,7 @@ import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
 from kube_server import wait_until
+from term_fence import fenced
 
 from promises import promise
 
@@ -193,6 +194,7 @@ def test_no_budget_is_exceeded_by_200_pods_two_copies_and_a_killed_leader(
             f"--budget={2 * idle_w + site * RISE_W}W",
         )
         with (
+            fenced(api, namespace, "wattherd", "admit"),
             admitting(plane.kubeconfig, *options) as one,
             admitting(plane.kubeconfig, *options) as other,
         ):

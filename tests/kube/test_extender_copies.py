@@ -16,6 +16,7 @@ from contextlib import ExitStack
 import kube_ledger
 import pytest
 import safe_copies
+import term_fence
 from control_plane import ControlPlane
 from failing_proxy import a_proxy
 from kube_api import KubeApi, a_pod
@@ -29,6 +30,8 @@ from promises import promise
 PAUSE_S = 20.0
 PROBE_S = 2.0
 LONG_S = 300.0
+FIRST = "1"
+"""Term, of the copy that is lost."""
 Copy = subprocess.Popen[str]
 
 
@@ -67,6 +70,7 @@ def test_no_budget_is_exceeded_when_the_copy_that_answers_is_lost_in_a_burst(
     pods = [a_pod(f"r-{n:03}", gpus=1, scheduler=SCHEDULER) for n in range(200)]
     with ExitStack() as stack:
         enter = stack.enter_context
+        enter(term_fence.fenced(api, namespace, "extender"))
         copies = [enter(extender_process(plane, *given, f"--health={one}")) for one in health]
         addresses = [address_of(copy) for copy in copies]
         wait_until(lambda: any(map(is_ready, addresses)), "one of them answers")
@@ -84,6 +88,7 @@ def test_no_budget_is_exceeded_when_the_copy_that_answers_is_lost_in_a_burst(
         for name in sorted(written(api, namespace))[:5]:
             api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds=0)
         wait_full(api, namespace)
+        assert "decided in term" in term_fence.late_binding(api, namespace, "extender", FIRST)
         kube_ledger.wait_nothing_leaked(api, health[1 - first], DOMAIN)
     promise(max(watts) <= BUDGET_W, max(watts))
     assert max(watts) == BUDGET_W

@@ -33,6 +33,7 @@ def test_installing_upgrading_and_uninstalling_as_the_page_says(
     assert said["auth"].strip() == "yes"
     assert "deployment.apps/wattherd" in said["get"]
     assert "pods/binding" in said["describe"]
+    assert "denied request: decided in term ''" in "".join(said.values())
     assert "Rollback was a success" in said["rollback"]
     assert "server dry run" in said["apply"]
     wait_until(

@@ -57,7 +57,7 @@ class Outcome(StrEnum):
     GONE = "gone"  # deleted, or being deleted
     GATED = "gated"  # a scheduling gate was not seen
     NO_NODE = "no-node"  # never sent: the node is not known
-    FENCED = "fenced"  # never sent: we may not bind now
+    FENCED = "fenced"  # we may not bind now: never sent, or refused
     DENIED = "denied"  # the server will not: rights, quota, admission
     UNKNOWN = "unknown"  # it may be bound now, or later
 
@@ -182,7 +182,7 @@ class Binder:
                 return Found(Outcome.GONE, refused.message)
             if refused.status in _UNSETTLED or refused.status >= _HTTP.INTERNAL_SERVER_ERROR:
                 return await self._looked(bind, refused.message)
-            return Found(Outcome.DENIED, str(refused))
+            return Found(denied(may_go), str(refused))
         return Found(Outcome.BOUND, "")
 
     async def _looked(self, bind: Bind, why: str) -> Found:
@@ -203,6 +203,11 @@ class Found(NamedTuple):
 
     outcome: Outcome
     why: str
+
+
+def denied(may_go: Callable[[], bool]) -> Outcome:
+    """What a refusal is: of a leader whose term is over, who lacks nothing; else of a right."""
+    return Outcome.DENIED if may_go() else Outcome.FENCED
 
 
 _UNSETTLED = (_HTTP.CONFLICT, _HTTP.TOO_MANY_REQUESTS)

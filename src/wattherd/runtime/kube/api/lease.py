@@ -69,6 +69,7 @@ class Term:
     identity: str
     times: Times
     epoch: int = 0
+    lease_uid: str = ""
     _seen: Lease | None = None
     _stands_since_s: float = 0.0
     _until_s: float = float("-inf")
@@ -108,7 +109,7 @@ class Term:
     def granted(self, lease: Lease, asked_s: float) -> None:
         """The server took our record; `asked_s` is when we asked."""
         self.observe(lease, asked_s)
-        self.epoch = lease.spec.lease_transitions or 0
+        self.epoch, self.lease_uid = lease.spec.lease_transitions or 0, lease.metadata.uid
         self._until_s = asked_s + self.times.renew_s
 
     def resign(self) -> Lease | None:
@@ -152,6 +153,11 @@ class Elector:
     def epoch(self) -> int:
         """The number of our last term."""
         return self.term.epoch
+
+    @property
+    def lease_uid(self) -> str:
+        """Of the record that our last term is in: one that is made anew counts from one again."""
+        return self.term.lease_uid
 
     async def run(self) -> None:
         """Until it is cancelled; then the term is given back, if the server still answers."""

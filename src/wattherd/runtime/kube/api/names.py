@@ -23,6 +23,8 @@ DECISION = OURS + "decision"
 """Annotation: which decision of which holder this was, as in `HOLDER/EPOCH/NUMBER`."""
 EPOCH = OURS + "epoch"
 """Annotation: the term of the leader who decided it."""
+LEASE = OURS + "lease"
+"""Annotation: uid of the lease whose term that is."""
 
 PLANNED_NODE = OURS + "planned-node"
 """Annotation: the node on which a pod counts that was released and is not bound yet."""

@@ -2,7 +2,8 @@
 
 Several copies may run; where they agree by a lease, only the one that leads decides and binds. A
 term begins with a look at the cluster as it is then: what the leader before bound last may be on
-its way in our watches still. What was decided in one term is not bound in another.
+its way in our watches still. What was decided in one term is not bound in another: it is not sent,
+and where the policy that we ship is in force, the API server refuses it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from wattherd.runtime.kube.api.binder import Bind, Binder, Bound
 from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.lease import Elector, Term, Times
-from wattherd.runtime.kube.api.names import EPOCH
+from wattherd.runtime.kube.api.names import EPOCH, LEASE
 from wattherd.runtime.kube.api.objects import ObjectMeta
 from wattherd.runtime.kube.scheduler.orders import ReleasePod
 from wattherd.runtime.kube.scheduler.releaser import Released, Releaser
@@ -96,4 +97,7 @@ class Seat:
         return self._elector is None or self._elector.epoch == term
 
     def _signed(self, term: int) -> dict[str, str]:
-        return {} if self._elector is None else {EPOCH: str(term)}
+        """By it the API server refuses what comes when the lease's term is a later one."""
+        if self._elector is None:
+            return {}
+        return {EPOCH: str(term), LEASE: self._elector.lease_uid}

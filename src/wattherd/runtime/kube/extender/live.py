@@ -100,7 +100,7 @@ class LiveExtender:
         bind = self.seat.bind(key, args.pod_uid, args.node, grant.decision, grant.annotations)
         done = await bind
         denied = done.outcome is Outcome.DENIED
-        if denied or done.outcome is Outcome.BOUND:
+        if done.outcome in (Outcome.BOUND, Outcome.DENIED, Outcome.FENCED):
             self.feed.note("pods are not bound", done.why if denied else "")
         if done.outcome is Outcome.BOUND:
             return Bound()

@@ -11,7 +11,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,6 @@ from wattherd.runtime.kube.scheduler.orders import (
     TellGroup,
     TellPod,
 )
-from wattherd.runtime.kube.scheduler.releaser import Released
 
 HOLD_S = 60.0
 _AGAIN_S = 5.0
@@ -242,13 +240,22 @@ class LiveScheduler:
 
         return heard()
 
+    def _release(self, order: ReleasePod) -> Coroutine[Any, Any, None]:
+        """Of the term that it was decided in, like a binding."""
+        sent = self.seat.release(order)
+
+        async def heard() -> None:
+            done = await sent
+            self._heard("pods are not released", done.uid, done.outcome, done.why)
+
+        return heard()
+
     def _carry_out(self, order: Order) -> None:
         match order:
             case BindPod():
                 self._carry_out_all([order])
             case ReleasePod():
-                release = self.seat.release(order)
-                self.feed.loop.begin(release).add_done_callback(self._released)
+                self.feed.loop.begin(self._release(order))
             case EvictPod():
                 self.feed.loop.begin(self._evict(order))
                 self.voice.say(_stopped(order))
@@ -271,21 +278,19 @@ class LiveScheduler:
             (self.voice.tell if order.waits else self.voice.say)(notice)
 
     def _bound(self, result: Bound) -> None:
-        denied = result.outcome is Outcome.DENIED
-        if denied or result.outcome is Outcome.BOUND:
-            self.feed.note("pods are not bound", result.why if denied else "")
+        self._heard("pods are not bound", result.bind.uid, result.outcome, result.why)
         if result.outcome is Outcome.BOUND:
             self.voice.say(_placed(result.bind))
-        elif result.outcome in FREES:
+
+    def _heard(self, trouble: str, uid: str, outcome: Outcome, why: str) -> None:
+        """What became of a pod; only a leader who is refused is in `trouble`."""
+        denied = outcome is Outcome.DENIED
+        if outcome in (Outcome.BOUND, Outcome.DENIED, Outcome.FENCED):
+            self.feed.note(trouble, why if denied else "")
+        if outcome in FREES:
             # It is tried again: not before what stands in its way is seen, or may have changed.
             pause_s = _AGAIN_S if denied else _SEEN_S
-            self.feed.loop.begin(self._later(self.scheduler.not_bound, result.bind.uid, pause_s))
-
-    def _released(self, done: Future[Released]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            result = done.result()
-            if result.outcome is not Outcome.BOUND and result.outcome in FREES:
-                self.feed.turns.submit(self.scheduler.not_bound, result.uid)
+            self.feed.loop.begin(self._later(self.scheduler.not_bound, uid, pause_s))
 
     async def _evict(self, order: EvictPod) -> None:
         """Asked again when refused."""

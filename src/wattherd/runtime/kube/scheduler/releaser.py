@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wattherd.runtime.kube.api.api_objects import decoder, encode
-from wattherd.runtime.kube.api.binder import IN_FLIGHT, PATIENCE_S, Found, Outcome
+from wattherd.runtime.kube.api.binder import IN_FLIGHT, PATIENCE_S, Found, Outcome, denied
 from wattherd.runtime.kube.api.names import DECISION, GATE
 from wattherd.runtime.kube.api.objects import Affinity, NodeAffinity, ObjectMeta, Pod, PodSpec
 from wattherd.runtime.kube.api.objects import Object as ApiObject
@@ -95,17 +95,17 @@ class Releaser:
         except Unreachable as error:
             return Found(Outcome.UNKNOWN, str(error))
         except Refused as refused:
-            return _refusal(refused)
+            return _refusal(refused, self.may_act)
         return Found(Outcome.BOUND, "")
 
 
-def _refusal(refused: Refused) -> Found:
+def _refusal(refused: Refused, may_act: Callable[[], bool]) -> Found:
     if refused.status == _HTTP.NOT_FOUND:
         return Found(Outcome.GONE, refused.message)
     again = (_HTTP.CONFLICT, _HTTP.TOO_MANY_REQUESTS)
     if refused.status in again or refused.status >= _HTTP.INTERNAL_SERVER_ERROR:
         return Found(Outcome.UNKNOWN, refused.message)
-    return Found(Outcome.DENIED, str(refused))
+    return Found(denied(may_act), str(refused))
 
 
 def _state(pod: Pod, order: ReleasePod) -> Outcome:
