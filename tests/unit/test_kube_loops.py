@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import threading
+
+import trustme
 
 from wattherd.runtime.kube.api.loops import LoopThread
 
@@ -28,3 +32,33 @@ def test_who_is_cancelled_may_still_say_goodbye_before_anything_is_closed() -> N
         assert said == ["the", "lease", "is", "yours"]
     finally:
         loop.close()
+
+
+def test_under_tls_what_is_written_leaves_before_the_loop_does_anything_else() -> None:
+    """A leader asks whether it still leads right before it writes a binding: it must not lie."""
+    authority, loop, came = trustme.CA(), LoopThread("test"), threading.Event()
+    trusting, ours = ssl.create_default_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.configure_trust(trusting)
+    authority.issue_cert("127.0.0.1").configure_cert(ours)
+
+    def serve(listener: socket.socket) -> None:
+        with ours.wrap_socket(listener.accept()[0], server_side=True) as connection:
+            while connection.recv(1):
+                came.set()
+
+    async def client(port: int) -> bool:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        writer.write(b"a binding")
+        left = came.wait(60)  # in the loop's own thread
+        writer.close()
+        await writer.wait_closed()
+        return left
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        try:
+            assert loop.run(client(listener.getsockname()[1]))
+        finally:
+            server.join()
+            loop.close()

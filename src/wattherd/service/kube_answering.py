@@ -1,7 +1,8 @@
 """The HTTP server of an extender: each answer leaves in one piece.
 
 Uvicorn writes an answer's head and its body apart. Each write is a system call, and wakes who waits
-for the answer: kube-scheduler would run for the head, wait again, and run for the body.
+for the answer: kube-scheduler would run for the head, wait again, and run for the body. The event
+loop of `LoopThread` (uvloop's) sends together what is written in one of its turns, but not by TLS.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ def extender_server(app: ExtenderApp, tls: Mapping[str, Any]) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=_InOnePiece,
+            http=_InOnePiece if tls else "auto",
             log_level="warning",
             server_header=False,
             access_log=False,
+            proxy_headers=False,
             **tls,
         )
     )

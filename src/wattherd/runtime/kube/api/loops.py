@@ -8,6 +8,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+try:
+    from uvloop import new_event_loop
+except ImportError:  # there is none for Windows; asyncio's own does the same, and takes longer
+    from asyncio import new_event_loop  # type: ignore[assignment]
+
 T = TypeVar("T")
 
 
@@ -16,7 +21,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         """Start the thread; `name` is what debuggers show."""
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._works: set[Future[Any] | asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()

@@ -12,7 +12,7 @@ Decisions are those of `Placer.choose`, as in the simulator; ties go to the firs
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattherd.runtime.kube.api import names
@@ -318,7 +318,7 @@ class Extender:
             text = f"nothing is reserved on {node}; the pod is tried again"
             return Refusal(Token.NOT_CHOSEN, text)
         if not known.confirmed:
-            self.fleet.hold(replace(known, since_s=now_s))
+            self.fleet.prolong(uid, now_s)
             self._granted.add(uid)
         written = {names.WATTS: f"{known.watts_mw / 1000:g}"}
         if known.gpus:

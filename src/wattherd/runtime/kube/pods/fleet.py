@@ -157,10 +157,16 @@ class Fleet:
 
     def confirm(self, uid: str, at_s: float) -> None:
         """What was reserved is seen to be so."""
-        known = self.holdings[uid]
-        seen = replace(known, confirmed=True, since_s=at_s)
-        self.holdings[uid] = self._on[known.node][uid] = seen
+        self._note(replace(self.holdings[uid], confirmed=True, since_s=at_s))
         self._reserved.pop(uid, None)
+
+    def prolong(self, uid: str, at_s: float) -> None:
+        """What is reserved, and stays where it is, counts from now on."""
+        self._reserved[uid] = self._note(replace(self._reserved[uid], since_s=at_s))
+
+    def _note(self, holding: Holding) -> Holding:
+        self.holdings[holding.uid] = self._on[holding.node][holding.uid] = holding
+        return holding
 
     def let_go(self, uid: str) -> None:
         """A pod is gone, or its reservation is."""
