@@ -1,8 +1,7 @@
 """The HTTP server of an extender: each answer leaves in one piece.
 
 Uvicorn writes an answer's head and its body apart. Each write is a system call, and wakes who waits
-for the answer: kube-scheduler would run for the head, wait again, and run for the body. The event
-loop of `LoopThread` (uvloop's) sends together what is written in one of its turns, but not by TLS.
+for the answer: kube-scheduler would run for the head, wait again, and run for the body.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def extender_server(app: ExtenderApp, tls: Mapping[str, Any]) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=_InOnePiece if tls else "auto",
+            http=_InOnePiece,
             log_level="warning",
             server_header=False,
             access_log=False,
