@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,3 +40,22 @@ def test_garbage_is_collected_while_nothing_happens(monkeypatch: pytest.MonkeyPa
     finally:
         keeping.end()
     assert gc.get_threshold() == before
+
+
+def test_who_comes_late_may_have_missed_what_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, happened = [100.0], [0]
+    monkeypatch.setattr(housekeeping, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(housekeeping, "LOOK_S", 60.0)  # nobody looks but this test
+    keeping = Housekeeping(lambda: happened[0])
+    keeping.begin()
+    try:
+        happened[0] = 1
+        after = []
+        for passed_s in (60.0, 600.0, 60.0):  # news; stopped meanwhile; quiet
+            now_s[0] += passed_s
+            keeping._last_s = now_s[0]  # no full collection is due for its own sake
+            keeping.look()
+            after.append(keeping.collections)
+    finally:
+        keeping.end()
+    assert after == [0, 0, 1]

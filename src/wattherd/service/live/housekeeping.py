@@ -15,6 +15,8 @@ from wattherd.service.live.rounds import Rounds
 LOOK_S = 5.0
 MOST_S = 600.0
 """How long a service that is never idle goes without a full collection."""
+_LATE = 1.5
+"""Times `LOOK_S`: a process that was stopped, or waited for a processor, missed what happened."""
 YOUNG, MIDDLE, NEVER = 20_000, 50, 1_000_000
 
 
@@ -29,7 +31,7 @@ class Housekeeping(Rounds):
         self._count = count
         self._before = gc.get_threshold()
         self._seen = self._collected = 0
-        self._last_s = 0.0
+        self._last_s = self._looked_s = 0.0
 
     def begin(self) -> None:
         """From now on, full collections are ours to start; what is there now will stay."""
@@ -37,7 +39,7 @@ class Housekeeping(Rounds):
         gc.freeze()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         self._seen = self._collected = self._count()
-        self._last_s = time.monotonic()
+        self._last_s = self._looked_s = time.monotonic()
         super().begin()
 
     def end(self) -> None:
@@ -47,11 +49,15 @@ class Housekeeping(Rounds):
         gc.unfreeze()
 
     def look(self) -> None:
-        """Collect, if something happened since the last time and nothing happens now."""
-        now = self._count()
-        idle, late = now == self._seen, time.monotonic() >= self._last_s + MOST_S
-        if now != self._collected and (idle or late):
+        """Collect, if something happened since the last time and nothing happens now.
+
+        Who comes late was kept from looking, and may have been kept from what happens.
+        """
+        count, now_s = self._count(), time.monotonic()
+        in_time = now_s - self._looked_s < _LATE * LOOK_S
+        idle, overdue = count == self._seen and in_time, now_s >= self._last_s + MOST_S
+        if count != self._collected and (idle or overdue):
             gc.collect()
             self.collections += 1
-            self._collected, self._last_s = now, time.monotonic()
-        self._seen = now
+            self._collected, self._last_s = count, time.monotonic()
+        self._seen, self._looked_s = count, time.monotonic()
