@@ -48,10 +48,13 @@ AUDIT_POLICY = {
 }
 GANGS = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 POD_GROUPS = (
-    GANGS,
+    f"{GANGS},WorkloadAwarePreemption=true",
     "--runtime-config=scheduling.k8s.io/v1alpha2=true",
 )
-"""Flags of an API server that serves native pod groups, which 1.36 does not by itself."""
+"""Flags of an API server that serves native pod groups, which 1.36 does not by itself.
+
+The last gate lets groups have priorities.
+"""
 
 LEASE_S = 40
 """Of nodes; KWOK renews four times as often, which costs large fleets more than all else."""

@@ -275,6 +275,6 @@ def test_a_look_costs_as_many_pods_as_are_on_nodes_with_an_agent() -> None:
         asked_about.append(pod.metadata.name)
         return True
 
-    curb = Curb(Chooser(fleet, Domains({"": 1_000_000})), pods, owns)
+    curb = Curb(Chooser(fleet, Domains({"": 1_000_000})), pods, owns, {})
     assert curb.orders(0.0) == []
     assert sorted(asked_about) == ["p2", "p3"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
-from test_kube_scheduler import WHOLE, World
+from test_kube_scheduler import IDLE_MW, RISE_MW, WHOLE, World
 
 from wattherd.model.request import Request
 from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
@@ -63,6 +63,31 @@ def test_a_gang_waits_for_its_group_however_late_that_is_heard_of(world: World) 
     native(world, 1, first=2)
     world.settle()
     assert len(world.places) == 3
+
+
+@pytest.mark.parametrize(("stated", "evicts"), [(1, True), (10, False), (None, False)])
+def test_the_priority_of_its_group_counts_and_not_that_of_its_pods(
+    world: World, stated: int | None, evicts: bool
+) -> None:
+    native(world, 4, priority=1 if stated == 10 else 7)
+    state(world, 4, **({} if stated is None else {"priority": stated}))
+    assert len(world.places) == 4
+    world.create("boss", priority=5)
+    world.settle()
+    assert world.evicted == ([f"uid-ring-{n}" for n in range(4)] if evicts else [])
+
+
+def test_a_budget_that_is_cut_ends_the_group_of_less_priority() -> None:
+    world = World(budgets_mw={"": 4 * IDLE_MW + 3 * RISE_MW})
+    world.add_nodes(2)
+    native(world, 2, priority=9)
+    state(world, 2, priority=-1)
+    world.create("other", priority=0)
+    world.settle()
+    assert len(world.places) == 3
+    for order in world.scheduler.budget("", 4 * IDLE_MW + RISE_MW, world.now_s):
+        world._obey(order)
+    assert sorted(world.evicted) == ["uid-ring-0", "uid-ring-1"]
 
 
 def test_a_group_that_must_share_a_place_is_refused_rather_than_spread(world: World) -> None:

@@ -76,15 +76,6 @@ class PodGroup(Object, frozen=True):
     status: PodGroupStatus = PodGroupStatus()
 
 
-class PriorityClass(Object, frozen=True):
-    """A named priority."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    value: int = 0
-    global_default: bool = False
-    preemption_policy: str | None = None
-
-
 # Volumes ----------------------------------------------------------------------------------------
 
 

@@ -93,7 +93,7 @@ class Extender:
         self._diagnosis = Diagnosis(self.chooser, Eligible(fleet, Volumes(), {}))
         self._schedulers: set[str] = set()
         """By name: those that ask us."""
-        self.curb = Curb(self.chooser, self._pods, _was_decided)
+        self.curb = Curb(self.chooser, self._pods, _was_decided, self.groups)
 
     # What happened --------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Extender:
         kube-scheduler's own filters are asked as far as they are ours, too: taints, selectors and
         node affinity, not the ports and volumes of others. Queues count as in `filter`.
         """
-        remedies = Remedies(self.chooser, self._allowed, {})
+        remedies = Remedies(self.chooser, self._allowed, {}, self.groups)
         asked = Feasibility(self._diagnosis, remedies, Volumes(), self._quota)
         return asked.of(pods, seeks_help=False)
 

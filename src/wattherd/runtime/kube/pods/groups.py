@@ -8,7 +8,7 @@ PyTorchJob). How many members a gang has at least is said by its group object, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -83,6 +83,18 @@ def least_members(group: PodGroup) -> int:
     if policy is not None:
         return max(1, policy.gang.min_count) if policy.gang is not None else 1
     return max(1, group.spec.min_member or 1)
+
+
+def priority_of(pods: Sequence[Pod], groups: Mapping[GroupId, PodGroup]) -> int:
+    """Of pods that start and stop together: what their native group says, else their highest.
+
+    Where the API server knows of priorities of groups, it gives each group one
+    (`WorkloadAwarePreemption`).
+    """
+    group_id = group_of(pods[0])
+    group = None if group_id is None else groups.get(group_id)
+    stated = None if group is None else group.spec.priority
+    return max(pod.spec.priority or 0 for pod in pods) if stated is None else stated
 
 
 def _native(pod: Pod) -> str | None:

@@ -17,9 +17,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from wattherd.runtime.kube.api import names
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding
+from wattherd.runtime.kube.pods.groups import GroupId
 from wattherd.runtime.kube.power.capping import WATT_MW, Subject, lowered, subject_of
 from wattherd.runtime.kube.power.curb_tally import Tally, Unit, owner_of, units_of
 from wattherd.runtime.kube.scheduler.orders import CapPod, ResumeOwner, StopPods
@@ -62,6 +64,7 @@ class Curb:
     chooser: Chooser
     pods: Mapping[str, Pod]
     owns: Callable[[Pod], bool]
+    groups: Mapping[GroupId, PodGroup]
     suspended: dict[str, Suspended] = field(default_factory=dict)
     """Jobs by uid, as the API shows them."""
     changed: bool = False
@@ -266,7 +269,9 @@ class Curb:
         """The fewest of the least important works without which lowest caps are enough."""
         taken: list[Unit] = []
         for unit in sorted(
-            units_of(self._stoppable(leaving)), key=lambda unit: unit.rank, reverse=True
+            units_of(self._stoppable(leaving), self.groups),
+            key=lambda unit: unit.rank,
+            reverse=True,
         ):
             short = tally.short(over_mw)
             if not short:
@@ -322,7 +327,7 @@ class Curb:
             namespace=unit.pods[0].metadata.namespace,
             owner=owner_of(unit.pods[0]),
             needs_w={name: mw / WATT_MW for name, mw in sorted(needs.items())},
-            priority=max(pod.spec.priority or 0 for pod in unit.pods),
+            priority=unit.priority,
             why=why,
         )
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import OwnerReference, Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding
-from wattherd.runtime.kube.pods.groups import GroupId, group_of
+from wattherd.runtime.kube.pods.groups import GroupId, group_of, priority_of
 from wattherd.runtime.kube.power.capping import Subject
 
 
@@ -19,16 +20,16 @@ class Unit:
 
     holdings: list[Holding]
     pods: list[Pod]
+    priority: int = 0
 
     @property
     def rank(self) -> tuple[int, str, str]:
         """Who is stopped last comes first."""
-        priority = max(pod.spec.priority or 0 for pod in self.pods)
         newest = max(pod.metadata.creation_timestamp or "" for pod in self.pods)
-        return (-priority, newest, self.holdings[0].key)
+        return (-self.priority, newest, self.holdings[0].key)
 
 
-def units_of(pods: Iterable[tuple[Holding, Pod]]) -> list[Unit]:
+def units_of(pods: Iterable[tuple[Holding, Pod]], groups: Mapping[GroupId, PodGroup]) -> list[Unit]:
     """By gang, else by owner, else alone."""
     found: dict[GroupId | str, Unit] = {}
     for holding, pod in pods:
@@ -37,6 +38,8 @@ def units_of(pods: Iterable[tuple[Holding, Pod]]) -> list[Unit]:
         unit = found.setdefault(key, Unit([], []))
         unit.holdings.append(holding)
         unit.pods.append(pod)
+    for unit in found.values():
+        unit.priority = priority_of(unit.pods, groups)
     return list(found.values())
 
 

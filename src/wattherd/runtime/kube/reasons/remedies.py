@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding, Mask, Spot
+from wattherd.runtime.kube.pods.groups import GroupId, priority_of
 from wattherd.runtime.kube.reasons.finding import cpus, memory
 from wattherd.runtime.kube.scheduler.works import Member
 
@@ -46,6 +48,7 @@ class Remedies:
     chooser: Chooser
     allowed: Callable[[Member], Mask]
     pods: Mapping[str, Pod]
+    groups: Mapping[GroupId, PodGroup]
 
     def of(self, members: Sequence[Member]) -> list[Remedy]:
         """What would let all `members`, which find no place now, start at once."""
@@ -136,7 +139,7 @@ class Remedies:
 
     def _priority(self, uid: str) -> int:
         pod = self.pods.get(uid)
-        return (pod.spec.priority or 0) if pod is not None else 0
+        return priority_of([pod], self.groups) if pod is not None else 0
 
     def _made(self, uid: str) -> str:
         pod = self.pods.get(uid)

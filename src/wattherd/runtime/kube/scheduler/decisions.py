@@ -92,12 +92,12 @@ class Scheduler:
         self._pods: dict[str, Pod] = {}
         self.groups: dict[GroupId, PodGroup] = {}
         self.queues = QueueState()
-        self.curb = Curb(self.chooser, self._pods, self.way.is_ours)
+        self.curb = Curb(self.chooser, self._pods, self.way.is_ours, self.groups)
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self.groups)
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
-        self._book = WorkBook(self.way, fleet, self._pods)
+        self._book = WorkBook(self.way, fleet, self._pods, self.groups)
         self._planner = self._new_planner()
         self._core_of: Placer | None = None
         self._leaving = Leaving(fleet, self._pods)
@@ -309,7 +309,7 @@ class Scheduler:
     @property
     def remedies(self) -> Remedies:
         """What would help those who wait, tried out on the account as it is."""
-        return Remedies(self.chooser, self._allowed, self._pods)
+        return Remedies(self.chooser, self._allowed, self._pods, self.groups)
 
     def waits_with(self, uid: str) -> tuple[Member, ...]:
         """The pods that wait together with this one, itself among them; none if it does not."""

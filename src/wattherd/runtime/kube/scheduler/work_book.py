@@ -17,19 +17,26 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.event import Event, JobCancelled, JobExited, JobSubmitted
 from wattherd.model.request import Request
 from wattherd.policy.contract import Share
+from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.fleet import Fleet
-from wattherd.runtime.kube.pods.groups import GroupId, group_of
+from wattherd.runtime.kube.pods.groups import GroupId, group_of, priority_of
 from wattherd.runtime.kube.pods.queueing import News, Waiting
 from wattherd.runtime.kube.reasons.finding import Finding
 from wattherd.runtime.kube.scheduler.way import Way
-from wattherd.runtime.kube.scheduler.works import Member, Work, seated_work, work_of
+from wattherd.runtime.kube.scheduler.works import FOREIGN, Member, Work, seated_work, work_of
 
 
 class WorkBook:
     """Works by job id; `pods` are all that are known, by uid, `way` says which are ours to stop."""
 
-    def __init__(self, way: Way, fleet: Fleet, pods: Mapping[str, Pod]) -> None:
+    def __init__(
+        self,
+        way: Way,
+        fleet: Fleet,
+        pods: Mapping[str, Pod],
+        groups: Mapping[GroupId, PodGroup],
+    ) -> None:
         """No work is known yet."""
         self.works: dict[str, Work] = {}
         self.rejected: dict[str, Finding] = {}
@@ -37,6 +44,7 @@ class WorkBook:
         self._way = way
         self._fleet = fleet
         self._pods = pods
+        self._groups = groups
         self._work_of: dict[str, str] = {}
         self._since_s: dict[str, float] = {}
         """Of pods that wait: when they were first submitted, whichever core was told then."""
@@ -126,7 +134,8 @@ class WorkBook:
     def _found(self, members: Sequence[Member], at_s: float) -> Event:
         seats = [seat for member in members for seat in self._fleet.seats(member.uid)]
         ours = all(self._way.is_ours(one.pod) for one in members)
-        work = seated_work(self._new_id(members), members, seats, at_s, ours=ours)
+        priority = self._priority(members) if ours else FOREIGN
+        work = seated_work(self._new_id(members), members, seats, at_s, priority=priority)
         self._know(work)
         return JobSubmitted(at_s=at_s, job=work.spec)
 
@@ -134,9 +143,13 @@ class WorkBook:
         members = waiting.members
         requests = [self._plain(member) for member in members]
         since_s = min(self._since_s.setdefault(member.uid, at_s) for member in members)
-        work = work_of(self._new_id(members), members, requests, since_s)
+        priority = self._priority(members)
+        work = work_of(self._new_id(members), members, requests, since_s, priority=priority)
         self._know(work)
         return JobSubmitted(at_s=at_s, job=work.spec)
+
+    def _priority(self, members: Sequence[Member]) -> int:
+        return priority_of([one.pod for one in members], self._groups)
 
     def _plain(self, member: Member) -> Request:
         """What a pod asks for, before it is known how a node gives GPUs."""

@@ -20,7 +20,7 @@ from wattherd.runtime.kube.pods.pod_ask import Ask
 
 _DEFAULT_GRACE_S = 30.0
 FOREIGN = 1 << 40
-"""Priorities of Kubernetes are 32 bits wide."""
+"""Of what is not ours to stop: above everything, as priorities of Kubernetes are 32 bits wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,12 @@ class Work:
 
 
 def work_of(
-    job_id: str, members: Sequence[Member], requests: Sequence[Request], at_s: float
+    job_id: str,
+    members: Sequence[Member],
+    requests: Sequence[Request],
+    at_s: float,
+    *,
+    priority: int = 0,
 ) -> Work:
     """A job with one role for each different request; members by role, then by name."""
     kinds = list(dict.fromkeys(requests))
@@ -76,7 +81,7 @@ def work_of(
         submit_s=at_s,
         roles=tuple(_role(number, kind, requests.count(kind)) for number, kind in enumerate(kinds)),
         gpu_models=_models(kinds),
-        priority=_priority(members),
+        priority=priority,
         queue=queue_of(first),
         tenant=first.metadata.namespace,
         user=first.metadata.namespace,
@@ -91,12 +96,9 @@ def seated_work(
     seats: Sequence[Allocation],
     at_s: float,
     *,
-    ours: bool,
+    priority: int,
 ) -> Work:
-    """A job that runs already, in exactly these seats: facts, of whatever sizes they are.
-
-    What is not `ours` to stop stands above everything.
-    """
+    """A job that runs already, in exactly these seats: facts, of whatever sizes they are."""
     kinds = list(dict.fromkeys(seat.request for seat in seats))
     requests = [seat.request for seat in seats]
     first = members[0].pod
@@ -104,7 +106,7 @@ def seated_work(
         id=job_id,
         submit_s=at_s,
         roles=tuple(_role(number, kind, requests.count(kind)) for number, kind in enumerate(kinds)),
-        priority=_priority(members) if ours else FOREIGN,
+        priority=priority,
         queue=queue_of(first),
         tenant=first.metadata.namespace,
         user=first.metadata.namespace,
@@ -129,10 +131,6 @@ def _role(number: int, request: Request, count: int) -> TaskRole:
         gpu_count=request.gpu_count,
         gpu_milli=request.gpu_milli,
     )
-
-
-def _priority(members: Sequence[Member]) -> int:
-    return max(member.pod.spec.priority or 0 for member in members)
 
 
 def grace_s(pod: Pod) -> float:
