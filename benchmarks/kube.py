@@ -247,6 +247,8 @@ def _options() -> argparse.Namespace:
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """The median, and between which the middle half is."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 

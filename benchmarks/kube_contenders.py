@@ -99,10 +99,10 @@ def _plain(plane: ControlPlane) -> Contender:
 def _extender(plane: ControlPlane) -> Contender:
     (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}"
-    decides = _wattherd(plane, "extender", address, f"--port={port}", "--deadline=5")
+    decides = _wattherd(plane, "extender", address, f"--port={port}")
     config: Object = yaml.safe_load(EXTENDED.read_text())
     config["profiles"] = [{"schedulerName": "extender"}]
-    config["extenders"][0] |= {"urlPrefix": address, "httpTimeout": "10s"}
+    config["extenders"][0]["urlPrefix"] = address
     asks = plane.scheduler(config=config, name="extended")
     return Contender([decides, asks], f"{address}/metrics")
 

@@ -1,9 +1,9 @@
 """Tests on a real Kubernetes control plane.
 
-WATTHERD_KUBECONFIG names a cluster to use, with KWOK and rights to everything (tests that kill or
-freeze parts of one are skipped then); else the programs in WATTHERD_KUBE_BIN, or those that `make
-kube-binaries` built, are started on loopback. With none of the three these tests are skipped with
-the reason; with WATTHERD_NEED_KUBE set that is a failure.
+WATTHERD_KUBECONFIG names a cluster to use, with KWOK and rights to everything (tests that kill,
+freeze or read parts of one are skipped then); else the programs in WATTHERD_KUBE_BIN, or those that
+`make kube-binaries` built, are started on loopback. With none of the three these tests are skipped
+with the reason; with WATTHERD_NEED_KUBE set that is a failure.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import kube_binaries
 import pytest
 from control_plane import POD_GROUPS, ControlPlane
-from kube_cluster import Cluster, of_kubeconfig, of_plane
+from kube_cluster import Cluster, NamedCluster
 from term_fence import keep_leases_watched
 
 HERE = Path(__file__).parent
@@ -53,26 +54,27 @@ def kube_programs() -> Path:
 
 
 @pytest.fixture(scope="session")
-def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+def plane(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
     """A plane for all tests of this process; who kills one of its parts starts it again."""
     if _NAMED:
-        pytest.skip("kills and freezes parts of a cluster: not of that in WATTHERD_KUBECONFIG")
+        named = NamedCluster(Path(_NAMED), tmp_path_factory.mktemp("named"))
+        with closing(named):
+            yield cast("ControlPlane", named)  # what it has not, skips
+        return
     kube_programs: Path = request.getfixturevalue("kube_programs")
     made = ControlPlane(kube_programs, apiserver=POD_GROUPS)
-    try:
+    with closing(made):
         made.start()
         keep_leases_watched(made.api)
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(plane: ControlPlane) -> Cluster:
     """A cluster to talk to, none of whose parts may be killed."""
-    made = of_kubeconfig(Path(_NAMED)) if _NAMED else of_plane(request.getfixturevalue("plane"))
-    yield made
-    made.api.close()
+    return plane
 
 
 @pytest.fixture

@@ -11,18 +11,16 @@ import fcntl
 import json
 import secrets
 import shutil
-import ssl
 import tempfile
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
-import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from kube_api import KubeApi, Object
+from kube_cluster import Cluster, healthy
 from kube_server import Server, free_ports
 
 STAGES = Path(__file__).with_name("kwok_stages.yaml")
@@ -77,7 +75,7 @@ class Calm:
 CALM = Calm()
 
 
-class ControlPlane:
+class ControlPlane(Cluster):
     """One plane in a folder of its own; its parts can be killed and started again.
 
     Args:
@@ -95,16 +93,15 @@ class ControlPlane:
         controllers: tuple[str, ...] = (),
         lease_s: int = LEASE_S,
     ) -> None:
-        self.programs = programs
         remove_abandoned()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
+        self._ports = dict(zip(("etcd", "peer", "api", "kwok"), free_ports(4), strict=True))
+        super().__init__(
+            programs, folder, f"https://127.0.0.1:{self._ports['api']}", secrets.token_hex(16)
+        )
         self._ours = (self.folder / "new").open("w")
         fcntl.flock(self._ours, fcntl.LOCK_EX)
         (self.folder / "new").rename(self.folder / LOCK)  # never there without being locked
-        self.token = secrets.token_hex(16)
-        self._schedulers: list[Server] = []
-        self._ports = dict(zip(("etcd", "peer", "api", "kwok"), free_ports(4), strict=True))
-        self.url = f"https://127.0.0.1:{self._ports['api']}"
         self._make_secrets()
         self.api = KubeApi(self.url, self.tls(), self.token)
         self.kubeconfig = self.kubeconfig_of(self.token)
@@ -131,7 +128,8 @@ class ControlPlane:
 
     def close(self) -> None:
         self.api.close()
-        for server in (*self._schedulers, self.kwok, self.controllers, self.apiserver, self.etcd):
+        self.stop_schedulers()
+        for server in (self.kwok, self.controllers, self.apiserver, self.etcd):
             server.resume()
             server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -155,29 +153,6 @@ class ControlPlane:
         (self.folder / "tokens.csv").write_text(f"{self.token},test,test,system:masters\n")
         (self.folder / "audit.json").write_text(json.dumps(AUDIT_POLICY))
 
-    def tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-
-    def kubeconfig_of(self, token: str, name: str = "admin") -> Path:
-        """A kubeconfig file for the holder of a token."""
-        return self.write_kubeconfig(name, {"token": token})
-
-    def write_kubeconfig(self, name: str, user: Mapping[str, object]) -> Path:
-        """A kubeconfig file with these credentials."""
-        cluster = {"server": self.url, "certificate-authority": str(self.folder / "ca.crt")}
-        path = self.folder / f"{name}.kubeconfig"
-        text = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": name, "user": dict(user)}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
-        }
-        path.write_text(yaml.safe_dump(text))
-        path.chmod(0o600)
-        return path
-
     # --- its parts -----------------------------------------------------------------------------
 
     def _etcd(self) -> Server:
@@ -189,7 +164,7 @@ class ControlPlane:
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"default={peer}", "--quota-backend-bytes", str(4 << 30)),
         ]
-        ready = lambda: _healthy(f"{client}/health")  # noqa: E731
+        ready = lambda: healthy(f"{client}/health")  # noqa: E731
         return Server(self.programs / "etcd", arguments, self.log("etcd"), ready=ready)
 
     def _apiserver(self, further: tuple[str, ...]) -> Server:
@@ -231,43 +206,10 @@ class ControlPlane:
             *(f"--server-address={address}", f"--node-lease-duration-seconds={lease_s}"),
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
         ]
-        ready = lambda: _healthy(f"http://{address}/healthz")  # noqa: E731
+        ready = lambda: healthy(f"http://{address}/healthz")  # noqa: E731
         return Server(self.programs / "kwok", arguments, self.log("kwok"), ready=ready)
 
-    def scheduler(
-        self, *, config: Object | None = None, name: str = "scheduler", flags: tuple[str, ...] = ()
-    ) -> Server:
-        """A stock kube-scheduler, not started yet; it is stopped with the plane at the latest.
-
-        Args:
-            config: fields of its KubeSchedulerConfiguration (profiles, extenders...).
-            name: of its log and configuration file.
-            flags: further ones, such as `GANGS`.
-        """
-        connection = {"kubeconfig": str(self.kubeconfig), "qps": 2000, "burst": 4000}
-        port = free_ports(1)[0]
-        text = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "leaderElection": {"leaderElect": False},
-            "clientConnection": connection,
-            **(config or {}),
-        }
-        path = self.folder / f"{name}.json"
-        path.write_text(json.dumps(text))
-        arguments = [
-            *(f"--config={path}", "--bind-address=127.0.0.1", f"--secure-port={port}", *flags)
-        ]
-        tls = ssl._create_unverified_context()  # it makes its own certificate
-        ready = lambda: _healthy(f"https://127.0.0.1:{port}/readyz", tls)  # noqa: E731
-        server = Server(self.programs / "kube-scheduler", arguments, self.log(name), ready=ready)
-        self._schedulers.append(server)
-        return server
-
     # --- what is left to read ------------------------------------------------------------------
-
-    def log(self, name: str) -> Path:
-        return self.folder / f"{name}.log"
 
     @property
     def audit_log(self) -> Path:
@@ -293,11 +235,3 @@ def _place() -> str:
     shared = Path("/dev/shm")
     fits = shared.is_dir() and shutil.disk_usage(shared).free > FREE_BYTES
     return str(shared) if fits else tempfile.gettempdir()
-
-
-def _healthy(url: str, tls: ssl.SSLContext | None = None) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2, context=tls) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Refused, a_node, a_pod
-from kube_cluster import Cluster, of_kubeconfig
+from kube_cluster import Cluster, NamedCluster
 from kube_server import wait_until
 
 
@@ -65,14 +65,14 @@ def test_a_service_account_may_do_nothing_until_it_is_told_so(
 
 
 def test_kubectl_and_the_kubeconfig_agree_with_the_plane(
-    plane: ControlPlane, kube_programs: Path
+    plane: ControlPlane, kube_programs: Path, tmp_path: Path
 ) -> None:
     command = [kube_programs / "kubectl", f"--kubeconfig={plane.kubeconfig}", "version", "-o=json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     versions = json.loads(done.stdout)
     assert versions["serverVersion"]["gitVersion"] == versions["clientVersion"]["gitVersion"]
-    with closing(of_kubeconfig(plane.kubeconfig).api) as api:
-        assert api.ready()
+    with closing(NamedCluster(plane.kubeconfig, tmp_path)) as named:
+        assert named.api.ready()
 
 
 def test_nothing_listens_beyond_this_machine(plane: ControlPlane) -> None:
