@@ -96,9 +96,9 @@ class ControlPlane(Cluster):
         remove_abandoned()
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
         self._ports = dict(zip(("etcd", "peer", "api", "kwok"), free_ports(4), strict=True))
-        super().__init__(
-            programs, folder, f"https://127.0.0.1:{self._ports['api']}", secrets.token_hex(16)
-        )
+        url = f"https://127.0.0.1:{self._ports['api']}"
+        super().__init__(folder, url, secrets.token_hex(16))
+        self.programs = programs
         self._ours = (self.folder / "new").open("w")
         fcntl.flock(self._ours, fcntl.LOCK_EX)
         (self.folder / "new").rename(self.folder / LOCK)  # never there without being locked

@@ -12,7 +12,7 @@ import tempfile
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import kube_binaries
 import pytest
@@ -25,7 +25,6 @@ class Cluster:
     """What tests may ask of any cluster.
 
     Args:
-        programs: the folder of the binaries.
         folder: for files of ours; `ca.crt` there is the authority of the API server.
         url: the API server's.
         token: ours.
@@ -33,9 +32,10 @@ class Cluster:
 
     api: KubeApi
     kubeconfig: Path
+    programs: Path
+    """The folder of the binaries."""
 
-    def __init__(self, programs: Path, folder: Path, url: str, token: str) -> None:
-        self.programs = programs
+    def __init__(self, folder: Path, url: str, token: str) -> None:
         self.folder = folder
         self.url = url
         self.token = token
@@ -114,7 +114,7 @@ class NamedCluster(Cluster):
         context = _named(text["contexts"], text["current-context"])["context"]
         cluster = _named(text["clusters"], context["cluster"])["cluster"]
         user = _named(text["users"], context["user"])["user"]
-        super().__init__(_programs(), folder, cluster["server"], user.get("token", ""))
+        super().__init__(folder, cluster["server"], user.get("token", ""))
         self.kubeconfig = path
         authority = _file(cluster, "certificate-authority", path)
         if authority is not None:
@@ -126,23 +126,20 @@ class NamedCluster(Cluster):
         secure = self.url.startswith("https")
         self.api = KubeApi(self.url, tls if secure else None, self.token or None)
 
-    def __getattr__(self, part: str) -> NoReturn:
-        """What only a plane of our own has."""
+    def __getattr__(self, part: str) -> Any:
+        """Binaries, should there be any; what else is not here, only a plane of our own has."""
         if part.startswith("_"):
             raise AttributeError(part)
+        if part == "programs":
+            try:
+                return kube_binaries.folder()
+            except kube_binaries.NoBinaries as absent:
+                pytest.skip(str(absent))
         pytest.skip(f"needs `{part}` of a control plane: not of that in WATTHERD_KUBECONFIG")
 
     def close(self) -> None:
         self.stop_schedulers()
         self.api.close()
-
-
-def _programs() -> Path:
-    """Those that were built, or none: tests that start one of them say what is missing."""
-    try:
-        return kube_binaries.folder()
-    except kube_binaries.NoBinaries:
-        return Path("/nonexistent")
 
 
 def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
