@@ -134,15 +134,22 @@ def deployed_pod(objects: list[Object]) -> Object:
 
 
 KINDS = {
-    "/api/v1": "serviceaccounts configmaps secrets services pods",
+    "/api/v1": "serviceaccounts configmaps secrets services pods podtemplates",
     "/apis/apps/v1": "deployments replicasets daemonsets",
+    "/apis/batch/v1": "jobs",
     "/apis/rbac.authorization.k8s.io/v1": "roles rolebindings clusterroles clusterrolebindings",
     "/apis/policy/v1": "poddisruptionbudgets",
     "/apis/networking.k8s.io/v1": "networkpolicies",
     "/apis/coordination.k8s.io/v1": "leases",
     "/apis/admissionregistration.k8s.io/v1": (
-        "validatingadmissionpolicies validatingadmissionpolicybindings"
+        "validatingadmissionpolicies validatingadmissionpolicybindings "
+        "mutatingadmissionpolicies mutatingadmissionpolicybindings "
+        "validatingwebhookconfigurations mutatingwebhookconfigurations"
     ),
+    "/apis/resource.k8s.io/v1": (
+        "deviceclasses resourceslices resourceclaims resourceclaimtemplates"
+    ),
+    "/apis/scheduling.k8s.io/v1": "priorityclasses",
 }
 
 

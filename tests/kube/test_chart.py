@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from helm_chart import (
     of_kind,
 )
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
-from kube_server import wait_until
+from kube_server import free_ports, wait_until
+from test_extender import SCHEDULER, a_scheduler, is_ready
 
 MONITORS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BAD = {
@@ -144,15 +146,26 @@ def test_plain_manifests_are_what_the_chart_makes(tools: Tools) -> None:
     tools.run(sys.executable, str(script), str(tools.programs / "helm"), "--check")
 
 
+@dataclass(frozen=True)
+class Work:
+    """What the chart deploys, at work: whose rights it has, where to ask it, where it extends."""
+
+    account: Path
+    health: str
+    extender: str
+
+
 @contextmanager
-def at_work(plane: ControlPlane, tools: Tools, pod: Object, account: str) -> Iterator[str]:
-    """The pod's first container as a process, with its account's token; yields where to ask it."""
+def at_work(plane: ControlPlane, pod: Object, account: str) -> Iterator[Work]:
+    """The pod's first container as a process, with its account's token."""
     [container, *_] = pod["spec"]["containers"]
     arguments = [
         re.sub(r"^--health=.*", "--health=127.0.0.1:0", each) for each in container["args"]
     ]
+    [port] = free_ports(1)
     if "extender" in arguments:
-        arguments.append("--port=0")
+        # A loaded machine may be slow; that a late answer fails closed has tests of its own.
+        arguments += [f"--port={port}", "--deadline=20"]
     token = plane.api.token(pod["metadata"]["namespace"], account)
     config = plane.kubeconfig_of(token, f"chart-{account}")
     command = [sys.executable, "-m", "wattherd.cli.main", *arguments, f"--kubeconfig={config}"]
@@ -162,7 +175,8 @@ def at_work(plane: ControlPlane, tools: Tools, pod: Object, account: str) -> Ite
             said = iter(process.stderr.readline, "")
             line = next((each for each in said if each.startswith("health on ")), "")
             assert line, "it ended"
-            yield line.removeprefix("health on ").strip()
+            health = line.removeprefix("health on ").strip()
+            yield Work(config, health, f"http://127.0.0.1:{port}")
         finally:
             process.terminate()
             process.wait(timeout=60)
@@ -177,18 +191,37 @@ def asked(url: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("mode", ["scheduler", "extender", "admit", "dra"])
-def test_what_it_deploys_leads_and_tells_with_the_rights_that_it_has(
+def test_what_it_deploys_works_with_the_rights_that_it_has_and_leaves_nothing_behind(
     plane: ControlPlane, tools: Tools, namespace: str, mode: str
 ) -> None:
+    """Kueue's check at work is in `test_kueue`."""
+    before = complete(plane.api, namespace)
     values = {"mode": mode, "budgets": ["40kW"]}
     pod = deployed_pod(tools.rendered(values, namespace))
     pod["metadata"]["namespace"] = namespace
-    with installed(plane, tools, namespace, values), at_work(plane, tools, pod, "wattherd") as url:
+    with installed(plane, tools, namespace, values), at_work(plane, pod, "wattherd") as work:
+        url = work.health
         wait_until(lambda: asked(f"{url}/readyz")[0] == 200, lambda: asked(f"{url}/readyz")[1])
         wait_until(lambda: "wattherd_kube_leads 1" in asked(f"{url}/metrics")[1], "it leads")
         assert asked(f"{url}/healthz") == (200, "ok\n")
         assert asked(f"{url}/filter")[0] == 404
-        _does_its_work(plane.api, namespace, mode)
+        _does_its_work(plane, namespace, mode, work)
+        if mode == "dra":
+            _keeps_its_slices(plane.api, tools, namespace)
+    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods", gracePeriodSeconds=0)
+    wait_nothing_new(plane.api, namespace, before)
+
+
+def complete(api: KubeApi, namespace: str) -> set[str]:
+    """What is there, once the namespace has what every namespace gets."""
+    root = f"configmaps {namespace}/kube-root-ca.crt"
+    wait_until(lambda: root in inventory(api, namespace), "the namespace is complete")
+    return inventory(api, namespace)
+
+
+def wait_nothing_new(api: KubeApi, namespace: str, before: set[str]) -> None:
+    new = lambda: inventory(api, namespace) - before  # noqa: E731
+    wait_until(lambda: not new(), lambda: f"left behind: {new()}")
 
 
 @contextmanager
@@ -207,12 +240,19 @@ def installed(
         plane.api.remove_nodes(nodes)
 
 
-def _does_its_work(api: KubeApi, namespace: str, mode: str) -> None:
-    """What each mode does to a pod, as far as it needs nobody else."""
+def _does_its_work(plane: ControlPlane, namespace: str, mode: str, work: Work) -> None:
+    """What each mode does to a pod."""
+    api = plane.api
     pods = f"/api/v1/namespaces/{namespace}/pods"
     if mode == "scheduler":
         api.create(pods, a_pod("job", scheduler="wattherd"))
         wait_until(lambda: api.phase(namespace, "job") == "Running", "it binds")
+    elif mode == "extender":
+        wait_until(lambda: is_ready(work.extender), "it has seen the cluster")
+        with a_scheduler(plane, work.extender, namespace, account=work.account):
+            api.create(pods, a_pod("job", gpus=1, scheduler=SCHEDULER))
+            wait_until(lambda: api.phase(namespace, "job") == "Running", "it binds")
+        assert api.pod(namespace, "job")["metadata"]["annotations"]["wattherd.dev/watts"] == "60"
     elif mode == "admit":
         gated = a_pod("job", gpus=1, labels={"wattherd.dev/admission": "gate"})
         tried = lambda: api.create(f"{pods}?dryRun=All", gated)["spec"]  # noqa: E731
@@ -229,23 +269,31 @@ def _does_its_work(api: KubeApi, namespace: str, mode: str) -> None:
         api.create(pods, claimed)
         claims = f"{dra}/namespaces/{namespace}/resourceclaims"
         wait_until(lambda: api.get(claims)["items"], "its claim is made")
-        slices = f"{dra}/resourceslices"
-        wait_until(lambda: api.get(slices)["items"], "watts are offered")
-        for one in api.get(slices)["items"]:
-            api.delete(f"{slices}/{one['metadata']['name']}")
+
+
+def _keeps_its_slices(api: KubeApi, tools: Tools, namespace: str) -> None:
+    """They belong to the class, which an upgrade leaves alone."""
+    dra = "/apis/resource.k8s.io/v1"
+    a_class = api.get(f"{dra}/deviceclasses/watts.wattherd.dev")["metadata"]["uid"]
+
+    def ours() -> set[str]:
+        about = [one["metadata"] for one in api.get(f"{dra}/resourceslices")["items"]]
+        owned = [{one["uid"] for one in meta.get("ownerReferences", ())} for meta in about]
+        return {meta["uid"] for meta, by in zip(about, owned, strict=True) if by == {a_class}}
+
+    wait_until(ours, "watts are offered")
+    before, values = ours(), tools.values({"mode": "dra", "budgets": ["30kW"], "policy": "fgd"})
+    tools.run("helm", "upgrade", "wattherd", str(CHART), f"--namespace={namespace}", values)
+    assert ours() == before
 
 
 def test_an_install_is_upgraded_and_leaves_nothing_behind(
     plane: ControlPlane, tools: Tools, namespace: str
 ) -> None:
-    def known() -> bool:
-        return f"configmaps {namespace}/kube-root-ca.crt" in seen()
-
     def seen() -> set[str]:
         return inventory(plane.api, namespace)
 
-    wait_until(known, "the namespace is complete")
-    before, space = seen(), f"--namespace={namespace}"
+    before, space = complete(plane.api, namespace), f"--namespace={namespace}"
     tools.run("helm", "install", "wattherd", str(CHART), space)
     pods = f"pods {namespace}/wattherd-"
     wait_until(lambda: any(one.startswith(pods) for one in seen()), "pods are made")
@@ -258,11 +306,12 @@ def test_an_install_is_upgraded_and_leaves_nothing_behind(
     } <= seen()
     deployment: Any = _deployment(plane.api, namespace)
     assert "extender" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    check = tools.values(VARIANTS["a check of Kueue"])
+    tools.run("helm", "upgrade", "wattherd", str(CHART), space, check)
+    deployment = _deployment(plane.api, namespace)
+    assert "admission-check" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     tools.run("helm", "uninstall", "wattherd", space)
-    wait_until(
-        lambda: not seen() - before,
-        lambda: f"left behind: {seen() - before}",
-    )
+    wait_nothing_new(plane.api, namespace, before)
     assert seen() == before
 
 

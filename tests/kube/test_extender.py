@@ -72,11 +72,21 @@ def is_ready(address: str, within_s: float = 10.0) -> bool:
 
 @contextmanager
 def a_scheduler(
-    plane: ControlPlane, extender: str, name: str, *flags: str, patience: str = "30s"
+    plane: ControlPlane,
+    extender: str,
+    name: str,
+    *flags: str,
+    patience: str = "30s",
+    account: Path | None = None,
 ) -> Iterator[None]:
-    """A stock kube-scheduler with the configuration that we ship, but for address and patience."""
+    """A stock kube-scheduler with the configuration that we ship, but for address and patience.
+
+    It has the rights of `account`, a kubeconfig; else all.
+    """
     config: Object = yaml.safe_load((DEPLOY / "kube-scheduler-extender.yaml").read_text())
     config["extenders"][0] |= {"urlPrefix": extender, "httpTimeout": patience}
+    if account is not None:
+        config["clientConnection"] = {"kubeconfig": str(account)}
     server = plane.scheduler(config=config, name=name, flags=flags)
     server.start()
     try:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.runtime.kube.api.api_objects import decoder, encode
-from wattherd.runtime.kube.claims.objects import ResourceClaimTemplate, ResourceSlice
+from wattherd.runtime.kube.api.objects import ObjectMeta
+from wattherd.runtime.kube.claims.objects import (
+    DeviceClass,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from wattherd.runtime.kube.claims.watt_claims import (
     ByClaim,
     Wanted,
@@ -18,7 +24,13 @@ from wattherd.runtime.kube.claims.watt_claims import (
     wanted_of,
 )
 from wattherd.runtime.kube.claims.watt_devices import UNLIMITED_MW, Load, Site, loads_of
-from wattherd.runtime.kube.claims.watt_slices import after, pool_name, same_slice, slice_of
+from wattherd.runtime.kube.claims.watt_slices import (
+    after,
+    class_as_owner,
+    pool_name,
+    same_slice,
+    slice_of,
+)
 from wattherd.runtime.kube.power.domains import columns_of
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.testing.builders import a_node as a_machine
@@ -26,6 +38,9 @@ from wattherd.testing.builders import exclusive
 
 IDLE_MW = round(1000 * GPUS["T4"].idle_w)
 RISE_MW = round(1000 * GPUS["T4"].max_w) - IDLE_MW
+CLASS = class_as_owner(DeviceClass(metadata=ObjectMeta(name="watts.wattherd.dev", uid="u-1")))
+ANEW = msgspec.structs.replace(CLASS, uid="u-2")
+"""Of a class that was deleted and made again."""
 ABOVE = {"": "", "row": "", "rack-1": "row", "rack-2": "row", "island": ""}
 """A site with a row of two racks, and an island beside it."""
 
@@ -81,13 +96,14 @@ def test_pods_without_a_claim_and_idle_devices_are_taken_off() -> None:
 
 def test_a_slice_is_read_back_as_the_same_however_amounts_are_spelt() -> None:
     [device] = a_site({"": 12_000}, {"": Load(0, RISE_MW)}).devices()
-    made = slice_of(device, ())
+    made = slice_of(device, (), CLASS)
     text = encode(made).replace(b'"12000"', b'"12k"')
     assert b"12k" in text
     read = decoder(ResourceSlice).decode(text)
     assert same_slice(read, made)
-    less = slice_of(replace(device, capacity_mw=1), ())
+    less = slice_of(replace(device, capacity_mw=1), (), CLASS)
     assert not same_slice(read, less)
+    assert not same_slice(read, slice_of(device, (), ANEW))
     assert after(after(read, less), made).spec.pool.generation == 3
 
 
@@ -122,7 +138,7 @@ def test_what_a_template_must_say_follows_from_the_pod(
 
 
 def test_a_claim_asks_once_on_each_level_and_never_where_gpus_are_hungrier() -> None:
-    made = template_of(Wanted("t", 2, 60_000, any_model=True), "ns", 2)
+    made = template_of(Wanted("t", 2, 60_000, any_model=True), "ns", 2, CLASS)
     first, second = made.spec.spec.devices.requests or ()
     for one in (first, second):
         assert one.exactly
@@ -137,4 +153,6 @@ def test_a_claim_asks_once_on_each_level_and_never_where_gpus_are_hungrier() -> 
     assert told[1].endswith("mostGpuMilliwatts <= 60000")
     read = decoder(ResourceClaimTemplate).decode(encode(made))
     assert same_template(read, made)
-    assert not same_template(read, template_of(Wanted("t", 2, 60_000, any_model=True), "ns", 3))
+    wanted = Wanted("t", 2, 60_000, any_model=True)
+    assert not same_template(read, template_of(wanted, "ns", 3, CLASS))
+    assert not same_template(read, template_of(wanted, "ns", 2, ANEW))

@@ -3,7 +3,8 @@
 kube-scheduler allocates and binds; nothing here is asked when a pod is placed. While this process
 is away the slices stay as they are, and budgets hold. The account is that of `scheduler.live`, in
 which nobody waits: from it come the watts that pods without a claim take, and the pods to evict
-when a budget falls below what runs.
+when a budget falls below what runs. All that is written belongs to the device class, which comes
+and goes with the installation; where there is none, nothing is written.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import decoder, encode
 from wattherd.runtime.kube.api.changes import Key
 from wattherd.runtime.kube.api.feed import LOOK_S
-from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
+from wattherd.runtime.kube.api.objects import ObjectMeta, OwnerReference, Pod
 from wattherd.runtime.kube.api.reflector import Selection
 from wattherd.runtime.kube.api.transport import Refused, Unreachable
 from wattherd.runtime.kube.claims.lacking import Claimable
 from wattherd.runtime.kube.claims.objects import (
     API,
+    DeviceClass,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
@@ -41,9 +43,11 @@ from wattherd.runtime.kube.claims.watt_claims import (
 )
 from wattherd.runtime.kube.claims.watt_devices import Site, WattDevice, loads_of
 from wattherd.runtime.kube.claims.watt_slices import (
+    CLASS,
     DRIVER,
     MANAGED,
     after,
+    class_as_owner,
     pool_name,
     same_slice,
     slice_of,
@@ -91,6 +95,7 @@ class LiveClaims(LiveScheduler):
     ) -> None:
         """`scheduler` places nobody (`ByClaim`); `lease` as for any other."""
         super().__init__(scheduler, access, draws, lease=lease, identity=identity, power=power)
+        self._classes: dict[str, DeviceClass] = {}
         self._slices: dict[str, ResourceSlice] = {}
         self._templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
         self._allocated: dict[str, dict[str, int]] = {}
@@ -101,6 +106,8 @@ class LiveClaims(LiveScheduler):
         self.refused = ""
         """What the API server said to the last write, if it would not take it."""
         follow = self._follow
+        classes = Selection(f"{API}/deviceclasses", DeviceClass, fields=f"metadata.name={CLASS}")
+        follow(classes, kept(self._classes, by_name))
         slices = Selection(_SLICES, ResourceSlice, fields=f"spec.driver={DRIVER}")
         follow(slices, kept(self._slices, by_name))
         templates = Selection(
@@ -153,12 +160,16 @@ class LiveClaims(LiveScheduler):
             budgets_mw=domains.budgets_mw,
         )
         self._devices = site.devices()
-        return [*self._slice_writes(), *self._template_writes(site)]
+        known = self._classes.get(CLASS)
+        if known is None:
+            return []
+        owner = class_as_owner(known)
+        return [*self._slice_writes(owner), *self._template_writes(site, owner)]
 
-    def _slice_writes(self) -> list[_Write]:
+    def _slice_writes(self, owner: OwnerReference) -> list[_Write]:
         writes: list[_Write] = []
         wanted = [
-            slice_of(device, self.scheduler.nodes_of.needs(*device.leaves))
+            slice_of(device, self.scheduler.nodes_of.needs(*device.leaves), owner)
             for device in self._devices
             if device.leaves
         ]
@@ -172,7 +183,7 @@ class LiveClaims(LiveScheduler):
         gone = sorted(self._slices.keys() - {one.metadata.name for one in wanted})
         return writes + [_Write("DELETE", f"{_SLICES}/{name}") for name in gone]
 
-    def _template_writes(self, site: Site) -> list[_Write]:
+    def _template_writes(self, site: Site, owner: OwnerReference) -> list[_Write]:
         """Templates that pods wait for; one that says something else is made anew."""
         loads = site.loads.values()
         hungriest = self._hungriest_mw = max((load.most_gpu_mw for load in loads), default=0)
@@ -182,7 +193,7 @@ class LiveClaims(LiveScheduler):
             if wanted is None:
                 continue
             space = pod.metadata.namespace
-            made = template_of(wanted, space, site.depth)
+            made = template_of(wanted, space, site.depth, owner)
             known = self._templates.get((space, wanted.name))
             path = f"{API}/namespaces/{space}/resourceclaimtemplates"
             if known is None:

@@ -13,6 +13,12 @@ from wattherd.runtime.kube.api.objects import NodeSelector, Object, ObjectMeta
 API = "/apis/resource.k8s.io/v1"
 
 
+class DeviceClass(Object, frozen=True):
+    """A kind of devices that claims ask for."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class Attribute(Object, frozen=True):
     """A fact about a device, of one of these types."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.runtime.kube.api import names, quantity
-from wattherd.runtime.kube.api.objects import ObjectMeta, Pod
+from wattherd.runtime.kube.api.objects import ObjectMeta, OwnerReference, Pod
 from wattherd.runtime.kube.claims.objects import (
     CapacityAsked,
     Cel,
@@ -25,12 +25,10 @@ from wattherd.runtime.kube.claims.objects import (
     ResourceClaimTemplate,
     Selector,
 )
-from wattherd.runtime.kube.claims.watt_slices import CAPACITY, DRIVER, MANAGED, show_mw
+from wattherd.runtime.kube.claims.watt_slices import CAPACITY, CLASS, DRIVER, MANAGED, show_mw
 from wattherd.runtime.kube.pods.gpu_products import catalog_model
 from wattherd.runtime.kube.scheduler.way import ByBinding
 
-CLASS = DRIVER
-"""The device class that claims ask for."""
 CLAIM = "wattherd-watts"
 """What pods call their claim."""
 _NAME = re.compile(r"wattherd-(\d{1,4})-gpus-(.+)")
@@ -97,13 +95,20 @@ def wanted_of(pod: Pod, hungriest_mw: int) -> Wanted | None:
     return Wanted(name, int(form[1]), rise_mw, any_model=False)
 
 
-def template_of(wanted: Wanted, namespace: str, depth: int) -> ResourceClaimTemplate:
+def template_of(
+    wanted: Wanted, namespace: str, depth: int, owner: OwnerReference
+) -> ResourceClaimTemplate:
     """The template, for a tree of `depth` levels."""
     devices = DeviceClaim(requests=[_request(wanted, level, depth) for level in range(depth)])
     return ResourceClaimTemplate(
         api_version="resource.k8s.io/v1",
         kind="ResourceClaimTemplate",
-        metadata=ObjectMeta(name=wanted.name, namespace=namespace, labels=dict(MANAGED)),
+        metadata=ObjectMeta(
+            name=wanted.name,
+            namespace=namespace,
+            labels=dict(MANAGED),
+            owner_references=[owner],
+        ),
         spec=ClaimTemplateSpec(
             metadata=ObjectMeta(labels=dict(MANAGED)), spec=ClaimSpec(devices=devices)
         ),
@@ -126,8 +131,9 @@ def _request(wanted: Wanted, level: int, depth: int) -> DeviceRequest:
 
 
 def same_template(one: ResourceClaimTemplate, other: ResourceClaimTemplate) -> bool:
-    """Whether claims made of both are the same, the spelling of quantities aside."""
-    return _told(one) == _told(other)
+    """Whether claims made of both are the same, the spelling of quantities aside; and owners."""
+    owners = one.metadata.owner_references, other.metadata.owner_references
+    return owners[0] == owners[1] and _told(one) == _told(other)
 
 
 def _told(made: ResourceClaimTemplate) -> list[tuple[object, ...]]:

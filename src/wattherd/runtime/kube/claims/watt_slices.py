@@ -16,12 +16,14 @@ from wattherd.runtime.kube.api.objects import (
     NodeSelector,
     NodeSelectorTerm,
     ObjectMeta,
+    OwnerReference,
     Requirement,
 )
 from wattherd.runtime.kube.claims.objects import (
     Attribute,
     Capacity,
     Device,
+    DeviceClass,
     Pool,
     ResourceSlice,
     SliceSpec,
@@ -30,6 +32,8 @@ from wattherd.runtime.kube.claims.watt_devices import WattDevice
 from wattherd.runtime.kube.power.domain_tree import SITE
 
 DRIVER = "watts." + names.OURS.rstrip("/")
+CLASS = DRIVER
+"""The device class that claims ask for."""
 CAPACITY = "watts"
 MANAGED = {"app.kubernetes.io/managed-by": "wattherd"}
 _ODD = re.compile(r"[^a-z0-9-]+")
@@ -48,7 +52,17 @@ def pool_name(device: WattDevice) -> str:
     return f"level-{device.level}.{plain if device.domain != SITE else 'site'}"
 
 
-def slice_of(device: WattDevice, needs: tuple[Requirement, ...]) -> ResourceSlice:
+def class_as_owner(known: DeviceClass) -> OwnerReference:
+    """What all of ours goes with: installed and uninstalled with us, untouched by an upgrade."""
+    about = known.metadata
+    return OwnerReference(
+        api_version="resource.k8s.io/v1", kind="DeviceClass", name=about.name, uid=about.uid
+    )
+
+
+def slice_of(
+    device: WattDevice, needs: tuple[Requirement, ...], owner: OwnerReference
+) -> ResourceSlice:
     """What is published, for nodes that have all that `needs` say (nothing: for all nodes)."""
     pool = pool_name(device)
     made = Device(
@@ -64,7 +78,9 @@ def slice_of(device: WattDevice, needs: tuple[Requirement, ...]) -> ResourceSlic
     return ResourceSlice(
         api_version="resource.k8s.io/v1",
         kind="ResourceSlice",
-        metadata=ObjectMeta(name=f"wattherd.{pool}", labels=dict(MANAGED)),
+        metadata=ObjectMeta(
+            name=f"wattherd.{pool}", labels=dict(MANAGED), owner_references=[owner]
+        ),
         spec=SliceSpec(
             driver=DRIVER,
             pool=Pool(name=pool, generation=1, resource_slice_count=1),
@@ -88,7 +104,7 @@ def after(known: ResourceSlice, wanted: ResourceSlice) -> ResourceSlice:
 
 
 def same_slice(one: ResourceSlice, other: ResourceSlice) -> bool:
-    """Whether both offer the same; generations and the spelling of quantities aside."""
+    """Whether both offer the same, of one owner; generations and the spelling of amounts aside."""
     return _told(one) == _told(other)
 
 
@@ -98,7 +114,8 @@ def _told(made: ResourceSlice) -> tuple[object, ...]:
         (one.name, one.attributes, one.allow_multiple_allocations, capacity_mw(one))
         for one in spec.devices or ()
     ]
-    return spec.driver, spec.pool.name, spec.all_nodes, spec.node_selector, devices
+    owners = made.metadata.owner_references
+    return owners, spec.driver, spec.pool.name, spec.all_nodes, spec.node_selector, devices
 
 
 def capacity_mw(device: Device) -> int:
