@@ -67,6 +67,7 @@ _SLICE = decoder(ResourceSlice)
 _LABELS = ",".join(f"{key}={value}" for key, value in MANAGED.items())
 _OF_WATTS = (str(ReasonCode.WAITING_FOR_POWER), str(ReasonCode.WAITING_FOR_TURN))
 """Reasons of pods for which there is room."""
+_PUBLISHED = "watts are not published"
 _SETTLED = (http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND)
 """Somebody, or we before an answer was lost, did it already: the watch will tell."""
 
@@ -103,8 +104,6 @@ class LiveClaims(LiveScheduler):
         self._devices: list[WattDevice] = []
         self._hungriest_mw = 0
         """What the hungriest GPU of the cluster adds in use."""
-        self.refused = ""
-        """What the API server said to the last write, if it would not take it."""
         follow = self._follow
         classes = Selection(f"{API}/deviceclasses", DeviceClass, fields=f"metadata.name={CLASS}")
         follow(classes, kept(self._classes, by_name))
@@ -147,6 +146,9 @@ class LiveClaims(LiveScheduler):
             writes = self.feed.turn(self._writes)
             if writes:
                 self.feed.loop.run(self._write_all(writes))
+            else:
+                lacks = f"there is no DeviceClass {CLASS}: that of the chart, or of dra.yaml"
+                self.feed.note(_PUBLISHED, "" if CLASS in self._classes else lacks)
 
     def _writes(self) -> list[_Write]:
         """What the API lacks of what it should say."""
@@ -213,9 +215,9 @@ class LiveClaims(LiveScheduler):
             return
         except Refused as refused:
             if refused.status not in _SETTLED:
-                self.refused = str(refused)
+                self.feed.note(_PUBLISHED, str(refused))
             return
-        self.refused = ""
+        self.feed.note(_PUBLISHED)
         self.feed.turns.submit(self._took, write, answer.body)
 
     def _took(self, write: _Write, body: bytes) -> None:
