@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import kube_ledger
 import pytest
+import safe_copies
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
@@ -70,14 +72,16 @@ def binds(plane: ControlPlane) -> Iterator[None]:
 
 
 @contextmanager
-def admitting(kubeconfig: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def admitting(
+    kubeconfig: Path, *options: str, health: str = "127.0.0.1:0"
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "wattherd.cli.main", "kube", "admit"]
-    given = [f"--kubeconfig={kubeconfig}", *options]
+    given = [f"--kubeconfig={kubeconfig}", f"--health={health}", *options]
     with subprocess.Popen([*command, *given], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            line = process.stderr.readline()
-            assert "wattherd.dev/power" in line, line + process.stderr.read()
+            lines = [process.stderr.readline() for _ in range(2)]
+            assert "wattherd.dev/power" in lines[1], [*lines, process.stderr.read()]
             yield process
         finally:
             process.terminate()
@@ -177,46 +181,94 @@ def test_a_namespace_asks_for_its_gpu_pods(plane: ControlPlane, namespace: str, 
     assert gated(gpus=1, labels={"wattherd.dev/admission": "none"}) == []
 
 
+SITE, DOMAINS = 19, {"gate-0": 12, "gate-1": 8}
+"""So many GPUs have watts, in both domains and in each."""
+GATE_NODES, GATE_GPUS = 6, 8
+
+
+@pytest.fixture
+def domain_of(plane: ControlPlane) -> Iterator[dict[str, str]]:
+    """Of each node of two domains."""
+    with racks(plane.api, "gate", count=GATE_NODES, gpus=GATE_GPUS) as nodes:
+        yield {name: f"gate-{row % 2}" for row, name in enumerate(nodes)}
+
+
+def scarce(namespace: str) -> list[str]:
+    """Options of who hands out these watts."""
+    idle_w = GATE_NODES // 2 * GATE_GPUS * IDLE_W
+    budgets = [f"--budget={name}={idle_w + fit * RISE_W}W" for name, fit in DOMAINS.items()]
+    site = f"--budget={2 * idle_w + SITE * RISE_W}W"
+    return [f"--lease={namespace}/wattherd", *budgets, site]
+
+
+@contextmanager
+def keeps_budgets(api: KubeApi, namespace: str, domain_of: dict[str, str]) -> Iterator[None]:
+    """Whatever happens meanwhile; all that is to spend is spent."""
+    seen = Sampled(api, namespace, domain_of)
+    try:
+        yield
+    finally:
+        seen.close()
+    assert seen.looks > 5
+    promise(all(seen.most[name] <= fit for name, fit in DOMAINS.items()), seen.most)
+    assert seen.most_together == SITE
+
+
+def make_200(api: KubeApi, namespace: str) -> None:
+    made = [a_pod(f"r-{n}", gpus=1, labels=GATED) for n in range(200)]
+    api.create_all(f"/api/v1/namespaces/{namespace}/pods", made)
+
+
+def wait_full(api: KubeApi, namespace: str, why: str) -> None:
+    wait_until(lambda: len(bound(api, namespace)) == SITE, why, within_s=PATIENCE_S)
+
+
+def end_five_and_wait(api: KubeApi, namespace: str, health: str) -> None:
+    """Others follow, by whoever answers at `health` and counts what there is, no more."""
+    for name in sorted(bound(api, namespace))[:5]:
+        api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds=0)
+    wait_full(api, namespace, "others follow")
+    for domain in DOMAINS:
+        kube_ledger.wait_nothing_leaked(api, health, domain)
+
+
 def test_no_budget_is_exceeded_by_200_pods_two_copies_and_a_killed_leader(
-    plane: ControlPlane, namespace: str, gate: None, binds: None
+    plane: ControlPlane, namespace: str, gate: None, binds: None, domain_of: dict[str, str]
 ) -> None:
     """Watts of 12 in one domain and 8 in the other, of 19 together; then the leader is killed."""
     del gate, binds
-    api, pods, site = plane.api, f"/api/v1/namespaces/{namespace}/pods", 19
-    lease = f"--lease={namespace}/wattherd"
-    with racks(api, "gate", count=6) as nodes:
-        domain_of = {name: f"gate-{row % 2}" for row, name in enumerate(nodes)}
-        idle_w = 24 * IDLE_W
-        options = (
-            lease,
-            f"--budget=gate-0={idle_w + 12 * RISE_W}W",
-            f"--budget=gate-1={idle_w + 8 * RISE_W}W",
-            f"--budget={2 * idle_w + site * RISE_W}W",
-        )
-        with (
-            fenced(api, namespace, "wattherd", "admit"),
-            admitting(plane.kubeconfig, *options) as one,
-            admitting(plane.kubeconfig, *options) as other,
-        ):
-            seen = Sampled(api, namespace, domain_of)
-            try:
-                made = [a_pod(f"r-{n}", gpus=1, labels=GATED) for n in range(200)]
-                api.create_all(pods, made)
-                wait_until(lambda: len(bound(api, namespace)) == site, "all that fit run",
-                           within_s=PATIENCE_S)  # fmt: skip
-                leader = _leader(api, namespace, [one, other])
-                leader.kill()
-                leader.wait()
-                for name in sorted(bound(api, namespace))[:5]:
-                    api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
-                wait_until(lambda: len(bound(api, namespace)) == site, "the other one takes over",
-                           within_s=PATIENCE_S)  # fmt: skip
-            finally:
-                seen.close()
-    assert seen.looks > 5
-    promise(seen.most["gate-0"] <= 12, seen.most)
-    promise(seen.most["gate-1"] <= 8, seen.most)
-    assert seen.most_together == site
+    api, options = plane.api, scarce(namespace)
+    health = [kube_ledger.an_address() for _ in range(2)]
+    with (
+        fenced(api, namespace, "wattherd", "admit"),
+        admitting(plane.kubeconfig, *options, health=health[0]) as one,
+        admitting(plane.kubeconfig, *options, health=health[1]) as other,
+        keeps_budgets(api, namespace, domain_of),
+    ):
+        make_200(api, namespace)
+        wait_full(api, namespace, "all that fit run")
+        copies = [one, other]
+        leader = _leader(api, namespace, copies)
+        leader.kill()
+        leader.wait()
+        end_five_and_wait(api, namespace, health[1 - copies.index(leader)])
+
+
+def test_no_budget_is_exceeded_when_it_is_killed_in_a_race_and_started_again(
+    plane: ControlPlane, namespace: str, gate: None, binds: None, domain_of: dict[str, str]
+) -> None:
+    """Released pods that nobody bound yet count for who comes next, too."""
+    del gate, binds
+    api, options, health = plane.api, scarce(namespace), kube_ledger.an_address()
+    with keeps_budgets(api, namespace, domain_of):
+        with admitting(plane.kubeconfig, *options):
+            safe_copies.kill_holder_amid(
+                api, namespace, "wattherd",
+                lambda: make_200(api, namespace), lambda: released(api, namespace),
+            )  # fmt: skip
+        with admitting(plane.kubeconfig, *options, health=health):
+            wait_full(api, namespace, "all that fit run")
+            end_five_and_wait(api, namespace, health)
 
 
 def _leader(

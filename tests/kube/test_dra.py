@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,21 @@ def claimed_w(api: KubeApi, namespace: str) -> dict[str, int]:
     return found
 
 
+def wait_nothing_leaked(api: KubeApi, namespace: str, url: str, racks: dict[str, str]) -> None:
+    """Until what it counts as claimed is that of bound pods, in each domain and at the site."""
+
+    def missing() -> list[str]:
+        on: Counter[str] = Counter()
+        for node in bound(api, namespace).values():
+            on.update(["", racks[node]])
+        text = metrics(url)
+        lines = (f'wattherd_kube_claimed_watts{{domain="{name}"}} {on[name] * RISE_W}\n'
+                 for name in ("", *set(racks.values())))  # fmt: skip
+        return [line for line in lines if line not in text]
+
+    wait_until(lambda: not missing(), lambda: f"{missing()} in {metrics(url)}")
+
+
 class Sampled:
     """The most that was ever seen claimed of each pool, and bound in each domain."""
 
@@ -171,16 +187,16 @@ def test_no_budget_is_exceeded_by_200_pods_nor_by_a_restart(
             api.create_all(pods, [a_pod(f"r-{n}", gpus=1, labels=CLAIMS) for n in range(200)])
             wait_until(lambda: len(bound(api, namespace)) == 10, "all that fit run",
                        within_s=PATIENCE_S)  # fmt: skip
-            told = 'wattherd_kube_claimed_watts{domain=""} 600'
-            wait_until(lambda: told in metrics(url), lambda: metrics(url))
+            wait_nothing_leaked(api, namespace, url, racks)
         first = dict(seen.most)
         for name in sorted(bound(api, namespace))[:3]:
             api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
         wait_until(lambda: len(bound(api, namespace)) == 10, "budgets hold with nobody there",
                    within_s=PATIENCE_S)  # fmt: skip
-        with publishing(plane.kubeconfig, *RACKS.budgets(7, 5, 12)):
+        with publishing(plane.kubeconfig, *RACKS.budgets(7, 5, 12)) as url:
             wait_until(lambda: len(bound(api, namespace)) == 12, "two more run",
                        within_s=PATIENCE_S)  # fmt: skip
+            wait_nothing_leaked(api, namespace, url, racks)
     finally:
         seen.close()
     assert first["bound"] == 600
@@ -195,6 +211,13 @@ def metrics(url: str) -> str:
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
         text: str = answer.read().decode()
     return text
+
+
+def is_gone(url: str) -> bool:
+    try:
+        return not metrics(url)
+    except OSError:
+        return True
 
 
 def test_a_cut_below_use_evicts_the_least_important(
@@ -234,33 +257,63 @@ def site_w(api: KubeApi) -> str:
     return str(found["spec"]["devices"][0]["capacity"]["watts"]["value"]) if status == 200 else ""
 
 
-def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
-    plane: ControlPlane, namespace: str, claims: None, binds: None, racks: dict[str, str]
-) -> None:
-    del claims, binds
-    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
-    given = (*RACKS.budgets(7, 5, 10), f"--lease={namespace}/dra")
-    made = [a_pod(f"r-{n}", gpus=1, labels=CLAIMS) for n in range(200)]
+@contextmanager
+def race(
+    api: KubeApi, namespace: str, racks: dict[str, str]
+) -> Iterator[tuple[tuple[str, ...], Callable[[], str]]]:
+    """Options with watts for 10, and 200 pods amid which the leader is killed; budgets are kept."""
+    pods = [a_pod(f"r-{n}", gpus=1, labels=CLAIMS) for n in range(200)]
+    path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def begin() -> str:
+        return safe_copies.kill_holder_amid(
+            api, namespace, "dra",
+            lambda: api.create_all(path, pods), lambda: bound(api, namespace),
+        )  # fmt: skip
+
     seen = Sampled(api, namespace, racks)
     try:
-        with (
-            publishing(plane.kubeconfig, *given),
-            publishing(plane.kubeconfig, *given),
-        ):
-            killed = safe_copies.kill_holder_amid(
-                api, namespace, "dra",
-                lambda: api.create_all(pods, made), lambda: bound(api, namespace),
-            )  # fmt: skip
-            wait_until(lambda: len(bound(api, namespace)) == 10, "all that fit run",
-                       within_s=PATIENCE_S)  # fmt: skip
-            safe_copies.wait_succeeded(api, namespace, "dra", killed)
-            for name in sorted(bound(api, namespace))[:3]:
-                api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
-            wait_until(lambda: len(bound(api, namespace)) == 10, "others follow",
-                       within_s=PATIENCE_S)  # fmt: skip
+        yield (*RACKS.budgets(7, 5, 10), f"--lease={namespace}/dra"), begin
     finally:
         seen.close()
     promise(seen.most["bound in dra-rack-0"] <= 420, seen.most)
     promise(seen.most["bound in dra-rack-1"] <= 300, seen.most)
     promise(seen.most["bound"] <= 600, seen.most)
     assert seen.looks > 5
+
+
+def wait_full(api: KubeApi, namespace: str) -> None:
+    wait_until(lambda: len(bound(api, namespace)) == 10, "all that fit run",
+               within_s=PATIENCE_S)  # fmt: skip
+
+
+def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
+    plane: ControlPlane, namespace: str, claims: None, binds: None, racks: dict[str, str]
+) -> None:
+    del claims, binds
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    with (
+        race(api, namespace, racks) as (given, begin),
+        publishing(plane.kubeconfig, *given) as one,
+        publishing(plane.kubeconfig, *given) as other,
+    ):
+        killed = begin()
+        wait_full(api, namespace)
+        safe_copies.wait_succeeded(api, namespace, "dra", killed)
+        for name in sorted(bound(api, namespace))[:3]:
+            api.delete(f"{pods}/{name}", gracePeriodSeconds=0)
+        wait_full(api, namespace)
+        wait_nothing_leaked(api, namespace, other if is_gone(one) else one, racks)
+
+
+def test_no_budget_is_exceeded_when_it_is_killed_in_a_race_and_started_again(
+    plane: ControlPlane, namespace: str, claims: None, binds: None, racks: dict[str, str]
+) -> None:
+    del claims, binds
+    api = plane.api
+    with race(api, namespace, racks) as (given, begin):
+        with publishing(plane.kubeconfig, *given):
+            begin()
+        with publishing(plane.kubeconfig, *given) as url:
+            wait_full(api, namespace)
+            wait_nothing_leaked(api, namespace, url, racks)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import kube_ledger
 import pytest
 import safe_copies
 from control_plane import ControlPlane
+from draw_watch import SampledDraw
 from kube_api import IMAGE, KubeApi, Object
 from kube_binaries import NoBinaries
 from kube_server import wait_until
@@ -119,14 +121,14 @@ def a_job(name: str, queue: str, *, pods: int, priority: str = "") -> Object:
 
 
 @contextmanager
-def answering(kubeconfig: Path, *options: str) -> Iterator[None]:
+def answering(kubeconfig: Path, *options: str, health: str = "127.0.0.1:0") -> Iterator[None]:
     command = [sys.executable, "-m", "wattherd.cli.main", "kube", "admission-check"]
-    given = [f"--kubeconfig={kubeconfig}", "--retry=1", *options]
+    given = [f"--kubeconfig={kubeconfig}", "--retry=1", f"--health={health}", *options]
     with subprocess.Popen([*command, *given], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            line = process.stderr.readline()
-            assert "wattherd.dev/power" in line, line + process.stderr.read()
+            lines = [process.stderr.readline() for _ in range(2)]
+            assert "wattherd.dev/power" in lines[1], [*lines, process.stderr.read()]
             yield
         finally:
             process.terminate()
@@ -192,6 +194,22 @@ class Sampled:
         self._thread.join()
 
 
+def wait_full(api: KubeApi, namespace: str) -> None:
+    wait_until(lambda: len(running(api, namespace)) == 8, lambda: told(api, namespace),
+               within_s=PATIENCE_S)  # fmt: skip
+
+
+def end_one_and_wait(api: KubeApi, namespace: str, health: str) -> None:
+    """Another one follows, by whoever answers at `health` and counts what there is, no more."""
+    done = min(jobs_of(running(api, namespace)))
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{done}"
+    api.delete(path, propagationPolicy="Background")
+    wait_until(lambda: len(jobs_of(running(api, namespace)) - {done}) == 4,
+               "its watts go to another one", within_s=PATIENCE_S)  # fmt: skip
+    for rack in ("kueue-rack-0", "kueue-rack-1"):
+        kube_ledger.wait_nothing_leaked(api, health, rack)
+
+
 def state(api: KubeApi, namespace: str, job: str) -> Object:
     """What our check says of a job."""
     for one in _workloads(api, namespace):
@@ -206,18 +224,14 @@ def test_jobs_of_a_queue_never_draw_more_than_any_budget(
 ) -> None:
     """30 jobs of two pods where the racks bear 4 and 6, and the site 8; each ends, one follows."""
     api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    health = kube_ledger.an_address()
     seen = Sampled(api, namespace, racks)
     try:
-        with answering(plane.kubeconfig, *RACKS.budgets(4, 6, 8)):
+        with answering(plane.kubeconfig, *RACKS.budgets(4, 6, 8), health=health):
             api.create_all(jobs, [a_job(f"job{n}", queue, pods=2) for n in range(30)])
-            wait_until(lambda: len(running(api, namespace)) == 8, lambda: told(api, namespace),
-                       within_s=PATIENCE_S)  # fmt: skip
-            first = jobs_of(running(api, namespace))
-            assert len(first) == 4
-            done = min(first)
-            api.delete(f"{jobs}/{done}", propagationPolicy="Background")
-            wait_until(lambda: len(jobs_of(running(api, namespace)) - {done}) == 4,
-                       "its watts go to another one", within_s=PATIENCE_S)  # fmt: skip
+            wait_full(api, namespace)
+            assert len(jobs_of(running(api, namespace))) == 4
+            end_one_and_wait(api, namespace, health)
     finally:
         seen.close()
     assert seen.looks > 5
@@ -226,35 +240,56 @@ def test_jobs_of_a_queue_never_draw_more_than_any_budget(
     assert seen.most_together == 8
 
 
-def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
-    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
-) -> None:
-    """200 pods, of 100 jobs; the site bears eight."""
-    api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
-    given = (*RACKS.budgets(4, 6, 8), f"--lease={namespace}/check")
-    made = [a_job(f"job{n}", queue, pods=2) for n in range(100)]
+@contextmanager
+def race(
+    api: KubeApi, namespace: str, queue: str, racks: dict[str, str]
+) -> Iterator[tuple[tuple[str, ...], Callable[[], str]]]:
+    """Options with watts for 8, and 200 pods amid which the leader is killed; budgets are kept."""
+    jobs = [a_job(f"job{n}", queue, pods=2) for n in range(100)]
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+
+    def begin() -> str:
+        return safe_copies.kill_holder_amid(
+            api, namespace, "check",
+            lambda: api.create_all(path, jobs), lambda: running(api, namespace),
+        )  # fmt: skip
+
     seen = Sampled(api, namespace, racks)
     try:
-        with (
-            answering(plane.kubeconfig, *given),
-            answering(plane.kubeconfig, *given),
-        ):
-            killed = safe_copies.kill_holder_amid(
-                api, namespace, "check",
-                lambda: api.create_all(jobs, made), lambda: running(api, namespace),
-            )  # fmt: skip
-            wait_until(lambda: len(running(api, namespace)) == 8, lambda: told(api, namespace),
-                       within_s=PATIENCE_S)  # fmt: skip
-            safe_copies.wait_succeeded(api, namespace, "check", killed)
-            done = min(jobs_of(running(api, namespace)))
-            api.delete(f"{jobs}/{done}", propagationPolicy="Background")
-            wait_until(lambda: len(jobs_of(running(api, namespace)) - {done}) == 4,
-                       "its watts go to another one", within_s=PATIENCE_S)  # fmt: skip
+        yield (*RACKS.budgets(4, 6, 8), f"--lease={namespace}/check"), begin
     finally:
         seen.close()
+    assert seen.looks > 5
     promise(seen.most["kueue-rack-0"] <= 4, seen.most)
     promise(seen.most["kueue-rack-1"] <= 6, seen.most)
     promise(seen.most_together <= 8, seen.most_together)
+
+
+def test_no_budget_is_exceeded_by_two_copies_whose_leader_is_killed_in_a_race(
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+) -> None:
+    api, health = plane.api, [kube_ledger.an_address() for _ in range(2)]
+    with (
+        race(api, namespace, queue, racks) as (given, begin),
+        answering(plane.kubeconfig, *given, health=health[0]),
+        answering(plane.kubeconfig, *given, health=health[1]),
+    ):
+        killed = begin()
+        wait_full(api, namespace)
+        safe_copies.wait_succeeded(api, namespace, "check", killed)
+        end_one_and_wait(api, namespace, health[not kube_ledger.counted(health[0])])
+
+
+def test_no_budget_is_exceeded_when_it_is_killed_in_a_race_and_started_again(
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+) -> None:
+    api, health = plane.api, kube_ledger.an_address()
+    with race(api, namespace, queue, racks) as (given, begin):
+        with answering(plane.kubeconfig, *given):
+            begin()
+        with answering(plane.kubeconfig, *given, health=health):
+            wait_full(api, namespace)
+            end_one_and_wait(api, namespace, health)
 
 
 def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
@@ -289,20 +324,7 @@ def test_a_cut_caps_first_then_kueue_ends_the_least_important_and_runs_it_again(
     for name in racks:
         api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": AGENT}})
 
-    def budget(watts: float) -> None:
-        spec = {"constant": f"{empty_w + watts:g}W"}
-        api.merge(path_of("PowerBudget", "kueue-now"), {"spec": spec})
-
-    def drawn_w() -> float:
-        """Of bound pods at the highest cap that may be in force."""
-        found = 0.0
-        for pod in api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]:
-            notes = pod["metadata"].get("annotations", {})
-            caps = [notes.get(f"wattherd.dev/{name}") for name in ("cap-w", "cap-applied-w")]
-            if pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp"):
-                found += max(map(float, caps)) - IDLE_W if all(caps) else RISE_W
-        return found
-
+    seen = SampledDraw(api, namespace, "kueue-now", rise_w=4 * RISE_W, empty_w=empty_w)
     api.create(classes, {"metadata": {"name": low}, "value": -10})
     kwok = {"matchLabels": {"type": "kwok"}}
     now = {"domain": "kueue-hall", "constant": f"{empty_w + 4 * RISE_W}W"}
@@ -311,28 +333,30 @@ def test_a_cut_caps_first_then_kueue_ends_the_least_important_and_runs_it_again(
             path_of("PowerDomain"), an_object("PowerDomain", "kueue-hall", nodeSelector=kwok)
         )
         api.create(path_of("PowerBudget"), an_object("PowerBudget", "kueue-now", **now))
-        with answering(plane.kubeconfig), Agents(api, namespace):
+        with answering(plane.kubeconfig), Agents(api, namespace), seen:
             api.create(jobs, a_job("less", queue, pods=2, priority=low))
             api.create(jobs, a_job("more", queue, pods=2))
             wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"}
-                       and drawn_w() == 4 * RISE_W,
+                       and seen.full(),
                        lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
-            budget(3 * RISE_W)
-            wait_until(lambda: drawn_w() <= 3 * RISE_W, lambda: f"capped: {drawn_w()}",
+            seen.set(3 * RISE_W)
+            wait_until(seen.kept, lambda: f"capped: {seen.drawn_w()}",
                        within_s=PATIENCE_S)  # fmt: skip
             assert len(running(api, namespace)) == 4
             below = 4 * (LEAST_W - IDLE_W) - 20
-            budget(below)
+            seen.set(below)
             wait_until(lambda: jobs_of(running(api, namespace)) == {"more"}
-                       and drawn_w() <= below,
+                       and seen.kept(),
                        lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
             wait_until(lambda: _is_suspended(api, f"{jobs}/less"), "Kueue has suspended it")
             said = lambda: state(api, namespace, "less")["message"]  # noqa: E731
             wait_until(lambda: "kueue-hall" in said(), said)
-            budget(4 * RISE_W)
+            seen.set(4 * RISE_W)
             wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"}
-                       and drawn_w() == 4 * RISE_W,
+                       and seen.full(),
                        lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
+    assert seen.looks > 5
+    promise(not seen.broken, seen.broken)
     api.delete(f"{classes}/{low}")
 
 

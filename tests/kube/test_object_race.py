@@ -65,6 +65,34 @@ def test_two_schedulers_keep_a_tree_of_objects_when_the_leader_is_killed(
     promise(kept(seen, HALL + 2), seen)
 
 
+def go_on(api: KubeApi, namespace: str, bound: Bound, health: str) -> None:
+    """Until all runs that fits, also once pods have ended, and nothing leaked."""
+    wait_full(bound, HALL)
+    for name in sorted(safe_copies.written(api, namespace))[:5]:
+        api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds=0)
+    wait_full(bound, HALL)
+    wait_nothing_leaked(api, health)
+
+
+def test_a_scheduler_that_is_killed_in_a_race_keeps_a_tree_of_objects(
+    plane: ControlPlane, namespace: str, fleet: list[str]
+) -> None:
+    """It is started again, and leads once its lease has stood still. Pods that end make room."""
+    del fleet
+    api, bound = plane.api, Bound(plane.api, namespace)
+    lease, health = f"--lease={namespace}/{safe_copies.LEASE}", kube_ledger.an_address()
+    with ExitStack() as stack:
+        stack.enter_context(tree(api, watts(HALL), watts(RACK, HALF_W)))
+        seen = stack.enter_context(sampled(bound))
+        with a_copy(plane, lease) as first:
+            race(api, namespace, NAME, bound)
+            first.kill()
+        stack.enter_context(a_copy(plane, lease, f"--health={health}"))
+        go_on(api, namespace, bound, health)
+    assert len(seen) > 1
+    promise(kept(seen, HALL), seen)
+
+
 def test_an_extender_that_is_killed_in_a_race_keeps_a_tree_of_objects(
     plane: ControlPlane, namespace: str, fleet: list[str]
 ) -> None:
@@ -82,11 +110,6 @@ def test_an_extender_that_is_killed_in_a_race_keeps_a_tree_of_objects(
         health = kube_ledger.an_address()
         again = extender_process(plane, f"--port={port}", f"--health={health}")
         wait_ready(stack.enter_context(again))
-        wait_full(bound, HALL)
-        for name in sorted(safe_copies.written(api, namespace))[:5]:
-            path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-            api.delete(path, gracePeriodSeconds=0)
-        wait_full(bound, HALL)
-        wait_nothing_leaked(api, health)
+        go_on(api, namespace, bound, health)
     assert len(seen) > 1
     promise(kept(seen, HALL), seen)

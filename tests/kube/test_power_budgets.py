@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from control_plane import ControlPlane
+from draw_watch import SampledDraw
 from kube_api import KubeApi, a_node, a_pod
 from kube_server import wait_until
 from power_api import an_object, condition, defined, path_of
@@ -188,16 +189,16 @@ class Agents:
         self._thread.join()
 
 
-def drawn_w(api: KubeApi, namespace: str) -> float:
-    """What the nodes may draw: bound pods at the highest cap that may be in force, else full."""
-    found = float(EMPTY_W)
-    for pod in api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]:
-        if not pod["spec"].get("nodeName"):
-            continue
-        notes = pod["metadata"].get("annotations", {})
-        caps = [notes.get(f"wattherd.dev/{name}") for name in ("cap-w", "cap-applied-w")]
-        found += max(float(cap) for cap in caps) - IDLE_W if all(caps) else RISE_W
-    return found
+def waiting(api: KubeApi, namespace: str) -> dict[str, list[str]]:
+    """What pods that are not bound were told."""
+    items = api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return {
+        pod["metadata"]["name"]: [
+            one.get("message", "") for one in pod["status"].get("conditions", ())
+        ]
+        for pod in items
+        if not pod["spec"].get("nodeName")
+    }
 
 
 def a_job(name: str, priority: str) -> dict[str, Any]:
@@ -236,30 +237,27 @@ def test_a_cut_caps_what_runs_then_suspends_by_priority_and_a_rise_resumes(
     def suspended(job: str) -> bool:
         return bool(api.get(f"{jobs}/{job}")["spec"].get("suspend"))
 
-    def budget(count: float) -> None:
-        watts = f"{EMPTY_W + count * RISE_W:g}W"
-        api.merge(path_of("PowerBudget", "now"), {"spec": {"constant": watts}})
-
     def within() -> bool:
         told = condition(api, "PowerDomain", "hall", "WithinBudget")
         generation = api.get(path_of("PowerDomain", "hall"))["metadata"]["generation"]
         return told.get("status") == "True" and told["observedGeneration"] == generation
 
     floor_w = 9 * (LEAST_W - IDLE_W)
-    with tree(api, watts(9), watts(16, HALF_W)), Agents(api, namespace):
+    seen = SampledDraw(api, namespace, "now", rise_w=9 * RISE_W, empty_w=EMPTY_W)
+    with tree(api, watts(9), watts(16, HALF_W)), Agents(api, namespace), seen:
         with a_scheduler(plane):
             for name in ("low", "high"):
                 api.create(jobs, a_job(name, priorities[name]))
             single = a_pod("single", gpus=1, scheduler=NAME,
                            spec={"priorityClassName": priorities["high"]})  # fmt: skip
             api.create(f"/api/v1/namespaces/{namespace}/pods", single)
-            wait_until(lambda: running("low") + running("high") == 8, "both run", within_s=LONG_S)
-            budget(6)
-            wait_until(lambda: drawn_w(api, namespace) <= EMPTY_W + 6 * RISE_W, "all are capped",
-                       within_s=LONG_S)  # fmt: skip
+            wait_until(lambda: running("low") + running("high") == 8,
+                       lambda: f"both run: {waiting(api, namespace)}", within_s=LONG_S)  # fmt: skip
+            seen.set(6 * RISE_W)
+            wait_until(seen.kept, "all are capped", within_s=LONG_S)
             assert not suspended("low")
             assert running("low") + running("high") == 8
-            budget(floor_w / RISE_W - 1)
+            seen.set(floor_w - RISE_W)
             wait_until(lambda: suspended("low"), "the less important job goes", within_s=LONG_S)
             about = api.get(f"{jobs}/low")["metadata"]
             assert about["labels"]["wattherd.dev/suspended"] == "power"
@@ -268,15 +266,15 @@ def test_a_cut_caps_what_runs_then_suspends_by_priority_and_a_rise_resumes(
             )
             assert not suspended("high")
             wait_until(lambda: running("low") == 0, "its pods are gone", within_s=LONG_S)
-            limit_w = EMPTY_W + floor_w - RISE_W
-            wait_until(lambda: drawn_w(api, namespace) <= limit_w, "it is kept", within_s=LONG_S)
+            wait_until(seen.kept, "it is kept", within_s=LONG_S)
             wait_until(within, "and told")
             assert running("high") == 4
         # The next one to lead knows all that from the objects.
         with a_scheduler(plane):
-            budget(9)
+            seen.set(9 * RISE_W)
             wait_until(lambda: running("low") == 4, "it runs again", within_s=LONG_S)
             assert not suspended("low")
             assert "wattherd.dev/suspended" not in api.get(f"{jobs}/low")["metadata"]["labels"]
-            wait_until(lambda: drawn_w(api, namespace) == EMPTY_W + 9 * RISE_W, "nobody is capped",
-                       within_s=LONG_S)  # fmt: skip
+            wait_until(seen.full, "nobody is capped", within_s=LONG_S)
+    assert seen.looks > 5
+    promise(not seen.broken, seen.broken)
