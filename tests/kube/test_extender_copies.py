@@ -21,6 +21,7 @@ from control_plane import ControlPlane
 from failing_proxy import a_proxy
 from kube_api import KubeApi, a_pod
 from kube_server import wait_until
+from recovery import Succession
 from safe_copies import BUDGET_W, DOMAIN, FIT, sampled, written
 from test_extender import SCHEDULER, a_scheduler, address_of, extender_process, is_ready
 from test_outage import bound_at
@@ -81,9 +82,11 @@ def test_no_budget_is_exceeded_when_the_copy_that_answers_is_lost_in_a_burst(
         with ThreadPoolExecutor(1) as pool:
             making = pool.submit(api.create_all, f"/api/v1/namespaces/{namespace}/pods", pods)
             wait_until(lambda: written(api, namespace), "the first are bound", every_s=0.005)
+            recovery = Succession(plane, namespace, f"extender, leader {lost.__name__}")
             lost(copies[first])
             making.result()
         wait_full(api, namespace)
+        recovery.tell()
         assert not is_ready(addresses[first], PROBE_S)
         for name in sorted(written(api, namespace))[:5]:
             api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds=0)

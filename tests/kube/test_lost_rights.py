@@ -8,6 +8,7 @@ from pathlib import Path
 
 import kube_ledger
 import pytest
+import recovery
 import safe_copies
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_pod
@@ -54,7 +55,8 @@ def test_rights_and_tokens_that_are_taken_away_are_told_and_their_return_is_enou
             wait_until(lambda: "pods are not bound: 403 Forbidden" in said(), said)
             assert 'cannot create resource "pods/binding"' in said()
             api.create(safe_copies.path_of(binding), binding)
-            wait_until(lambda: set(written(api, namespace)) == {"one", "two"}, said)
+            with recovery.told("rights that return"):
+                wait_until(lambda: set(written(api, namespace)) == {"one", "two"}, said)
             wait_until(lambda: "trouble: over" in said(), said)
             api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/wattherd")
             wait_until(lambda: "it may have expired or been revoked" in said(), said)

@@ -15,6 +15,7 @@ import term_fence
 from control_plane import ControlPlane
 from kube_api import KubeApi, a_pod
 from kube_server import wait_until
+from recovery import Succession
 from safe_copies import BUDGET_W, DOMAIN, FIT, LEASE, NAME, PATIENCE_S, RISE_W, Copy, sampled
 from safe_copies import written as noted
 
@@ -83,10 +84,12 @@ def test_no_budget_is_exceeded_by_a_race_two_copies_and_a_killed_leader(
         make(api, namespace, "r", 200)
         wait_full(api, namespace)
         leader = safe_copies.leader(api, namespace, copies)
+        recovery = Succession(plane, namespace, "scheduler, leader killed")
         leader.kill()
         leader.wait()
         remove(api, namespace, 5)
         wait_full(api, namespace)
+        recovery.tell()
     kube_ledger.wait_nothing_leaked(api, health[1 - copies.index(leader)], DOMAIN)
     promise(max(watts) <= BUDGET_W, max(watts))
     assert max(watts) == BUDGET_W
@@ -104,9 +107,11 @@ def test_a_leader_that_is_stopped_for_20_s_in_a_burst_binds_nothing_when_it_goes
         make(api, namespace, "a", 15)
         wait_until(lambda: noted(api, namespace), "the first pods are bound", every_s=0.005)
         os.kill(old.pid, signal.SIGSTOP)
+        recovery = Succession(plane, namespace, "scheduler, leader stopped")
         stopped_s = boot_s()
         make(api, namespace, "b", 15)
         wait_full(api, namespace)
+        recovery.tell()
         assert not safe_copies.is_of(old, safe_copies.holder(api, namespace))
         terms |= noted(api, namespace, "epoch")
         wait_until(lambda: boot_s() > stopped_s + PAUSE_S, "it was stopped for long")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import kube_ledger
 import pytest
+import recovery
 import safe_copies
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
@@ -131,7 +132,9 @@ def test_while_all_nodes_are_silent_nothing_is_given_and_all_is_counted(
         assert set(written(api, namespace)) == {"first"}
         kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
         plane.kwok.resume()
-        wait_until(lambda: set(written(api, namespace)) == {"first", "second"}, "a node speaks")
+        wait_until(lambda: not all(is_silent(api, name) for name in NODES), "a node speaks")
+        with recovery.told("node that returns"):
+            wait_until(lambda: set(written(api, namespace)) == {"first", "second"}, "both run")
         kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
     finally:
         plane.kwok.resume()
