@@ -18,6 +18,7 @@ from typing import Any, cast
 import kube_binaries
 import pytest
 from control_plane import POD_GROUPS, ControlPlane
+from helm_chart import Tools
 from kube_cluster import Cluster, NamedCluster
 from term_fence import keep_leases_watched
 
@@ -51,6 +52,14 @@ def kube_programs() -> Path:
         return kube_binaries.folder()
     except kube_binaries.NoBinaries as absent:
         pytest.skip(str(absent))
+
+
+@pytest.fixture
+def helm(kube_programs: Path, tmp_path: Path) -> Tools:
+    """Helm without a cluster: it renders the chart."""
+    if not (kube_programs / "helm").exists():
+        pytest.skip(f"no helm in {kube_programs}: `make kube-binaries` builds it (needs Go)")
+    return Tools(kube_programs, tmp_path / "none", tmp_path)
 
 
 @pytest.fixture(scope="session")

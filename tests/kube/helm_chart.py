@@ -29,6 +29,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "monitored": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     "with agents": {
         "agent": {"enabled": True, "safeCap": "150W", "runtimeClassName": "nvidia"},
+        "serviceMonitor": {"enabled": True},
+    },
+    "with signals": {
+        "signals": {
+            "filesSecret": "grid",
+            "ports": [443, 8443],
+            "cidrs": ["192.0.2.0/24"],
+        },
+        "pools": {"enabled": True, "grow": True},
     },
     "with pools of nodes": {
         "budgets": ["40kW"],
@@ -47,7 +56,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "imagePullSecrets": [{"name": "pull"}],
         "policy": "pwr+fgd:0.1",
         "historyConfigMap": "history",
-        "scheduler": {"name": "green", "replicas": 3},
+        "scheduler": {"name": "green", "replicas": 3, "patience": "1h30min", "dashboard": True},
         "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
         "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},

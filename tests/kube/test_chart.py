@@ -39,6 +39,8 @@ BAD = {
     "a word misspelt": ({"replica": 3}, "replica"),
     "a deadline past kube-scheduler's": ({"extender": {"deadlineSeconds": 2}}, "deadlineSeconds"),
     "pools without anything to do": ({"pools": {"enabled": True}}, "switchesSecret"),
+    "a port there is not": ({"signals": {"ports": [70000]}}, "ports"),
+    "patience without a unit": ({"scheduler": {"patience": "10"}}, "patience"),
     "a time without a unit": ({"pools": {"idleAfter": "10"}}, "idleAfter"),
     "an open extender": (
         {"mode": "extender", "extender": {"kubeScheduler": {"enabled": False}}},
@@ -56,24 +58,35 @@ def tools(plane: ControlPlane, tmp_path: Path) -> Tools:
 
 @pytest.fixture(scope="module", autouse=True)
 def _monitors(plane: ControlPlane) -> Iterator[None]:
-    """ServiceMonitors as the Prometheus operator defines them, as far as the chart uses them."""
+    """Monitors as the Prometheus operator defines them, as far as the chart uses them."""
+    made = [
+        _monitor("ServiceMonitor", "endpoints", required=True),
+        _monitor("PodMonitor", "podMetricsEndpoints", required=False),
+    ]
+    for one in made:
+        plane.api.create(MONITORS, one)
+        path = f"/apis/{one['spec']['group']}/v1/{one['spec']['names']['plural']}"
+        wait_until(lambda path=path: plane.api.call("GET", path)[0] == 200, f"{path} is served")  # type: ignore[misc]
+    yield
+    for one in made:
+        plane.api.delete(f"{MONITORS}/{one['metadata']['name']}")
+
+
+def _monitor(kind: str, endpoints: str, *, required: bool) -> Object:
+    """One of its definitions; `endpoints` is what it calls where to read."""
     text = {"type": "string"}
     labels = {"type": "object", "additionalProperties": text}
     selector = {"type": "object", "properties": {"matchLabels": labels}}
     endpoint = {"type": "object", "properties": {"port": text, "path": text, "interval": text}}
-    endpoints = {"type": "array", "items": endpoint}
-    fields = {"type": "object", "properties": {"selector": selector, "endpoints": endpoints}}
-    fields["required"] = ["endpoints", "selector"]
-    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": fields}}}
-    name, group = "servicemonitors.monitoring.coreos.com", "monitoring.coreos.com"
+    fields: Any = {"selector": selector, endpoints: {"type": "array", "items": endpoint}}
+    needed = ["selector", *([endpoints] if required else [])]
+    spec = {"type": "object", "properties": fields, "required": needed}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    names = {"plural": "servicemonitors", "singular": "servicemonitor", "kind": "ServiceMonitor"}
-    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
-    plane.api.create(MONITORS, {"metadata": {"name": name}, "spec": spec})
-    path = f"/apis/{group}/v1/servicemonitors"
-    wait_until(lambda: plane.api.call("GET", path)[0] == 200, "ServiceMonitors are served")
-    yield
-    plane.api.delete(f"{MONITORS}/{name}")
+    single, group = kind.lower(), "monitoring.coreos.com"
+    names = {"plural": f"{single}s", "singular": single, "kind": kind}
+    about = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
+    return {"metadata": {"name": f"{single}s.{group}"}, "spec": about}
 
 
 def test_helm_finds_nothing_to_mend(tools: Tools) -> None:
@@ -160,7 +173,7 @@ def at_work(plane: ControlPlane, pod: Object, account: str) -> Iterator[Work]:
     """The pod's first container as a process, with its account's token."""
     [container, *_] = pod["spec"]["containers"]
     arguments = [
-        re.sub(r"^--health=.*", "--health=127.0.0.1:0", each) for each in container["args"]
+        re.sub(r"^--(health|dashboard)=.*", r"--\1=127.0.0.1:0", each) for each in container["args"]
     ]
     [port] = free_ports(1)
     if "extender" in arguments:
@@ -196,7 +209,7 @@ def test_what_it_deploys_works_with_the_rights_that_it_has_and_leaves_nothing_be
 ) -> None:
     """Kueue's check at work is in `test_kueue`."""
     before = complete(plane.api, namespace)
-    values = {"mode": mode, "budgets": ["40kW"]}
+    values = {"mode": mode, "budgets": ["40kW"], "scheduler": {"dashboard": True}}
     pod = deployed_pod(tools.rendered(values, namespace))
     pod["metadata"]["namespace"] = namespace
     with installed(plane, tools, namespace, values), at_work(plane, pod, "wattherd") as work:

@@ -25,13 +25,6 @@ HOOKS = ("postStart", "preStop")
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
-@pytest.fixture
-def tools(kube_programs: Path, tmp_path: Path) -> Tools:
-    if not (kube_programs / "helm").exists():
-        pytest.skip(f"no helm in {kube_programs}: `make kube-binaries` builds it (needs Go)")
-    return Tools(kube_programs, tmp_path / "none", tmp_path)
-
-
 def containers(objects: list[Object]) -> Iterator[Object]:
     for one in objects:
         spec = one["spec"].get("template", {}).get("spec", {}) if "spec" in one else {}
@@ -58,16 +51,16 @@ def test_the_recipe_makes_the_python_that_probes_name() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_all_that_is_run_is_in_its_image(tools: Tools, variant: str) -> None:
-    found = list(containers(tools.rendered(VARIANTS[variant])))
+def test_all_that_is_run_is_in_its_image(helm: Tools, variant: str) -> None:
+    found = list(containers(helm.rendered(VARIANTS[variant])))
     assert found
     for container in found:
         assert set(programs_of(container)) <= PROGRAMS[image_of(container)], container["name"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_its_commands_know_every_option_that_they_are_given(tools: Tools, variant: str) -> None:
-    for container in containers(tools.rendered(VARIANTS[variant])):
+def test_its_commands_know_every_option_that_they_are_given(helm: Tools, variant: str) -> None:
+    for container in containers(helm.rendered(VARIANTS[variant])):
         if image_of(container) != "wattherd":
             continue
         group, name, *options = container["args"]
@@ -76,9 +69,9 @@ def test_its_commands_know_every_option_that_they_are_given(tools: Tools, varian
 
 
 def test_the_helpers_probe_passes_once_its_socket_is_listened_on(
-    tools: Tools, tmp_path: Path
+    helm: Tools, tmp_path: Path
 ) -> None:
-    found = containers(tools.rendered({"agent": {"enabled": True}}))
+    found = containers(helm.rendered({"agent": {"enabled": True}}))
     [helper] = [one for one in found if one["name"] == "cap-helper"]
     [path] = [each[9:] for each in helper["args"] if each.startswith("--socket=")]
     at = str(tmp_path / "caps.sock")

@@ -51,6 +51,13 @@ def test_one_that_stands_by_is_ready_and_says_that_it_does_not_lead() -> None:
     assert metrics.endswith("more 1\n")
 
 
+def test_one_of_many_that_work_side_by_side_does_not_say_that_it_leads() -> None:
+    status, metrics = Checkup(cast("Any", SomeFeed())).look("/metrics")
+    assert status == 200
+    assert "wattherd_kube_sees 1\n" in metrics
+    assert "leads" not in metrics
+
+
 def test_one_that_does_not_see_the_cluster_says_why_and_is_not_restarted() -> None:
     checkup = a_checkup(seeing=False, troubles=["/api/v1/nodes: 403"])
     assert checkup.look("/readyz") == (503, "the cluster is not seen\n/api/v1/nodes: 403\n")

@@ -144,3 +144,23 @@ app.kubernetes.io/component: pools
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
+
+{{- /* Egress to where PowerBudgets with a `signal` listen; by name, where addresses have one. */ -}}
+{{- define "wattherd.signalEgress" -}}
+- ports:
+  {{- range .Values.signals.ports }}
+  - {port: {{ . }}, protocol: TCP}
+  {{- end }}
+  {{- with .Values.signals.cidrs }}
+  to:
+  {{- range . }}
+  - ipBlock: {cidr: {{ . }}}
+  {{- end }}
+  {{- end }}
+{{- end -}}
+
+{{- define "wattherd.nameEgress" -}}
+- ports:
+  - {port: 53, protocol: UDP}
+  - {port: 53, protocol: TCP}
+{{- end -}}

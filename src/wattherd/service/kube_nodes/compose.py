@@ -87,7 +87,7 @@ def live_agent(
 
 def agent_checkup(live: LiveAgent) -> Checkup:
     """What kubelets and Prometheus may know of an agent."""
-    return Checkup(live.feed, lambda: True)
+    return Checkup(live.feed)
 
 
 def object_named(text: str | None, field: str) -> ObjectMeta | None:

@@ -23,10 +23,13 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What is looked at: the feed, whether this copy leads, and `more` metrics of what it feeds."""
+    """What is looked at: the feed, whether this copy leads, and `more` metrics of what it feeds.
+
+    Without `leads` nothing is told of that: agents work side by side, and none of them decides.
+    """
 
     feed: Feed
-    leads: Callable[[], bool]
+    leads: Callable[[], bool] | None = None
     more: Callable[[], str] = str
 
     def look(self, path: str) -> tuple[int, str]:
@@ -47,14 +50,21 @@ class Checkup:
             "# HELP wattherd_kube_sees Whether nodes and pods were listed and heard of lately.",
             "# TYPE wattherd_kube_sees gauge",
             f"wattherd_kube_sees {int(self.feed.sees())}",
-            "# HELP wattherd_kube_leads Whether this copy may decide and bind.",
-            "# TYPE wattherd_kube_leads gauge",
-            f"wattherd_kube_leads {int(self.leads())}",
+            *self._leading(),
             "# HELP wattherd_kube_troubles What is wrong now, each as a line in the log.",
             "# TYPE wattherd_kube_troubles gauge",
             f"wattherd_kube_troubles {len(self.feed.complaints)}",
         ]
         return "\n".join(lines) + "\n" + self._more()
+
+    def _leading(self) -> list[str]:
+        if self.leads is None:
+            return []
+        return [
+            "# HELP wattherd_kube_leads Whether this copy may decide and bind.",
+            "# TYPE wattherd_kube_leads gauge",
+            f"wattherd_kube_leads {int(self.leads())}",
+        ]
 
     def _more(self) -> str:
         try:
