@@ -45,6 +45,18 @@ def defined(api: KubeApi) -> Iterator[None]:
             api.delete(path_of(kind))
 
 
+@contextmanager
+def there(api: KubeApi, objects: list[Object]) -> Iterator[None]:
+    """These are made now, and gone at the end."""
+    for one in objects:
+        api.create(path_of(one["kind"]), one)
+    try:
+        yield
+    finally:
+        for one in objects:
+            api.call("DELETE", path_of(one["kind"], one["metadata"]["name"]))
+
+
 def an_object(kind: str, name: str, **spec: Any) -> Object:
     return {"apiVersion": GROUP, "kind": kind, "metadata": {"name": name}, "spec": spec}
 

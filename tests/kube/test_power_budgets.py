@@ -14,7 +14,7 @@ from control_plane import ControlPlane
 from draw_watch import SampledDraw
 from kube_api import KubeApi, a_node, a_pod
 from kube_server import wait_until
-from power_api import an_object, condition, defined, path_of
+from power_api import an_object, condition, defined, path_of, there
 
 from promises import promise
 
@@ -61,13 +61,8 @@ def tree(api: KubeApi, site: str, rack_0: str) -> Iterator[None]:
                   nodeSelector={"matchLabels": {"rack": "1"}}),
         an_object("PowerBudget", "now", domain="hall", constant=site),
     ]  # fmt: skip
-    for one in made:
-        api.create(path_of(one["kind"]), one)
-    try:
+    with there(api, made):
         yield
-    finally:
-        for one in made:
-            api.call("DELETE", path_of(one["kind"], one["metadata"]["name"]))
 
 
 @contextmanager
