@@ -13,7 +13,15 @@ from wattherd.errors import UserError
 from wattherd.runtime.kube.api.api_objects import decoder
 from wattherd.runtime.kube.power.domain_tree import SITE
 from wattherd.runtime.kube.power.kinds import PowerBudget, PowerBudgetSpec, PowerDomain
-from wattherd.runtime.kube.power.plan import AHEAD_S, PowerPlan, Stated, Timetable, Verdict, Word
+from wattherd.runtime.kube.power.plan import (
+    AHEAD_S,
+    SILENT_S,
+    PowerPlan,
+    Stated,
+    Timetable,
+    Verdict,
+    Word,
+)
 from wattherd.service.kube_budgets import open_timetable
 from wattherd.wire.clock import Clock
 
@@ -35,10 +43,10 @@ class At:
 
 
 class Silent:
-    """A signal that has not said anything yet."""
+    """A signal that has not said anything yet, and has a level for that."""
 
     def stated(self) -> Stated:
-        return Stated(verdict=Verdict(Word.SIGNAL_WAITING, "nothing heard yet"))
+        return Stated(2000.0, verdict=Verdict(Word.SIGNAL_WAITING, "nothing heard yet"))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -169,6 +177,22 @@ def test_after_a_restart_a_signal_that_is_silent_counts_as_it_was_told_last() ->
     state = plan.state(NOON_S)
     assert state.budgets_mw == {"hall": 4_000_000}
     assert state.budgets["b"].word is Word.SIGNAL_WAITING
+
+
+@pytest.mark.parametrize(("told_w", "first_w"), [(None, None), (4000.0, 4000.0), (1000.0, 1000.0)])
+def test_a_signal_that_stays_silent_counts_no_more_than_its_safe_level(
+    told_w: float | None, first_w: float | None
+) -> None:
+    plan = PowerPlan(lambda spec, limit_w: Silent())
+    domain(plan, "hall")
+    budget(plan, "b", domain="hall", signal={"address": "https://grid.example/"}, told_w=told_w)
+    assert plan.state(NOON_S).said["b"].now_w == first_w
+    assert plan.state(NOON_S + SILENT_S - 1).said["b"].now_w == first_w
+    later = plan.state(NOON_S + SILENT_S).said["b"]
+    assert (later.now_w, later.verdict.word) == (
+        min(2000.0, first_w or 2000.0),
+        Word.SIGNAL_WAITING,
+    )
 
 
 def test_a_budget_of_nothing_that_is_there_says_so() -> None:

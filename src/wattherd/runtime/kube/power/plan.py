@@ -26,6 +26,8 @@ from wattherd.runtime.kube.power.kinds import (
 )
 from wattherd.units import show_watts, watts
 
+SILENT_S = 60.0
+"""How long a source may take to say anything, before its safe level counts."""
 AHEAD_S = 60.0
 """A fall that is known counts this long before it begins: caps need time to be set and read."""
 
@@ -97,6 +99,17 @@ class _Known:
     timetable: Timetable | None
     verdict: Verdict
     last: Stated
+    waits_s: float | None = None
+    """Since when its source has said nothing at all."""
+
+    def while_waiting(self, told: Stated, now_s: float) -> Stated:
+        """As it stood before we began; a source that stays silent gets no more than it is safe."""
+        self.waits_s = now_s if self.waits_s is None else self.waits_s
+        silent = now_s - self.waits_s >= SILENT_S
+        known = [
+            one for one in (self.last.now_w, told.now_w if silent else None) if one is not None
+        ]
+        return Stated(min(known, default=None), verdict=told.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +257,13 @@ class PowerPlan:
                 known = self._budgets[name]  # noqa: PLW2901
             told = known.last if known.timetable is None else known.timetable.stated()
             if told.verdict.word is Word.SIGNAL_WAITING:
-                told = Stated(known.last.now_w, verdict=told.verdict)
+                told = known.while_waiting(told, now_s)
             known.last = said[name] = told
             verdict = known.verdict if not known.verdict.ready else told.verdict
             if verdict.ready and domain not in tree.branches and domain not in self.fed:
                 text = f"no PowerDomain, and no node, is called {domain!r}"
                 verdict = Verdict(Word.UNKNOWN_DOMAIN, text)
             verdicts[name] = verdict
-        del now_s
         return said, verdicts
 
     def _steps(self, said: Mapping[str, Stated]) -> dict[str, tuple[float, float | None]]:
