@@ -1,4 +1,7 @@
-"""The modes that help a stock kube-scheduler, each at work beside one on the plane of the tests."""
+"""The modes that help a stock kube-scheduler, each at work beside one on the plane of the tests.
+
+Each has the rights that it is shipped with, and no others.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any
 from control_plane import ControlPlane
 from kube_api import Object, a_pod
 from kube_server import wait_until
+from shipped_rights import account
 from test_extender import SCHEDULER, a_scheduler, an_extender
 from test_modes_tree import policy, touched
 
@@ -55,7 +59,8 @@ def beside_kube_scheduler(
     mode = Mode(name)
     if name == "extender":
         with (
-            an_extender(plane, *options) as address,
+            account(plane, name) as ours,
+            an_extender(plane, f"--kubeconfig={ours}", *options) as address,
             a_scheduler(plane, address, namespace, *flags),
         ):
             yield mode
@@ -73,9 +78,12 @@ def beside_kube_scheduler(
 
 
 @contextmanager
-def _command(plane: ControlPlane, *arguments: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "wattherd.cli.main", "kube", *arguments]
-    with subprocess.Popen([*command, f"--kubeconfig={plane.kubeconfig}"]) as process:
+def _command(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "wattherd.cli.main", "kube", name, *arguments]
+    with (
+        account(plane, name) as ours,
+        subprocess.Popen([*command, f"--kubeconfig={ours}"]) as process,
+    ):
         try:
             yield
         finally:

@@ -19,6 +19,7 @@ from kube_binaries import NoBinaries
 from kube_server import wait_until
 from kueue_manager import KUEUE, at_work
 from power_api import an_object, defined, path_of
+from shipped_rights import account
 from t4_racks import IDLE_W, RISE_W, Racks
 from test_power_budgets import AGENT, LEAST_W, Agents
 
@@ -40,6 +41,13 @@ def _kueue(plane: ControlPlane) -> Iterator[None]:
             scheduler.kill()
     except NoBinaries as absent:
         pytest.skip(str(absent))
+
+
+@pytest.fixture
+def ours(plane: ControlPlane) -> Iterator[Path]:
+    """The rights that the check is shipped with, and no others."""
+    with account(plane, "admission-check") as kubeconfig:
+        yield kubeconfig
 
 
 @pytest.fixture
@@ -220,14 +228,14 @@ def state(api: KubeApi, namespace: str, job: str) -> Object:
 
 
 def test_jobs_of_a_queue_never_draw_more_than_any_budget(
-    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str], ours: Path
 ) -> None:
     """30 jobs of two pods where the racks bear 4 and 6, and the site 8; each ends, one follows."""
     api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
     health = kube_ledger.an_address()
     seen = Sampled(api, namespace, racks)
     try:
-        with answering(plane.kubeconfig, *RACKS.budgets(4, 6, 8), health=health):
+        with answering(ours, *RACKS.budgets(4, 6, 8), health=health):
             api.create_all(jobs, [a_job(f"job{n}", queue, pods=2) for n in range(30)])
             wait_full(api, namespace)
             assert len(jobs_of(running(api, namespace))) == 4
@@ -293,14 +301,14 @@ def test_no_budget_is_exceeded_when_it_is_killed_in_a_race_and_started_again(
 
 
 def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
-    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str], ours: Path
 ) -> None:
     del racks
     api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     low = f"{namespace}-low"
     api.create(classes, {"metadata": {"name": low}, "value": -10})
-    with answering(plane.kubeconfig, *RACKS.budgets(4, 4, 4)):
+    with answering(ours, *RACKS.budgets(4, 4, 4)):
         api.create(jobs, a_job("less", queue, pods=2, priority=low))
         api.create(jobs, a_job("more", queue, pods=2))
         wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"},
@@ -308,7 +316,7 @@ def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
         api.create(jobs, a_job("large", queue, pods=3, priority=low))
         wait_until(lambda: _waits_for_power(state(api, namespace, "large")),
                    lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
-    with answering(plane.kubeconfig, *RACKS.budgets(4, 4, 2)):
+    with answering(ours, *RACKS.budgets(4, 4, 2)):
         wait_until(lambda: jobs_of(running(api, namespace)) == {"more"},
                    lambda: told(api, namespace), within_s=PATIENCE_S)  # fmt: skip
         wait_until(lambda: _is_suspended(api, f"{jobs}/less"), "Kueue has taken its quota back")
@@ -316,7 +324,7 @@ def test_who_waits_is_told_why_and_a_cut_ends_the_least_important(
 
 
 def test_a_cut_caps_first_then_kueue_ends_the_least_important_and_runs_it_again(
-    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str]
+    plane: ControlPlane, namespace: str, queue: str, racks: dict[str, str], ours: Path
 ) -> None:
     api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
     classes, low = "/apis/scheduling.k8s.io/v1/priorityclasses", f"{namespace}-low"
@@ -333,7 +341,7 @@ def test_a_cut_caps_first_then_kueue_ends_the_least_important_and_runs_it_again(
             path_of("PowerDomain"), an_object("PowerDomain", "kueue-hall", nodeSelector=kwok)
         )
         api.create(path_of("PowerBudget"), an_object("PowerBudget", "kueue-now", **now))
-        with answering(plane.kubeconfig), Agents(api, namespace), seen:
+        with answering(ours), Agents(api, namespace), seen:
             api.create(jobs, a_job("less", queue, pods=2, priority=low))
             api.create(jobs, a_job("more", queue, pods=2))
             wait_until(lambda: jobs_of(running(api, namespace)) == {"less", "more"}

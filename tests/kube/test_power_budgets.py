@@ -15,6 +15,7 @@ from draw_watch import SampledDraw
 from kube_api import KubeApi, a_node, a_pod
 from kube_server import wait_until
 from power_api import an_object, condition, defined, path_of, there
+from shipped_rights import account
 
 from promises import promise
 
@@ -219,7 +220,10 @@ def priorities(plane: ControlPlane) -> Iterator[dict[str, str]]:
 def test_a_cut_caps_what_runs_then_suspends_by_priority_and_a_rise_resumes(
     plane: ControlPlane, namespace: str, fleet: list[str], priorities: dict[str, str]
 ) -> None:
-    """Two jobs of four GPUs and a single pod: 9 x 70 W, cut to what caps bear, then far below."""
+    """Two jobs of four GPUs and a single pod: 9 x 70 W, cut to what caps bear, then far below.
+
+    With the rights that the scheduler is shipped with, and no others.
+    """
     api = plane.api
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     for name in fleet:
@@ -240,7 +244,7 @@ def test_a_cut_caps_what_runs_then_suspends_by_priority_and_a_rise_resumes(
     floor_w = 9 * (LEAST_W - IDLE_W)
     seen = SampledDraw(api, namespace, "now", rise_w=9 * RISE_W, empty_w=EMPTY_W)
     with tree(api, watts(9), watts(16, HALF_W)), Agents(api, namespace), seen:
-        with a_scheduler(plane):
+        with account(plane, "scheduler") as ours, a_scheduler(plane, f"--kubeconfig={ours}"):
             for name in ("low", "high"):
                 api.create(jobs, a_job(name, priorities[name]))
             single = a_pod("single", gpus=1, scheduler=NAME,
@@ -265,7 +269,7 @@ def test_a_cut_caps_what_runs_then_suspends_by_priority_and_a_rise_resumes(
             wait_until(within, "and told")
             assert running("high") == 4
         # The next one to lead knows all that from the objects.
-        with a_scheduler(plane):
+        with account(plane, "scheduler") as ours, a_scheduler(plane, f"--kubeconfig={ours}"):
             seen.set(9 * RISE_W)
             wait_until(lambda: running("low") == 4, "it runs again", within_s=LONG_S)
             assert not suspended("low")

@@ -11,6 +11,7 @@ from control_plane import ControlPlane
 from kube_api import a_node, a_pod
 from kube_server import wait_until
 from power_api import an_object, condition, defined, path_of
+from shipped_rights import account
 from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 
 NAME = "wattherd-queues"
@@ -39,14 +40,17 @@ def _no_queues(plane: ControlPlane) -> Iterator[None]:
 
 @pytest.fixture
 def scheduler(plane: ControlPlane) -> Iterator[None]:
-    """On eight GPUs, with queues."""
+    """On eight GPUs, with queues, and the rights that it is shipped with."""
     api = plane.api
     labels = {"nvidia.com/gpu.product": "Tesla-T4"}
     nodes = api.fleet(a_node(f"queues-{row}", gpus=4, labels=labels) for row in range(2))
     for name, spec in QUEUES.items():
         api.create(path_of("Queue"), an_object("Queue", name, **spec))
     command = [sys.executable, "-m", "wattherd.cli.main", "kube", "scheduler", f"--name={NAME}"]
-    with subprocess.Popen([*command, f"--kubeconfig={plane.kubeconfig}"]) as process:
+    with (
+        account(plane, "scheduler") as ours,
+        subprocess.Popen([*command, f"--kubeconfig={ours}"]) as process,
+    ):
         yield
         process.terminate()
         process.wait(timeout=60)

@@ -45,6 +45,7 @@ class ByCheck(ByGate):
     """Pods that stand for those that a workload will have."""
 
     suspends = False
+    queued = False
 
     def __init__(self) -> None:
         """All nodes are one place until `divided` says otherwise."""
