@@ -36,7 +36,7 @@ LEFT_OUT = {
     r"^make demo$|^make demo ": "run by tests/service/test_demo_run.py",
     r"^make demo-": "what it does is on the page, command by command",
     r"^make |^pip install": "sets up or tests the repository itself",
-    r"^wattherd kube|^kube-scheduler|^helm |^kubectl |explain pod/|--snapshot": (
+    r"^wattherd kube|^kube-scheduler|^helm |^kubectl |explain pod/|--snapshot|left-by-pools": (
         "needs a cluster; run by tests/kube"
     ),
     r"pytest .*tests/kube|benchmarks/kube": "needs a control plane; run by tests/kube",
