@@ -252,6 +252,7 @@ def test_a_cut_caps_what_runs_then_suspends_by_priority_and_a_rise_resumes(
             api.create(f"/api/v1/namespaces/{namespace}/pods", single)
             wait_until(lambda: running("low") + running("high") == 8,
                        lambda: f"both run: {waiting(api, namespace)}", within_s=LONG_S)  # fmt: skip
+            wait_until(seen.full, "the single pod, too", within_s=LONG_S)
             seen.set(6 * RISE_W)
             wait_until(seen.kept, "all are capped", within_s=LONG_S)
             assert not suspended("low")
