@@ -8,7 +8,8 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -264,18 +265,10 @@ def race(
     """Options with watts for 10, and 200 pods amid which the leader is killed; budgets are kept."""
     pods = [a_pod(f"r-{n}", gpus=1, labels=CLAIMS) for n in range(200)]
     path = f"/api/v1/namespaces/{namespace}/pods"
-
-    def begin() -> str:
-        return safe_copies.kill_holder_amid(
-            api, namespace, "dra",
-            lambda: api.create_all(path, pods), lambda: bound(api, namespace),
-        )  # fmt: skip
-
-    seen = Sampled(api, namespace, racks)
-    try:
+    make, there = partial(api.create_all, path, pods), partial(bound, api, namespace)
+    begin = partial(safe_copies.kill_holder_amid, api, namespace, "dra", make, there)
+    with closing(Sampled(api, namespace, racks)) as seen:
         yield (*RACKS.budgets(7, 5, 10), f"--lease={namespace}/dra"), begin
-    finally:
-        seen.close()
     promise(seen.most["bound in dra-rack-0"] <= 420, seen.most)
     promise(seen.most["bound in dra-rack-1"] <= 300, seen.most)
     promise(seen.most["bound"] <= 600, seen.most)

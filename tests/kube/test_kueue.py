@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import kube_ledger
@@ -255,18 +256,10 @@ def race(
     """Options with watts for 8, and 200 pods amid which the leader is killed; budgets are kept."""
     jobs = [a_job(f"job{n}", queue, pods=2) for n in range(100)]
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
-
-    def begin() -> str:
-        return safe_copies.kill_holder_amid(
-            api, namespace, "check",
-            lambda: api.create_all(path, jobs), lambda: running(api, namespace),
-        )  # fmt: skip
-
-    seen = Sampled(api, namespace, racks)
-    try:
+    make, there = partial(api.create_all, path, jobs), partial(running, api, namespace)
+    begin = partial(safe_copies.kill_holder_amid, api, namespace, "check", make, there)
+    with closing(Sampled(api, namespace, racks)) as seen:
         yield (*RACKS.budgets(4, 6, 8), f"--lease={namespace}/check"), begin
-    finally:
-        seen.close()
     assert seen.looks > 5
     promise(seen.most["kueue-rack-0"] <= 4, seen.most)
     promise(seen.most["kueue-rack-1"] <= 6, seen.most)
