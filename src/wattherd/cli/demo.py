@@ -19,12 +19,14 @@ from typing import Any
 import click
 
 from wattherd.cli.client import Client
+from wattherd.cli.examples import folder
 from wattherd.errors import UserError
 
 PROCESSORS = 2
 """As many are used; a greater machine is asked for no more."""
 START_S, END_S, LINE_S, TICK_S = 60.0, 30.0, 10.0, 1.0
 SAMPLES = 7200
+SDK = 'install the second wheel, too: pip install wheels/*.whl "wattherd[server]"'
 
 
 @click.command()
@@ -82,23 +84,19 @@ def demo(
 
 
 def _programs(given: Path | None) -> Path:
-    """The folder of the trainings: the one asked for, of the package, or of the repository."""
-    import wattherd
-
-    package = Path(wattherd.__file__).resolve().parent
-    candidates = [given] if given else [package / "examples", package.parents[1] / "examples/train"]
-    for folder in candidates:
-        if (folder / "mlp.py").is_file():
-            return folder.resolve()
-    hint = "name the folder of mlp.py, cnn.py and attention.py"
-    raise UserError("no trainings", where=str(candidates[-1]), field="--programs", hint=hint)
+    """The folder of the trainings: the one asked for, or that of the examples."""
+    place = given or folder() / "train"
+    if not (place / "mlp.py").is_file():
+        hint = "name the folder of mlp.py, cnn.py and attention.py"
+        raise UserError("no trainings", where=str(place), field="--programs", hint=hint)
+    return place.resolve()
 
 
 def _environment() -> dict[str, str]:
     """For the trainings: one thread each, and where the SDK is that they report by."""
     found = importlib.util.find_spec("wattherd_train")
     if found is None or found.origin is None:
-        raise UserError("the trainings need wattherd-train", hint="pip install wattherd-train")
+        raise UserError("the trainings need wattherd-train", hint=SDK)
     folder = Path(found.origin).resolve().parents[1]
     return {"PYTHONPATH": str(folder), "OPENBLAS_NUM_THREADS": "1"}
 

@@ -50,6 +50,7 @@ COMMANDS = {
     "top": ("wattherd.cli.top:top", "Watch draw, jobs and devices live."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "completion": ("wattherd.cli.completion:completion", "Complete commands by the Tab key."),
+    "examples": ("wattherd.cli.examples:examples", "Job files and programs to begin with."),
     "demo": ("wattherd.cli.demo:demo", "Real trainings under a budget that is cut midway."),
     "kube": ("wattherd.cli.kube:kube", "Decide for Kubernetes clusters."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
