@@ -67,6 +67,40 @@ def test_what_can_never_run_is_said_when_it_is_handed_in(say: Say) -> None:
     assert f"{said.strip()}: Failed: NeverFits: asked 400" in why
 
 
+@pytest.mark.parametrize("flag", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("words", "field", "hint"),
+    [
+        (("-q", "prodd"), "queue", "keeps no queues"),
+        (("--gpu-type", "A100"), "gpu_type", "known: CPU; `wattherd gpus` lists all devices"),
+        (("--gpu-type", "cpu"), "gpu_type", "did you mean 'CPU'?"),
+    ],
+)
+def test_a_job_that_names_what_is_not_there_is_refused_and_not_kept(
+    say: Say, service: Serving, flag: tuple[str, ...], words: tuple[str, ...], field: str, hint: str
+) -> None:
+    before = service.ask("jobs?over=true")["jobs"]
+    code, said, why = say("submit", *flag, *words, "--", "true")
+    assert (code, said) == (2, "")
+    assert f"{field}: " in why
+    assert hint in why
+    assert len(service.ask("jobs?over=true")["jobs"]) == len(before)
+
+
+def test_of_several_gpu_types_one_that_is_there_is_enough(say: Say, service: Serving) -> None:
+    job = say("submit", "--gpu-type", "A100,CPU", "--", "true")[1].strip()
+    service.wait_for(job, "Succeeded")
+
+
+def test_a_dry_run_of_what_never_fits_is_no_success(say: Say) -> None:
+    code, said, why = say("submit", "-g", "400", "--dry-run", "--", "true")
+    assert (code, "NeverFits: asked 400" in said) == (1, True)
+    assert "it could never start (hint: `wattherd gpus`" in why
+    document = json.loads(say("submit", "-g", "400", "--dry-run", "-o", "json", "--", "true")[1])
+    assert (document["fits"], document["candidates"]) == (False, [])
+    assert say("submit", "-g", "1", "--dry-run", "--", "true")[0] == 0
+
+
 def test_jobs_are_found_by_name(say: Say, service: Serving) -> None:
     _, job, _ = say("submit", "-n", "long-training", "--", "sleep", "100")
     job = job.strip()

@@ -100,7 +100,8 @@ def test_a_new_queue_runs_jobs_and_outlives_a_crash(serving: Serving) -> None:
     assert shares(told(serving, "queues")) == shares(added)
     assert serving.ask(f"jobs/{running}")["attempts"] == 1  # nothing was begun anew
     assert serving.state_of(serving.submit("true", queue="lab")) != "Failed"
-    assert serving.ask("jobs", {"run": "true", "queue": "none"})["state"] == "Failed"
+    refused = serving.ask("jobs", {"run": "true", "queue": "lap"})
+    assert (refused["code"], refused["hint"]) == (400, "did you mean 'lab'?")
     exported = serving.call("queues", "export").stdout
     again(serving, yaml.safe_load(exported)["queues"])  # written down: the same queues
     assert serving.ask(f"jobs/{running}")["attempts"] == 1

@@ -14,6 +14,7 @@ from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, job_called
 from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
 from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_candidates, show_explanation, show_job
+from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
 
 POLL_S = 0.5
@@ -31,6 +32,7 @@ def _job_options(command: Any) -> Any:
         [
             click.option("-f", "--file", type=click.Path(path_type=Path), help="Job file (YAML)."),
             click.option("-g", "--gpus", metavar="N|MIN..MAX", help="Devices."),
+            click.option("--gpu-type", multiple=True, metavar="MODEL", help="Any of these models."),
             click.option("-n", "--name", help="A name, for people."),
             click.option("-q", "--queue", "queue_name", help="Queue."),
             click.option("-p", "--priority", help="low, normal, high, or a number."),
@@ -48,10 +50,10 @@ def _job_options(command: Any) -> Any:
 
 def _document(file: Path | None, command: tuple[str, ...], changes: dict[str, Any]) -> Any:
     """The job as the file and the options describe it, checked here where the file is at hand."""
-    from wattherd.workload.job_file import read_job, validated_job
+    from wattherd.workload.job_file import validated_job
 
     if file is not None:
-        document = read_job(file).model_dump(mode="json", by_alias=True, exclude_unset=True)
+        document = _of_file(file)
     elif command or changes["app"]:
         document = {"workdir": str(Path.cwd())}
     else:
@@ -64,6 +66,22 @@ def _document(file: Path | None, command: tuple[str, ...], changes: dict[str, An
     )
 
 
+def _of_file(path: Path) -> Any:
+    """What a job file says.
+
+    Raises:
+        UserError: it is no job file, or says what no job can be.
+    """
+    from wattherd.workload.job_file import read_job
+
+    check_job_file(path)
+    try:
+        job = read_job(path)
+    except UserError as error:
+        raise other_document(path) or error from None
+    return job.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
 def _named(client: Client, document: dict[str, Any]) -> dict[str, Any]:
     """The jobs that it waits for, by their ids."""
     if document.get("after"):
@@ -74,6 +92,7 @@ def _named(client: Client, document: dict[str, Any]) -> dict[str, Any]:
 def _changes(
     *,
     gpus: str | None,
+    gpu_type: tuple[str, ...],
     name: str | None,
     queue_name: str | None,
     priority: str | None,
@@ -85,6 +104,7 @@ def _changes(
 ) -> dict[str, Any]:
     return {
         "gpus": None if gpus is None else _width(gpus),
+        "gpu_type": [one for many in gpu_type for one in many.split(",")],
         "name": name,
         "queue": queue_name,
         "priority": _number(priority),
@@ -115,7 +135,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=Submission)
 @_job_options
 @click.option("--dry-run", is_flag=True, help="Only tell what would happen.")
 @server_option
@@ -129,14 +149,19 @@ def submit(
     output: str,
     **options: Any,
 ) -> int | None:
-    """Hand a job in: `wattherd submit job.yaml`, or `wattherd submit -g 4 -- python train.py`."""
-    if file is None and len(command) == 1 and command[0].endswith((".yaml", ".yml")):
-        file, command = Path(command[0]), ()
+    """Hand a job in: `wattherd submit job.yaml`, or `wattherd submit -g 4 -- python train.py`.
+
+    Options of `submit` stand before the program, what follows is the program's.
+    """
     client = Client(server)
     document = _named(client, _document(file, command, _changes(**options)))
     if dry_run:
-        show_candidates(client.post("dry-run", document), output)
-        return None
+        tried = client.post("dry-run", document)
+        show_candidates(tried, output)
+        if tried.get("fits", True):
+            return None
+        click.echo("it could never start (hint: `wattherd gpus` lists what is there)", err=True)
+        return 1
     job = client.post("jobs", document)
     show(job, output, lambda: click.echo(job["id"]))
     heard = _heard(client, job)
@@ -152,7 +177,7 @@ def _heard(client: Client, job: Any) -> Any:
     return client.get(f"jobs/{job['id']}") if code == NEXT_PLAN else job
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=Submission)
 @_job_options
 @server_option
 def run(

@@ -192,7 +192,8 @@ def show_candidates(document: Mapping[str, Any], output: str) -> None:
             for one in document["candidates"]
         ]
         head = ["PLACEMENT", "CAP W", "EST.TIME", "SLOWDOWN", "EST.KWH", "START", "CHOSEN"]
-        print_table(head, rows)
+        if rows:
+            print_table(head, rows)
         click.echo(document["why"])
 
     show(document, output, table)

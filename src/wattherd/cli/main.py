@@ -13,6 +13,7 @@ from importlib import import_module
 import click
 
 from wattherd import __version__
+from wattherd.cli.other_schedulers import meant
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 
@@ -64,6 +65,9 @@ COMMANDS = {
 }
 
 
+SHORT = {"q": "queue"}
+
+
 class _Lazy(click.Group):
     """Imports a command's module only when that command is called, so `--help` stays quick."""
 
@@ -87,9 +91,12 @@ class _Lazy(click.Group):
         Raises:
             click.UsageError: there is none.
         """
+        if args and args[0] in SHORT:
+            args = [SHORT[args[0]], *args[1:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = hint_for(args[0], COMMANDS)
-            hint = hint if hint.startswith("did you") else "`wattherd --help` lists all"
+            hint = meant(args[0], args[1:]) or hint_for(args[0], COMMANDS)
+            known = hint.startswith(("wattherd ", "did you"))
+            hint = hint if known else "`wattherd --help` lists all"
             raise click.UsageError(f"no command {args[0]!r} (hint: {hint})", ctx)
         return super().resolve_command(ctx, args)
 

@@ -14,6 +14,7 @@ from wattherd.estimate.power_curve import PowerCurve
 from wattherd.model.command import RejectJob, WakeAt
 from wattherd.model.event import JobSubmitted, Woke
 from wattherd.model.job import JobSpec
+from wattherd.model.reason import ReasonCode
 from wattherd.service.live.documents import Look
 
 DRY_RUN = "wattherd.dry-run/1"
@@ -22,6 +23,8 @@ MOST_JOBS = 5_000
 CAPS = 4
 """Caps that are shown beside the chosen one."""
 _TRIAL = "dry-run"
+_NEVER = (ReasonCode.NEVER_FITS, ReasonCode.UNKNOWN_QUEUE, ReasonCode.INVALID_SPEC)
+"""Reasons of a job that no wait would start."""
 
 
 def dry_run(look: Look, spec: JobSpec, now_s: float) -> dict[str, Any]:
@@ -39,7 +42,10 @@ def dry_run(look: Look, spec: JobSpec, now_s: float) -> dict[str, Any]:
     refusal = _try(core, replace(spec, id=_TRIAL, submit_s=now_s), now_s)
     record = core.jobs.get(_TRIAL)
     candidates = [] if record is None else list(_candidates(core, record))
-    return {"schema": DRY_RUN, "candidates": candidates, "why": refusal or _why(record)}
+    never = record is not None and record.reason is not None and record.reason.code in _NEVER
+    fits = not refusal and not never
+    why = refusal or _why(record)
+    return {"schema": DRY_RUN, "candidates": candidates, "fits": fits, "why": why}
 
 
 def _try(core: Core, spec: JobSpec, now_s: float) -> str:

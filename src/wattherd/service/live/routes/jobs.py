@@ -27,6 +27,7 @@ from wattherd.service.live.http import (
     look_up,
     the_job,
 )
+from wattherd.service.live.known_names import check_names
 from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import TaskLog
 from wattherd.service.live.privacy import check_request
@@ -125,6 +126,7 @@ async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
 
 
 async def _check(site: Site, caller: Caller, job: JobFile) -> None:
+    check_names(site.keeper.core.config, job)
     if job.after or job.user:  # most jobs need no look at others
         await look_up(site, lambda look: check_request(look, caller, job))
 

@@ -158,6 +158,7 @@ class DryRunDocument(Shape):
 
     schema_: Literal["wattherd.dry-run/1"] = version("wattherd.dry-run/1")
     candidates: list[Candidate] = told("caps, from high to low")
+    fits: bool = told("whether it could ever start", True)  # noqa: FBT003 - an example
     why: str = told("whether it would start, or why not", "it would start now")
 
 
