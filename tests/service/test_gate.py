@@ -80,6 +80,17 @@ def test_guessing_tokens_is_slow(guarded: Guarded) -> None:
     assert told == {401, 429}
 
 
+def test_wrong_tokens_keep_no_right_one_out_behind_the_same_address(guarded: Guarded) -> None:
+    """A class behind one router is one address."""
+    guarded.let_in("ann", Role.USER)
+    guarded.tokens["guess"] = guarded.tokens["ann"][:-1] + "?"
+    for _ in range(10):
+        wrong = {guarded.ask("GET", JOBS, "guess").status for _ in range(6)}
+        assert guarded.ask("GET", JOBS, "ann").status == 200
+    assert wrong == {429}
+    assert guarded.ask("GET", JOBS).status == 401  # who shows none is told what is missing
+
+
 def test_a_body_without_end_is_cut(guarded: Guarded) -> None:
     long = b'{"run": "' + b"x" * (1 << 20) + b'"}'
     reply = guarded.ask("POST", JOBS, "", long)

@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
@@ -35,7 +36,9 @@ ALONE = (b"cross-origin-opener-policy", b"same-origin")
 MOST_BODY = 1 << 20
 SAFE = ("GET", "HEAD")
 FAILURES_PER_S, FAILURES_BURST = 2.0, 20.0
-"""How often one address may show tokens that open nothing."""
+"""How often one address may show tokens that open nothing, and be told so. More of them are not
+written down one by one."""
+ASKING = 4
 _log = logging.getLogger("wattherd.access")
 
 
@@ -102,6 +105,10 @@ class Desk:
     told: Callable[[Denied, Scope], Response] | None = None
     """How people are told that they go no further, on addresses that are not the API's."""
     failures: Rates = field(default_factory=lambda: Rates(FAILURES_PER_S, FAILURES_BURST))
+    asking: Executor = field(
+        default_factory=lambda: ThreadPoolExecutor(ASKING, thread_name_prefix="issuer")
+    )
+    """Threads that look at an issuer's tokens, which may have to wait for it."""
 
     @property
     def open(self) -> bool:
@@ -200,28 +207,37 @@ class Gate:
             _from_here(visit.headers)
             user = QueryParams(visit.scope.get("query_string", b"")).get("user", "")
             return Caller(user=user, role=Role.ADMIN)
-        now_s = time.monotonic()
-        wait_s = self._desk.failures.wait_s(visit.address, now_s, take=False)
-        if wait_s:
-            raise Denied(429, "too many wrong tokens", retry_after=retry_after(wait_s))
         shown = _shown(visit)
         try:
             caller = await self._known(shown) if shown else None
         except ClusterError as unreadable:
             raise Denied(503, str(unreadable)) from None
         if caller is None:
-            if shown:
-                self._desk.failures.wait_s(visit.address, now_s)
-            error = "this token opens nothing" if shown else "needs a token"
-            hint = "set WATTHERD_TOKEN; an admin makes one by `wattherd token create`"
-            raise Denied(401, error, hint, www_authenticate="Bearer")
+            raise self._unknown(visit, shown)
         return caller
 
     async def _known(self, shown: str) -> Caller | None:
         known = self._desk.tokens.caller(shown)
         if known is None and self._desk.issuer is not None:
-            known = await asyncio.to_thread(self._desk.issuer.caller, shown)
+            asked = functools.partial(self._desk.issuer.caller, shown)
+            loop = asyncio.get_running_loop()
+            known = await loop.run_in_executor(self._desk.asking, asked)
         return known
+
+    def _unknown(self, visit: _Visit, shown: str) -> Denied:
+        """What a caller is told whose token opens nothing.
+
+        Only such ones are slowed down: many people may be behind one address, and whoever shows
+        wrong tokens there must not keep the others out. Looking at a token costs no more than
+        counting it would.
+        """
+        if shown:
+            wait_s = self._desk.failures.wait_s(visit.address, time.monotonic())
+            if wait_s:
+                return Denied(429, "too many wrong tokens", retry_after=retry_after(wait_s))
+        error = "this token opens nothing" if shown else "needs a token"
+        hint = "set WATTHERD_TOKEN; an admin makes one by `wattherd token create`"
+        return Denied(401, error, hint, www_authenticate="Bearer")
 
     async def _deny(self, denied: Denied, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

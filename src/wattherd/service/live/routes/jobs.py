@@ -29,7 +29,7 @@ from wattherd.service.live.http import (
 )
 from wattherd.service.live.known_names import check_names
 from wattherd.service.live.listing import job_list
-from wattherd.service.live.logs import TaskLog
+from wattherd.service.live.logs import LogReader, TaskLog
 from wattherd.service.live.privacy import check_request
 from wattherd.service.live.register import Wish
 from wattherd.service.live.schemas.jobs import (
@@ -208,18 +208,27 @@ def _log_route(app: FastAPI) -> None:
         _check_task(past, attempt, rank)
         chosen = attempt or past.attempts
         log = TaskLog(site.config.state / "jobs", job_id, chosen, rank)
-        first, offset = log.tail(None if lines < 0 else lines)
+        reader = await asyncio.to_thread(_reader, log, lines)
 
         async def stream() -> AsyncIterator[bytes]:
-            yield first
-            at = offset
-            while follow:
-                over = await look_up(site, lambda look: documents.run_is_over(look, job_id, chosen))
-                for chunk in log.grown(at):
-                    at += len(chunk)
-                    yield chunk
-                if over:
-                    return
-                await asyncio.sleep(POLL_S)
+            with reader:
+                while block := await asyncio.to_thread(reader.read):
+                    yield block
+                over = not follow
+                while not over:
+                    over = await look_up(
+                        site, lambda look: documents.run_is_over(look, job_id, chosen)
+                    )
+                    while block := await asyncio.to_thread(reader.read):
+                        yield block
+                    if not over:
+                        await asyncio.sleep(POLL_S)
 
         return StreamingResponse(stream(), media_type="text/plain; charset=utf-8")
+
+
+def _reader(log: TaskLog, lines: int) -> LogReader:
+    reader = log.reader()
+    if lines >= 0:
+        reader.skip_to_last(lines)
+    return reader

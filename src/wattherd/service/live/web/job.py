@@ -213,5 +213,5 @@ def _log(root: Path, job_id: str, attempt: int) -> str:
     """The end of what its first task printed in its last run."""
     if attempt < 1:
         return ""
-    text, _ = TaskLog(root, job_id, attempt, 0).tail(LOG_LINES)
-    return text[-MOST_LOG_BYTES:].decode("utf-8", "replace")
+    text = TaskLog(root, job_id, attempt, 0).end(LOG_LINES, MOST_LOG_BYTES)
+    return text.decode("utf-8", "replace")
