@@ -15,6 +15,7 @@ from training_runs import ENVIRONMENT, EXAMPLES, STEP, final_loss, train, under_
 
 from wattherd.runtime.local import processes, run_dir
 from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.reading import certain
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import read_job
 
@@ -56,7 +57,7 @@ def test_killed_it_goes_on_from_its_last_checkpoint(site: Site, tmp_path: Path) 
     under_way(site, job, 1, 700)
     began = run_dir.read(site.root / job / "run-1" / run_dir.BEGUN)
     assert began is not None
-    processes.signal_all(processes.descendants(began["pid"]), 9)
+    processes.signal_all(certain(processes.descendants(began["pid"])) or (), 9)
     site.wait(job, "Succeeded")
     first, second = (STEP.findall(site.log(job, attempt)) for attempt in (1, 2))
     assert int(second[0][0]) % 200 == 1

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wattherd.model.event import JobExited
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.executor import end_stray
-from wattherd.runtime.local.watched import KILLED, Watched
+from wattherd.runtime.local import run_dir, run_lock
+from wattherd.runtime.local import watched as watched_module
+from wattherd.runtime.local.executor import end_holders, end_stray
+from wattherd.runtime.local.reading import ABSENT, There, certain, words
+from wattherd.runtime.local.run_lock import RunLock
+from wattherd.runtime.local.watched import KILLED, LEFT_BEHIND, Watched
 
 KEY = ("j-1", 1)
+UNKNOWABLE = [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.EINTR, errno.ENOMEM]
 
 
 @pytest.mark.parametrize("look", range(1, 9))
@@ -38,32 +46,14 @@ def test_a_supervisor_that_begins_while_it_is_looked_at_is_alive(
         return looked
 
     watched = Watched(KEY, tmp_path)
-    monkeypatch.setattr(run_dir, "read", after(run_dir.read))
-    monkeypatch.setattr(Path, "exists", after(Path.exists))
+    for name in ("document", "present"):
+        monkeypatch.setattr(watched_module, name, after(getattr(watched_module, name)))
     for _ in range(5):
         assert list(watched.news()) == []
+        assert not watched.abandoned
     assert looks > look
-    assert (watched.begun, watched.supervisor, watched.over) == (True, os.getpid(), False)
-
-
-def test_one_that_gave_way_to_another_is_not_taken_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched = Watched(KEY, tmp_path)
-    second = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, second.pid, os.WEXITED | os.WNOWAIT)
-    watched.launched = second.pid
-    real = os.waitpid
-
-    def waited(pid: int, options: int) -> tuple[int, int]:
-        run_dir.claim(tmp_path)
-        return real(pid, options)
-
-    monkeypatch.setattr(os, "waitpid", waited)
-    assert list(watched.news()) == []
-    assert list(watched.news()) == []
-    monkeypatch.undo()
-    second.wait()
+    assert isinstance(watched.begun, There)
+    assert (watched.supervisor, watched.over) == (There(os.getpid()), False)
 
 
 def test_a_stray_that_is_about_to_begin_gives_way(tmp_path: Path) -> None:
@@ -71,28 +61,108 @@ def test_a_stray_that_is_about_to_begin_gives_way(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for _ in range(2):
         end_stray(folder)
-    assert Watched(KEY, folder).supervisor is None
+    assert Watched(KEY, folder).supervisor == ABSENT
     assert not run_dir.claim(folder)
 
 
 def test_a_supervisor_that_died_without_a_word_is_given_up(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    who = {"pid": dead.pid, "ticks": 1, "boot": run_dir.boot_id()}
+    who = {"pid": dead.pid, "ticks": 1, "boot": certain(run_dir.boot_id())}
     (tmp_path / run_dir.BEGUN).write_text(json.dumps(who), encoding="utf-8")
     watched = Watched(KEY, tmp_path)
-    (end,) = watched.news()
+    assert list(watched.news()) == []
+    assert watched.abandoned
+    end = watched.abandon()
     assert isinstance(end, JobExited)
     assert (end.exit_code, watched.over) == (KILLED, True)
 
 
-def test_a_supervisor_that_never_begins_is_given_up_when_it_has_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", UNKNOWABLE)
+@pytest.mark.parametrize("of", [run_dir.BEGUN, run_dir.EXIT, "stat", "boot_id"])
+def test_what_cannot_be_read_is_neither_dead_nor_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, of: str
+) -> None:
+    """Of a live run, and of one that has ended well: nothing is told before it can be read."""
+    run_dir.claim(tmp_path)
+    real = os.open
+
+    def opened(path: Any, *args: Any, **more: Any) -> int:
+        if Path(path).name == of:
+            raise OSError(error, os.strerror(error), str(path))
+        return real(path, *args, **more)
+
+    def read_text(path: Path, *args: Any, **more: Any) -> str:
+        os.close(opened(path, os.O_RDONLY))
+        return real_text(path, *args, **more)
+
+    real_text = Path.read_text
     watched = Watched(KEY, tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "open", opened)
+        broken.setattr(Path, "read_text", read_text)
+        for _ in range(3):
+            assert list(watched.news()) == []
+            assert not watched.abandoned
+            assert watched.unknown == words(OSError(error, os.strerror(error)))
     assert list(watched.news()) == []
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-    watched.launched = ended.pid
+    assert (watched.abandoned, watched.unknown) == (False, "")
+    run_dir.write(tmp_path / run_dir.EXIT, {"exit_code": 0})
     (end,) = watched.news()
     assert isinstance(end, JobExited)
-    assert end.exit_code == KILLED
-    ended.wait()
+    assert end.exit_code == 0
+
+
+@pytest.mark.parametrize("half", [b"", b'{"exit_code": ', b"[]", b'{"why": ""}', b"\xff"])
+def test_half_a_record_of_the_end_is_no_end(tmp_path: Path, half: bytes) -> None:
+    run_dir.claim(tmp_path)
+    (tmp_path / run_dir.EXIT).write_bytes(half)
+    watched = Watched(KEY, tmp_path)
+    assert list(watched.news()) == []
+    assert (watched.over, watched.abandoned) == (False, False)
+    assert run_dir.EXIT in watched.unknown
+
+
+def test_processes_that_outlive_their_supervisor_keep_its_end_from_being_told(
+    tmp_path: Path,
+) -> None:
+    """They hold the job's lock, which a second attempt cannot get before they have ended."""
+    folder = tmp_path / "j-1" / "run-1"
+    folder.mkdir(parents=True)
+    second = RunLock(folder.with_name("run-2"))
+    script = (
+        "import os, subprocess, sys; from pathlib import Path\n"
+        "from wattherd.runtime.local import run_dir, run_lock\n"
+        f"folder = Path({str(folder)!r}); lock = run_lock.RunLock(folder)\n"
+        "assert lock.take() and run_dir.claim(folder)\n"
+        "child = subprocess.Popen(['sleep', '60'], pass_fds=lock.inherited, stdout=-3)\n"
+        "print(child.pid, flush=True); os._exit(1)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False)
+    left = int(done.stdout)
+    try:
+        watched = Watched(KEY, folder)
+        for _ in range(2):
+            assert list(watched.news()) == []
+            assert (watched.abandoned, watched.unknown) == (False, LEFT_BEHIND)
+        assert run_lock.held(folder) == There(value=True)
+        assert run_lock.holders(folder) == There([left])
+        assert not second.take()
+        assert end_holders(folder) == [left]
+        end_s = time.monotonic() + 10
+        while run_lock.held(folder) != There(value=False):
+            assert time.monotonic() < end_s
+        assert list(watched.news()) == []
+        assert watched.abandoned
+        assert second.take()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(left, signal.SIGKILL)
+
+
+def test_whether_a_lock_is_held_is_asked_by_many_at_once(tmp_path: Path) -> None:
+    assert run_lock.held(tmp_path / "run-1") == ABSENT
+    lock = RunLock(tmp_path / "run-1")
+    assert lock.take()
+    assert lock.take()  # it is ours already
+    assert [run_lock.held(tmp_path / f"run-{n}") for n in (1, 2)] == [There(value=True)] * 2

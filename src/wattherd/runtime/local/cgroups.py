@@ -7,11 +7,15 @@ them, if mounted, still kills and freezes a tree as a whole. Files are as the ke
 
 Where neither can be written, `find` says why, and a run is held together by its supervisor alone:
 every orphan falls to it (PR_SET_CHILD_SUBREAPER), and limits are those of `setrlimit`.
+
+What the kernel refuses for good (no such controller, no permission) is an answer. What fails for
+want of descriptors or memory is none: it raises `OSError`, and whoever asked tries again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -19,6 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattherd.runtime.local import processes
+from wattherd.runtime.local.reading import (
+    Absent,
+    Reading,
+    There,
+    Unknown,
+    certain,
+    passes,
+    present,
+    text,
+)
 
 ROOT = Path("/sys/fs/cgroup")
 PARENT = "wattherd"
@@ -62,12 +76,17 @@ class Support:
 
 
 def find(root: Path = ROOT) -> Support:
-    """Look what can be used, making the parent group where possible."""
-    if (root / "cgroup.controllers").exists():
+    """Look what can be used, making the parent group where possible.
+
+    Raises:
+        OSError: that cannot be told now.
+    """
+    if certain(present(root / "cgroup.controllers")) is not None:
         return _unified(root)
     cpu, memory, pids = (_writable(root / name) for name in ("cpu", "memory", "pids"))
     unified = root / "unified"
-    kill = _writable(unified) if (unified / "cgroup.controllers").exists() else None
+    mounted = certain(present(unified / "cgroup.controllers")) is not None
+    kill = _writable(unified) if mounted else None
     _weigh(1, cpu, os.cpu_count() or 1)
     missing = [n for n, p in (("cpu", cpu), ("memory", memory), ("pids", pids)) if p is None]
     why_not = f"no writable cgroup for {', '.join(missing)} below {root}" if missing else ""
@@ -82,9 +101,8 @@ def _unified(root: Path) -> Support:
     wanted = ("cpu", "memory", "pids")
     for folder in (root, parent):
         for name in wanted:
-            with contextlib.suppress(OSError):
-                (folder / "cgroup.subtree_control").write_text(f"+{name}")
-    held = (parent / "cgroup.subtree_control").read_text(encoding="utf-8").split()
+            _put(folder / "cgroup.subtree_control", f"+{name}")
+    held = (certain(text(parent / "cgroup.subtree_control")) or "").split()
     cpu, memory, pids = (parent if name in held else None for name in wanted)
     _weigh(2, cpu, os.cpu_count() or 1)
     missing = [name for name in wanted if name not in held]
@@ -98,7 +116,9 @@ def _writable(folder: Path) -> Path | None:
     try:
         parent.mkdir(exist_ok=True)
         (parent / "cgroup.procs").read_text(encoding="utf-8")
-    except OSError:
+    except OSError as error:
+        if passes(error):
+            raise
         return None
     return parent if os.access(parent / "cgroup.procs", os.W_OK) else None
 
@@ -117,7 +137,11 @@ class Group:
     """
 
     def __init__(self, support: Support, name: str, limits: Limits, supervisor: int | None) -> None:
-        """Make it and set its limits; nothing is in it yet."""
+        """Make it and set its limits; nothing is in it yet.
+
+        Raises:
+            OSError: it cannot be made.
+        """
         self._support, self._name, self._limits = support, name, limits
         self._supervisor = supervisor
         self._stopped = False
@@ -163,49 +187,81 @@ class Group:
         for folder in self._folders():
             _put(folder / "cgroup.procs", os.getpid())
 
-    def members(self) -> list[int]:
-        """All processes of the run that are alive."""
+    def members(self) -> Reading[list[int]]:
+        """All processes of the run that are alive; absent is none of them."""
         inside: set[int] = set()
         for folder in self._folders():
-            with contextlib.suppress(OSError, ValueError):
-                inside.update(map(int, (folder / "cgroup.procs").read_text().split()))
+            match text(folder / "cgroup.procs"):
+                case There(found):
+                    inside.update(map(int, found.split()))
+                case Unknown(why):
+                    return Unknown(why)
+                case Absent():
+                    pass
         if self._supervisor is not None:
-            inside.update(processes.descendants(self._supervisor))
-        return sorted(pid for pid in inside if (processes.stat(pid) or "Z")[0] not in "ZX")
+            match processes.descendants(self._supervisor):
+                case There(below):
+                    inside.update(below)
+                case Unknown(why):
+                    return Unknown(why)
+                case Absent():
+                    pass
+        return processes.alive(inside)
 
     def freeze(self, *, frozen: bool) -> None:
-        """Let no process of it compute, or all again."""
+        """Let no process of it compute, or all again.
+
+        Raises:
+            OSError: some may not have heard; to be tried again.
+        """
         if self._support.kill is not None:
             _put(self._support.kill / self._name / "cgroup.freeze", int(frozen))
         else:
-            number = signal.SIGSTOP if frozen else signal.SIGCONT
-            processes.signal_all(self.members(), number)
+            self.signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to every process of it."""
-        processes.signal_all(self.members(), number)
+        """Send a signal to every process of it.
 
-    def kill(self) -> bool:
-        """Kill everything, including what is being forked meanwhile; whether nothing is left."""
-        self.freeze(frozen=False)
-        if self._support.pids is not None:
-            _put(self._support.pids / self._name / "pids.max", 0)
-        for _ in range(KILL_ROUNDS):
-            if self._support.kill is not None:
-                _put(self._support.kill / self._name / "cgroup.kill", 1)
-            members = self.members()
-            if not members:
-                return True
-            processes.signal_all(members, signal.SIGKILL)
-            time.sleep(0.02)
-        return not self.members()
+        Raises:
+            OSError: who they are cannot be told.
+        """
+        processes.signal_all(certain(self.members()) or (), number)
+
+    def kill(self) -> Reading[list[int]]:
+        """Kill everything, including what is being forked meanwhile; what is left, mostly nothing.
+
+        Processes that the kernel cannot end now, as they wait for a disk or a GPU, are left.
+        """
+        with contextlib.suppress(OSError):  # SIGKILL ends what is stopped, too
+            self.freeze(frozen=False)
+        left: Reading[list[int]] = Unknown("not looked yet")
+        for round_ in range(KILL_ROUNDS):
+            if round_:
+                time.sleep(0.02)
+            with contextlib.suppress(OSError):  # signals reach the same processes
+                if self._support.pids is not None:
+                    _put(self._support.pids / self._name / "pids.max", 0)
+                if self._support.kill is not None:
+                    _put(self._support.kill / self._name / "cgroup.kill", 1)
+            left = self.members()
+            match left:
+                case There([]):
+                    return left
+                case There(members):
+                    processes.signal_all(members, signal.SIGKILL)
+                case _:
+                    pass
+        return left
 
     def usage(self) -> tuple[float, int]:
         """Processor seconds since the group was made, and bytes of memory in use.
 
         Where no group counts them, what ended without being waited for is missing.
+
+        Raises:
+            OSError: that cannot be told now.
         """
-        cpu_s, resident = processes.usage(self.members())
+        cpu_s, resident = processes.usage(certain(self.members()) or ())
         support, name = self._support, self._name
         if support.account is not None:
             cpu_s = (_number(support.account / name / "cpuacct.usage") or 0) / 1e9
@@ -217,17 +273,17 @@ class Group:
         return cpu_s, resident
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel has killed something of it for want of memory."""
+        """Whether the kernel has killed something of it for want of memory.
+
+        Raises:
+            OSError: that cannot be told now.
+        """
         memory = self._support.memory
         if memory is None:
             return False
         name = "memory.events" if self._support.version == 2 else "memory.oom_control"
-        with contextlib.suppress(OSError):
-            for line in (memory / self._name / name).read_text().splitlines():
-                key, _, value = line.partition(" ")
-                if key == "oom_kill" and int(value) > 0:
-                    return True
-        return False
+        counts = _counts(certain(text(memory / self._name / name)) or "")
+        return counts.get("oom_kill", 0) > 0
 
     def remove(self) -> None:
         """Take the empty group away."""
@@ -237,24 +293,31 @@ class Group:
 
 
 def _put(path: Path, value: object) -> bool:
+    """Whether the kernel has taken it.
+
+    Raises:
+        OSError: that cannot be told: it was not asked, for want of something.
+    """
     try:
         path.write_text(str(value), encoding="utf-8")
-    except OSError:
+    except OSError as error:
+        # Busy is an answer: a limit below what is in use, a group that may hold no process.
+        if passes(error) and error.errno != errno.EBUSY:
+            raise
         return False
     return True
 
 
 def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    found = (certain(text(path)) or "").strip()
+    return int(found) if found.isdigit() else None
 
 
 def _cpu_stat_s(path: Path) -> float:
-    with contextlib.suppress(OSError, ValueError):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(" ")
-            if key == "usage_usec":
-                return int(value) / 1e6
-    return 0.0
+    return _counts(certain(text(path)) or "").get("usage_usec", 0) / 1e6
+
+
+def _counts(lines: str) -> dict[str, int]:
+    """A line each: a name and a number."""
+    pairs = (line.partition(" ") for line in lines.splitlines())
+    return {key: int(value) for key, _, value in pairs if value.strip().isdigit()}

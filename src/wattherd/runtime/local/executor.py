@@ -2,17 +2,22 @@
 
 The executor keeps nothing that is not on disk: after its end, supervisors go on alone, and the next
 executor finds them by their directories.
+
+What cannot be read or written now is neither there nor gone: such a run stays as it is, `troubles`
+says why, and the next look tries again. An order that cannot be written waits, and fails nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,26 +25,63 @@ from typing import Any
 
 from wattherd.errors import UserError
 from wattherd.model.command import GiveNotice, SetBatch, SetCap, StartJob, StopJob
-from wattherd.model.event import Event, JobExited
+from wattherd.model.event import Event, JobExited, JobStopped
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local import cgroups, processes, run_dir, run_lock
 from wattherd.runtime.local.apps import App
+from wattherd.runtime.local.descriptors import Reserve
 from wattherd.runtime.local.devices import Caps, Machine
 from wattherd.runtime.local.folders import Folders
 from wattherd.runtime.local.orders import StatusServer, order_of, user_of
 from wattherd.runtime.local.ownership import hand_over, make_passage
 from wattherd.runtime.local.ranks import RankPace, paces
+from wattherd.runtime.local.reading import (
+    Absent,
+    There,
+    Unknown,
+    certain,
+    document,
+    present,
+    words,
+)
 from wattherd.runtime.local.secrets import secrets_of
 from wattherd.runtime.local.staging import staging_plan
 from wattherd.runtime.local.transfer import archive
-from wattherd.runtime.local.watched import CANNOT_RUN, Watched
+from wattherd.runtime.local.watched import CANNOT_RUN, LEFT_BEHIND, Watched
 
 POLL_S = 0.1
+OTHERS_S, MOST_PAUSE_S = 1.0, 30.0
+"""How often what should not run is looked for, and the longest pause before a start is retried."""
+GONE_S = 0.5
+"""For a process that was killed to be gone."""
+REFUSED = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
+"""Failures to start that are the job's own: they would come again."""
 ABANDON_S = 10.0
 """For a checkpoint, on a node that is taken out of use."""
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_LOG = logging.getLogger(__name__)
 Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Launch:
+    """A run that was ordered and that no supervisor has taken yet."""
+
+    order: RunOrder
+    child: int | None = None
+    """Process number of a supervisor that was started for it."""
+    tries: int = 0
+    next_s: float = 0.0
+    """When to try again; and when to look next for what keeps it from beginning."""
+    why: str = ""
+    stop: bool = False
+
+    def put_off(self, why: str) -> None:
+        """Try again later, and more seldom each time."""
+        self.why = why
+        self.next_s = time.monotonic() + min(MOST_PAUSE_S, 0.25 * 2 ** min(self.tries, 10))
+        self.tries += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +128,24 @@ class LocalExecutor:
         """Runs whose micro-batch may be chosen, and how many devices each has."""
         self._by_duty: set[Key] = set()
         """Runs that no device limits by itself."""
-        self._writing = threading.Lock()
+        self._writing, self._launching = threading.RLock(), threading.Lock()
+        self._unwritten: dict[Key, dict[str, Any]] = {}
+        """Changes of `control.json` that could not be written yet."""
+        self._launches: dict[Key, _Launch] = {}
+        self._stopping: set[Key] = set()
+        self._children: set[int] = set()
+        """Supervisors that we started; each is waited for, so that none stays on as a zombie."""
+        self._strays: set[Path] = set()
+        """Run directories that nobody counts on, and that something may still run of."""
+        self._listed = True
+        """Whether all strays are known."""
+        self._strays_s = 0.0
+        self._failed: dict[Key, str] = {}
+        """By run: what failed in the last look at it."""
+        self._unwritable: dict[Key, str] = {}
+        self.troubles: dict[Key, str] = {}
+        """By run: what cannot be done for it at the moment, and is tried again."""
+        self._reserve = Reserve()
         self._capper = ThreadPoolExecutor(1, thread_name_prefix="caps")
         self._runs: dict[Key, Watched] = {}
         self._lock = threading.Lock()
@@ -101,10 +160,8 @@ class LocalExecutor:
 
     def adopt(self, runs: Sequence[RunOrder]) -> None:
         """Find what runs, begin what does not, end what nobody wants."""
-        wanted = {_key(run.start) for run in runs}
-        for folder in sorted(self._root.glob("*/run-*")):
-            if _key_of(folder) not in wanted:
-                end_stray(folder)
+        self._find_strays({_key(run.start) for run in runs})
+        self._end_strays()
         for run in runs:
             self.start(run)
             if run.batch is not None:
@@ -114,30 +171,36 @@ class LocalExecutor:
         self._thread.start()
 
     def start(self, run: RunOrder) -> None:
-        """Write the order down and have a supervisor carry it out; one that does is left alone."""
+        """Write the order down and have a supervisor carry it out; one that does is left alone.
+
+        What cannot be done now is tried again until it can.
+        """
         key = _key(run.start)
-        folders = self._folders(key)
-        watched = Watched(key, folders.run)
         self._devices[key] = self._machine.uuids(run.start.allocations)
         self._caps_w[key] = run.cap_w
         if run.spec.micro_batches:
             self._steerable[key] = sum(len(one.gpus) for one in run.start.allocations)
             if self._caps is None:
                 self._by_duty.add(key)
-        if not watched.begun:
-            try:
-                self._prepare(run, folders)
-                watched.launched = self._launch(run, folders)
-            except (OSError, UserError) as error:
-                self._refuse(key, folders, str(error))
-                return
+        launch = _Launch(run)
         with self._lock:
-            self._runs[key] = watched
+            self._launches[key] = launch
+            self._runs[key] = Watched(key, self._folders(key).run)
+        with self._reserve.spared():
+            self._try_launch(key, launch)
 
     def stop(self, order: StopJob) -> None:
-        """Write the wish down; the supervisor sees to its phases."""
+        """Write the wish down; the supervisor sees to its phases.
+
+        A run that has not begun never will.
+        """
+        key = _key(order)
         stop = {"grace_s": order.grace_s, "by": time.time() + order.grace_s}
-        self._control(_key(order), stop={**stop, "reason": str(order.reason)})
+        self._stopping.add(key)
+        launch = self._launches.get(key)
+        if launch is not None:
+            launch.stop = True
+        self._control(key, stop={**stop, "reason": str(order.reason)})
 
     def abandon(self) -> None:
         """Have all runs write a checkpoint and end: the node is out of use."""
@@ -219,6 +282,7 @@ class LocalExecutor:
         if self._thread.is_alive():
             self._thread.join()
         self._capper.shutdown()
+        self._reserve.close()
 
     def usage(self) -> dict[Key, tuple[float, int]]:
         """Of every run: vCPUs in use over the last seconds, and bytes of memory."""
@@ -250,8 +314,13 @@ class LocalExecutor:
         reports = folders.run / run_dir.PROGRESS
         (folders.run / run_dir.LOGS).mkdir(mode=0o700, exist_ok=True)
         hand_over(folders.job, folders.run, own, reports, user_of(run.paper))
-        duty = 1.0 if run.cap_w is None else self._duty(_key(run.start), run.cap_w)
-        run_dir.write(folders.run / run_dir.CONTROL, {"duty": duty, "cap_w": run.cap_w})
+        for spare in (run_dir.EXIT_SPARE, run_dir.STOP_SPARE):
+            run_dir.set_aside(folders.run / spare)  # a run that has no room is not begun
+        os.close(os.open(run_lock.lock_of(folders.run), os.O_RDONLY | os.O_CREAT, run_lock.MODE))
+        key = _key(run.start)
+        duty = 1.0 if run.cap_w is None else self._duty(key, run.cap_w)
+        self._control(key, duty=duty, cap_w=run.cap_w)
+        self._write_control(key)
         plan = staging_plan(run.paper, folders)
         if plan is not None:
             run_dir.write(folders.run / run_dir.STAGING, plan)
@@ -272,20 +341,73 @@ class LocalExecutor:
             setsid=True,
         )
 
+    def _try_launch(self, key: Key, launch: _Launch) -> None:
+        """Have a supervisor begin a run, unless one has, or is about to."""
+        folders = self._folders(key)
+        with self._launching:
+            if self._launches.get(key) is not launch or launch.child is not None:
+                return
+            try:
+                if certain(present(folders.run / run_dir.BEGUN)) is not None:
+                    return
+                self._prepare(launch.order, folders)
+                launch.child = self._launch(launch.order, folders)
+                self._children.add(launch.child)
+                launch.why = ""
+            except UserError as error:
+                self._refuse(key, folders, str(error))
+            except (OSError, MemoryError) as error:
+                if isinstance(error, OSError) and error.errno in REFUSED:
+                    self._refuse(key, folders, str(error))
+                else:
+                    launch.put_off(f"cannot be started: {words(error)}")
+
     def _refuse(self, key: Key, folders: Folders, why: str) -> None:
         """What cannot even be prepared has failed."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the journal will have it
             folders.run.mkdir(parents=True, exist_ok=True)
             run_dir.write(folders.run / run_dir.EXIT, {"exit_code": CANNOT_RUN, "why": why})
+        self._forget(key)
         self._tell(
             JobExited(at_s=0.0, job_id=key[0], attempt=key[1], exit_code=CANNOT_RUN, cause=why)
         )
 
     def _control(self, key: Key, **changes: Any) -> None:
-        path = self._folders(key).run / run_dir.CONTROL
-        # A full disk: the order stands, `_watch` says it again.
-        with self._writing, contextlib.suppress(OSError):
-            run_dir.write(path, {**(run_dir.read(path) or {}), **changes})
+        """Have the orders of a run changed, now or as soon as that can be done."""
+        with self._writing:
+            self._unwritten.setdefault(key, {}).update(changes)
+            with self._reserve.spared():
+                try:
+                    self._write_control(key)
+                except OSError as error:
+                    self._unwritable[key] = f"its orders cannot be written: {words(error)}"
+
+    def _write_control(self, key: Key) -> None:
+        """Write changes down that are not written yet.
+
+        Raises:
+            OSError: that cannot be done now; they are kept.
+        """
+        with self._writing:
+            changes = self._unwritten.get(key)
+            if not changes:
+                return
+            folder = self._folders(key).run
+            match document(folder / run_dir.CONTROL):
+                case There(found):
+                    before = found
+                case Unknown(why, damaged):
+                    if not damaged:
+                        raise OSError(errno.EIO, why)
+                    cap_w = self._caps_w.get(key)
+                    before = {"duty": self._machine.duty(cap_w, self._full_w.get(key)),
+                              "cap_w": cap_w}  # fmt: skip
+                case Absent():
+                    before = {}
+            spare = folder / run_dir.STOP_SPARE if "stop" in changes else None
+            run_dir.write(folder / run_dir.CONTROL, {**before, **changes}, spare=spare)
+            del self._unwritten[key]
+            self._unwritable.pop(key, None)
 
     # Looking after them -------------------------------------------------------------------------
 
@@ -294,27 +416,174 @@ class LocalExecutor:
             for event in self.look():
                 self._tell(event)
 
-    def look(self) -> Iterator[Event]:
+    def look(self) -> list[Event]:
         """What happened to the runs since the last look."""
-        with self._lock:
-            runs = list(self._runs.items())
-        for key, watched in runs:
-            yield from watched.news()
-            if watched.over:
+        told: list[Event] = []
+        with self._reserve.spared():
+            self._reap()
+            self._end_strays()
+            with self._lock:
+                runs = list(self._runs.items())
+            for key, watched in runs:
+                try:
+                    self._look_at(key, watched, told)
+                    self._failed.pop(key, None)
+                except Exception as error:  # noqa: BLE001
+                    # One run that cannot be looked after must not cost all others.
+                    if self._failed.get(key) != words(error):
+                        _LOG.exception("cannot look after run %d of job %s", key[1], key[0])
+                    self._failed[key] = words(error)
+            with self._lock:
+                self.troubles = {key: why for key in self._runs if (why := self._trouble(key))}
+        return told
+
+    def _trouble(self, key: Key) -> str:
+        """What cannot be done for a run at the moment, in words."""
+        watched, launch = self._runs[key], self._launches.get(key)
+        if launch is not None and launch.why:
+            return launch.why
+        unread = watched.unknown or self._failed.get(key, "")
+        if unread:
+            return unread if unread == LEFT_BEHIND else f"its run cannot be read: {unread}; retried"
+        if key in self._unwritable:
+            return f"{self._unwritable[key]}; retried"
+        return f"its supervisor is in trouble: {watched.trouble}" if watched.trouble else ""
+
+    def _reap(self) -> None:
+        """Take note of the ends of supervisors, so that none stays on as a zombie."""
+        for pid in list(self._children):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0] != 0
+            except ChildProcessError:
+                ended = True
+            except OSError:
+                continue
+            if ended:
+                self._children.discard(pid)
+
+    def _look_at(self, key: Key, watched: Watched, told: list[Event]) -> None:
+        """One run: what is new of it goes to `told`, also where a later step fails."""
+        launch = self._launches.get(key)
+        # Looked at before the directory: a supervisor begins first, and ends then.
+        ended = launch is not None and launch.child not in (None, *self._children)
+        for event in watched.news():  # one by one: a failure must not lose what came before it
+            told.append(event)  # noqa: PERF402
+        if watched.over:
+            self._bury(key)
+            return
+        if key in self._unwritten:
+            self._control(key)
+        if launch is not None and isinstance(watched.begun, There):
+            with self._lock:
+                self._launches.pop(key, None)
+        elif launch is not None and isinstance(watched.begun, Absent):
+            self._see_to(key, launch, told, ended=ended)
+        elif watched.abandoned or watched.unknown == LEFT_BEHIND or self._is_hopeless(key, watched):
+            self._end_left(key, watched, told)
+
+    def _is_hopeless(self, key: Key, watched: Watched) -> bool:
+        """Whether a run that is to stop has ended, and nobody will ever know how."""
+        return watched.damaged and key in self._stopping
+
+    def _end_left(self, key: Key, watched: Watched, told: list[Event]) -> None:
+        """A dead supervisor may have left processes behind: its end is told when none is left."""
+        folder = self._folders(key).run
+        if not end_group(folder) or watched.unknown == LEFT_BEHIND:
+            end_holders(folder)
+            return
+        told.append(watched.abandon())
+        self._bury(key)
+
+    def _see_to(self, key: Key, launch: _Launch, told: list[Event], *, ended: bool) -> None:
+        """A run that has not begun: start it, call it off, or find out what it waits for."""
+        if launch.stop:
+            if self._call_off(key, launch):
+                told.append(JobStopped(at_s=0.0, job_id=key[0], attempt=key[1]))
                 self._bury(key)
+            return
+        if ended:
+            launch.child = None
+            launch.put_off("its supervisor ended before it began (see supervisor.log); retried")
+        if time.monotonic() < launch.next_s:
+            return
+        if launch.child is None:
+            self._try_launch(key, launch)
+        else:
+            launch.next_s = time.monotonic() + OTHERS_S
+            launch.why = self._others(key)
+
+    def _call_off(self, key: Key, launch: _Launch) -> bool:
+        """Whether a run will never begin."""
+        folder = self._folders(key).run
+        with self._launching:
+            if launch.child is None and isinstance(present(folder), Absent):
+                return True  # nobody has been told of it
+            try:
+                return run_dir.forestall(folder)
+            except OSError as error:
+                launch.why = f"cannot be called off: {words(error)}; retried"
+                return False
+
+    def _others(self, key: Key) -> str:
+        """End what still runs of other attempts of the job; the words for it, if anything does."""
+        own = self._folders(key).run
+        match run_lock.held(own):
+            case There(True):
+                pass
+            case Unknown(why):
+                return f"its lock cannot be read: {why}; retried"
+            case _:
+                return ""
+        for folder in _run_folders(own.parent):
+            if folder != own:
+                end_stray(folder)
+        left = end_holders(own)
+        named = f" (process {', '.join(map(str, left))})" if left else ""
+        return f"waits until an earlier attempt of it has ended{named}"
+
+    def _find_strays(self, wanted: set[Key]) -> None:
+        """Note the directories of all runs but those: nobody counts on them."""
+        try:
+            folders = [one for job in _folders_in(self._root) for one in _run_folders(job)]
+        except OSError as error:
+            _LOG.warning("cannot look for runs below %s: %s", self._root, words(error))
+            self._listed = False
+            return
+        self._listed = True
+        self._strays.update(one for one in folders if _key_of(one) not in wanted)
+
+    def _end_strays(self) -> None:
+        """End what nobody counts on, again and again until it is proven to be over."""
+        if (self._listed and not self._strays) or time.monotonic() < self._strays_s:
+            return
+        self._strays_s = time.monotonic() + OTHERS_S
+        if not self._listed:
+            with self._lock:
+                wanted = set(self._runs)
+            self._find_strays(wanted)
+        for folder in sorted(self._strays):
+            if end_stray(folder):
+                self._strays.discard(folder)
 
     def _bury(self, key: Key) -> None:
-        """A run that is over; what a dead supervisor left behind is ended."""
-        with self._lock:
-            self._runs.pop(key, None)
+        """A run that is over."""
+        self._forget(key)
         for known in (self._caps_w, self._full_w, self._steerable):
             known.pop(key, None)
         self._by_duty.discard(key)
         if self._caps is not None:
             self._capper.submit(self._uncap, key)
-        folder = self._folders(key).run
-        if not (folder / run_dir.EXIT).exists():
-            end_group(folder)
+        with contextlib.suppress(OSError):  # room that nobody needs any more
+            (self._folders(key).run / run_dir.STOP_SPARE).unlink(missing_ok=True)
+
+    def _forget(self, key: Key) -> None:
+        with self._lock:
+            self._runs.pop(key, None)
+            self._launches.pop(key, None)
+        with self._writing:
+            for kept in (self._unwritten, self._unwritable, self._failed):
+                kept.pop(key, None)
+        self._stopping.discard(key)
 
 
 def _key(order: StartJob | StopJob | SetCap | SetBatch | GiveNotice) -> Key:
@@ -325,26 +594,97 @@ def _key_of(folder: Path) -> Key:
     return folder.parent.name, int(folder.name.removeprefix("run-"))
 
 
-def end_stray(folder: Path) -> None:
-    """End a run that nobody counts on: its supervisor first, which takes its tasks along.
+def _folders_in(folder: Path) -> list[Path]:
+    """All folders in a folder; none where it is none.
 
-    One that is about to begin finds that it has been forestalled.
+    Raises:
+        OSError: they cannot be listed. (`Path.glob` would show none.)
     """
-    with contextlib.suppress(OSError):
-        if (folder / run_dir.EXIT).exists() or run_dir.forestall(folder):
-            return
-    pid = Watched(_key_of(folder), folder).supervisor
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        end_group(folder)
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
-def end_group(folder: Path) -> None:
-    """Kill whatever is left in the control group of a run whose supervisor is gone."""
-    order = run_dir.read(folder / run_dir.ORDER) or {}
-    run_dir.tidy_up(order)
-    if "group" in order:
-        group = cgroups.Group(cgroups.find(), order["group"], cgroups.Limits(), None)
-        group.kill()
-        group.remove()
+def _run_folders(job: Path) -> list[Path]:
+    """Directories of a job's runs.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    return [
+        one
+        for one in _folders_in(job)
+        if one.name.startswith("run-") and one.name.removeprefix("run-").isdigit()
+    ]
+
+
+def end_stray(folder: Path) -> bool:
+    """End a run that nobody counts on; whether that is proven.
+
+    Its supervisor is killed first, which takes its tasks along. One that is about to begin finds
+    that it has been forestalled.
+    """
+    try:
+        if certain(present(folder)) is None or certain(present(folder / run_dir.EXIT)) is not None:
+            return True
+        if certain(present(folder / run_dir.BEGUN)) is None and run_dir.forestall(folder):
+            return True
+    except OSError:
+        return False
+    watched = Watched(_key_of(folder), folder)
+    end_s = time.monotonic() + GONE_S
+    while isinstance(found := watched.supervisor, There):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(found.value, signal.SIGKILL)
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(0.01)
+    # The lock alone says nothing here: another attempt may hold it, and rightly.
+    if isinstance(found, Unknown) and found.why != LEFT_BEHIND:
+        return False
+    return end_group(folder)
+
+
+def end_group(folder: Path) -> bool:
+    """Kill whatever is left of a run whose supervisor is gone; whether nothing is."""
+    match document(folder / run_dir.ORDER):
+        case There(order):
+            pass
+        case Unknown(_, damaged) if not damaged:
+            return False
+        case _:
+            order = {}
+    done = run_dir.tidy_up(order)
+    try:
+        if "group" in order:
+            group = cgroups.Group(cgroups.find(), order["group"], cgroups.Limits(), None)
+            done = group.kill() == There([]) and done
+            group.remove()
+        left = certain(processes.with_variable(f"WATTHERD_RUN_DIR={folder}")) or []
+    except OSError:
+        return False
+    processes.signal_all(left, signal.SIGKILL)
+    return done and not left
+
+
+def end_holders(run: Path) -> list[int]:
+    """Kill processes that hold a job's lock and are no part of `run`; those that were there."""
+    match run_lock.holders(run), processes.with_variable(f"WATTHERD_RUN_DIR={run}"):
+        case There(found), There(own):
+            pass
+        case _:
+            return []
+    left = [pid for pid in found if pid not in own and not _supervises(pid, run)]
+    processes.signal_all(left, signal.SIGKILL)
+    return left
+
+
+def _supervises(pid: int, run: Path) -> bool:
+    """Whether a process is the supervisor of that run, or may be."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+    return str(run).encode() in line.split(b"\0")

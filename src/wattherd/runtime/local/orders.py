@@ -28,6 +28,7 @@ from wattherd.runtime.local.folders import Folders
 from wattherd.runtime.local.rlimits import rlimits_of
 from wattherd.runtime.local.staging import staged, staging_plan
 
+PASSWD = Path("/etc/passwd")
 LOG_BYTES = 50 << 20
 MOST_PROCESSES = 4096
 TRAINER = "KUBEFLOW_TRAINER_SERVER_"
@@ -224,6 +225,7 @@ def user_of(paper: Mapping[str, Any]) -> tuple[int, int] | None:
 
     Raises:
         UserError: no such user, or we may not run anything as them.
+        OSError: that cannot be told now.
     """
     name = paper.get("user")
     if name is None:
@@ -231,6 +233,7 @@ def user_of(paper: Mapping[str, Any]) -> tuple[int, int] | None:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
+        PASSWD.read_bytes()  # `getpwnam` hides that it could not read what it looks into
         raise UserError(f"no user {name!r} on this machine", field="user") from None
     if os.geteuid() not in (0, entry.pw_uid):
         hint = "only root may run jobs as somebody else"

@@ -14,7 +14,10 @@
     trainer-token   what the job shows the service when it reports over HTTP; its secret
     usage.json      processor time and memory so far, renewed every second
     exit.json       how it ended, written last
+    .exit.spare, .stop.spare  room on the disk for the end's record, and for an order to stop
     logs/RANK.log   what each task printed; RANK.log.1 is older
+
+Beside the directories of a job's runs lies `lock` (`run_lock`), which whatever runs of it holds.
 
 Files are replaced by renaming, so that readers never see half of one. Only the standard library is
 imported here: a supervisor must start quickly and stay small.
@@ -26,11 +29,23 @@ import contextlib
 import errno
 import json
 import os
-import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
+
+from wattherd.runtime.local.reading import (
+    ABSENT,
+    NO_ROOM,
+    Reading,
+    There,
+    Unknown,
+    certain,
+    document,
+    passes,
+    regular,
+    text,
+)
 
 ORDER, BEGUN, STARTED, CONTROL = "order.json", "begun", "started.json", "control.json"
 HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "exit.json"
@@ -41,49 +56,98 @@ TIDY_S = 30.0
 """For each command that tidies up."""
 READABLE = 0o644
 """Files of a run may be read by whoever gets into its folder."""
+SPARE_BYTES = 4096
+"""Room that is kept for a document that must be written on a full disk, too."""
+EXIT_SPARE, STOP_SPARE = ".exit.spare", ".stop.spare"
+LOCK = "lock"
+"""In the folder of the job, not of one run: held by whatever runs of it, so that two never do."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def write(path: Path, document: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Replace a file by `document` as JSON, on disk before this returns if `durable`."""
+def write(
+    path: Path, document: Mapping[str, Any], *, durable: bool = False, spare: Path | None = None
+) -> None:
+    """Replace a file by `document` as JSON, on disk before this returns if `durable`.
+
+    Where the disk is full, `spare` is room that `set_aside` kept: it becomes the file, and is gone.
+
+    Raises:
+        OSError: nothing was changed, and nothing is left over.
+    """
+    text = json.dumps(document).encode()
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)  # a job may have put a link there, which is not to be followed
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, READABLE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        os.fchmod(descriptor, READABLE)  # whatever the service's umask: the job must read it
-        json.dump(document, stream)
-        if durable:
-            stream.flush()
-            os.fsync(stream.fileno())
+    try:
+        _write_new(fresh, text, durable=durable)
+    except OSError as error:
+        if spare is None or error.errno not in NO_ROOM:
+            raise
+        _fill(spare, text)
+        fresh = spare
     fresh.replace(path)
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """The document, or None where there is none or it is no JSON."""
+def _write_new(fresh: Path, text: bytes, *, durable: bool) -> None:
+    fresh.unlink(missing_ok=True)  # a job may have put a link there, which is not to be followed
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, READABLE)
     try:
-        with open_regular(path) as stream:
-            found = json.loads(stream.read())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        try:
+            os.fchmod(descriptor, READABLE)  # whatever the service's umask: the job must read it
+            write_all(descriptor, text)
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the next call removes it
+            fresh.unlink()
+        raise
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open what is a plain file, and nothing that a job could have put there instead.
-
-    A link would show what the job itself may not see, a pipe would hold us up for ever.
+def write_all(descriptor: int, text: bytes) -> None:
+    """Write the whole of it: one call may take a part only.
 
     Raises:
-        OSError: it cannot be read, or is something else.
+        OSError: not all was written.
     """
-    return _regular(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), str(path))
+    left = memoryview(text)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
-def _regular(descriptor: int, name: str) -> IO[bytes]:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+def set_aside(spare: Path) -> None:
+    """Keep room on the disk for one document, for when there is none left.
+
+    Raises:
+        OSError: there is none now.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+    descriptor = os.open(spare, flags, READABLE)
+    try:
+        os.fchmod(descriptor, READABLE)
+        os.posix_fallocate(descriptor, 0, SPARE_BYTES)
+    finally:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "no plain file", name)
-    return os.fdopen(descriptor, "rb")
+
+
+def _fill(spare: Path, text: bytes) -> None:
+    """Put a text into room that was kept; blanks at its end are no part of a JSON document."""
+    if len(text) > SPARE_BYTES:
+        raise OSError(errno.ENOSPC, "more than the room that was kept", str(spare))
+    descriptor = os.open(spare, os.O_WRONLY | os.O_NOFOLLOW)
+    try:
+        write_all(descriptor, text.ljust(SPARE_BYTES))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The document, or None where there is none; for who cannot go on without an answer.
+
+    Raises:
+        OSError: that cannot be told, or it is no document.
+    """
+    return certain(document(path))
 
 
 def open_below(root: Path, *names: str) -> IO[bytes]:
@@ -104,7 +168,7 @@ def open_below(root: Path, *names: str) -> IO[bytes]:
         descriptor = os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
     finally:
         os.close(at)
-    return _regular(descriptor, names[-1])
+    return regular(descriptor, names[-1])
 
 
 def write_token(folder: Path) -> Path:
@@ -120,54 +184,74 @@ def write_token(folder: Path) -> Path:
     return path
 
 
-def tidy_up(order: Mapping[str, Any]) -> None:
-    """Run what an order wants done when its run is over, however it ended."""
+def tidy_up(order: Mapping[str, Any]) -> bool:
+    """Run what an order wants done when its run is over, however it ended; whether all was run."""
+    done = True
     for argv in order.get("afterwards", ()):
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        try:
             subprocess.run(argv, **quiet, timeout=TIDY_S, check=False)  # noqa: S603 - our own
+        except OSError as error:
+            done = done and not passes(error)
+        except subprocess.SubprocessError:
+            done = False
+    return done
 
 
 def claim(run_dir: Path) -> bool:
-    """Whether this process is the first that wants to run the order."""
+    """Whether this process is the first that wants to run the order.
+
+    Raises:
+        OSError: that cannot be told; it is not.
+    """
     me = os.getpid()
-    return _begin(run_dir, {"pid": me, "ticks": started_ticks(me), "boot": boot_id()})
+    ticks, boot = certain(started_ticks(me)), certain(boot_id())
+    return _begin(run_dir, {"pid": me, "ticks": ticks, "boot": boot or ""})
 
 
 def forestall(run_dir: Path) -> bool:
-    """Whether nobody runs the order, nor ever will from now on."""
+    """Whether nobody runs the order, nor ever will from now on.
+
+    Raises:
+        OSError: that cannot be told.
+    """
     return _begin(run_dir, {"pid": 0, "ticks": -1, "boot": ""})
 
 
 def _begin(run_dir: Path, who: Mapping[str, Any]) -> bool:
     fresh = run_dir / f".{BEGUN}.{os.getpid()}"
-    fresh.write_text(json.dumps(who), encoding="utf-8")
+    _write_new(fresh, json.dumps(who).encode(), durable=True)
     try:
         os.link(fresh, run_dir / BEGUN)  # complete at once, and only for the first
     except FileExistsError:
-        return False
+        # An earlier call of ours may have made it and failed all the same.
+        return read(run_dir / BEGUN) == who
     finally:
-        fresh.unlink()
+        with contextlib.suppress(OSError):  # of no harm where it stays
+            fresh.unlink()
     return True
 
 
-def boot_id() -> str:
+def boot_id() -> Reading[str]:
     """Names the time since this system was booted."""
-    try:
-        return BOOT_ID.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+    match text(BOOT_ID):
+        case There(found):
+            return There(found.strip())
+        case other:
+            return other
 
 
-def started_ticks(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot; None if there is no such process.
+def started_ticks(pid: int) -> Reading[int]:
+    """When a process was started, in clock ticks since boot.
 
     Together with the number it names a process for good: numbers alone come round again. A process
-    that has ended but was not waited for counts as none.
+    that has ended but was not waited for counts as absent.
     """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    match text(Path(f"/proc/{pid}/stat")):
+        case There(line):
+            fields = line.rpartition(")")[2].split()
+            if len(fields) < 20:  # field 22 of proc(5), less two
+                return Unknown(f"/proc/{pid}/stat is not whole")
+            return ABSENT if fields[0] in "ZX" else There(int(fields[19]))
+        case other:
+            return other

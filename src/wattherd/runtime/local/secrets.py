@@ -15,6 +15,7 @@ from typing import Any
 
 from wattherd.errors import UserError
 from wattherd.runtime.local.ownership import User
+from wattherd.runtime.local.reading import passes
 
 FOR_JOBS = "WATTHERD_SECRET_"
 """Variables of the service that jobs of other accounts may have begin so."""
@@ -26,6 +27,7 @@ def secrets_of(paper: Mapping[str, Any], user: User | None) -> dict[str, str]:
 
     Raises:
         UserError: a secret that cannot be read, or not by this user.
+        OSError: one cannot be read now, for want of something.
     """
     apart = user if user is not None and user[0] != os.geteuid() else None
     return {
@@ -44,7 +46,9 @@ def _secret(field: str, source: str, user: User | None) -> str:
             return (_read_as(where, user) if user else Path(where).read_text("utf-8")).rstrip("\n")
         if kind == "env":
             return os.environ[where]
-    except (OSError, KeyError, UnicodeDecodeError, subprocess.SubprocessError):
+    except (OSError, KeyError, UnicodeDecodeError, subprocess.SubprocessError) as error:
+        if passes(error):
+            raise
         raise UserError(f"cannot read {source!r}", field=field) from None
     raise UserError(f"{source!r} is no secret", field=field, hint="file:/path or env:NAME")
 

@@ -23,13 +23,21 @@ class Throttle:
         self._by_quota = True
 
     def set(self, duty: float) -> None:
-        """A new duty, from 0 (nothing at all) to 1."""
+        """A new duty, from 0 (nothing at all) to 1.
+
+        Raises:
+            OSError: it may not be in force; to be set once more.
+        """
         self.duty = min(1.0, max(0.0, duty))
         self._by_quota = self.duty >= LEAST_DUTY and self._group.share_cpu(self.duty)
         self._group.freeze(frozen=self.duty < LEAST_DUTY)
 
     def sleep(self, pause_s: float) -> None:
-        """Let `pause_s` or one period pass, the run frozen for what it is not owed of it."""
+        """Let `pause_s` or one period pass, the run frozen for what it is not owed of it.
+
+        Raises:
+            OSError: it may still be frozen; the next call lets it go.
+        """
         if self._by_quota or self.duty in (0.0, 1.0) or self.duty < LEAST_DUTY:
             time.sleep(pause_s)
             return

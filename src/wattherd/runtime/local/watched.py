@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,25 @@ from wattherd.model.event import (
     JobStarted,
     JobStopped,
 )
-from wattherd.runtime.local import run_dir
+from wattherd.runtime.local import run_dir, run_lock
+from wattherd.runtime.local.reading import (
+    ABSENT,
+    Absent,
+    Reading,
+    There,
+    Unknown,
+    document,
+    open_regular,
+    passes,
+    present,
+    words,
+)
 
 CANNOT_RUN = 127
 KILLED = 137
 _TOLD = ("rate_per_s", "loss", "total", "micro_batch")
 REQUEUE = 143
+LEFT_BEHIND = "its supervisor is gone, but processes of it still run"
 MOST_BYTES = 1 << 20
 """Of a job's reports, read at a time."""
 
@@ -33,8 +45,6 @@ class Watched:
 
     def __init__(self, key: tuple[str, int], folder: Path) -> None:
         """Whatever is there already is news."""
-        self.launched: int | None = None
-        """Process number of the supervisor while it is our own child."""
         self._job_id, self._attempt = key
         self._folder = folder
         self._started = False
@@ -42,6 +52,14 @@ class Watched:
         self._awaited: tuple[float, float | None] | None = None
         self._used: tuple[float, float] | None = None
         self.over = False
+        self.abandoned = False
+        """Whether its supervisor is proven to have ended without a word."""
+        self.damaged = False
+        """Whether it has ended, and what it wrote of its end makes no sense."""
+        self.unknown = ""
+        """What could not be told at the last look, as something could not be read; or nothing."""
+        self.trouble = ""
+        """What its supervisor cannot do at the moment."""
         self.micro_batch: int | None = None
         """Samples at once, as the job says."""
         self.rate_per_s: float | None = None
@@ -50,81 +68,136 @@ class Watched:
         """vCPUs in use over the last seconds, and bytes of memory."""
 
     @property
-    def begun(self) -> bool:
+    def begun(self) -> Reading[object]:
         """Whether a supervisor has taken the order."""
-        return (self._folder / run_dir.BEGUN).exists()
+        return present(self._folder / run_dir.BEGUN)
 
     @property
     def duty(self) -> float | None:
         """The part of the time in which it may compute, as its supervisor says."""
-        found = (run_dir.read(self._folder / run_dir.HEEDED) or {}).get("duty")
-        return float(found) if isinstance(found, int | float) else None
+        match document(self._folder / run_dir.HEEDED):
+            case There({"duty": int() | float() as duty}):
+                return float(duty)
+            case _:
+                return None
 
     @property
-    def supervisor(self) -> int | None:
-        """Process number of the supervisor, None if there is none alive."""
-        who = run_dir.read(self._folder / run_dir.BEGUN)
-        if who is None or who["boot"] != run_dir.boot_id():
-            return None
-        alive = run_dir.started_ticks(int(who["pid"])) == who["ticks"]
-        return int(who["pid"]) if alive else None
+    def supervisor(self) -> Reading[int]:
+        """Process number of the supervisor; absent when it is proven to have ended.
+
+        Processes of the job may have outlived it: while they hold its lock, nothing is proven.
+        """
+        match document(self._folder / run_dir.BEGUN):
+            case There({"pid": int() as pid, "ticks": ticks, "boot": boot}):
+                return self._alive(pid, ticks, boot)
+            case Unknown(why, damaged) if not damaged:
+                return Unknown(why)
+            case There() | Unknown():
+                return self._by_lock()  # power was cut while it was written, say
+            case Absent():
+                return ABSENT
+
+    def _alive(self, pid: int, ticks: object, boot: object) -> Reading[int]:
+        match run_dir.boot_id():
+            case There(now) if now != boot:
+                return ABSENT  # whatever ran before the system was booted is gone
+            case Unknown(why):
+                return Unknown(why)
+            case _:
+                pass
+        match run_dir.started_ticks(pid):
+            case There(found) if found == ticks:
+                return There(pid)
+            case Unknown(why):
+                return Unknown(why)
+            case _:
+                return self._by_lock()
+
+    def _by_lock(self) -> Absent | Unknown:
+        """Its supervisor cannot be found: whether anything else of the job still runs."""
+        match run_lock.held(self._folder):
+            case There(True):
+                return Unknown(LEFT_BEHIND)
+            case Unknown(why):
+                return Unknown(why)
+            case _:
+                return ABSENT
 
     def await_duty(self, duty: float, cap_w: float | None) -> None:
         """Tell when this duty, and so the cap, is in force."""
         self._awaited = (duty, cap_w)
 
     def news(self) -> Iterator[Event]:
-        """What happened since the last call."""
+        """What happened since the last call; `unknown` says what could not be told."""
+        self.unknown = ""
         who: dict[str, Any] = {"at_s": 0.0, "job_id": self._job_id, "attempt": self._attempt}
         given_up = self._given_up()  # looked at first: last words come before the end
-        if not self._started and (self._folder / run_dir.STARTED).exists():
+        self.abandoned = self.damaged = False
+        if not self._started and self._is_there(run_dir.STARTED):
             self._started = True
             yield JobStarted(**who)
         yield from self._progress(who)
         yield from self._capped(who)
         self._use()
-        ended = run_dir.read(self._folder / run_dir.EXIT)
-        if ended is not None:
-            self.over = True
-            yield _ending(ended, who)
-            self._wait()
-        elif given_up:
-            self.over = True
-            yield self._abandoned(who)
+        match document(self._folder / run_dir.EXIT):
+            case There({"exit_code": _} as ended):
+                self.over = True
+                yield _ending(ended, who)
+            case There():
+                self.unknown, self.damaged = f"{run_dir.EXIT} does not say how it ended", given_up
+            case Unknown(why, damaged):
+                self.unknown, self.damaged = why, damaged and given_up
+            case Absent():
+                self.abandoned = given_up
+
+    def abandon(self) -> Event:
+        """The supervisor died without a word, and nothing of the run is left."""
+        self.over = True
+        who: dict[str, Any] = {"at_s": 0.0, "job_id": self._job_id, "attempt": self._attempt}
+        began, booted = document(self._folder / run_dir.BEGUN), run_dir.boot_id()
+        match began, booted:
+            case There({"boot": str() as boot}), There(now) if boot != now:
+                return JobExited(**who, exit_code=REQUEUE, cause="the machine was restarted")
+            case _:
+                return JobExited(**who, exit_code=KILLED, cause="its supervisor was killed")
+
+    def _is_there(self, name: str) -> bool:
+        match present(self._folder / name):
+            case There():
+                return True
+            case Unknown(why):
+                self.unknown = why
+            case Absent():
+                pass
+        return False
 
     def _given_up(self) -> bool:
         """Whether nobody carries the order out any more.
 
         Whether it has begun is looked at before who carries it out: a supervisor that begins
-        between the two is alive. Our own child may end because another has begun before it.
+        between the two is alive. One that has not begun is not given up: it can be begun again.
         """
-        if self.begun:
-            return self.supervisor is None
-        return self._wait() and not self.begun
-
-    def _wait(self) -> bool:
-        """Take note of our own child's end, so that it does not stay on as a zombie."""
-        if self.launched is None:
-            return False
-        ended = os.waitpid(self.launched, os.WNOHANG)[0] != 0
-        if ended:
-            self.launched = None
-        return ended
-
-    def _abandoned(self, who: dict[str, Any]) -> Event:
-        """The supervisor died without a word: with the whole machine, or alone."""
-        began = run_dir.read(self._folder / run_dir.BEGUN)
-        if began is not None and began["boot"] != run_dir.boot_id():
-            return JobExited(**who, exit_code=REQUEUE, cause="the machine was restarted")
-        return JobExited(**who, exit_code=KILLED, cause="its supervisor was killed")
+        match self.begun:
+            case There():
+                found = self.supervisor
+                if isinstance(found, Unknown):
+                    self.unknown = found.why
+                return isinstance(found, Absent)
+            case Unknown(why):
+                self.unknown = why
+            case Absent():
+                pass
+        return False
 
     def _progress(self, who: dict[str, Any]) -> Iterator[Event]:
         """The last complete report among those that are new."""
         try:
-            with run_dir.open_regular(self._folder / run_dir.PROGRESS) as stream:
+            with open_regular(self._folder / run_dir.PROGRESS) as stream:
                 stream.seek(self._read_to)
                 text = stream.read(MOST_BYTES)
-        except OSError:
+        except OSError as error:
+            if passes(error):  # anything else is the job's own doing
+                self.unknown = words(error)
             return
         lines, _, _ = text.rpartition(b"\n")
         if lines:
@@ -139,22 +212,24 @@ class Watched:
                     yield BatchApplied(**who, micro_batch=self.micro_batch)
 
     def _capped(self, who: dict[str, Any]) -> Iterator[Event]:
-        heeded = run_dir.read(self._folder / run_dir.HEEDED)
-        if self._awaited is None or heeded is None:
+        if self._awaited is None:
             return
         duty, cap_w = self._awaited
-        if math.isclose(heeded.get("duty", -1.0), duty, abs_tol=1e-9):
+        heeded = self.duty
+        if heeded is not None and math.isclose(heeded, duty, abs_tol=1e-9):
             self._awaited = None
             yield CapApplied(**who, cap_w=cap_w)
 
     def _use(self) -> None:
-        used = run_dir.read(self._folder / run_dir.USAGE)
-        if used is None:
-            return
-        if self._used is not None and used["at"] > self._used[1]:
-            rate = (used["cpu_s"] - self._used[0]) / (used["at"] - self._used[1])
-            self.usage = (max(0.0, rate), used["memory_bytes"])
-        self._used = (used["cpu_s"], used["at"])
+        match document(self._folder / run_dir.USAGE):
+            case There({"cpu_s": cpu_s, "memory_bytes": memory, "at": at} as used):
+                self.trouble = str(used.get("trouble", ""))
+                if self._used is not None and at > self._used[1]:
+                    rate = (cpu_s - self._used[0]) / (at - self._used[1])
+                    self.usage = (max(0.0, rate), memory)
+                self._used = (cpu_s, at)
+            case _:
+                pass  # what it uses is what was read last
 
 
 def _ending(ended: dict[str, Any], who: dict[str, Any]) -> Event:
