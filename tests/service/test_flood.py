@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from promises import PromiseBroken
 from serving import WATTHERD, Serving, until
+
+from promises import PromiseBroken
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
