@@ -191,14 +191,17 @@ def test_root_brings_nothing_to_a_container_without_a_user(site: Site) -> None:
     assert "a container with data needs a user" in end["why"]
 
 
-def test_a_job_does_not_choose_the_runner_or_what_it_loads(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", ["envs", "environment"])
+def test_a_job_does_not_choose_the_runner_or_what_it_loads(
+    field: str, site: Site, tmp_path: Path
+) -> None:
     """Its PATH is for inside: the runner may be root's."""
     evil = tmp_path / "evil" / "docker"
     evil.parent.mkdir()
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
     evil.chmod(0o755)
     envs = {"PATH": f"{evil.parent}:/usr/bin:/bin", "LD_DEBUG": "all", "A": "b"}
-    job = site.submit("echo $A", paper={**paper_of(), "envs": envs})
+    job = site.submit("echo $A", paper={**paper_of(), field: envs})
     site.wait(job, "Succeeded")
     assert not (tmp_path / "was-run").exists()
     (ran, _) = calls(site)

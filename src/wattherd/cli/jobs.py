@@ -14,6 +14,7 @@ from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, job_called
 from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
 from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_candidates, show_explanation, show_job
+from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
 
@@ -41,6 +42,7 @@ def _job_options(command: Any) -> Any:
             click.option("--after", multiple=True, metavar="JOB", help="Start after its success."),
             click.option("--app", type=click.Choice(APPS), help="It serves pages."),
             click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment."),
+            click.option("--export", metavar="ALL|NONE|NAME,...", help="Of this shell's own."),
             click.argument("command", nargs=-1, type=click.UNPROCESSED),
         ]
     ):
@@ -83,7 +85,8 @@ def _of_file(path: Path) -> Any:
 
 
 def _named(client: Client, document: dict[str, Any]) -> dict[str, Any]:
-    """The jobs that it waits for, by their ids."""
+    """The jobs that it waits for, by their ids; and what the shell has for it."""
+    document = with_environment(document, client.server)
     if document.get("after"):
         document["after"] = [job_called(client, one, begins=False) for one in document["after"]]
     return document
@@ -101,6 +104,7 @@ def _changes(
     after: tuple[str, ...],
     app: str | None,
     env: tuple[str, ...],
+    export: str | None,
 ) -> dict[str, Any]:
     return {
         "gpus": None if gpus is None else _width(gpus),
@@ -113,6 +117,7 @@ def _changes(
         "after": list(after),
         "app": app,
         "envs": dict(_pair(one) for one in env),
+        "export": export,
     }
 
 
@@ -163,6 +168,7 @@ def submit(
         click.echo("it could never start (hint: `wattherd gpus` lists what is there)", err=True)
         return 1
     job = client.post("jobs", document)
+    tell_what_was_left(job, document)
     show(job, output, lambda: click.echo(job["id"]))
     heard = _heard(client, job)
     if heard["state"] != "Failed":
@@ -186,7 +192,9 @@ def run(
     """Hand a job in and follow it; Ctrl-C detaches, the job goes on."""
     client = Client(server)
     document = _named(client, _document(file, command, _changes(**options)))
-    job_id = client.post("jobs", document)["id"]
+    job = client.post("jobs", document)
+    tell_what_was_left(job, document)
+    job_id = job["id"]
     click.echo(
         f"{job_id} submitted (Ctrl-C detaches; `wattherd cancel {job_id}` ends it)", err=True
     )

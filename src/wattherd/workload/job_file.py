@@ -26,6 +26,7 @@ from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.workload.app_spec import AppSpec, Kind
+from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_parts import (
     BatchSpec,
     CheckpointSpec,
@@ -75,6 +76,13 @@ class JobFile(Strict):
     after: list[str] = Field(default=[], description="ids of jobs that must succeed first")
     group: str = Field(default="", description="name of a search group of which this is a trial")
     envs: dict[str, str | int | float] = Field(default={})
+    export: str | list[str] | None = Field(
+        default=None,
+        description="of the submitter's shell: ALL, NONE, NAME or NAME=VALUE; read by `submit`",
+    )
+    environment: Environment | None = Field(
+        default=None, description="what `submit` has chosen by `export`"
+    )
     secrets: dict[str, str] = Field(default={}, description="NAME: file:/path or env:NAME")
     workdir: str | None = None
     user: str | None = Field(
@@ -190,7 +198,9 @@ class JobFile(Strict):
 
     def paper(self) -> dict[str, Any]:
         """What goes with it: plain data, without the value of any secret."""
+        environment = {} if self.environment is None else self.environment.here()
         return {
+            **({"environment": environment} if environment else {}),
             "name": self.name,
             "launch": "node" if self.run is not None else "task",
             "envs": {name: str(value) for name, value in self.envs.items()},

@@ -34,7 +34,7 @@ MOST_PROCESSES = 4096
 TRAINER = "KUBEFLOW_TRAINER_SERVER_"
 """Under such names Kubeflow's trainers (Transformers among them) expect where to report to."""
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Of the service's own environment; nothing else of it reaches a job."""
+"""Of the service's own environment, unless the job sets them; nothing else of it reaches a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,8 @@ def _contained(
 ) -> dict[str, Any]:
     """The same order, its tasks in containers: the runner is ours, the job's user is inside."""
     tasks = []
-    env, assigned = for_runner(order["env"], run.paper.get("envs", {}), order["secrets"])
+    users = {**run.paper.get("environment", {}), **run.paper.get("envs", {})}
+    env, assigned = for_runner(order["env"], users, order["secrets"])
     volumes = {
         **{one: str(one) for one in (folders.run, folders.work, Path(_checkpoint(run, folders)))},
         **(volumes_of(folders) if "staging" in order else {}),
@@ -181,10 +182,14 @@ def _ranks(rank: int, tasks: int, processes: int, port: int) -> dict[str, str]:
 
 
 def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
-    """The same for all tasks: a little of ours, what the user set, and where to find us."""
+    """The same for all tasks: a little of ours, the shell's, what the user set, where to find us.
+
+    What makes an account, HOME and its kin, is never the shell's: such names are not in its paper.
+    """
     gpus = sum(len(one.gpus) for one in run.start.allocations)
     return {
         **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+        **run.paper.get("environment", {}),
         **_home(run.paper),
         **{str(name): str(value) for name, value in run.paper.get("envs", {}).items()},
         "WATTHERD_JOB_ID": run.spec.id,

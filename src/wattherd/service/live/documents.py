@@ -227,6 +227,7 @@ def _spec(past: Past) -> dict[str, Any]:
         "after": list(spec.after),
         "group": spec.group,
         "envs": past.paper.get("envs", {}),
+        "environment": sorted(past.paper.get("environment", {})),
         "secrets": sorted(past.paper.get("secrets", {})),
         "workdir": past.paper.get("workdir"),
     }

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 from fastapi import Body, FastAPI, Header, Query
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
@@ -41,6 +42,7 @@ from wattherd.service.live.schemas.jobs import (
 from wattherd.service.live.schemas.shape import Responses, answers
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
+from wattherd.workload.job_environment import NONE, words_of
 from wattherd.workload.job_file import JobFile
 
 POLL_S = 0.3
@@ -127,6 +129,9 @@ async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
 
 async def _check(site: Site, caller: Caller, job: JobFile) -> None:
     check_names(site.keeper.core.config, job)
+    if words_of(job.export or NONE) != [NONE]:
+        hint = "send `environment: {variables: {NAME: VALUE}}`, as `wattherd submit` does"
+        raise UserError("the service does not know your shell", field="export", hint=hint)
     if job.after or job.user:  # most jobs need no look at others
         await look_up(site, lambda look: check_request(look, caller, job))
 

@@ -95,7 +95,11 @@ class JobRequest(Shape):
     restarts: int = told("how often it is tried again", 3)
     after: list[str] = told("jobs that must be done before", ["j-7"])
     group: str = told("search group, if any", "")
-    envs: dict[str, str] = told("environment", {"EPOCHS": "90"})
+    envs: dict[str, str] = told("variables that the job sets", {"EPOCHS": "90"})
+    environment: list[str] = told(
+        "names of variables of the shell it was submitted from; values are told to nobody",
+        ["PATH", "VIRTUAL_ENV"],
+    )
     secrets: list[str] = told("names of secret variables", ["WANDB_API_KEY"])
     workdir: str | None = told("where its command starts", "/home/ann/resnet")
 
