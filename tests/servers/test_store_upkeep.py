@@ -144,6 +144,8 @@ def test_a_sound_store_is_found_sound(url: str) -> None:
         ("UPDATE answers SET commands = '[]' WHERE seq = 2", "entry 2 is answered differently"),
         ("DELETE FROM answers WHERE seq = 2", "entry 2 is answered differently"),
         ("UPDATE snapshots SET body = :new", "cannot be read"),
+        ("DELETE FROM entries WHERE seq > 9", "what came after it is missing"),
+        ("DELETE FROM entries", "the journal is empty"),
     ],
 )
 def test_what_is_wrong_is_named(url: str, statement: str, said: str) -> None:
@@ -293,5 +295,3 @@ def test_a_folder_without_a_store_is_said(tmp_path: Path) -> None:
     for name in ("info", "verify"):
         with pytest.raises(UserError, match="there is no store"):
             CliRunner().invoke(command, [name, "--state", str(tmp_path)], catch_exceptions=False)
-    with pytest.raises(UserError, match="not both"):
-        call("sqlite://", "info", "--state", str(tmp_path))

@@ -44,8 +44,15 @@ LEAVE_S = 3
 @click.option("--powercap", type=click.Path(path_type=Path), help="Meters of the processor.")
 @click.option("--zeusd", type=click.Path(path_type=Path), help="Socket of a zeusd for GPU limits.")
 @click.option("--job-metrics", is_flag=True, default=None, help="Series by job on /metrics, too.")
+@click.option(
+    "--accept-store",
+    is_flag=True,
+    help="Go on with a restored or a new store; set runs aside that it does not know.",
+)
 @click.option("--log", type=click.Choice(["none", "text", "json"]), help="Decisions, line by line.")
-def serve(config: Path | None, signals: tuple[str, ...], **changes: object) -> None:
+def serve(
+    config: Path | None, signals: tuple[str, ...], *, accept_store: bool, **changes: object
+) -> None:
     """Manage this machine: take jobs, run them, keep its power budget."""
     try:
         import uvicorn
@@ -72,7 +79,8 @@ def serve(config: Path | None, signals: tuple[str, ...], **changes: object) -> N
     url = f"{'https' if tls else 'http'}://{_shown(host)}:{port}"
     logs = ExitStack()
     logs.enter_context(logging_to(sys.stderr, found.log))
-    site = open_site(found, StatusServer(url=url, ca_file=str(found.tls_cert or "")))
+    status = StatusServer(url=url, ca_file=str(found.tls_cert or ""))
+    site = open_site(found, status, accept_store=accept_store)
     click.echo(f"wattherd serves {url} (state in {found.state})", err=True)
     for note in (*site.notes, *_door_notes(found, asks=not desk.open)):
         click.echo(f"note: {note}", err=True)

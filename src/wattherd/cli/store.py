@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,9 @@ def store() -> None:
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
-        "--state", type=click.Path(path_type=Path), help="Folder of the service.  [.wattherd]"
+        "--state",
+        type=click.Path(path_type=Path),
+        help="Folder of the service; beside --store, where its journal.head is.  [.wattherd]",
     )(command)
     return click.option("--store", "url", help="Database URL instead.")(command)
 
@@ -43,15 +46,13 @@ def _opened(
         from wattherd.store.store import Store
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
-    if state is not None and url is not None:
-        raise UserError("give --state or --store, not both")
     folder = state or DEFAULT_STATE
     if url is None and not new and not (folder / "journal.sqlite").is_file():
         hint = "name the folder by --state, or a database by --store"
         raise UserError("there is no store", where=str(folder), hint=hint)
     if url is None and new:
         folder.mkdir(parents=True, exist_ok=True)
-    opened = Store.open(url or in_folder(folder), sole=sole)
+    opened = Store.open(url or in_folder(folder), sole=sole, state=state)
     try:
         yield opened
     except ClusterError as failure:
@@ -88,17 +89,29 @@ def import_(files: tuple[Path, ...], state: Path | None, url: str | None) -> Non
 @click.option(
     "--rebuild", is_flag=True, help="If it is sound: make the list of jobs and the audit anew."
 )
+@click.option(
+    "--head", metavar="DIGEST", help="Of an entry that must be there, as `store info` told it."
+)
 @_options
 @output_option
 @click.pass_context
 def verify(
-    context: click.Context, *, rebuild: bool, state: Path | None, url: str | None, output: str
+    context: click.Context,
+    *,
+    rebuild: bool,
+    head: str | None,
+    state: Path | None,
+    url: str | None,
+    output: str,
 ) -> None:
     """Read everything, decide everything again, compare; exit code 1 if anything is wrong."""
+    if head is not None and not re.fullmatch(r"[0-9a-f]{8,64}", head):
+        hint = "8 to 64 hexadecimal digits, as `wattherd store info` shows"
+        raise UserError(f"{head!r} is no digest", field="--head", hint=hint)
     with _opened(state, url, sole=rebuild) as opened:
         from wattherd.service.live import check
 
-        verdict = check.verify(opened)
+        verdict = check.verify(opened, head)
         rebuilt = rebuild and not verdict.problems
         if rebuilt:
             check.rebuild(opened)
@@ -154,6 +167,7 @@ def info(*, state: Path | None, url: str | None, output: str) -> None:
 
 
 def _info(opened: Store) -> dict[str, Any]:
+    from wattherd.store.head import IDENTITY_FACT
     from wattherd.store.tables import SCHEMA
 
     journal = opened.journal
@@ -163,6 +177,7 @@ def _info(opened: Store) -> dict[str, Any]:
     ]
     return {
         "store": opened.database.url,
+        "identity": journal.known_fact(IDENTITY_FACT),
         "tables": SCHEMA,
         "bytes": opened.database.size_bytes(),
         "first_entry": journal.base().seq if journal.last_seq else None,

@@ -21,6 +21,7 @@ from wattherd.store import lock
 from wattherd.store.entry import StoreFailure
 from wattherd.store.tables import SCHEMA, VERSION_TABLE
 
+JOURNAL_FILE = "journal.sqlite"
 LOCK_WAIT_S = 5.0
 LOG_PAGES = 16_000
 """Pages of the write-ahead log (64 MB) after which a writer tidies up if nobody else has."""
@@ -121,17 +122,25 @@ class Database:
         """A transaction, on disk once this returns; or, if not `durable`, with the next one.
 
         Raises:
-            StoreFailure: nothing is kept, unless the connection was lost in the commit.
+            StoreFailure: nothing is kept, unless the commit itself failed: see `certain`.
         """
         with self._writing:
+            committing = False
             try:
                 connection = self._connected()
                 self._sync(connection, durable=durable)
-                with connection.begin() as transaction:
-                    yield transaction.connection
+                transaction = connection.begin()
+                try:
+                    yield connection
+                    committing = True
+                    transaction.commit()
+                except BaseException:
+                    with contextlib.suppress(SQLAlchemyError):
+                        transaction.rollback()
+                    raise
             except (SQLAlchemyError, lock.InUse) as error:
                 self._disconnect()
-                raise StoreFailure(why(error)) from None
+                raise StoreFailure(why(error), certain=not committing) from None
 
     def _connected(self) -> sa.Connection:
         if self._writer is None:
@@ -220,7 +229,7 @@ class Database:
 
 def in_folder(folder: Path) -> str:
     """The URL of the store in a folder of its own."""
-    return f"sqlite:///{folder / 'journal.sqlite'}"
+    return f"sqlite:///{folder / JOURNAL_FILE}"
 
 
 def why(error: BaseException) -> str:

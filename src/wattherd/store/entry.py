@@ -25,7 +25,15 @@ class Entry:
 
 
 class StoreFailure(ClusterError):
-    """The journal took nothing: disk full, read-only, locked, unreachable. May be tried again."""
+    """The journal took nothing: disk full, read-only, locked, unreachable. May be tried again.
+
+    It is `certain` where no commit was asked for.
+    """
+
+    def __init__(self, problem: str = "", *, certain: bool = False) -> None:
+        """Say what is wrong."""
+        super().__init__(problem)
+        self.certain = certain
 
 
 class StoreDoubt(StoreFailure):

@@ -1,12 +1,14 @@
 """The journal in a database: what happened, in order, and nothing of it is ever changed.
 
-Every entry carries a digest over itself and the one before, so that a change or a gap shows.
+Every entry carries a digest over itself and the one before, so that a change or a gap shows; the
+last one is noted elsewhere, too (`head`), so that a cut-off end shows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -18,11 +20,14 @@ from wattherd.store import bulk
 from wattherd.store.database import Database, in_folder
 from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
 from wattherd.store.event_log import event_of, plain
+from wattherd.store.head import HEAD_FACT, IDENTITY_FACT, Head, HeadFile
 from wattherd.store.tables import ENTRIES, FACTS
 
 __all__ = ["COMPACTED", "Base", "Journal", "in_folder"]
 
 PAGE = 5_000
+RECENT = 20_000
+"""Digests of so many of the last entries are in memory."""
 Row: TypeAlias = Mapping[str, Any]
 COMPACTED = "compacted"
 """The fact that tells where a journal begins that has lost its beginning."""
@@ -39,14 +44,17 @@ class Base:
 class Journal:
     """One cluster's journal; open it once per process."""
 
-    def __init__(self, store: str | Database) -> None:
-        """Open a store by its URL, or use one that is open.
+    def __init__(self, store: str | Database, head: HeadFile | None = None) -> None:
+        """Open a store by its URL, or use one that is open; its end is noted in `head`, too.
 
         Raises:
             UserError: the database cannot be opened, or another service is at work on it.
         """
         self.database = Database(store) if isinstance(store, str) else store
         self.url = self.database.url
+        self.head = head
+        self._identity = ""
+        self._recent: dict[int, str] = {}
         self._last: tuple[int, str] | None = None
         """Number and digest of the last entry; None if that has to be read again."""
         self._told = self._known()
@@ -83,6 +91,92 @@ class Journal:
         """
         with self.database.writing() as connection:
             put_fact(connection, name, value)
+
+    # Identity and end ---------------------------------------------------------------------------
+
+    def identity(self) -> str:
+        """What names this store, made once and kept in it; copies and restored backups share it.
+
+        Raises:
+            StoreFailure: it can be neither read nor kept.
+        """
+        if not self._identity:
+            self._identity = self.fact(IDENTITY_FACT, uuid.uuid4().hex)
+        return self._identity
+
+    def end_problem(self) -> str:
+        """What is missing at the end, by what was noted elsewhere; empty if nothing is.
+
+        Raises:
+            StoreFailure: the store cannot be read.
+            UserError: the file with the note cannot be read.
+        """
+        known = self.known_fact(IDENTITY_FACT) or ""
+        noted = self.known_fact(HEAD_FACT)  # before the entries, of which more may come meanwhile
+        in_file = None if self.head is None else self.head.read()
+        if noted is not None:
+            seq, _, digest = noted.partition(" ")
+            problem = self._missing(Head(known, int(seq), digest), "the store itself")
+            if problem:
+                return problem
+        if in_file is None or self.head is None:
+            return ""
+        if known and in_file.store != known:
+            return (
+                f"{self.head.path} is of another store ({in_file.store[:8]}, this one is"
+                f" {known[:8]}), which ended with {in_file}"
+            )
+        return self._missing(in_file, str(self.head.path))
+
+    def _missing(self, head: Head, who: str) -> str:
+        last, base = self._end(), self.base()
+        if head.seq > last:
+            ends = f"the journal ends with entry {last}" if last else "the journal is empty"
+            return f"{ends}, but {who} knows of {head}: what came after it is missing"
+        kept = base.before if head.seq == base.seq - 1 else self.digest(head.seq)
+        if head.seq >= base.seq - 1 and head.seq and kept != head.digest:
+            return f"entry {head.seq} is another than {who} knows ({head.digest[:8]})"
+        return ""
+
+    def _end(self) -> int:
+        with self.database.reading() as connection:
+            return int(connection.scalar(sa.select(sa.func.max(ENTRIES.c.seq))) or 0)
+
+    def holds(self, digest: str) -> int:
+        """Number of the entry whose digest begins like this, 0 if there is none.
+
+        Of entries that a compaction dropped only the last is known.
+
+        Raises:
+            StoreFailure: the store cannot be read.
+        """
+        query = sa.select(ENTRIES.c.seq).where(ENTRIES.c.digest.startswith(digest, autoescape=True))
+        with self.database.reading() as connection:
+            found = connection.scalar(query.limit(1))
+        base = self.base()
+        if found is None and base.before.startswith(digest):
+            return base.seq - 1
+        return int(found or 0)
+
+    def note_end(self) -> None:
+        """Note the end in the file as it is now, whatever was noted before.
+
+        Raises:
+            StoreFailure: the store can be neither read nor written.
+        """
+        seq, digest = self._known()
+        with self.database.writing() as connection:
+            put_fact(connection, HEAD_FACT, f"{seq} {digest}")
+        if self.head is not None:
+            self.head.renew(Head(self.identity(), seq, digest))
+
+    def check_writable(self) -> None:
+        """Write something of no consequence.
+
+        Raises:
+            StoreFailure: the store takes nothing.
+        """
+        self.set_fact("written", str(self.last_seq))
 
     # Entries ------------------------------------------------------------------------------------
 
@@ -135,9 +229,24 @@ class Journal:
         Raises:
             StoreFailure: it cannot be read.
         """
+        if seq in self._recent:
+            return self._recent[seq]
+        return self.digests([seq]).get(seq, "")
+
+    def digests(self, seqs: Sequence[int]) -> dict[int, str]:
+        """The digests of those entries that there are.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        found: dict[int, str] = {}
         with self.database.reading() as connection:
-            found = connection.scalar(sa.select(ENTRIES.c.digest).where(ENTRIES.c.seq == seq))
-        return str(found or "")
+            for at in range(0, len(seqs), 500):
+                query = sa.select(ENTRIES.c.seq, ENTRIES.c.digest).where(
+                    ENTRIES.c.seq.in_(seqs[at : at + 500])
+                )
+                found.update((int(row[0]), str(row[1])) for row in connection.execute(query))
+        return found
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Keep all of them, in one transaction on disk when this returns.
@@ -147,6 +256,8 @@ class Journal:
             StoreFailure: none is kept.
         """
         before = self._known()
+        if self.head is not None:
+            self.identity()  # what could fail is done before the commit
         rows, digest = [], before[1]
         for entry in entries:
             row = row_of(entry)
@@ -156,9 +267,21 @@ class Journal:
         try:
             with self.database.writing() as connection:
                 bulk.insert(connection, ENTRIES, rows)
+                _put_head(connection, after)
         except StoreFailure as failure:
+            if failure.certain:
+                raise
             self._look_again(before, after, failure)
         self._last = self._told = after
+        self._remember(rows)
+
+    def _remember(self, rows: Sequence[Row]) -> None:
+        """Entries that are kept for good: their end is noted in the file."""
+        self._recent.update((row["seq"], row["digest"]) for row in rows)
+        while len(self._recent) > RECENT:
+            del self._recent[next(iter(self._recent))]
+        if self.head is not None and rows:
+            self.head.write(Head(self.identity(), rows[-1]["seq"], rows[-1]["digest"]))
 
     def _look_again(
         self, before: tuple[int, str], after: tuple[int, str], failure: StoreFailure
@@ -184,9 +307,10 @@ class Journal:
         last = self._known()
         if last == self._told:
             return []
-        found = list(self.entries(self._told[0]))
+        rows = list(self.rows(self._told[0]))
         self._told = last
-        return found
+        self._remember(rows)
+        return [entry_of(row) for row in rows]
 
     def _known(self) -> tuple[int, str]:
         """Number and digest of the last entry.
@@ -219,7 +343,18 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the database."""
+        if self.head is not None:
+            self.head.close()
         self.database.close()
+
+
+def _put_head(connection: sa.Connection, head: tuple[int, str]) -> None:
+    value = f"{head[0]} {head[1]}"
+    changed = connection.execute(
+        FACTS.update().where(FACTS.c.name == HEAD_FACT).values(value=value)
+    )
+    if not changed.rowcount:
+        connection.execute(FACTS.insert().values(name=HEAD_FACT, value=value))
 
 
 def put_fact(connection: sa.Connection, name: str, value: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from wattherd.errors import UserError
 from wattherd.store.database import Database
 from wattherd.store.entry import StoreFailure
+from wattherd.store.head import HEAD_FILE, HeadFile
 from wattherd.store.journal import Journal
 from wattherd.store.projection import Projection
 from wattherd.store.snapshots import Snapshots
@@ -22,15 +24,19 @@ class Store:
     snapshots: Snapshots
 
     @classmethod
-    def open(cls, url: str, *, sole: bool = True) -> Store:
+    def open(cls, url: str, *, sole: bool = True, state: Path | None = None) -> Store:
         """Open the store of a URL; `sole` to add entries to it.
+
+        In the folder `state`, by default that of an SQLite file, the journal's end is noted.
 
         Raises:
             UserError: it cannot be opened, is in use, or was written by a later version.
         """
         database = Database(url, sole=sole)
         try:
-            journal = Journal(database)
+            path = database.path
+            folder = state or (None if path is None else path.parent)
+            journal = Journal(database, None if folder is None else HeadFile(folder / HEAD_FILE))
         except StoreFailure as failure:
             database.close()
             raise UserError(f"cannot be read: {failure}", where=database.url) from None
@@ -38,4 +44,4 @@ class Store:
 
     def close(self) -> None:
         """Let go of the database."""
-        self.database.close()
+        self.journal.close()

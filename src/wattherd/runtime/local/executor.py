@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 from wattherd.errors import UserError
 from wattherd.model.command import GiveNotice, SetBatch, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobStopped
+from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, processes, run_dir, run_lock
@@ -107,10 +108,12 @@ class LocalExecutor:
         tell: Callable[[Event], None],
         status: StatusServer | None = None,
         caps: Caps | None = None,
+        origin: Callable[[JobSpec], Mapping[str, Any]] | None = None,
     ) -> None:
         """Nothing runs before `adopt`; jobs are told of `status`, where they may report.
 
         Without `caps`, and where they do not take effect, caps become duties of the processor.
+        What `origin` says of a job now is kept with each run of it.
 
         Raises:
             UserError: the folder cannot be made.
@@ -118,6 +121,7 @@ class LocalExecutor:
         self._root = root.absolute()  # jobs are told of files below it, and run elsewhere
         self._machine, self._tell, self._status = machine, tell, status
         self._caps = caps
+        self._origin = origin
         self._devices: dict[Key, tuple[str, ...]] = {}
         """UUIDs of the GPUs of every run."""
         self._caps_w: dict[Key, float | None] = {}
@@ -305,6 +309,7 @@ class LocalExecutor:
     def _prepare(self, run: RunOrder, folders: Folders) -> None:
         for folder in (folders.run, folders.work, folders.checkpoint):
             folder.mkdir(parents=True, exist_ok=True)
+        self._sign(run.spec, folders)
         asked = run.paper.get("app")
         app = App.made(folders.run, run.spec.id, asked) if asked else None
         order = order_of(run, self._machine, folders, self._status, app)
@@ -326,6 +331,11 @@ class LocalExecutor:
             run_dir.write(folders.run / run_dir.STAGING, plan)
             archive.write(folders.run / run_dir.TRANSFER)
         run_dir.write(folders.run / run_dir.ORDER, order)
+
+    def _sign(self, spec: JobSpec, folders: Folders) -> None:
+        """Write down which store ordered this run."""
+        if self._origin is not None:
+            run_dir.write(folders.run / run_dir.ORIGIN, self._origin(spec), durable=True)
 
     def _launch(self, run: RunOrder, folders: Folders) -> int:
         """A process of its own, in a session of its own: it does not end with us."""
@@ -366,6 +376,8 @@ class LocalExecutor:
         """What cannot even be prepared has failed."""
         with contextlib.suppress(OSError):  # the journal will have it
             folders.run.mkdir(parents=True, exist_ok=True)
+            if key in self._launches:
+                self._sign(self._launches[key].order.spec, folders)
             run_dir.write(folders.run / run_dir.EXIT, {"exit_code": CANNOT_RUN, "why": why})
         self._forget(key)
         self._tell(
@@ -534,7 +546,7 @@ class LocalExecutor:
                 return f"its lock cannot be read: {why}; retried"
             case _:
                 return ""
-        for folder in _run_folders(own.parent):
+        for folder in run_folders(own.parent):
             if folder != own:
                 end_stray(folder)
         left = end_holders(own)
@@ -544,7 +556,7 @@ class LocalExecutor:
     def _find_strays(self, wanted: set[Key]) -> None:
         """Note the directories of all runs but those: nobody counts on them."""
         try:
-            folders = [one for job in _folders_in(self._root) for one in _run_folders(job)]
+            folders = [one for job in folders_in(self._root) for one in run_folders(job)]
         except OSError as error:
             _LOG.warning("cannot look for runs below %s: %s", self._root, words(error))
             self._listed = False
@@ -594,7 +606,7 @@ def _key_of(folder: Path) -> Key:
     return folder.parent.name, int(folder.name.removeprefix("run-"))
 
 
-def _folders_in(folder: Path) -> list[Path]:
+def folders_in(folder: Path) -> list[Path]:
     """All folders in a folder; none where it is none.
 
     Raises:
@@ -607,7 +619,7 @@ def _folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def _run_folders(job: Path) -> list[Path]:
+def run_folders(job: Path) -> list[Path]:
     """Directories of a job's runs.
 
     Raises:
@@ -615,7 +627,7 @@ def _run_folders(job: Path) -> list[Path]:
     """
     return [
         one
-        for one in _folders_in(job)
+        for one in folders_in(job)
         if one.name.startswith("run-") and one.name.removeprefix("run-").isdigit()
     ]
 

@@ -1,5 +1,6 @@
 """The directory of one run: how its supervisor, the executor and the job itself talk.
 
+    origin.json     which store ordered the run, by which entry; written before all else
     order.json      what to run, written by the executor before the supervisor exists
     staging.json    what is brought to the job, and taken away, by transfer.zip
     begun           made once, exclusively: whoever makes it runs the order, so nothing runs twice;
@@ -49,7 +50,7 @@ from wattherd.runtime.local.reading import (
 
 ORDER, BEGUN, STARTED, CONTROL = "order.json", "begun", "started.json", "control.json"
 HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "exit.json"
-STAGING, TRANSFER = "staging.json", "transfer.zip"
+STAGING, TRANSFER, ORIGIN = "staging.json", "transfer.zip", "origin.json"
 CHECKPOINTED, TOKEN = "checkpointed", "trainer-token"
 LOGS = "logs"
 TIDY_S = 30.0

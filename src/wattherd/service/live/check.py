@@ -34,14 +34,18 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
 
 
-def verify(store: Store) -> Verdict:
+def verify(store: Store, head: str | None = None) -> Verdict:
     """Read the whole journal, live it through, and compare with what was answered and kept then.
+
+    Its end is compared with what was noted outside of it. An entry with the digest `head`, or one
+    that begins like this, must be among the entries.
 
     Raises:
         UserError: it is not the kind of store that can be lived through.
         StoreFailure: it cannot be read.
     """
     verdict = Verdict()
+    _compare_end(store, verdict, head)
     settings = settings_of(store.snapshots)
     if not settings:
         return verdict
@@ -55,6 +59,18 @@ def verify(store: Store) -> Verdict:
     except (UserError, Unfit, Bug) as error:
         verdict.problems.append(str(error))
     return verdict
+
+
+def _compare_end(store: Store, verdict: Verdict, head: str | None) -> None:
+    """First of all: a service may add entries meanwhile, and notes of them."""
+    try:
+        problem = store.journal.end_problem()
+    except UserError as error:
+        problem = error.line()
+    if problem:
+        verdict.problems.append(problem)
+    if head and not store.journal.holds(head):
+        verdict.problems.append(f"no entry has the digest {head}: it is missing, or was changed")
 
 
 def rebuild(store: Store) -> None:

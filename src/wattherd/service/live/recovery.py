@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from wattherd.engine.core import Core
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.chronicle import DECISIONS, Chronicle
 from wattherd.service.live.draw import DrawBook, sample_of
@@ -39,7 +40,8 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         UserError: the store is damaged, or `wanted` is not possible.
         StoreFailure: the store cannot be read or written.
     """
-    settings = settings_of(store.snapshots)
+    Core(wanted.core_config(wanted.scheduler()))  # what cannot work is not kept
+    settings = settings_of(store.snapshots) if store.journal.last_seq else []
     if not settings:
         settings = [(0, wanted)]
         store.snapshots.set_setting(0, wanted.text())

@@ -32,6 +32,7 @@ from wattherd.service.live.instruments import Instruments
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.metrics.tally import Tally
 from wattherd.service.live.notices import Notices
+from wattherd.service.live.origins import RUNS, Origins, check_journal_file
 from wattherd.service.live.pace import PaceWatch
 from wattherd.service.live.rank_watch import RankWatch
 from wattherd.service.live.recovery import recover
@@ -41,8 +42,9 @@ from wattherd.service.live.snapshot_process import SnapshotProcess
 from wattherd.service.live.steering import DrawReports
 from wattherd.service.live.structured_log import log_turns
 from wattherd.signals.contract import Site as Limited
-from wattherd.store.database import in_folder
+from wattherd.store.database import JOURNAL_FILE, in_folder
 from wattherd.store.entry import Entry
+from wattherd.store.lock import FileLock, InUse
 from wattherd.store.store import Store
 from wattherd.units import watts
 
@@ -73,6 +75,8 @@ class Site:
     notes: tuple[str, ...]
     """What was noticed when the store was opened."""
     feed: Feed
+    alone: FileLock | None = None
+    """Keeps other services out of the state folder."""
 
     def look(self, of: Callable[[Look], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
@@ -104,10 +108,16 @@ class Site:
         self.scribe.end()
         self.snapshots.end()
         self.store.close()
+        if self.alone is not None:
+            self.alone.release()
 
 
-def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
+def open_site(
+    config: ServeConfig, status: StatusServer | None = None, *, accept_store: bool = False
+) -> Site:
     """Recover what was, and begin; jobs are told of `status`, where they may report.
+
+    With `accept_store` a store counts although the state folder knows of more than it does.
 
     Raises:
         UserError: something in the configuration, or the state folder cannot be used.
@@ -119,13 +129,24 @@ def open_site(config: ServeConfig, status: StatusServer | None = None) -> Site:
         raise UserError(
             f"cannot be made: {error.strerror}", where=str(config.state), hint=hint
         ) from None
+    if config.store is None and not accept_store:
+        check_journal_file(config.state / JOURNAL_FILE, config.state)
     here = found(config)
-    store = Store.open(_url(config))
+    store = Store.open(_url(config), state=config.state)
     try:
-        site = _begin(config, here, store, status)
+        alone = FileLock(config.state / "serve")
+    except InUse as who:
+        store.close()
+        hint = "two services cannot share a state folder, whatever stores they have"
+        raise UserError(f"in use by {who}", where=str(config.state), hint=hint) from None
+    try:
+        origins = Origins(store, config.state, accept=accept_store)
+        site = _begin(config, here, store, status, origins)
     except BaseException:
         store.close()
+        alone.release()
         raise
+    site.alone = alone
     site.notes = (*site.notes, *here.notes)
     return site
 
@@ -134,13 +155,16 @@ def _url(config: ServeConfig) -> str:
     return config.store or in_folder(config.state)
 
 
-def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer | None) -> Site:
+def _begin(
+    config: ServeConfig, here: Found, store: Store, status: StatusServer | None, origins: Origins
+) -> Site:
     machine, instruments = here.machine, here.instruments
     snapshots = SnapshotProcess(_url(config), config.snapshot_every)
     epoch = float(store.journal.fact("epoch", repr(time.time())))
     recovered = recover(store, Blueprint.of(config, machine))
     replay, scribe = recovered.replay, recovered.scribe
     history, core = replay.history, replay.state.core
+    origins.sort_out(core)
     tally = Tally(config.policy, recovered.book.joules, core.jobs.values(), [machine.node.name])
 
     def lags(job_id: str) -> None:
@@ -173,7 +197,14 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
         on_cycle=tally.cycle,
         standing=replay.state.standing,
     )
-    executor = LocalExecutor(config.state / "jobs", machine, keeper.tell, status, instruments.caps)
+    executor = LocalExecutor(
+        config.state / RUNS,
+        machine,
+        keeper.tell,
+        status,
+        instruments.caps,
+        lambda spec: origins.of(spec, keeper.standing.seq),
+    )
 
     headroom = Headroom(keeper, machine)
     steering = DrawReports(executor.steered, keeper.tell)
@@ -217,7 +248,7 @@ def _begin(config: ServeConfig, here: Found, store: Store, status: StatusServer 
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
         machine, instruments, clock, scribe, snapshots, tally, faults, idle,
-        (*recovered.notes, *problems), feed,
+        (*origins.notes, *recovered.notes, *problems), feed,
     )  # fmt: skip
     _set_budget(site)
     signals.begin()
