@@ -128,6 +128,6 @@ def test_a_log_that_cannot_be_read_is_not_taken_for_an_empty_one(
     def no_more_files(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(logs.run_dir, "open_below", no_more_files)
+    monkeypatch.setattr("wattherd.runtime.local.run_dir.open_below", no_more_files)
     with pytest.raises(ClusterError, match="Too many open files"):
         log.reader()

@@ -1,4 +1,4 @@
-"""Talks to a service: JSON over HTTP, standard library only, so that the base install suffices."""
+"""Talks to a service: JSON over HTTP, by the rules of `wire.http_client`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import getpass
 import json
 import os
 import ssl
-import urllib.error
 import urllib.parse
-import urllib.request
+import uuid
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
+from wattherd.wire.http_client import Answer, HttpClient, NoAnswer, Request, Rules, origin_of
 
 DEFAULT_SERVER = "http://127.0.0.1:8700"
-TIMEOUT_S = 30.0
-CHUNK = 65_536
+TIMEOUT_S = 60.0
+"""For a whole answer. The service itself waits 30 s for a plan under way."""
+MOST_BYTES = 256 << 20
 
 
 class NotThere(UserError):
@@ -52,11 +53,22 @@ class Client:
             UserError: the address is none, or a file cannot be used.
         """
         self.server = (server or os.environ.get("WATTHERD_SERVER") or DEFAULT_SERVER).rstrip("/")
-        if urllib.parse.urlsplit(self.server).scheme not in ("http", "https"):
+        try:
+            origin = origin_of(self.server)
+        except ValueError:
             hint = f"write {DEFAULT_SERVER}"
-            raise UserError(f"{self.server!r} is no address", field="--server", hint=hint)
+            raise UserError(f"{self.server!r} is no address", field="--server", hint=hint) from None
+        self._base = urllib.parse.urlsplit(self.server).path
         self._headers = {"content-type": "application/json", **_credentials()}
-        self._tls = _authority() if self.server.startswith("https:") else None
+        rules = Rules(
+            timeout_s=TIMEOUT_S,
+            most_bytes=MOST_BYTES,
+            tls=_authority() if origin.scheme == "https" else None,
+            proxies=True,
+            redirects=True,
+            again=True,
+        )
+        self._http = HttpClient(origin, rules)
 
     def get(self, path: str, **query: object) -> Any:
         """A document.
@@ -80,37 +92,46 @@ class Client:
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
         """A text as it comes; as `get`."""
-        with self._open("GET", path, query, None, timeout_s=None) as answer:
-            while chunk := answer.read1(CHUNK):
-                yield chunk
+        try:
+            with self._http.stream(self._request("GET", path, query)) as incoming:
+                if incoming.status >= HTTPStatus.BAD_REQUEST:
+                    body = incoming.whole(MOST_BYTES)
+                    raise _refusal(Answer(incoming.status, incoming.reason, {}, body))
+                yield from incoming.chunks()
+        except NoAnswer as failure:
+            raise self._unreachable(failure) from None
 
     def _json(self, method: str, path: str, query: dict[str, object], body: Any = None) -> Any:
         if method != "GET":  # where no token says who it is, the name of the account does
             query = {"user": getpass.getuser(), **query}
-        with self._open(method, path, query, body, timeout_s=TIMEOUT_S) as answer:
-            return json.load(answer)
-
-    def _open(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, object],
-        body: Any,
-        *,
-        timeout_s: float | None,
-    ) -> Any:
-        given = {name: _text(value) for name, value in query.items() if value is not None}
-        url = f"{self.server}/api/v1/{path}?{urllib.parse.urlencode(given, doseq=True)}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, self._headers, method=method)  # noqa: S310 - checked
         try:
-            return urllib.request.urlopen(request, timeout=timeout_s, context=self._tls)  # noqa: S310 - checked
-        except urllib.error.HTTPError as error:
-            raise _refusal(error) from None
-        except (urllib.error.URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            hint = "start one with `wattherd serve`, or name it by --server or WATTHERD_SERVER"
-            raise Unreachable(f"no answer: {reason}", where=self.server, hint=hint) from None
+            answer = self._http.ask(self._request(method, path, query, body))
+        except NoAnswer as failure:
+            raise self._unreachable(failure) from None
+        if not 200 <= answer.status < 300:
+            raise _refusal(answer)
+        try:
+            return json.loads(answer.body)
+        except ValueError:
+            raise UserError("what answers there is no wattherd", where=self.server) from None
+
+    def _request(
+        self, method: str, path: str, query: dict[str, object], body: Any = None
+    ) -> Request:
+        given = {name: _text(value) for name, value in query.items() if value is not None}
+        target = f"{self._base}/api/v1/{path}?{urllib.parse.urlencode(given, doseq=True)}"
+        data = None if body is None else json.dumps(body).encode()
+        headers = self._headers
+        if (method, path) == ("POST", "jobs"):
+            # Where the answer is lost, asking again gives the job that was made, not another.
+            headers = {**headers, "idempotency-key": str(uuid.uuid4())}
+        return Request(method, target, headers, data)
+
+    def _unreachable(self, failure: NoAnswer) -> Unreachable:
+        hint = "start one with `wattherd serve`, or name it by --server or WATTHERD_SERVER"
+        return Unreachable(
+            f"no answer: {failure.problem}", where=self.server, hint=failure.hint or hint
+        )
 
 
 def _text(value: object) -> str | list[str]:
@@ -144,7 +165,7 @@ def _authority() -> ssl.SSLContext:
     return context
 
 
-_KINDS = {
+_KINDS: dict[int, type[UserError]] = {
     HTTPStatus.NOT_FOUND: NotThere,
     HTTPStatus.UNAUTHORIZED: Refused,
     HTTPStatus.FORBIDDEN: Refused,
@@ -153,16 +174,18 @@ _KINDS = {
 }
 
 
-def _refusal(error: urllib.error.HTTPError) -> UserError:
+def _refusal(answer: Answer) -> UserError:
     """The service's own words; fields that it could not read are named."""
-    kind = _KINDS.get(HTTPStatus(error.code), UserError)
+    kind = _KINDS.get(answer.status, UserError)
     try:
-        told = json.load(error)
+        told = json.loads(answer.body)
     except ValueError:
-        return kind(f"{error.code} {error.reason}")
+        told = None
+    if not isinstance(told, dict):
+        return kind(f"{answer.status} {answer.reason}")
     if isinstance(told.get("detail"), list):
         first = told["detail"][0]
         field = ".".join(str(part) for part in first["loc"][1:])
         return kind(str(first["msg"]), field=field)
     named = {name: str(told.get(name, "")) for name in ("where", "field", "hint")}
-    return kind(str(told.get("error") or told.get("detail") or error.reason), **named)
+    return kind(str(told.get("error") or told.get("detail") or answer.reason), **named)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from http.client import HTTPException
 from typing import Any
 
 import click
@@ -37,7 +36,7 @@ def watch(
     client.get("whoami")  # who is not let in, or finds nobody, is told so at once
     place = after or ("0" if past else "")
     while True:
-        with contextlib.suppress(OSError, HTTPException, Unreachable):
+        with contextlib.suppress(Unreachable):
             for event in _events(client, job, kind, place, follow=not past):
                 place = event["event_id"] or place
                 click.echo(json.dumps(event) if output == "json" else line(event))

@@ -12,17 +12,17 @@ import math
 import ssl
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import jwt
 
 from wattherd.errors import ClusterError, UserError
 from wattherd.service.live.access.oidc.settings import Claims, OidcSettings, Url
+from wattherd.wire.http_client import HttpClient, NoAnswer, Request, Rules, origin_of
 
 WELL_KNOWN = "/.well-known/openid-configuration"
 TIMEOUT_S = 5.0
@@ -46,13 +46,6 @@ class IssuerDown(ClusterError):
 
 class BadToken(Exception):
     """Not a token of the issuer's that is valid here and now."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever we were told to ask is the one who answers."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +77,12 @@ class Issuer:
             UserError: the authority's certificate cannot be used.
         """
         self._settings = settings
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
         try:
-            context = ssl.create_default_context(cafile=settings.ca and str(settings.ca))
+            tls = ssl.create_default_context(cafile=settings.ca and str(settings.ca))
         except (OSError, ssl.SSLError) as error:
             raise UserError(f"cannot be used: {error}", field="oidc.ca") from None
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-        self._opener = urllib.request.build_opener(*handlers)
+        # Whoever we were told to ask is the one who answers: redirects are not followed.
+        self._rules = Rules(timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES, tls=tls, proxies=True)
         self._known: _Known | None = None
         self._tried_s = -math.inf
         self._failure = "it is being asked"
@@ -202,27 +194,31 @@ class Issuer:
         Raises:
             IssuerDown: it is not to be had.
         """
-        data = None if form is None else urllib.parse.urlencode(form).encode()
         told = {"accept": "application/json", **headers}
-        request = urllib.request.Request(url, data, told)  # noqa: S310 - its scheme is checked
+        data = None
+        if form is not None:
+            told["content-type"] = "application/x-www-form-urlencoded"
+            data = urllib.parse.urlencode(form).encode()
+        parts = urllib.parse.urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        request = Request("GET" if data is None else "POST", target, told, data)
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                found = json.loads(answer.read(MOST_BYTES))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise IssuerDown(f"{url} says {error.code}{_reason(error)}") from None
-        except (OSError, ValueError) as error:
-            raise IssuerDown(f"{url}: {getattr(error, 'reason', error)}") from None
+            answer = HttpClient(origin_of(url), self._rules).ask(request)
+            if answer.status != HTTPStatus.OK:
+                raise IssuerDown(f"{url} says {answer.status}{_reason(answer.body)}")
+            found = json.loads(answer.body)
+        except (NoAnswer, ValueError) as error:
+            raise IssuerDown(f"{url}: {error}") from None
         if not isinstance(found, dict):
             raise IssuerDown(f"{url} gives no object")
         return found
 
 
-def _reason(error: urllib.error.HTTPError) -> str:
+def _reason(body: bytes) -> str:
     """What an issuer says in an error's body (RFC 6749, section 5.2), as far as it is plain."""
     try:
-        said = json.loads(error.read(MOST_BYTES)).get("error", "")
-    except (OSError, ValueError, AttributeError):
+        said = json.loads(body).get("error", "")
+    except (ValueError, AttributeError):
         return ""
     return f" ({said})" if isinstance(said, str) and said.isascii() and said.isprintable() else ""
 
