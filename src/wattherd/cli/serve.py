@@ -74,7 +74,7 @@ def serve(
     desk = desk_of(found)
     check_listening(found, asks=not desk.open)
     tls = tls_of(found)
-    listener = _listen(found.host, found.port)
+    listener = listener_of(found)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if tls else 'http'}://{_shown(host)}:{port}"
     logs = ExitStack()
@@ -118,12 +118,17 @@ def _door_notes(found: ServeConfig, *, asks: bool) -> list[str]:
     return [f"no token is asked for: whoever is on this machine is admin here ({first})"]
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Taken before anything is begun, so that a second service does no harm."""
+def listener_of(found: ServeConfig) -> socket.socket:
+    """The port, taken before anything is begun, so that a second service does no harm.
+
+    Raises:
+        UserError: it cannot be had.
+    """
     try:
-        return listen_on(host, port)
-    except OSError as error:
+        return listen_on(found.host, found.port)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error)
         hint = "is another service running? choose another with --port"
         raise UserError(
-            f"cannot listen: {error.strerror}", where=f"{host}:{port}", hint=hint
+            f"cannot listen: {why}", where=f"{found.host}:{found.port}", hint=hint
         ) from None

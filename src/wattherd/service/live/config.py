@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from wattherd.misfit import misfit
 from wattherd.service.live.access.oidc.settings import OidcSettings
@@ -14,6 +14,7 @@ from wattherd.service.live.structured_log import Form
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
 from wattherd.workload.yaml_lines import lines_of
 
+MOST_SLOTS = 4096
 HINT = "fields are called as options of `wattherd serve`"
 
 
@@ -38,7 +39,9 @@ class ServeConfig(BaseModel):
         default=(), description="limits from outside, as of `wattherd power signal`"
     )
     schedule: Path | None = Field(default=None, description="limits by time: CSV or YAML")
-    slots: int | None = Field(default=None, ge=1, description="parts of the processor, without GPU")
+    slots: int | None = Field(
+        default=None, ge=1, le=MOST_SLOTS, description="parts of the processor, without GPU"
+    )
     log: Form = Field(default=Form.NONE, description="decisions on standard error")
     kernel_log: Path = Field(default=Path("/dev/kmsg"), description="tells faults of devices")
     powercap: Path | None = Field(
@@ -50,6 +53,14 @@ class ServeConfig(BaseModel):
     oidc: OidcSettings | None = Field(default=None, description="single sign-on")
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _can_be_a_name(cls, value: Any) -> Any:
+        """No file, address or program has a null byte in its name; Python would fail later."""
+        if isinstance(value, str | Path) and "\0" in str(value):
+            raise ValueError("has a null byte in it")
+        return value
 
 
 def read_config(path: Path | None, changes: Mapping[str, Any]) -> ServeConfig:

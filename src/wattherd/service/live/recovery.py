@@ -56,6 +56,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         entries += 1
     replay.arrive(store.journal.last_seq)
     book.energy_j.update(joules_of_ended(store, replay.history))
+    notes += _about_queues(replay, wanted)
     if not _same(replay.blueprint, wanted):
         before = replay.state.core
         scribe.corrected(replay.take_on(wanted))
@@ -63,6 +64,19 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         if replay.state.core is not before:
             notes.append("policy, queues or devices have changed: what ran begins again")
     return Recovered(replay, book, scribe, chronicle, entries, tuple(notes))
+
+
+def _about_queues(replay: Replay, wanted: Blueprint) -> list[str]:
+    """Queues that were changed at work, where the configuration says something else."""
+    live = replay.state.core.queues
+    if live is None or wanted.queues is None:
+        return []
+    if wanted.with_queues(live).text() == wanted.text():
+        return []
+    if wanted.queues == replay.blueprint.queues:
+        kept = "queues: as they were changed at work; the configuration has not been edited since"
+        return [f"{kept}, and says something else (`wattherd queues` shows what holds)"]
+    return ["queues: the configuration was edited, and takes the place of changes made at work"]
 
 
 def joules_of_ended(store: Store, history: History) -> dict[str, float]:

@@ -55,7 +55,7 @@ class SignalWatch:
     """Listens in a thread of its own; `site` is what shares such as `75%` are of.
 
     What was set while the service ran is kept in `folder` and counts again after a restart, unless
-    the configuration names signals itself.
+    there are configured ones: whether those count is decided by `service.live.configured`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SignalWatch:
         self._open = ExitStack()
         self._listener: Listener | None = None
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
-        self._uris, self._schedule = _kept(folder)
+        self._uris, self._schedule = kept(folder) or ((), "")
         if configured:
             self._uris = tuple(configured)
         self.problem = ""
@@ -256,10 +256,19 @@ def _as_number(watts: float | None) -> float:
     return math.inf if watts is None else watts
 
 
-def _kept(folder: Path) -> tuple[tuple[str, ...], str]:
-    """Signals and schedule as they were set last."""
+def kept(folder: Path) -> tuple[tuple[str, ...], str] | None:
+    """Signals and schedule as they were set at work last; None if they never were."""
     try:
         found = json.loads((folder / KEPT).read_text(encoding="utf-8"))
         return tuple(str(one) for one in found["signals"]), str(found["schedule"])
     except (OSError, ValueError, KeyError, TypeError):
-        return (), ""
+        return None
+
+
+def forget_kept(folder: Path) -> None:
+    """Forget what was set at work.
+
+    Raises:
+        OSError: that is not possible.
+    """
+    (folder / KEPT).unlink(missing_ok=True)

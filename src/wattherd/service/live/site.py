@@ -11,7 +11,7 @@ from typing import TypeVar
 from wattherd.engine.core import Core
 from wattherd.errors import UserError
 from wattherd.model.command import Command
-from wattherd.model.event import BudgetChanged, NodeLost
+from wattherd.model.event import NodeLost
 from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
@@ -21,6 +21,7 @@ from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.chronicle import Chronicle
 from wattherd.service.live.clock import JournalClock
 from wattherd.service.live.config import ServeConfig
+from wattherd.service.live.configured import CONFIGURATION, Configured
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawMeter, Sample, sample_row
 from wattherd.service.live.fault_watch import FaultWatch
@@ -37,7 +38,7 @@ from wattherd.service.live.pace import PaceWatch
 from wattherd.service.live.rank_watch import RankWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
-from wattherd.service.live.signal_watch import SignalWatch, configured
+from wattherd.service.live.signal_watch import SignalWatch
 from wattherd.service.live.snapshot_process import SnapshotProcess
 from wattherd.service.live.steering import DrawReports
 from wattherd.service.live.structured_log import log_turns
@@ -229,10 +230,9 @@ def _begin(
         keep=keep,
         instruments=instruments,
     )
-    signals = SignalWatch(
-        keeper, clock, _limited(config, machine), config.state,
-        configured(config.signals, config.schedule),
-    )  # fmt: skip
+    said = Configured.of(config, store)
+    uris, signal_note = said.signals(config)
+    signals = SignalWatch(keeper, clock, _limited(config, machine), config.state, uris)
     keeper.recover(executor)
     snapshots.grown(recovered.entries)
     faults = FaultWatch(config.kernel_log, machine, keeper.tell, tally.fault)
@@ -244,13 +244,14 @@ def _begin(
     notices.begin()
     idle = IdleWatch(keeper)
     idle.begin()
-    problems = [one for one in (faults.problem, signals.problem) if one]
+    problems = [one for one in (signal_note, faults.problem, signals.problem) if one]
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
         machine, instruments, clock, scribe, snapshots, tally, faults, idle,
         (*origins.notes, *recovered.notes, *problems), feed,
     )  # fmt: skip
-    _set_budget(site)
+    _set_budget(site, said)
+    said.keep(config)
     signals.begin()
     return site
 
@@ -263,10 +264,11 @@ def _limited(config: ServeConfig, machine: Machine) -> Limited:
     return Limited(base_w=base_w, least_w=node.idle_w + node.gpu_count * gpu.idle_w)
 
 
-def _set_budget(site: Site) -> None:
-    """The configured budget, where it is another than the journal's."""
-    asked = site.config.budget
-    budget_w = None if asked is None else watts(asked, field="budget")
+def _set_budget(site: Site, said: Configured) -> None:
+    """The configured budget, where it is another than the journal's and was edited."""
     known = site.look(lambda look: look.core.budgets.by_source.get("", {}).get(""))
-    if budget_w is not None and budget_w != known:
-        site.keeper.post(BudgetChanged(at_s=0.0, budget_w=budget_w), by="configuration").result()
+    event, note = said.budget(known, site.clock.epoch)
+    if event is not None:
+        site.keeper.post(event, by=CONFIGURATION).result()
+    if note:
+        site.notes = (*site.notes, note)
