@@ -74,6 +74,13 @@ def show_watts(value: float) -> str:
     return f"{value / 1e3:,.1f} kW" if abs(value) >= 10_000 else f"{value:,.0f} W"
 
 
+def show_exact_watts(value: float) -> str:
+    """Watts for people who compare them with others: all digits that matter."""
+    if abs(value) >= 10_000:
+        return f"{value / 1e3:,.6g} kW"
+    return f"{value:,.0f} W" if abs(value) >= 1000 else f"{value:.5g} W"
+
+
 def show_joules(value: float) -> str:
     """Joules for people."""
     for size, unit in ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ")):
@@ -93,6 +100,16 @@ def show_bytes(value: float) -> str:
         if value >= size:
             return f"{value / size:,.1f} {unit}"
     return f"{value:,.0f} B"
+
+
+def show_ahead(value_s: float) -> str:
+    """How far off something is, as people say it: `in about 12 s`, `in about 3 h`."""
+    if value_s < 0.5:
+        return "any moment now"
+    for size_s, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if value_s >= 2 * size_s:
+            return f"in about {value_s / size_s:.2g} {unit}"
+    return f"in about {value_s:.0f} s"
 
 
 def show_seconds(value: float) -> str:

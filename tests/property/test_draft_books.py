@@ -61,7 +61,7 @@ ROLES = (
     (TaskRole(count=1, gpu_count=2, min_gpu_count=1, max_gpu_count=4),),
     (TaskRole(count=1, cpu_milli=500, gpu_memory_mib=2_000),),
     (TaskRole(count=1, cpu_milli=500, gpu_memory_mib=7_000),),
-    (TaskRole(count=1, gpu_milli=400),),
+    (TaskRole(count=2, gpu_milli=400),),
     (TaskRole(count=2), TaskRole(name="ps", count=1, gpu_count=0, cpu_milli=3000)),
     (TaskRole(count=1, gpu_count=0, cpu_milli=4000),),
 )
@@ -344,7 +344,7 @@ def test_the_watts_of_a_refused_resize_are_not_given_to_others() -> None:
     idle_w, t4 = float(IDLE_W), GPUS["T4"]
     step_w = (t4.min_cap_w or t4.max_w / 2) - t4.idle_w
     desk = FlatDesk(idle_w + 1.5 * step_w, WaterFilling(), set(), {}, False)
-    grows, other = desk.jobs["j1"], desk.jobs["j5"]
+    grows, other = desk.jobs["j1"], desk.jobs["j3"]
     assert desk.draft.start(grows, [Share(0, 1)]) is None
     for _ in range(20):
         refusal = desk.draft.start(grows, [Share(0, 4)])

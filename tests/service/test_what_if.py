@@ -160,7 +160,7 @@ def test_the_command_prints_tables_and_documents(day: Day, tmp_path: Path) -> No
     state = str(tmp_path / "state")
     told = CliRunner().invoke(replay, [state, "--policy", "srtf,fifo", "--budget", "0.9x"])
     assert told.exit_code == 0, told.output
-    assert "lived (fifo-backfill)" in told.output
+    assert "lived (priority-backfill)" in told.output
     assert "3 measured" in told.output
     told = CliRunner().invoke(replay, [state, "--budget", "40W", "-o", "json"])
     document = json.loads(told.output)

@@ -214,8 +214,10 @@ def test_under_a_budget_a_job_starts_at_a_cap_that_fits() -> None:
 
 
 def test_a_job_that_cannot_get_its_least_cap_waits_for_power() -> None:
-    core = a_core(nodes=1, power=Uniform())
-    tell(core, BudgetChanged(at_s=0.0, budget_w=239.0))
+    """Beside another one; alone it would fit."""
+    core = a_core(nodes=2, power=Uniform())
+    tell(core, BudgetChanged(at_s=0.0, budget_w=80.0 + 50.0 + 199.0))
+    run(core, a_job("first", 1))
     assert submit(core, a_job("a", 4)) == []
     reason = core.jobs["a"].reason
     assert reason is not None

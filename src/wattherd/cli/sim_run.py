@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,12 +64,13 @@ def run(
     afresh: bool,
     output: str,
     **given: Any,
-) -> None:
+) -> int:
     """Run schedulers on a workload and measure what becomes of the jobs.
 
     The workload is that of SCENARIO (YAML) or of --jobs; options that are given go before the
     scenario's fields. Of several budgets and ways of sharing power the first counts: `sim compare`
-    runs them all.
+    runs them all. Where jobs are left unfinished although nothing ends the run early (`until`), the
+    exit code is 1.
 
     With --snapshot, what `kube scheduler` would do now with another --policy or --budget (0.9x).
     """
@@ -76,7 +78,7 @@ def run(
         asked = context.get_parameter_source("policy") is not ParameterSource.DEFAULT
         policies = given["policy"] if asked else "fgd"
         _run_snapshot(snapshot, policies, given["budget"], output, afresh=afresh)
-        return
+        return 0
     from wattherd.service.schedule import simulate
     from wattherd.service.setting import setting_of
 
@@ -89,6 +91,7 @@ def run(
     setting = replace(setting, history=out is not None)
     for name in chosen.policies:
         setting.preset.scheduler(name, setting.given)
+    _tell_budgets(setting, chosen.policies)
     runs = (simulate(setting, name) for name in chosen.policies)
     results = list(tracked(runs, len(chosen.policies), "simulating"))
     document = _document(chosen, setting, results)
@@ -98,10 +101,14 @@ def run(
             _keep_log(out, results)
     for result in results:
         _tell_rejected(result)
+        _tell_unfinished(result)
+    cut_short = setting.until_s < math.inf
+    code = 1 if any(result.unfinished for result in results) and not cut_short else 0
     if output == "json":
         click.echo(json.dumps(document))
-        return
+        return code
     _show([result.row for result in results])
+    return code
 
 
 def _run_snapshot(
@@ -111,6 +118,29 @@ def _run_snapshot(
 
     budgets = tuple(budget.split(",")) if budget else ()
     run_snapshot(snapshot, parse_policies(policies), budgets, output, afresh=afresh)
+
+
+def _tell_budgets(setting: Setting, policies: Sequence[str]) -> None:
+    """On stderr, before anything runs: what the budgets can never power."""
+    from wattherd.service.schedule import budget_notes
+
+    told = dict.fromkeys(note for name in policies for note in budget_notes(setting, name))
+    for note in told:
+        click.echo(f"note: {note}", err=True)
+
+
+def _tell_unfinished(result: Result) -> None:
+    """On stderr: jobs that were not over at the end, by why, each with an example."""
+    if not result.unfinished:
+        return
+    total = len(result.outcomes)
+    click.echo(f"{result.policy}: {len(result.unfinished)} of {total} jobs unfinished", err=True)
+    by_code: dict[str, list[tuple[str, str]]] = {}
+    for job_id, why in result.unfinished:
+        by_code.setdefault(why.partition(":")[0], []).append((job_id, why))
+    for ones in by_code.values():
+        job_id, why = ones[0]
+        click.echo(f"{result.policy}: {len(ones)} unfinished as {job_id}: {why}", err=True)
 
 
 def _tell_rejected(result: Result) -> None:
@@ -173,10 +203,12 @@ _OF_JOBS = {
 
 def _document(scenario: Scenario, setting: Setting, results: Sequence[Result]) -> dict[str, object]:
     from wattherd import __version__
+    from wattherd.engine.core_config import RULES
 
     nodes = setting.given.cluster.nodes
     return {
         "schema": SCHEMA,
+        "rules": RULES,
         "version": __version__,
         "command": command_line(),
         "jobs": scenario.jobs.file,

@@ -127,6 +127,20 @@ class Budgets:
         later = [one for one in times if one > now_s]
         return min(later, default=None)
 
+    def outlook(self, now_s: float) -> list[tuple[float, dict[str, float | None]]]:
+        """Budgets by domain from each time on for which something is announced, later than now."""
+        said = {domain: dict(by) for domain, by in self.by_source.items()}
+        levels: dict[str, float | None] = dict(self.stated_w)
+        found: list[tuple[float, dict[str, float | None]]] = []
+        for one in self.announced:
+            said.setdefault(one.domain, {})[one.source] = one.budget_w
+            levels[one.domain] = min(said[one.domain].values())
+            if one.begins_s > now_s:
+                if found and found[-1][0] == one.begins_s:
+                    found.pop()
+                found.append((one.begins_s, dict(levels)))
+        return found
+
     def soon(self, domain: str, now_s: float) -> Fall | None:
         """The lowest budget that comes within `refuse_s`, if any."""
         falls = [

@@ -32,6 +32,7 @@ from wattherd.engine.questions import Questions
 from wattherd.engine.ramp import Ramp
 from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
+from wattherd.engine.set_aside import SetAside
 from wattherd.engine.tree_watts import TreeWatts
 from wattherd.engine.watts import Watts
 from wattherd.model.allocation import Allocation
@@ -105,6 +106,7 @@ class Conduct:
         self.budgets = Budgets(rules, ("", *root))
         for domain in config.tree.domains if config.tree else ():
             self.budgets.begin(domain.name, domain.budget_w)
+        self._aside = SetAside(config, self.watts, self.budgets)
         self._joules = Joules(self.watts)
         self._asked_s: dict[str, float] = {}
         """For when wake-ups have been asked for, by key."""
@@ -241,6 +243,9 @@ class Conduct:
     def _plan(self, batch: Batch) -> None:
         draft = self._draft()
         self._shed(draft)
+        if self._aside.due:
+            for job in self._aside.again(self.jobs.values(), self.now_s):
+                self._changed(job)
         self.config.planner.plan(Look(self, self.now_s, self._memory, batch.woke), draft)
         batch.commands.extend(draft.orders)
         self.questions.plans += 1
@@ -273,6 +278,22 @@ class Conduct:
             planner, quota = self.config.requeue(queues)
             self.config = replace(self.config, planner=planner, quota=quota)
             self.queues = queues
+
+    def go_on_by(self, config: CoreConfig, *, anew: bool) -> None:
+        """Decide as `config` says from now on; what runs goes on.
+
+        Cluster, devices, watts and queues must be as they are. With `anew` its planner takes over,
+        else the present one stays. A planner that takes over must know from the view alone what
+        runs where.
+        """
+        self.config = replace(self.config, sets_aside=config.sets_aside)
+        self._aside.active = self._aside.due = config.sets_aside
+        if anew:
+            self.config = replace(
+                self.config, planner=config.planner, quota=config.quota, requeue=config.requeue
+            )
+            self._memory = {}
+            self.roster.introduce()
 
     def _shed(self, draft: GuardedDraft) -> None:
         """While the least needs exceed the budget: narrow, then stop the least important jobs."""
@@ -327,14 +348,14 @@ class Conduct:
             if job.wanted or job.active:
                 beyond.append(job)
                 continue
-            job.reason = draft.reasons.get(job_id, job.reason)
+            job.reason = job.aside or draft.reasons.get(job_id, job.reason)
             self._starting.pop(job_id, None)
         return beyond
 
     def _carry_out(self, job: JobRecord, draft: GuardedDraft, batch: Batch) -> None:
         """Turn the difference between a job's plan and what it holds into orders."""
         wanted, state = job.wanted, job.state
-        job.reason = None if wanted else draft.reasons.get(job.id, job.reason)
+        job.reason = None if wanted else job.aside or draft.reasons.get(job.id, job.reason)
         runs = state is State.RUNNING or state is State.STARTING
         stays = runs and wanted == job.allocations
         if wanted and not stays:

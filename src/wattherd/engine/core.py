@@ -15,6 +15,7 @@ from wattherd.engine.draft import WAKE
 from wattherd.engine.drains import Drains
 from wattherd.engine.feasibility import circle
 from wattherd.engine.foresight import BUDGET, LOOKOUTS, Foresight
+from wattherd.engine.least_power import Shortage
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
 from wattherd.errors import Bug
@@ -101,6 +102,14 @@ class Core(Foresight, Drains):
         """What happened to a live job, oldest first."""
         return list(self.jobs[job_id].story)
 
+    def why_aside(self, spec: JobSpec) -> Reason | None:
+        """Why no budget in sight would let a job run now; None: one does."""
+        return self._aside.why(spec, self.now_s)
+
+    def below_idle(self) -> list[Shortage]:
+        """Budgets in force below what idle nodes draw."""
+        return self._aside.below_idle()
+
     def forget(self, job_id: str) -> None:
         """No event will ever name this job again: it need not be known to be over."""
         self.finished.pop(job_id, None)
@@ -159,6 +168,7 @@ class Core(Foresight, Drains):
         self.jobs[spec.id] = job
         if spec.energy_budget_j is not None:
             self._open_account(job, batch)
+        job.reason = job.aside = self._aside.why(spec, self.now_s)
         self._changed(job)
         job.waits_for = {one for one in spec.after if self.finished.get(one) is not State.SUCCEEDED}
         for parent in sorted(job.waits_for):

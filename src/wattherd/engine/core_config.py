@@ -16,6 +16,10 @@ from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
 
+RULES = 1
+"""The rules by which decisions are made today. Stores and logs keep the number of theirs and are
+replayed by it; 0 stands for those that have none. From 1 on, jobs that no budget lets run are set
+aside."""
 Requeue = Callable[[Any], tuple[Planner, Quota | None]]
 """Planner and quota for a tree of queues, which comes as plain data."""
 
@@ -29,7 +33,9 @@ class CoreConfig:
     the devices of the cluster by their model names. `requeue` builds planner and quota anew when
     the queues of the site change; None where the policy has no queues. With `narrow`, a budget that
     is cut below the least needs of what runs takes tasks from elastic jobs before it stops any; not
-    for planners that keep a book of their own of who has which device.
+    for planners that keep a book of their own of who has which device. With `sets_aside`, planners
+    do not see jobs that no budget in sight lets run; without, they wait for them as those did whose
+    decisions were written down before there was such a rule.
     """
 
     cluster: ClusterSpec
@@ -44,3 +50,4 @@ class CoreConfig:
     rules: CapRules = OFF
     narrow: bool = False
     requeue: Requeue | None = None
+    sets_aside: bool = True

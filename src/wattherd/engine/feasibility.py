@@ -38,9 +38,7 @@ class Feasibility:
     def _reason(self, spec: JobSpec) -> Reason | None:
         for number, role in enumerate(spec.roles):
             count = spec.counts(number).start
-            room = sum(
-                nodes * _tasks_on(kind, role, spec.gpu_models) for kind, nodes in self._kinds
-            )
+            room = sum(nodes * tasks_on(kind, role, spec.gpu_models) for kind, nodes in self._kinds)
             if room < count:
                 largest = max(kind.gpu_count for kind, _ in self._kinds)
                 return _too_large(role, count, room, largest)
@@ -52,7 +50,7 @@ def never_fits(spec: JobSpec, cluster: ClusterSpec, now_s: float) -> Reason | No
     return Feasibility(cluster).never_fits(spec, now_s)
 
 
-def _tasks_on(node: NodeSpec, role: TaskRole, models: tuple[str, ...]) -> int:
+def tasks_on(node: NodeSpec, role: TaskRole, models: tuple[str, ...]) -> int:
     """How many tasks of `role` an empty `node` holds."""
     least = Share(0, 1, cpu_milli=role.cpus.start, gpu_count=role.gpu_counts.start)
     one = share_request(role, least, models)

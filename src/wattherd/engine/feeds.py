@@ -43,6 +43,17 @@ class Feeds:
                 hint = "name it under `nodes` of a domain"
                 raise UserError(f"no domain feeds node {spec.name!r}", field="nodes", hint=hint)
         self.paths = tuple(paths[feeder[spec.name]] for spec in cluster.nodes)
+        self._above = tuple(dict(paths[name]) for name in self.names)
+        self.parent = tuple(
+            None if one.parent is None else self.number[one.parent] for one in tree.domains
+        )
+        """Number of the domain above each; None: the root."""
+        self.upwards = tuple(sorted(range(len(self.names)), key=lambda at: -len(self._above[at])))
+        """All domains, each before the one above it."""
+
+    def ppm(self, below: int, above: int) -> int:
+        """What a watt at a node that `below` feeds is at the input of `above`, in millionths."""
+        return self._above[below][above]
 
     def _path(self, name: str) -> tuple[tuple[int, int], ...]:
         found, factor = [], 1.0

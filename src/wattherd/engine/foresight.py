@@ -74,6 +74,7 @@ class Foresight(Conduct):
             held_w = ENDLESS_W
         self._caps.set_budget(held_w, self.jobs.values(), domain)
         self.watts.expect(domain, self.budgets.soon(domain, self.now_s))
+        self._aside.due = self._aside.active
         self._keep_budget(batch)
         batch.replan = True
 

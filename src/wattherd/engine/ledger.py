@@ -62,6 +62,8 @@ class JobRecord:
     """Samples at once, as its run says."""
     after_stop: Trigger = Trigger.REQUEUE
     reason: Reason | None = None
+    aside: Reason | None = None
+    """Why no budget in sight lets it run: planners do not see it, so that nobody waits for it."""
     waits_for: set[str] = field(default_factory=set)
     story: deque[Entry] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     id: str = field(init=False)
@@ -120,7 +122,12 @@ class JobRecord:
 
 
 def may_run(job: JobRecord) -> bool:
-    """Whether planners may give it devices: not if it stops for its user or for good."""
+    """Whether planners may give it devices.
+
+    Not if it stops for its user or for good, and not if no budget in sight lets it run.
+    """
+    if job.aside is not None:
+        return False
     if job.state is State.STOPPING:
         return job.after_stop is Trigger.REQUEUE
     return job.active or job.state is State.QUEUED

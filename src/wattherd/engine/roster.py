@@ -51,6 +51,12 @@ class Roster:
         if job.id in self._known:
             self.entered[job.id] = job
 
+    def introduce(self) -> None:
+        """Another planner takes over: all jobs are new to it."""
+        self._known = set()
+        self.entered = {job.id: job for job in self._jobs}
+        self.left = {}
+
     def planned(self) -> None:
         """A plan was made: it knows everything."""
         self._known.update(self.entered)

@@ -16,13 +16,17 @@ Device = tuple[int, int]
 
 
 def shared_devices(allocations: Iterable[Allocation]) -> list[Device]:
-    """The GPUs of which an allocation has a part only."""
-    return [
-        (one.node, gpu)
+    """The GPUs of which an allocation has a part only, each once.
+
+    Two tasks of a job may have parts of the same one.
+    """
+    found = {
+        (one.node, gpu): None
         for one in allocations
         if one.request.gpu_milli != WHOLE_GPU_MILLI
         for gpu in one.gpus
-    ]
+    }
+    return list(found)
 
 
 class SharedDevices:

@@ -72,7 +72,7 @@ class TreeWatts(Watts):
         if not model:
             return 1
         return max(
-            round(self._least_w(prior_curve(self.gpus[model])) * 1000) - self._idle_mw[node], 1
+            round(self.least_w(prior_curve(self.gpus[model])) * 1000) - self._idle_mw[node], 1
         )
 
     @property
@@ -106,6 +106,18 @@ class TreeWatts(Watts):
         self.stated_w = min(known, default=None)
 
     @property
+    def held_mw(self) -> list[int | None]:
+        """What the guard holds each domain to."""
+        return [None if one is None else one // PPM for one in self.limits_nw]
+
+    def limits_mw(self, levels: Mapping[str, float | None]) -> list[int | None]:
+        """Budgets of each domain, where `levels` are those of the domains and of the site."""
+        said_w = [levels.get(name) for name in self.feeds.names]
+        root = [one for one in (said_w[self.feeds.root], levels.get("")) if one is not None]
+        said_w[self.feeds.root] = min(root, default=None)
+        return [None if one is None else round(one * 1000) for one in said_w]
+
+    @property
     def stated_nw(self) -> list[int | None]:
         """The budget of each domain."""
         stated_w = [self._said_w[name] for name in self.feeds.names]
@@ -119,7 +131,7 @@ class TreeWatts(Watts):
         before = self._plan_sharing.devices(job.id)
         super().plan(job)
         curve = self.curve(job.spec, job.wanted)
-        least_mw = 0 if curve is None else round(self._least_w(curve) * 1000)
+        least_mw = 0 if curve is None else round(self.least_w(curve) * 1000)
         self._plan_loads.put(job.id, self._above_idle(job.wanted, least_mw))
         self._plan_loads.share(self._plan_sharing, [*before, *shared_devices(job.wanted)])
         self._tree_asking.drop(job)
@@ -190,7 +202,7 @@ class TreeWatts(Watts):
         curve = self.curve(job.spec, allocations)
         if curve is None:
             return None
-        least_mw = round(self._least_w(curve) * 1000)
+        least_mw = round(self.least_w(curve) * 1000)
         loads, sharing = self._plan_loads, self._plan_sharing
         carried = self._with(loads, sharing, job, allocations, least_mw)
         over = [one for one in carried if self._over(one, carried[one])]
@@ -299,6 +311,10 @@ class TreeWatts(Watts):
     def exceeded(self) -> bool:
         """Whether any domain may carry more now than its budget."""
         return any(self._over(domain, nw) for domain, nw in enumerate(self.carried_nw()))
+
+    def idle_nw(self, domain: int) -> int:
+        """What a domain carries while nothing runs, losses included."""
+        return self._idle.nw[domain]
 
     def carried_nw(self, off: Iterable[int] = ()) -> list[int]:
         """What every domain carries now at most; nodes that are `off` draw nothing."""

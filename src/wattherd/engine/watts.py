@@ -58,15 +58,16 @@ class Watts:
         """The site's budget."""
         self._soon: dict[str, Fall] = {}
         """Budgets that are to come, within which new jobs must fit."""
-        self._curve_of = curve_of
+        self.curve_of = curve_of
         self._models = [node.gpu_model for node in cluster.nodes]
         self._idle_mw = [
             _mw(gpus[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
         ]
-        self._base_mw = sum(
+        self.base_mw = sum(
             idle * node.gpu_count + _mw(node.idle_w)
             for idle, node in zip(self._idle_mw, cluster.nodes, strict=True)
         )
+        """What the cluster draws while nothing runs."""
         self._held: dict[str, tuple[int, int]] = {}
         """Draw of each job's unshared devices, and what these would draw idle."""
         self._run_mw = 0
@@ -113,7 +114,7 @@ class Watts:
 
     def too_many(self, fall: Fall) -> bool:
         """Whether a fall would leave less than the least needs of all planned jobs."""
-        needs_mw = self._base_mw + self._needs_mw + self._plan_sharing.above_idle_mw
+        needs_mw = self.base_mw + self._needs_mw + self._plan_sharing.above_idle_mw
         return not fall.domain and needs_mw > _mw(fall.budget_w)
 
     def doomed(self, job: JobRecord, need_mw: int, room_mw: int, now_s: float) -> Reason | None:
@@ -138,7 +139,7 @@ class Watts:
         curve = self.curve(job.spec, job.wanted)
         if curve is None:
             return
-        least_w = self._least_w(curve)
+        least_w = self.least_w(curve)
         curve = self.demands.within(job.id, curve)
         whole = [one for one in job.wanted if _is_whole(one)]
         devices = sum(len(allocation.gpus) for allocation in whole)
@@ -168,15 +169,15 @@ class Watts:
                     first = self._models[one.node]
         if not first:
             return None
-        curve = self._curve_of(spec, first)
+        curve = self.curve_of(spec, first)
         if others:
-            curve = under_one_cap((curve, *(self._curve_of(spec, model) for model in others)))
+            curve = under_one_cap((curve, *(self.curve_of(spec, model) for model in others)))
         return self.prices.within(spec.id, curve)
 
     def speed(self, job: JobRecord) -> float:
         """Speed of a running job at its cap, relative to full draw; its slowest device counts."""
         curves = [
-            self._curve_of(job.spec, self._models[one.node]) for one in job.allocations if one.gpus
+            self.curve_of(job.spec, self._models[one.node]) for one in job.allocations if one.gpus
         ]
         if job.cap_w is None or not curves:
             return 1.0
@@ -190,7 +191,7 @@ class Watts:
             if _is_whole(one)
         )
 
-    def _least_w(self, curve: PowerCurve) -> float:
+    def least_w(self, curve: PowerCurve) -> float:
         """The least per device with which the policy lets a job run."""
         return curve.max_w if self.policy.all_or_nothing else curve.floor_w
 
@@ -202,7 +203,7 @@ class Watts:
         curve = self.curve(job.spec, allocations)
         if curve is None:
             return 0
-        least_w = self._least_w(curve)
+        least_w = self.least_w(curve)
         added_mw = self._plan_sharing.rise_mw(job.id, shared_devices(allocations), _mw(least_w))
         return self._above_idle_mw(allocations, least_w) + added_mw
 
@@ -211,7 +212,7 @@ class Watts:
         if self.budget_w is None:
             return None
         shared_mw = self._plan_sharing.above_idle_mw
-        return _mw(self.budget_w) - self._base_mw - self._needs_mw - shared_mw
+        return _mw(self.budget_w) - self.base_mw - self._needs_mw - shared_mw
 
     def powered(self, gpus: NDArray[np.int64], least: int) -> NDArray[np.int64]:
         """Of free `gpus` (N,) those that a power tree could carry at their floors, all at once.
@@ -264,6 +265,10 @@ class Watts:
         self._run_mw += run_mw
         self._covered_mw += idle_mw
 
+    def idle_mw_of(self, model: str) -> int:
+        """What a device of a model draws idle."""
+        return _mw(self.gpus[model].idle_w)
+
     def idle_w(self, job: JobRecord) -> float:
         """What a device of a running job would draw idle; of its first one, 0 without any."""
         nodes = [one.node for one in job.allocations if one.gpus]
@@ -290,7 +295,7 @@ class Watts:
     @property
     def free_w(self) -> float:
         """Idle watts of the devices that no job holds."""
-        return (self._base_mw - self._covered_mw - self._sharing.idle_mw) / 1000
+        return (self.base_mw - self._covered_mw - self._sharing.idle_mw) / 1000
 
     def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
         """Whether `job` may draw its planned cap there, beside what is in force elsewhere."""
@@ -305,7 +310,7 @@ class Watts:
         """What everything may draw if `job` has its planned cap there."""
         cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
         run_mw, idle_mw = self._held.get(job.id, (0, 0))
-        others_mw = self._base_mw - self._covered_mw + idle_mw + self._run_mw - run_mw
+        others_mw = self.base_mw - self._covered_mw + idle_mw + self._run_mw - run_mw
         sharing, devices = self._sharing, shared_devices(allocations)
         shared_mw = sharing.above_idle_mw - sharing.held_rise_mw(job.id)
         shared_mw += sharing.rise_mw(job.id, devices, _mw(cap_w))
@@ -315,7 +320,7 @@ class Watts:
     @property
     def drawn_mw(self) -> int:
         """What everything may draw now."""
-        return self._base_mw - self._covered_mw + self._run_mw + self._sharing.above_idle_mw
+        return self.base_mw - self._covered_mw + self._run_mw + self._sharing.above_idle_mw
 
     def exceeded(self) -> bool:
         """Whether more may be drawn now than a budget allows."""
@@ -338,7 +343,7 @@ class Watts:
         self._due = False
         if self._plan_sharing.any:
             return self._share_one_by_one(jobs, self.budget_w)
-        asking, watts = self._asking, self.budget_w - (self._base_mw - self._planned_idle_mw) / 1000
+        asking, watts = self._asking, self.budget_w - (self.base_mw - self._planned_idle_mw) / 1000
         if asking.top_mw <= watts * 1000:
             return asking.give(asking.uncapped())
         if isinstance(self.policy, SharesByClass):
@@ -353,7 +358,7 @@ class Watts:
         booked = [self._with_shared(one.id) if shared else self._planned[one.id] for one in planned]
         asking = [job for job, one in zip(planned, booked, strict=True) if one.ask.devices]
         asks = [one.ask for one in booked if one.ask.devices]
-        watts = budget_w - (self._base_mw - sum(one.idle_mw for one in booked)) / 1000
+        watts = budget_w - (self.base_mw - sum(one.idle_mw for one in booked)) / 1000
         shares = self._shares(asking, asks, watts)
         caps_w = {
             job.id: whole_watts(cap_w, ask.curve.floor_w)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from wattherd.model.quick import maker, quick
+from wattherd.units import show_ahead
 
 
 class ReasonCode(StrEnum):
@@ -75,9 +76,11 @@ class Reason:
     available: float | None = None
     unit: str = ""
     unblocks: str = ""
+    due_s: float | None = None
+    """When what is waited for comes, where that is known."""
 
-    def text(self) -> str:
-        """One line for people."""
+    def text(self, now_s: float | None = None) -> str:
+        """One line for people at `now_s`, or at the time the reason was given."""
         parts = [
             f"{name} {value:g} {self.unit}".rstrip()
             for name, value in (
@@ -88,7 +91,11 @@ class Reason:
             if value is not None
         ]
         facts = f": {', '.join(parts)}" if parts else ""
-        return f"{self.code}{facts}{f' ({self.unblocks})' if self.unblocks else ''}"
+        helps = self.unblocks
+        if self.due_s is not None:
+            left_s = self.due_s - (self.since_s if now_s is None else now_s)
+            helps = f"{helps} {show_ahead(left_s)}".lstrip()
+        return f"{self.code}{facts}{f' ({helps})' if helps else ''}"
 
 
 make_reason = maker(Reason)

@@ -25,6 +25,7 @@ SCHEDULER_NOTES: Mapping[str, str] = {
     "pollux": "goodput: batch sizes and widths together, by genetic search (OSDI'21)",
     "pollux-climb": "the same goodput by a local search of our own",
     "priority": "higher priority first, preempting",
+    "priority-backfill": "higher priority first, then as fifo-backfill; who runs goes on",
     "sjf": "shortest job first; who runs goes on",
     "srsf": "least remaining time x GPUs first, preempting",
     "srtf": "least remaining time first, preempting",

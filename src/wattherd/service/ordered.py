@@ -114,6 +114,7 @@ MAKERS: Mapping[str, Callable[[Manner, Given], Ordered]] = {
     "fifo": _in_turn(Fifo(), Discipline.STRICT),
     "fifo-first-fit": _in_turn(Fifo(), Discipline.FIRST_FIT),
     "fifo-backfill": _in_turn(Fifo(), Discipline.BACKFILL),
+    "priority-backfill": _in_turn(Priority(), Discipline.BACKFILL),
     "sjf": _in_turn(Shortest(), Discipline.FIRST_FIT),
     "priority": _preemptive(Priority()),
     "deadline": _preemptive(Deadline()),
@@ -123,3 +124,5 @@ MAKERS: Mapping[str, Callable[[Manner, Given], Ordered]] = {
     "tiresias-gittins": _gittins,
 }
 """`fifo` lets nobody pass, `fifo-first-fit` whoever fits, `fifo-backfill` whoever delays nobody."""
+IN_TURN = frozenset({"fifo", "fifo-first-fit", "fifo-backfill", "priority-backfill", "sjf"})
+"""Who has started runs to its end: one of these can take over from another at work."""

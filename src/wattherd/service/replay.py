@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from wattherd.engine.core import Core
@@ -25,6 +26,7 @@ def fresh_core(document: Mapping[str, Any], policy: str) -> Core:
         raise UserError("holds no scenario", where="sim.json", hint="written by an older version?")
     scenario = validated(document["scenario"], "sim.json")
     setting = setting_of(scenario, budget=scenario.budgets[0], power=scenario.power[0])
+    setting = replace(setting, sets_aside=document.get("rules", 0) >= 1)
     return Core(core_config(setting, setting.preset.scheduler(policy, setting.given)))
 
 

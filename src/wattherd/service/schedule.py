@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.ledger import JobRecord
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.work import by_application
@@ -33,6 +34,7 @@ from wattherd.runtime.sim.speed import by_curve
 from wattherd.runtime.sim.stretches import Stretches
 from wattherd.runtime.sim.usage import UsageMeter
 from wattherd.runtime.sim.world import Recording, Watcher, World
+from wattherd.service.budget_notes import notes_before
 from wattherd.service.given import Given, Scheduler
 from wattherd.service.power_tree import budget_events
 from wattherd.service.presets import Preset
@@ -68,7 +70,8 @@ class Setting:
     `tree` holds budgets below the site's, `rules` how caps follow budgets; a cap is in force
     `cap_delay_s` after its order. `faults` are events beside submissions and budgets: lost
     nodes, stopped queues. `gpus` are models of devices by name. Nodes sleep where there is a
-    `sleep` policy; `switch` says what that takes. Nothing is simulated beyond `until_s`. `record`
+    `sleep` policy; `switch` says what that takes. Nothing is simulated beyond `until_s`. Jobs that
+    no budget lets run are set aside, but in runs of the time before that was so. `record`
     keeps every event and command, `history` what was in use when.
     """
 
@@ -84,6 +87,7 @@ class Setting:
     sleep: SleepPolicy | None = None
     switch: SwitchTimes = field(default_factory=SwitchTimes)
     until_s: float = math.inf
+    sets_aside: bool = True
     record: bool = False
     history: bool = False
 
@@ -95,10 +99,18 @@ class Result:
     policy: str
     row: dict[str, object]
     outcomes: list[Outcome]
+    unfinished: list[tuple[str, str]]
+    """Jobs that were not over at the end, and why they waited or where they stood."""
     meter: EnergyMeter = field(repr=False)
     recording: Recording = field(repr=False)
     levels: Levels | None = field(default=None, repr=False)
     stretches: Stretches | None = field(default=None, repr=False)
+
+
+def budget_notes(setting: Setting, policy: str) -> list[str]:
+    """What is to be said before a run: jobs that its budgets never let run, with numbers."""
+    scheduler = setting.preset.scheduler(policy, setting.given)
+    return notes_before(Core(core_config(setting, scheduler)), _events(setting, scheduler))
 
 
 def simulate(setting: Setting, policy: str) -> Result:
@@ -139,11 +151,19 @@ def simulate(setting: Setting, policy: str) -> Result:
         policy=policy,
         row=row,
         outcomes=outcomes,
+        unfinished=[(job.id, _standing(job)) for job in core.jobs.values()],
         meter=meter,
         recording=recording,
         levels=levels if setting.history else None,
         stretches=stretches if setting.history else None,
     )
+
+
+def _standing(job: JobRecord) -> str:
+    """Why a job is not over."""
+    if job.active or job.wanted:
+        return str(job.state)
+    return str(job.state) if job.reason is None else job.reason.text()
 
 
 def _user_s() -> float:
@@ -187,6 +207,7 @@ def core_config(setting: Setting, scheduler: Scheduler) -> CoreConfig:
         sleep=setting.sleep,
         tree=setting.tree,
         rules=setting.rules,
+        sets_aside=setting.sets_aside,
     )
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from wattherd.catalog.gpus import GpuModel
-from wattherd.engine.core import CoreConfig
+from wattherd.engine.core_config import RULES, CoreConfig
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -24,6 +23,7 @@ from wattherd.policy.queue.tree import QueueTree
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.given import Cells, Given, Scheduler
 from wattherd.service.live.config import ServeConfig
+from wattherd.service.ordered import IN_TURN
 from wattherd.service.presets import preset
 from wattherd.service.schedule import power_policy
 from wattherd.service.setting import queue_of
@@ -49,6 +49,8 @@ class Blueprint:
     cells: CellsSpec
     node: NodeSpec
     gpu: GpuModel
+    rules: int = 0
+    """By which the core decides (`engine.core_config.RULES`)."""
 
     @classmethod
     def of(cls, config: ServeConfig, machine: Machine) -> Blueprint:
@@ -60,6 +62,7 @@ class Blueprint:
             cells=config.cells,
             node=machine.node,
             gpu=machine.gpu,
+            rules=RULES,
         )
 
     @classmethod
@@ -74,7 +77,7 @@ class Blueprint:
 
     def text(self) -> str:
         """JSON; equal blueprints have equal texts."""
-        document: Mapping[str, Any] = {
+        document: dict[str, Any] = {
             "policy": self.policy,
             "power": self.power,
             "queues": None if self.queues is None else self.queues.model_dump(mode="json"),
@@ -82,6 +85,8 @@ class Blueprint:
             "node": asdict(self.node),
             "gpu": asdict(self.gpu),
         }
+        if self.rules:  # stores of the time before have none
+            document |= {"rules": self.rules}
         return json.dumps(document, sort_keys=True)
 
     def with_queues(self, queues: Any) -> Blueprint:
@@ -91,6 +96,15 @@ class Blueprint:
             pydantic.ValidationError: they are no tree of queues.
         """
         return replace(self, queues=QueueSpec.model_validate(queues))
+
+    def follows_gently(self, before: Blueprint) -> bool:
+        """Whether this differs from what was before in nothing that what runs would notice.
+
+        Before there were rules, every change had runs begin anew, and so it is replayed.
+        """
+        same = replace(before, rules=self.rules, policy=self.policy).text() == self.text()
+        in_turn = {before.policy, self.policy} <= IN_TURN
+        return self.rules >= 1 and same and (in_turn or before.policy == self.policy)
 
     def digest(self) -> str:
         """SHA-256 of the text."""
@@ -141,6 +155,7 @@ class Blueprint:
             rules=CapRules(ahead_s=AHEAD_S),
             narrow=self.policy.partition(":")[0] not in KEEP_BOOKS,
             requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
+            sets_aside=self.rules >= 1,
         )
 
 

@@ -32,7 +32,7 @@ class ServeConfig(BaseModel):
     rate_per_s: float = Field(default=250.0, gt=0, description="requests of one token, on average")
     rate_burst: float = Field(default=1000.0, ge=1, description="requests of one token at once")
     snapshot_every: int = Field(default=10_000, ge=1, description="entries between snapshots")
-    policy: str = "fifo-backfill"
+    policy: str = "priority-backfill"
     power: str = "water-filling"
     budget: str | None = Field(default=None, description="40kW; None is without limit")
     signals: tuple[str, ...] = Field(

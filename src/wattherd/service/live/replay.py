@@ -83,13 +83,24 @@ class Replay:
         """
         before, live = self.blueprint, self.state.core.queues
         self.blueprint = blueprint
-        if live is not None and blueprint.text() == before.with_queues(live).text():
+        in_force = before if live is None else before.with_queues(live)
+        if live is not None and blueprint.text() == in_force.text():
             return []  # the configuration now says what has been in force already
+        if any(blueprint.follows_gently(one) for one in (in_force, before)):
+            self._go_on(blueprint, anew=blueprint.policy != before.policy)
+            return []
         self.scheduler = blueprint.scheduler()
         core = Core(blueprint.core_config(self.scheduler))
         stay = live if blueprint.queues == before.queues else None
         self.state, said = succeed(self.state, core, stay)
         return self.history.overtaken(said, core.now_s)
+
+    def _go_on(self, blueprint: Blueprint, *, anew: bool) -> None:
+        """Nothing that runs is touched."""
+        scheduler = blueprint.scheduler()
+        if anew:
+            self.scheduler = scheduler
+        self.state.core.go_on_by(blueprint.core_config(scheduler), anew=anew)
 
     def frozen(self) -> Frozen:
         """The state, without what is over."""
