@@ -16,17 +16,39 @@ MOST_W = 1e15
 _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 
 
-def watts(text: str, *, field: str = "") -> float:
-    """`450`, `450W`, `40kW`, `1.2MW` in watts.
+def watts(given: str | float, *, field: str = "") -> float:
+    """`450W`, `40kW`, `1.2MW` in watts; numbers are watts already.
 
     Raises:
-        UserError: anything else.
+        UserError: anything else; also `10mW`, by which most people mean megawatts, and a text
+            without a unit, as nobody can tell whether `20` are watts or kilowatts.
     """
-    match = re.fullmatch(rf"{_NUMBER}\s*([mkKMG]?)W?", text.strip())
+    if isinstance(given, int | float):
+        return _number(float(given), "power", field, hint="write 450W or 40kW", most=MOST_W)
+    text = given.strip()
+    match = re.fullmatch(rf"{_NUMBER}\s*([mkKMG]?)(W?)", text)
     value = math.inf if match is None else float(match[1]) * _SCALE[match[2]]
-    if value > MOST_W:
-        raise UserError(f"{text!r} is no power", field=field, hint="write 450W or 40kW")
+    if match is None or value > MOST_W:
+        raise UserError(f"{given!r} is no power", field=field, hint="write 450W or 40kW")
+    number, scale, unit = match.groups()
+    if scale == "m" and value:
+        hint = f"write {value:g}W or {number}MW"
+        raise UserError(f"{text} is milliwatts or megawatts?", field=field, hint=hint)
+    if not unit and not scale and value:
+        hint = f"write {number}W or {number}kW"
+        raise UserError(f"{text} watts or kilowatts?", field=field, hint=hint)
     return value
+
+
+def _number(value: float, what: str, field: str, *, hint: str, most: float = math.inf) -> float:
+    if not (math.isfinite(value) and 0 <= value <= most):
+        raise UserError(f"{value!r} is no {what}", field=field, hint=hint)
+    return value
+
+
+def plain(text: str) -> str | float:
+    """What machines and columns with the unit in their name write: a number stands for itself."""
+    return float(text) if re.fullmatch(_NUMBER, text.strip()) else text
 
 
 def hertz(text: str, *, field: str = "") -> float:
@@ -41,18 +63,24 @@ def hertz(text: str, *, field: str = "") -> float:
     return float(match[1]) * _SCALE[match[2]]
 
 
-def seconds(text: str, *, field: str = "") -> float:
-    """`90`, `90s`, `15m`, `2h30m`, `1d` in seconds.
+def seconds(given: str | float, *, field: str = "") -> float:
+    """`90s`, `15m`, `2h30m`, `1d` in seconds; numbers are seconds already.
 
     Raises:
-        UserError: anything else.
+        UserError: anything else; also a text without a unit, as some schedulers count minutes.
     """
-    plain = re.fullmatch(_NUMBER, text.strip())
-    if plain:
-        return float(plain[1])
-    parts = re.findall(rf"{_NUMBER}(min|[smhd])", text.strip())
-    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
-        raise UserError(f"{text!r} is no time", field=field, hint="write 90s, 15m or 2h30m")
+    if isinstance(given, int | float):
+        return _number(float(given), "time", field, hint="write 90s, 15m or 2h30m")
+    text = given.strip()
+    plain_number = re.fullmatch(_NUMBER, text)
+    if plain_number and float(text):
+        hint = f"write {text}s, {text}m or {text}h"
+        raise UserError(f"{text} seconds, minutes or hours?", field=field, hint=hint)
+    if plain_number:
+        return 0.0
+    parts = re.findall(rf"{_NUMBER}(min|[smhd])", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise UserError(f"{given!r} is no time", field=field, hint="write 90s, 15m or 2h30m")
     return sum(float(number) * _TIME[unit] for number, unit in parts)
 
 

@@ -153,7 +153,7 @@ def _site(path: Path, spec: SiteSpec) -> Site:
     return Site(
         path=path.resolve(),
         journal=named.resolve(),
-        limit=parse_steps(str(spec.limit), field="limit"),
+        limit=parse_steps(spec.limit, field="limit"),
         rated_w=_watts(spec.rated, "rated", UNLIMITED_W),
         since_s=spec.since.timestamp() if spec.since else None,
         period_s=_seconds(spec.period, "period"),
@@ -170,7 +170,7 @@ def _feed(name: str, spec: FeedSpec) -> Feed:
     unlimited = ((0.0, UNLIMITED_W),)
     return Feed(
         name=name,
-        limit=unlimited if spec.limit is None else parse_steps(str(spec.limit), field=field),
+        limit=unlimited if spec.limit is None else parse_steps(spec.limit, field=field),
         rated_w=_watts(spec.rated, f"{field}.rated", UNLIMITED_W),
         meter=None if spec.meter is None else open_meter(spec.meter),
     )
@@ -216,11 +216,11 @@ def _level(steps: Steps, passed_s: float) -> float:
 
 
 def _watts(value: str | float | None, field: str, default_w: float = 0.0) -> float:
-    return default_w if value is None else watts(str(value), field=field)
+    return default_w if value is None else watts(value, field=field)
 
 
 def _seconds(value: str | float, field: str, least_s: float = 1e-3) -> float:
-    value_s = seconds(str(value), field=field)
+    value_s = seconds(value, field=field)
     if value_s < least_s:
         raise UserError("must be above zero", field=field)
     return value_s

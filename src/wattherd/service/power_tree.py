@@ -98,16 +98,16 @@ def cap_rules(spec: CapsSpec) -> CapRules:
     Raises:
         UserError: a time or power of another form or out of range.
     """
-    delay_s = seconds(str(spec.delay), field="caps.delay")
+    delay_s = seconds(spec.delay, field="caps.delay")
     try:
         return CapRules(
-            ahead_s=delay_s if spec.ahead is None else seconds(str(spec.ahead), field="ahead"),
-            refuse_s=seconds(str(spec.refuse), field="refuse"),
+            ahead_s=delay_s if spec.ahead is None else seconds(spec.ahead, field="ahead"),
+            refuse_s=seconds(spec.refuse, field="refuse"),
             ramp_up_w_s=_rate(spec.ramp_up, "ramp_up"),
             ramp_down_w_s=_rate(spec.ramp_down, "ramp_down"),
-            ramp_window_s=seconds(str(spec.ramp_window), field="ramp_window"),
-            change_w=watts(str(spec.change), field="change"),
-            hold_s=seconds(str(spec.hold), field="hold"),
+            ramp_window_s=seconds(spec.ramp_window, field="ramp_window"),
+            change_w=watts(spec.change, field="change"),
+            hold_s=seconds(spec.hold, field="hold"),
         )
     except UserError as error:
         name = error.field.removesuffix("_w_s").removesuffix("_s")
@@ -116,4 +116,5 @@ def cap_rules(spec: CapsSpec) -> CapRules:
 
 def _rate(text: str | float | None, field: str) -> float | None:
     """Watts a second; `2kW` and `2kW/s` are the same."""
-    return None if text is None else watts(str(text).removesuffix("/s"), field=field)
+    plain = text.removesuffix("/s") if isinstance(text, str) else text
+    return None if plain is None else watts(plain, field=field)

@@ -76,7 +76,7 @@ def parse_budget(text: str | None) -> Budget:
 
 
 def _seconds(time: Time, field: str) -> float:
-    return seconds(str(time), field=field)
+    return seconds(time, field=field)
 
 
 def _preset(scenario: Scenario) -> Preset:

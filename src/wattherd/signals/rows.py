@@ -115,7 +115,7 @@ def _parsed(text: str, where: str, field: str) -> float | datetime:
     except ValueError:
         pass
     try:
-        return units.seconds(text)
+        return units.seconds(units.plain(text))
     except UserError:
         hint = "write 2026-11-21T18:00:00Z, or a duration such as 2h30m"
         raise UserError(f"{text!r} is no time", where=where, field=field, hint=hint) from None

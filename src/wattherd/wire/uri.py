@@ -90,7 +90,7 @@ class Uri:
         if name not in self.options:
             return default_s
         try:
-            value_s = units.seconds(self.options[name], field=name)
+            value_s = units.seconds(units.plain(self.options[name]), field=name)
         except UserError as error:
             raise self.error(error.problem, field=name, hint=error.hint) from None
         if not 0 < value_s < math.inf:

@@ -34,7 +34,7 @@ COMMANDS = {"jupyter": JUPYTER, "vscode": VSCODE}
 
 def _idle(value: str | float) -> str | float:
     try:
-        found = units.seconds(str(value))
+        found = units.seconds(value)
     except UserError as error:
         raise ValueError(error.line()) from None
     if not 1 <= found <= LONGEST_S:
@@ -69,6 +69,6 @@ class AppSpec(BaseModel):
         return {
             "kind": self.kind,
             "share": self.share,
-            "idle_s": None if self.idle is None else units.seconds(str(self.idle)),
+            "idle_s": None if self.idle is None else units.seconds(self.idle),
             "keep_prefix": self.keep_prefix or self.kind == "jupyter",
         }

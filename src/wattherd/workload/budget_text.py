@@ -11,14 +11,16 @@ Steps = tuple[tuple[float, float], ...]
 """(From this second on, watts), ascending."""
 
 
-def parse_steps(text: str, *, field: str) -> Steps:
-    """`40kW`, or `0:40kW,2h:30kW` in ascending time.
+def parse_steps(given: str | float, *, field: str) -> Steps:
+    """`40kW`, or `0:40kW,2h:30kW` in ascending time; a number is in watts.
 
     Raises:
         UserError: another form, or times that do not ascend.
     """
+    if isinstance(given, int | float):
+        return ((0.0, watts(given, field=field)),)
     steps = []
-    for part in text.split(","):
+    for part in given.split(","):
         at, colon, power = part.rpartition(":")
         steps.append((seconds(at, field=field) if colon else 0.0, watts(power, field=field)))
     if any(later[0] <= sooner[0] for sooner, later in pairwise(steps)):

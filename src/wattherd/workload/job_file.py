@@ -162,8 +162,8 @@ class JobFile(Strict):
             time_limit_s=_seconds(time.limit),
             deadline_s=_until(time.deadline, at),
             restarts=self.restarts,
-            backoff_s=units.seconds(str(self.backoff)),
-            grace_s=units.seconds(str(self.checkpoint.grace)),
+            backoff_s=units.seconds(self.backoff),
+            grace_s=units.seconds(self.checkpoint.grace),
             checkpoint_s=_seconds(self.checkpoint.every),
             group=self.group,
             power_profile=self.power.profile,
@@ -267,7 +267,7 @@ def _limit(value: int | str) -> int:
 
 
 def _seconds(text: Text | None) -> float | None:
-    return None if text is None else units.seconds(str(text))
+    return None if text is None else units.seconds(text)
 
 
 def _until(deadline: datetime | None, at: datetime | None) -> float | None:

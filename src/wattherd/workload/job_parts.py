@@ -25,7 +25,7 @@ def _by(parse: Any) -> AfterValidator:
     def check(value: Any) -> Any:
         if value is not None:
             try:
-                found = parse(str(value))
+                found = parse(value)
             except UserError as error:
                 raise ValueError(error.line()) from None
             if not 0 <= found < MOST:
@@ -36,7 +36,7 @@ def _by(parse: Any) -> AfterValidator:
 
 
 Time = Annotated[Text, _by(units.seconds)]
-Size = Annotated[Text, _by(units.size_bytes)]
+Size = Annotated[Text, _by(lambda value: units.size_bytes(str(value)))]
 Watts = Annotated[Text, _by(units.watts)]
 
 

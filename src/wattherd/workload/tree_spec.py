@@ -68,6 +68,6 @@ def _steps(domain: DomainSpec) -> list[BudgetStep]:
         BudgetStep(at_s=at_s, budget_w=budget_w, announced=field == "budget")
         for field in ("budget", "signal")
         if (text := getattr(domain, field)) is not None
-        for at_s, budget_w in parse_steps(str(text), field=f"{domain.name}.{field}")
+        for at_s, budget_w in parse_steps(text, field=f"{domain.name}.{field}")
     ]
     return sorted(steps, key=lambda one: one.at_s)

@@ -23,7 +23,7 @@ from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
 from wattherd.runtime.kube.power.domain_tree import SITE
 from wattherd.runtime.kube.power.domains import Domains, columns_of
 from wattherd.runtime.kube.power.kinds import PowerDomain
-from wattherd.units import watts
+from wattherd.units import plain, watts
 
 OLD_S = 900.0
 """Agents write every five minutes at least."""
@@ -99,7 +99,7 @@ def _draw_w(node: Node, now_s: float) -> float | None:
     written, stamp = (node.metadata.annotation(key) for key in (names.DRAW_W, names.DRAW_AT))
     try:
         at_s = calendar.timegm(time.strptime(stamp or "", "%Y-%m-%dT%H:%M:%SZ"))
-        return watts(written or "") if abs(now_s - at_s) <= OLD_S else None
+        return watts(plain(written or "")) if abs(now_s - at_s) <= OLD_S else None
     except (ValueError, UserError):
         return None
 

@@ -16,7 +16,7 @@ from wattherd.errors import UserError
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.objects import Node, Pod
 from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
-from wattherd.units import watts
+from wattherd.units import plain, watts
 
 _OVER = frozenset({"Succeeded", "Failed"})
 Assigned = Mapping[str, Sequence[str]]
@@ -79,7 +79,7 @@ def _wish(pod: Pod, node: Node, gpus: Sequence[GpuState], assigned: Assigned | N
         return None
     problem, cap_w = "", None
     try:
-        cap_w = None if asked is None else watts(asked, field=names.CAP_ASKED_W)
+        cap_w = None if asked is None else watts(plain(asked), field=names.CAP_ASKED_W)
     except UserError as error:
         problem = error.line()
     key = f"{about.namespace}/{about.name}"

@@ -14,7 +14,7 @@ from wattherd.runtime.kube.api import names, quantity
 from wattherd.runtime.kube.api.objects import Node, Taint
 from wattherd.runtime.kube.pods.gpu_products import catalog_model
 from wattherd.runtime.kube.pods.pod_amounts import CPU, MEMORY, Amounts, amounts_of
-from wattherd.units import watts
+from wattherd.units import plain, watts
 
 PODS = "pods"
 _CPU_BY_LABEL = {name.replace(" ", "-"): name for name in CPUS}
@@ -96,7 +96,7 @@ def _facts(node: Node) -> NodeFacts:
         gpu_count=count if model else 0,
         gpu_model=model or "",
         cpu_model=_cpu_model(labels),
-        idle_w=watts(node.metadata.annotation(names.IDLE_W) or "0", field=names.IDLE_W),
+        idle_w=watts(plain(node.metadata.annotation(names.IDLE_W) or "0"), field=names.IDLE_W),
     )
     facts = NodeFacts(
         spec=spec,

@@ -36,7 +36,7 @@ from wattherd.runtime.kube.pools.phases import (
 )
 from wattherd.runtime.kube.power.domain_tree import DomainTree
 from wattherd.runtime.kube.power.domains import Domains, columns_of
-from wattherd.units import watts
+from wattherd.units import plain, watts
 
 _OVER = frozenset({"Succeeded", "Failed"})
 WAKE_MOST_S = 900.0
@@ -270,7 +270,7 @@ class Pools:
         columns = columns_of([facts])
         base_w = float(columns.base_mw[0]) / 1000
         written = node.metadata.annotation(names.WAKE_W)
-        stated_w = self._wake_w if written is None else watts(written, field=names.WAKE_W)
+        stated_w = self._wake_w if written is None else watts(plain(written), field=names.WAKE_W)
         used = sum(len(seat.gpus) for pod in pods for seat in self._fleet.seats(pod.metadata.uid))
         return PoolNode(
             name=name,

@@ -21,7 +21,7 @@ from wattherd.runtime.kube.api.objects import Object, ObjectMeta, Pod, Resources
 from wattherd.runtime.kube.pods.gpu_products import catalog_model
 from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign
 from wattherd.runtime.kube.power.domain_tree import SITE, DomainTree
-from wattherd.units import watts
+from wattherd.units import plain, watts
 
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 CLASS = "autoscaling.x-k8s.io/provisioning-class-name"
@@ -154,7 +154,7 @@ def _gpu_w(pool: NodePool) -> float:
     """
     written = pool.metadata.annotation(names.GPU_W)
     if written is not None:
-        stated_w = watts(written, field=names.GPU_W)
+        stated_w = watts(plain(written), field=names.GPU_W)
         if stated_w > 0:
             return stated_w
     labels = _labels(pool)

@@ -18,7 +18,7 @@ from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.fleet import Fleet, Holding
 from wattherd.runtime.kube.pods.node_facts import NodeFacts
 from wattherd.runtime.kube.power.domain_tree import DomainTree
-from wattherd.units import watts
+from wattherd.units import plain, watts
 
 WATT_MW = 1000
 
@@ -85,7 +85,7 @@ def _least_w(facts: NodeFacts) -> float | None:
     if known is None:
         return None
     try:
-        return watts(facts.labels[names.GPU_CAP_MIN_W])
+        return watts(plain(facts.labels[names.GPU_CAP_MIN_W]))
     except (KeyError, UserError):
         return known.min_cap_w
 
@@ -93,7 +93,7 @@ def _least_w(facts: NodeFacts) -> float | None:
 def _mw(pod: Pod, name: str) -> int | None:
     text = pod.metadata.annotation(name)
     try:
-        return None if text is None else round(WATT_MW * watts(text))
+        return None if text is None else round(WATT_MW * watts(plain(text)))
     except UserError:
         return None
 

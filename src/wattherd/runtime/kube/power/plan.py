@@ -24,7 +24,7 @@ from wattherd.runtime.kube.power.kinds import (
     PowerBudgetSpec,
     PowerDomain,
 )
-from wattherd.units import show_watts, watts
+from wattherd.units import plain, show_watts, watts
 
 SILENT_S = 60.0
 """How long a source may take to say anything, before its safe level counts."""
@@ -211,7 +211,7 @@ class PowerPlan:
                 self._limits_w.pop(name, None)
                 continue
             try:
-                self._limits_w[name] = watts(domain.spec.limit, field="limit")
+                self._limits_w[name] = watts(plain(domain.spec.limit), field="limit")
             except UserError as error:
                 verdicts[name] = Verdict(Word.INVALID, error.line())
         return verdicts

@@ -42,12 +42,12 @@ class Budget(BaseModel):
         Raises:
             UserError: neither watts nor time, or no limit for a time to come.
         """
-        budget_w = None if self.budget is None else watts(str(self.budget), field="budget")
+        budget_w = None if self.budget is None else watts(self.budget, field="budget")
         if self.within is None:
             return BudgetChanged(at_s=0.0, budget_w=budget_w)
         if budget_w is None:
             raise UserError("no limit cannot be announced", field="in", hint="leave it out")
-        ahead_s = seconds(str(self.within), field="in")
+        ahead_s = seconds(self.within, field="in")
         if not 0 <= ahead_s <= FARTHEST_S:
             raise UserError(f"{self.within} is out of range", field="in", hint="a year at most")
         return BudgetAnnounced(at_s=0.0, begins_s=now_s + ahead_s, budget_w=budget_w)
