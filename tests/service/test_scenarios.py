@@ -227,7 +227,7 @@ def test_a_job_the_budget_never_allows_waits_and_keeps_nobody_from_running(kept:
         waiting = {name for name, told in states.items() if told["state"] == "Queued"}
         assert waiting == {"job-3", "job-7", "job-11"}
         for name in waiting:
-            assert "asked 240 W above idle" in states[name]["story"][-1]["what"]
+            assert "NeverFits: asked 320 W, available 300 W" in states[name]["story"][-1]["what"]
 
 
 def test_what_is_waited_is_the_time_not_run(kept: Path) -> None:

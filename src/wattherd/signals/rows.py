@@ -146,7 +146,7 @@ def level_w(text: str, base_w: float, *, field: str = "") -> float:
     """
     share = text.strip()
     if not share.endswith("%"):
-        return units.watts(share, field=field)
+        return units.watts(units.plain(share), field=field)
     try:
         return base_w * float(share[:-1]) / 100.0
     except ValueError:

@@ -51,6 +51,7 @@ def core_config(
         round_s=ONCE_PER_INSTANT,
         curve_of=Uncapped(cluster.gpu_models),
         tree=_tree(nodes, domains, budgets_w),
+        sets_aside=False,  # budgets here leave out what others draw, and pass: they may say never
     )
 
 
