@@ -214,6 +214,18 @@ def test_a_job_belongs_to_its_token_whatever_it_says(guarded: Guarded) -> None:
     assert guarded.ask("POST", f"{V1}/jobs", "user", body).status == 400
 
 
+def test_priority_has_a_ceiling_by_role(guarded: Guarded) -> None:
+    for priority in ("high", 1):
+        for address in ("jobs", "dry-run"):
+            body = {"run": "true", "priority": priority}
+            reply = guarded.ask("POST", f"{V1}/{address}", "user", body)
+            assert reply.status == 400
+            assert f"{priority} is above normal, the highest that a user may give" in reply.text
+    for role, priority in (("user", "low"), ("user", "normal"), ("operator", "high")):
+        body = {"run": "true", "priority": priority}
+        assert guarded.ask("POST", f"{V1}/dry-run", role, body).status == 200
+
+
 def test_an_address_without_a_rule_is_not_there(guarded: Guarded) -> None:
     @guarded.app.get("/api/v1/forgotten")
     async def forgotten() -> str:

@@ -172,9 +172,17 @@ def submit(
     show(job, output, lambda: click.echo(job["id"]))
     heard = _heard(client, job)
     if heard["state"] != "Failed":
+        _tell_if_set_aside(heard)
         return None
     click.echo(_outcome(heard), err=True)
     return 1
+
+
+def _tell_if_set_aside(job: Mapping[str, Any]) -> None:
+    """On stderr: the job is taken, and no budget in force lets it run."""
+    reason = job["reason"] or {}
+    if reason.get("code") in ("NeverFits", "WaitingForBudgetRise"):
+        click.echo(f"note: {job['id']} waits: {reason['text']}", err=True)
 
 
 def _heard(client: Client, job: Any) -> Any:

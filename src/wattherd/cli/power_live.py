@@ -40,6 +40,8 @@ def _table(document: Any) -> None:
     for one in document["announced"]:
         when = one["at"][:19].replace("T", " ")
         click.echo(f"{'announced':<10}{show_watts(one['budget_w'])} from {when} UTC on")
+    for note in document.get("notes", ()):
+        click.echo(f"{'note':<10}{note}")
     _instruments(document["instruments"])
     for one in document["signals"]:
         note = f" ({one['note']})" if one["note"] else ""

@@ -102,9 +102,14 @@ class Core(Foresight, Drains):
         """What happened to a live job, oldest first."""
         return list(self.jobs[job_id].story)
 
-    def why_aside(self, spec: JobSpec) -> Reason | None:
-        """Why no budget in sight would let a job run now; None: one does."""
-        return self._aside.why(spec, self.now_s)
+    def set_aside(self) -> list[tuple[JobRecord, Reason]]:
+        """Waiting jobs that no budget in sight lets run now, and why."""
+        waiting = [job for job in self.jobs.values() if not job.wanted and not job.active]
+        if self._aside.due:  # budgets have changed, and no plan was made since
+            judged = [(job, self._aside.why(job.spec, self.now_s)) for job in waiting]
+        else:
+            judged = [(job, job.aside) for job in waiting]
+        return [(job, why) for job, why in judged if why is not None]
 
     def below_idle(self) -> list[Shortage]:
         """Budgets in force below what idle nodes draw."""

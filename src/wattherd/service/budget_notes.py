@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from wattherd.engine.core import Core
 from wattherd.engine.least_power import LeastPower, Limits, Shortage
 from wattherd.engine.tree_watts import TreeWatts
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
-from wattherd.model.reason import Reason, ReasonCode
+from wattherd.model.reason import ReasonCode
 from wattherd.units import show_exact_watts
 
 
-def notes_at_work(core: Core) -> list[str]:
-    """Of a core at work: budgets in force below what idle devices draw, jobs that never fit."""
-    waiting = [job for job in core.jobs.values() if not job.wanted and not job.active]
-    judged = [(job.id, core.why_aside(job.spec)) for job in waiting]
-    never = [(one, why) for one, why in judged if _is(why, ReasonCode.NEVER_FITS)]
-    rises = [(one, why) for one, why in judged if _is(why, ReasonCode.WAITING_FOR_BUDGET_RISE)]
+def notes_at_work(core: Core, named: Container[str]) -> list[str]:
+    """Of a core at work: budgets in force below what idle devices draw, jobs that never fit.
+
+    Jobs whose ids are not in `named` stay without a name.
+    """
+    judged = [(job.id, why) for job, why in core.set_aside()]
+    never = [(one, why) for one, why in judged if why.code is ReasonCode.NEVER_FITS]
+    rises = len(judged) - len(never)
+    waiting = sum(not job.wanted and not job.active for job in core.jobs.values())
     notes = [_dark(one) for one in core.below_idle()]
-    lacks = [(one, why.asked or 0.0, why.available or 0.0, why.unit) for one, why in never if why]
-    notes += _never(lacks, len(waiting), "waiting", "no stated or announced budget is as high")
+    lacks = [
+        (one if one in named else "another's", why.asked or 0.0, why.available or 0.0, why.unit)
+        for one, why in never
+    ]
+    notes += _never(lacks, waiting, "waiting", "no stated or announced budget is as high")
     if rises:
-        notes.append(
-            f"{_count(len(rises), 'job')} will wait until an announced higher budget begins"
-        )
+        notes.append(f"{_count(rises, 'job')} will wait until an announced higher budget begins")
     return notes
-
-
-def _is(why: Reason | None, code: ReasonCode) -> bool:
-    return why is not None and why.code is code
 
 
 def notes_before(core: Core, given: Iterable[Event]) -> list[str]:

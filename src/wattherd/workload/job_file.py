@@ -48,6 +48,15 @@ from wattherd.workload.scenario import load
 from wattherd.workload.yaml_lines import lines_of
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
+Level = Literal["low", "normal", "high"] | int
+"""A priority as people write it."""
+
+
+def priority_of(level: Level) -> int:
+    """The number of a priority; higher ones go first."""
+    return PRIORITIES[level] if isinstance(level, str) else level
+
+
 MIB = 1 << 20
 HINT = "see docs/reference/job-yaml.md"
 
@@ -64,7 +73,7 @@ class JobFile(Strict):
     cpus_per_gpu: float = Field(default=0, ge=0)
     memory_per_gpu: Size | None = None
     queue: str = "default"
-    priority: Literal["low", "normal", "high"] | int = "normal"
+    priority: Level = "normal"
     time: TimeSpec = TimeSpec()
     power: PowerSpec = PowerSpec()
     batch: BatchSpec | None = Field(
@@ -151,9 +160,7 @@ class JobFile(Strict):
             min_width=width.min if width else None,
             max_width=width.max if width else None,
             gpu_models=tuple([self.gpu_type] if isinstance(self.gpu_type, str) else self.gpu_type),
-            priority=PRIORITIES.get(str(self.priority), 0)
-            if isinstance(self.priority, str)
-            else self.priority,
+            priority=priority_of(self.priority),
             queue=self.queue,
             tenant=tenant,
             user=user,

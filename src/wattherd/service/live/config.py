@@ -9,8 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from wattherd.misfit import misfit
+from wattherd.service.live.access.caller import Role
 from wattherd.service.live.access.oidc.settings import OidcSettings
 from wattherd.service.live.structured_log import Form
+from wattherd.workload.job_file import Level
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
 from wattherd.workload.yaml_lines import lines_of
 
@@ -51,6 +53,10 @@ class ServeConfig(BaseModel):
     job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
     oidc: OidcSettings | None = Field(default=None, description="single sign-on")
+    priority_ceiling: dict[Role, Level] = Field(
+        default={Role.USER: "normal"},
+        description="the highest that callers of a role may give: low, normal, high, a number",
+    )
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()
 

@@ -1,17 +1,33 @@
-"""What one tenant may see of documents about the whole site."""
+"""What a caller may ask for, and what one tenant may see of documents about the whole site."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any
 
 from wattherd.errors import UserError
-from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.documents import Look
-from wattherd.workload.job_file import JobFile
+from wattherd.workload.job_file import JobFile, Level, priority_of
 
 OTHERS = "others"
 """Stands for all jobs that are none of the caller's business."""
+
+
+def check_priority(caller: Caller, ceilings: Mapping[Role, Level], asked: Level) -> None:
+    """Whether the caller may give a job that priority.
+
+    Raises:
+        UserError: it is above the ceiling of the caller's role.
+    """
+    ceiling = ceilings.get(caller.role)
+    if ceiling is None or priority_of(asked) <= priority_of(ceiling):
+        return
+    raise UserError(
+        f"{asked} is above {ceiling}, the highest that a {caller.role} may give",
+        field="priority",
+        hint=f"leave it out, or ask an operator (`priority_ceiling: {{{caller.role}: {asked}}}`)",
+    )
 
 
 def check_request(look: Look, caller: Caller, job: JobFile) -> None:

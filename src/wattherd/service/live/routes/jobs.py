@@ -31,7 +31,7 @@ from wattherd.service.live.http import (
 from wattherd.service.live.known_names import check_names
 from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import LogReader, TaskLog
-from wattherd.service.live.privacy import check_request
+from wattherd.service.live.privacy import check_priority, check_request
 from wattherd.service.live.register import Wish
 from wattherd.service.live.schemas.jobs import (
     DryRunDocument,
@@ -128,6 +128,7 @@ async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
 
 
 async def _check(site: Site, caller: Caller, job: JobFile) -> None:
+    check_priority(caller, site.config.priority_ceiling, job.priority)
     check_names(site.keeper.core.config, job)
     if words_of(job.export or NONE) != [NONE]:
         hint = "send `environment: {variables: {NAME: VALUE}}`, as `wattherd submit` does"

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
+from wattherd.service.budget_notes import notes_at_work
 from wattherd.service.live.access.caller import Caller
-from wattherd.service.live.documents import power_document
+from wattherd.service.live.documents import Look, power_document
 from wattherd.service.live.http import TheCaller, TheSite, look_up
 from wattherd.service.live.privacy import of_power, seen_by
 from wattherd.service.live.schemas.power import PowerDocument
@@ -122,6 +123,13 @@ def _signal_routes(app: FastAPI) -> None:
         return await _changed(site, caller, lambda: site.signals.set_signals(asked.signals))
 
 
+def _seen(look: Look, caller: Caller, last: int) -> dict[str, Any]:
+    seen = seen_by(look, caller)
+    return of_power(power_document(look, last=last), seen) | {
+        "notes": notes_at_work(look.core, seen)
+    }
+
+
 async def _changed(site: Site, caller: Caller, change: Callable[[], None]) -> dict[str, Any]:
     def do() -> None:
         change()
@@ -132,8 +140,6 @@ async def _changed(site: Site, caller: Caller, change: Callable[[], None]) -> di
 
 
 async def _document(site: Site, caller: Caller, last: int = 1) -> dict[str, Any]:
-    document = await look_up(
-        site, lambda look: of_power(power_document(look, last=last), seen_by(look, caller))
-    )
+    document = await look_up(site, lambda look: _seen(look, caller, last))
     told = {**document, **site.signals.told()}
     return {**told, "instruments": await asyncio.to_thread(site.instruments.rows)}

@@ -93,6 +93,7 @@ class PowerDocument(Shape):
     headroom_w: float | None = told("budget less draw", 580.0)
     budgets: list[SourceBudget] = told("by source")
     announced: list[AnnouncedBudget] = told("budgets to come")
+    notes: list[str] = told("what the budget cannot power: idle devices, jobs that never fit", [])
     stated: Stated = told("whether watts are measured, or come from a model", "measured")
     over_s: float = told("time spent above budgets", 0.0)
     over_j: float = told("energy drawn above budgets", 0.0)
