@@ -54,7 +54,8 @@ class Guarded:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        config = ServeConfig.model_validate({"state": state, "slots": 2, **more})
+        given = {"state": state, "slots": 2, "allow_root_jobs": "tenants" not in more, **more}
+        config = ServeConfig.model_validate(given)
         self.site, self.desk = open_site(config), desk_of(config)
         self.app = app_of(self.site, self.desk)
         self.tokens: dict[str, str] = {"": ""}

@@ -80,6 +80,7 @@ def test_the_command_line_of_docker() -> None:
         *("--env", "KEY", "--env", "RANK", "--gpus", '"device=GPU-a,GPU-b"'),
         *("--cpus", "1.5", "--memory", str(1 << 30), "--ulimit", "nofile=1024"),
         *("--shm-size", "4096", "--user", "7:8"),
+        *("--security-opt", "no-new-privileges", "--cap-drop", "ALL"),
         *("--entrypoint", "python3", IMAGE, "train.py"),
     ]
 

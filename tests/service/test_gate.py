@@ -132,7 +132,7 @@ def test_a_service_under_tls_and_its_command_line(tmp_path: Path) -> None:
     issued.private_key_pem.write_to_path(files["key"])
     issued.cert_chain_pems[0].write_to_path(files["cert"])
     serving = Serving(tmp_path / "state", "--tls-cert", str(files["cert"]), "--tls-key",
-                      str(files["key"]))  # fmt: skip
+                      str(files["key"]), "--allow-root-jobs")  # fmt: skip
     token = serving.call("token", "create", "--state", str(serving.state), "--role", "admin").stdout
     (tmp_path / "token").write_text(token)
     serving.begin()

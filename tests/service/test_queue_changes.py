@@ -37,7 +37,7 @@ LAB = (
 def begun(folder: Path) -> Iterator[Serving]:
     config = folder / "serve.yaml"
     config.write_text(yaml.safe_dump(CONFIG))
-    serving = Serving(folder / "state", "--config", str(config))
+    serving = Serving(folder / "state", "--config", str(config), "--allow-root-jobs")
     serving.begin()
     serving.ready()
     yield serving

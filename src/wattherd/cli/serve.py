@@ -49,6 +49,8 @@ LEAVE_S = 3
     is_flag=True,
     help="Go on with a restored or a new store; set runs aside that it does not know.",
 )
+@click.option("--default-account", help="System account of jobs (root's service only).")
+@click.option("--allow-root-jobs", is_flag=True, default=None, help="Jobs may run as root.")
 @click.option("--log", type=click.Choice(["none", "text", "json"]), help="Decisions, line by line.")
 def serve(
     config: Path | None, signals: tuple[str, ...], *, accept_store: bool, **changes: object
@@ -58,6 +60,7 @@ def serve(
         import uvicorn
 
         from wattherd.runtime.local.orders import StatusServer
+        from wattherd.service.live.access.accounts import check_accounts
         from wattherd.service.live.api import app_of, desk_of
         from wattherd.service.live.apps.sockets import MOST_BYTES
         from wattherd.service.live.site import open_site
@@ -73,6 +76,7 @@ def serve(
     found = read_config(config, {**changes, "signals": signals or None})
     desk = desk_of(found)
     check_listening(found, asks=not desk.open)
+    account_notes = check_accounts(found, asks=not desk.open)
     tls = tls_of(found)
     listener = listener_of(found)
     host, port = listener.getsockname()[:2]
@@ -82,7 +86,7 @@ def serve(
     status = StatusServer(url=url, ca_file=str(found.tls_cert or ""))
     site = open_site(found, status, accept_store=accept_store)
     click.echo(f"wattherd serves {url} (state in {found.state})", err=True)
-    for note in (*site.notes, *_door_notes(found, asks=not desk.open)):
+    for note in (*site.notes, *account_notes, *_door_notes(found, asks=not desk.open)):
         click.echo(f"note: {note}", err=True)
     housekeeping = Housekeeping(lambda: site.keeper.standing.seq)
     housekeeping.begin()

@@ -63,7 +63,10 @@ def export(database: Database, path: Path) -> Dumped:
         if path.exists():
             hint = "name another file"
             raise UserError("exists", where=str(path), hint=hint)
-        with fresh.open("wb") as stream:
+        fresh.unlink(missing_ok=True)
+        # Commands and variables of all jobs are in it: nobody else's to read.
+        made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(made, "wb") as stream:
             dumped = _write(database, stream)
             stream.flush()
             os.fsync(stream.fileno())

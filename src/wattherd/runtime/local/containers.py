@@ -57,7 +57,7 @@ class Container:
             *self._limits(inside.limits),
             *docker_flags(inside.rlimits),
             *(("--shm-size", str(self.shm_bytes)) if self.shm_bytes is not None else ()),
-            *(("--user", f"{inside.user[0]}:{inside.user[1]}") if inside.user else ()),
+            *(_as_user(inside.user) if inside.user else ()),
             *("--entrypoint", argv[0], self.image, *argv[1:]),
         ]
 
@@ -91,6 +91,15 @@ class Container:
             if limits.get(name) is not None
             for part in (flag, str(limits[name]))
         ]
+
+
+def _as_user(user: tuple[int, int]) -> Iterable[str]:
+    """The account inside, with no way to more rights.
+
+    An image may hold programs of root's (setuid); what they leave in the job's folders is outside.
+    """
+    rights = ("--security-opt", "no-new-privileges", "--cap-drop", "ALL")
+    return ("--user", f"{user[0]}:{user[1]}", *rights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

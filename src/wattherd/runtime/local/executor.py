@@ -30,6 +30,7 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import cgroups, processes, run_dir, run_lock
+from wattherd.runtime.local.accounts import Accounts
 from wattherd.runtime.local.apps import App
 from wattherd.runtime.local.descriptors import Reserve
 from wattherd.runtime.local.devices import Caps, Machine
@@ -60,7 +61,8 @@ REFUSED = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
 """Failures to start that are the job's own: they would come again."""
 ABANDON_S = 10.0
 """For a checkpoint, on a node that is taken out of use."""
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+LOG = "supervisor.log"
 _LOG = logging.getLogger(__name__)
 Key = tuple[str, int]
 
@@ -109,10 +111,12 @@ class LocalExecutor:
         status: StatusServer | None = None,
         caps: Caps | None = None,
         origin: Callable[[JobSpec], Mapping[str, Any]] | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         """Nothing runs before `adopt`; jobs are told of `status`, where they may report.
 
-        Without `caps`, and where they do not take effect, caps become duties of the processor.
+        `accounts` says as whom they run; without it a job may name its own. Without `caps`, and
+        where they do not take effect, caps become duties of the processor.
         What `origin` says of a job now is kept with each run of it.
 
         Raises:
@@ -120,7 +124,7 @@ class LocalExecutor:
         """
         self._root = root.absolute()  # jobs are told of files below it, and run elsewhere
         self._machine, self._tell, self._status = machine, tell, status
-        self._caps = caps
+        self._caps, self._accounts = caps, accounts or Accounts()
         self._origin = origin
         self._devices: dict[Key, tuple[str, ...]] = {}
         """UUIDs of the GPUs of every run."""
@@ -309,6 +313,7 @@ class LocalExecutor:
     def _prepare(self, run: RunOrder, folders: Folders) -> None:
         for folder in (folders.run, folders.work, folders.checkpoint):
             folder.mkdir(parents=True, exist_ok=True)
+        folders.run.chmod(0o700)  # nobody puts anything in the way while it is laid out
         self._sign(run.spec, folders)
         asked = run.paper.get("app")
         app = App.made(folders.run, run.spec.id, asked) if asked else None
@@ -318,7 +323,6 @@ class LocalExecutor:
             own.append(run_dir.write_token(folders.run))
         reports = folders.run / run_dir.PROGRESS
         (folders.run / run_dir.LOGS).mkdir(mode=0o700, exist_ok=True)
-        hand_over(folders.job, folders.run, own, reports, user_of(run.paper))
         for spare in (run_dir.EXIT_SPARE, run_dir.STOP_SPARE):
             run_dir.set_aside(folders.run / spare)  # a run that has no room is not begun
         os.close(os.open(run_lock.lock_of(folders.run), os.O_RDONLY | os.O_CREAT, run_lock.MODE))
@@ -331,6 +335,9 @@ class LocalExecutor:
             run_dir.write(folders.run / run_dir.STAGING, plan)
             archive.write(folders.run / run_dir.TRANSFER)
         run_dir.write(folders.run / run_dir.ORDER, order)
+        with os.fdopen(os.open(folders.run / LOG, _APPEND, 0o600)):
+            pass  # it is there, and ours, before the job's account gets in
+        hand_over(folders.job, folders.run, own, reports, user_of(run.paper))
 
     def _sign(self, spec: JobSpec, folders: Folders) -> None:
         """Write down which store ordered this run."""
@@ -339,14 +346,16 @@ class LocalExecutor:
 
     def _launch(self, run: RunOrder, folders: Folders) -> int:
         """A process of its own, in a session of its own: it does not end with us."""
-        log = (os.POSIX_SPAWN_OPEN, 1, folders.run / "supervisor.log", _APPEND, 0o600)
+        log = (os.POSIX_SPAWN_OPEN, 1, folders.run / LOG, _APPEND, 0o600)
         app = App.read(folders.run)
-        hidden = {**secrets_of(run.paper, user_of(run.paper)), **(app.secrets() if app else {})}
+        places = self._accounts.secrets_for(run.spec.tenant)
+        secrets = secrets_of(run.paper, user_of(run.paper), places)
+        hidden = {**secrets, **(app.secrets() if app else {})}
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), log]
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-m", "wattherd.runtime.local.supervisor", str(folders.run)],
-            {**os.environ, **hidden},
+            {**os.environ, **{run_dir.HELD + name: hidden[name] for name in hidden}},
             file_actions=[*actions, (os.POSIX_SPAWN_DUP2, 1, 2)],
             setsid=True,
         )
@@ -360,8 +369,9 @@ class LocalExecutor:
             try:
                 if certain(present(folders.run / run_dir.BEGUN)) is not None:
                     return
-                self._prepare(launch.order, folders)
-                launch.child = self._launch(launch.order, folders)
+                order = self._accounts.applied(launch.order)
+                self._prepare(order, folders)
+                launch.child = self._launch(order, folders)
                 self._children.add(launch.child)
                 launch.why = ""
             except UserError as error:

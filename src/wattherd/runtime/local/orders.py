@@ -14,6 +14,7 @@ from wattherd.errors import UserError
 from wattherd.model.allocation import Allocation
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.accounts import FAIR_MEMORY, MOST_PROCESSES
 from wattherd.runtime.local.apps import App, free_port
 from wattherd.runtime.local.containers import (
     INPUTS,
@@ -30,7 +31,6 @@ from wattherd.runtime.local.staging import staged, staging_plan
 
 PASSWD = Path("/etc/passwd")
 LOG_BYTES = 50 << 20
-MOST_PROCESSES = 4096
 TRAINER = "KUBEFLOW_TRAINER_SERVER_"
 """Under such names Kubeflow's trainers (Transformers among them) expect where to report to."""
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -218,6 +218,9 @@ def _limits(run: RunOrder, machine: Machine) -> dict[str, Any]:
     asked = sum(one.request.cpu_milli for one in allocations) / 1000
     slots = sum(machine.devices[gpu].cpus for one in allocations for gpu in one.gpus)
     memory_mib = sum(one.request.memory_mib for one in allocations)
+    if not memory_mib and run.paper.get(FAIR_MEMORY):
+        held = max(1, sum(len(one.gpus) for one in allocations))
+        memory_mib = machine.node.memory_mib * held // max(1, len(machine.devices))
     return {
         "cpus": asked or slots or None,
         "memory_bytes": memory_mib << 20 if memory_mib else None,

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from wattherd.errors import UserError
 
+OURS = ("journal.sqlite", "tokens.json", "jobs")
+"""In a state folder."""
 User = tuple[int, int]
 """Numbers of a user and of their group."""
 
@@ -26,12 +28,18 @@ User = tuple[int, int]
 def make_passage(folder: Path) -> None:
     """Make a folder, unless there is one, that root's jobs pass through and nobody can list.
 
+    One in which a service has left something is closed to readers; another is left as it is.
+
     Raises:
         OSError: it cannot be made.
     """
     if not folder.is_dir():
         folder.mkdir(parents=True)
         folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
+    elif any((folder / name).exists() for name in OURS):
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & 0o066:
+            folder.chmod(mode & ~0o066)
 
 
 def open_to_all(program: Path) -> bool:
@@ -53,10 +61,10 @@ def hand_over(job: Path, run: Path, own: Iterable[Path], reports: Path, user: Us
         job.chmod(0o700)
         return
     for folder, mode in ((job, 0o710), (run, 0o1770)):
-        os.chown(folder, 0, user[1])
+        os.chown(folder, 0, user[1], follow_symlinks=False)
         folder.chmod(mode)
     for path in (*own, reports):
-        os.chown(path, *user)
+        os.chown(path, *user, follow_symlinks=False)
         path.chmod(0o700 if path.is_dir() else 0o600)
     for folder in job.parents:
         _check_passage(folder, user)

@@ -29,7 +29,7 @@ def paces(folder: Path) -> Iterator[RankPace]:
     for number, path in enumerate(folder.glob("rank-*.json")):
         if number >= MOST_RANKS:
             return
-        found = _pace(run_dir.read(path) or {})
+        found = _pace(run_dir.read_told(path) or {})
         if found is not None:
             yield found
 

@@ -119,13 +119,19 @@ def text(path: Path) -> Reading[str]:
 
 
 def document(path: Path) -> Reading[dict[str, Any]]:
-    """A JSON object; half of one, or something else in its place, is unknown."""
+    """A JSON object of ours; half of one, or something else in its place, is unknown.
+
+    A job with an account of its own may add files to its run's folder. One that it made under a
+    name of ours, such as an end that never came, is not there.
+    """
     try:
         with open_regular(path) as stream:
+            if os.fstat(stream.fileno()).st_uid != os.geteuid():
+                return ABSENT
             found = json.loads(stream.read(MOST_BYTES))
     except OSError as error:
         return failed(error)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Unknown(f"{path.name} is no whole JSON document", damaged=True)
     if not isinstance(found, dict):
         return Unknown(f"{path.name} is no JSON object", damaged=True)

@@ -43,6 +43,7 @@ from wattherd.runtime.local.reading import (
     Unknown,
     certain,
     document,
+    open_regular,
     passes,
     regular,
     text,
@@ -53,6 +54,11 @@ HEEDED, PROGRESS, USAGE, EXIT = "heeded.json", "progress.jsonl", "usage.json", "
 STAGING, TRANSFER, ORIGIN = "staging.json", "transfer.zip", "origin.json"
 CHECKPOINTED, TOKEN = "checkpointed", "trainer-token"
 LOGS = "logs"
+MOST_TOLD = 1 << 16
+"""Bytes of a document that a job writes."""
+HELD = "WATTHERD_HELD_"
+"""How secrets of a job are called in its supervisor's environment: one that is called `LD_PRELOAD`
+must not change what the supervisor, which may be root's, loads."""
 TIDY_S = 30.0
 """For each command that tidies up."""
 READABLE = 0o644
@@ -151,6 +157,17 @@ def read(path: Path) -> dict[str, Any] | None:
     return certain(document(path))
 
 
+def read_told(path: Path) -> dict[str, Any] | None:
+    """What a job says of itself; None where that is nothing, or longer than any report."""
+    try:
+        with open_regular(path) as stream:
+            text = stream.read(MOST_TOLD + 1)
+        found = json.loads(text) if len(text) <= MOST_TOLD else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def open_below(root: Path, *names: str) -> IO[bytes]:
     """Open the plain file at `root`/NAMES, no part of which below `root` may be a link.
 
@@ -176,8 +193,9 @@ def write_token(folder: Path) -> Path:
     """Make a run a token that only its owner can read, unless it has one; its file."""
     path = folder / TOKEN
     fresh = folder / f".{TOKEN}.{os.getpid()}"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+    fresh.unlink(missing_ok=True)
+    made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(made, "w", encoding="ascii") as stream:
         stream.write(os.urandom(32).hex())
     with contextlib.suppress(FileExistsError):
         os.link(fresh, path)

@@ -1,8 +1,8 @@
 """Secrets of jobs: read when a run starts, kept in its environment and nowhere else.
 
-A job that runs as somebody gets what that account may read itself, and of the service's own
-environment only what was put there for jobs. One that runs as the service gets what the service
-has, which it could read anyhow.
+They come from places that the operator names: folders for files, variables of the service by name.
+A file is read as the job's account, and not through a link. Of a service that asks for no token and
+names no place any file counts; a job that runs as the service could read it anyhow.
 """
 
 from __future__ import annotations
@@ -14,49 +14,96 @@ from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
+from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.accounts import SecretPlaces
 from wattherd.runtime.local.ownership import User
 from wattherd.runtime.local.reading import passes
 
 FOR_JOBS = "WATTHERD_SECRET_"
-"""Variables of the service that jobs of other accounts may have begin so."""
+"""Variables of the service that jobs of other accounts may have begin so, unless the operator names
+variables."""
 MOST_S = 30.0
+MOST_BYTES = 1 << 20
 
 
-def secrets_of(paper: Mapping[str, Any], user: User | None) -> dict[str, str]:
+def check_secrets(paper: Mapping[str, Any], places: SecretPlaces) -> None:
+    """Whether all secrets of a job are in places where jobs may have them from.
+
+    Raises:
+        UserError: one is not.
+    """
+    for name, source in paper.get("secrets", {}).items():
+        _check_place(f"secrets.{name}", str(source), places)
+
+
+def secrets_of(paper: Mapping[str, Any], user: User | None, places: SecretPlaces) -> dict[str, str]:
     """Values of secrets, by the names under which the job expects them.
 
     Raises:
-        UserError: a secret that cannot be read, or not by this user.
+        UserError: a secret that cannot be read, not by this user, or not from there.
         OSError: one cannot be read now, for want of something.
     """
+    check_secrets(paper, places)
     apart = user if user is not None and user[0] != os.geteuid() else None
     return {
-        name: _secret(f"secrets.{name}", str(source), apart)
+        name: _secret(f"secrets.{name}", str(source), apart, places)
         for name, source in paper.get("secrets", {}).items()
     }
 
 
-def _secret(field: str, source: str, user: User | None) -> str:
+def _check_place(field: str, source: str, places: SecretPlaces) -> None:
     kind, _, where = source.partition(":")
-    if kind == "env" and user is not None and not where.startswith(FOR_JOBS):
+    if kind not in ("file", "env"):
+        raise UserError(f"{source!r} is no secret", field=field, hint="file:/path or env:NAME")
+    if places.anywhere:
+        return
+    if kind == "env" and where not in places.variables:
+        hint = "an operator names it in `secret_env`"
+        raise UserError(f"{source!r} is not for jobs of this tenant", field=field, hint=hint)
+    if kind == "file" and _below(Path(where), places.folders) is None:
+        known = ", ".join(map(str, places.folders))
+        hint = f"put it below {known}" if known else "an operator names folders in `secret_dirs`"
+        raise UserError(f"{source!r} is no place of secrets", field=field, hint=hint)
+
+
+def _below(path: Path, folders: tuple[Path, ...]) -> tuple[Path, tuple[str, ...]] | None:
+    """The folder in which the path lies, and the names from there on; None if it lies in none."""
+    if ".." in path.parts:
+        return None
+    for folder in folders:
+        if path != folder and path.is_relative_to(folder):
+            return folder, path.relative_to(folder).parts
+    return None
+
+
+def _secret(field: str, source: str, user: User | None, places: SecretPlaces) -> str:
+    kind, _, where = source.partition(":")
+    if kind == "env" and user is not None and places.anywhere and not where.startswith(FOR_JOBS):
         hint = f"name it {FOR_JOBS}... where the service starts"
         raise UserError(f"{source!r} is not for jobs with a user", field=field, hint=hint)
     try:
-        if kind == "file":
-            return (_read_as(where, user) if user else Path(where).read_text("utf-8")).rstrip("\n")
         if kind == "env":
             return os.environ[where]
+        return _file(Path(where), user, places).decode("utf-8").rstrip("\n")
     except (OSError, KeyError, UnicodeDecodeError, subprocess.SubprocessError) as error:
         if passes(error):
             raise
         raise UserError(f"cannot read {source!r}", field=field) from None
-    raise UserError(f"{source!r} is no secret", field=field, hint="file:/path or env:NAME")
 
 
-def _read_as(path: str, user: User) -> str:
-    """A file, read by a process of that user's."""
+def _file(path: Path, user: User | None, places: SecretPlaces) -> bytes:
+    """The file's bytes; below a named folder no part of its path may be a link."""
+    found = _below(path, places.folders)
+    if found is None:
+        return _read_as(path, user) if user else path.read_bytes()
+    with run_dir.open_below(found[0], *found[1]) as stream:
+        return _read_as(path, user) if user else stream.read(MOST_BYTES)
+
+
+def _read_as(path: Path, user: User) -> bytes:
+    """A file, read by a process of that user's; whatever stands there, it is theirs to read."""
     done = subprocess.run(  # noqa: S603 - the path is an argument, and no option
-        ["/bin/cat", "--", path],
+        ["/bin/cat", "--", str(path)],
         user=user[0],
         group=user[1],
         extra_groups=[],
@@ -66,4 +113,4 @@ def _read_as(path: str, user: User) -> str:
         timeout=MOST_S,
         check=True,
     )
-    return done.stdout.decode("utf-8")
+    return done.stdout

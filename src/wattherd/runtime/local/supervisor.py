@@ -296,6 +296,8 @@ class Supervisor:
         while True:
             try:
                 return self._spawn(argv, cwd, env, user)
+            except ValueError as error:  # an environment that no process can have
+                return f"cannot run {argv[0]!r}: {error}"
             except (OSError, MemoryError, subprocess.SubprocessError) as error:
                 now_s = time.monotonic()
                 if isinstance(error, subprocess.SubprocessError):
@@ -304,18 +306,22 @@ class Supervisor:
                 if now_s >= end_s or not (
                     passes(error) or isinstance(error, subprocess.SubprocessError)
                 ):
-                    return f"cannot run {argv[0]!r}: {error}"
+                    where = f"cannot begin in {cwd} as the job's account: "
+                    told = where if isinstance(error, subprocess.SubprocessError) else ""
+                    return f"{told}cannot run {argv[0]!r}: {error}"
                 self._troubles.tell("a task cannot be started", error)
             self._look()
             if self._asked_to_end():
                 return "was stopped before all of it had begun"
 
     def _secrets(self, names: list[str]) -> dict[str, str]:
-        return {name: os.environ[name] for name in names if name in os.environ}
+        """Values by their names; here they go by other names, which change nothing of ours."""
+        held = {name: run_dir.HELD + name for name in names}
+        return {name: os.environ[here] for name, here in held.items() if here in os.environ}
 
     def _start_pumps(self) -> None:
         """Threads that write down what processes print."""
-        secrets = [os.environb.get(name.encode(), b"") for name in self._order["secrets"]]
+        secrets = [os.fsencode(one) for one in self._secrets(self._order["secrets"]).values()]
         while self._unpumped:
             process, rank = self._unpumped[0]
             path = self._folder / run_dir.LOGS / f"{rank}.log"
@@ -330,7 +336,7 @@ class Supervisor:
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - what users submit is what is run
             argv,
-            cwd=cwd,
+            cwd=cwd if user is None else None,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -338,14 +344,16 @@ class Supervisor:
             start_new_session=True,
             pass_fds=self._lock.inherited,
             # No thread of ours runs while tasks are forked: those of couriers have been joined.
-            preexec_fn=lambda: self._settle(user),  # noqa: PLW1509
+            preexec_fn=lambda: self._settle(user, cwd),  # noqa: PLW1509
             umask=int(self._order["umask"], 8),
         )
 
-    def _settle(self, user: list[int] | None) -> None:
-        """In the child, before it becomes the task: into the group, limited, and as its user."""
+    def _settle(self, user: list[int] | None, cwd: str) -> None:
+        """In the child, before it becomes the task: into the group, limited, and as its user.
+
+        Only then into its folder: root would get into folders that are closed to the user.
+        """
         self._group.enter()
-        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         for name, most in self._order["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (most, most))
         if user is not None:
@@ -353,6 +361,9 @@ class Supervisor:
             os.setgroups([])
             os.setgid(gid)
             os.setuid(uid)
+            os.chdir(cwd)
+        # After the change of user, at which the kernel forgets it (prctl(2)).
+        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
     def _watch(self) -> int:
         """Until the gang is done: its exit code."""

@@ -246,6 +246,6 @@ def _report(line: bytes) -> dict[str, Any] | None:
         for name in _TOLD:
             if found.get(name) is not None:
                 report[name] = float(found[name])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     return report if all(map(math.isfinite, report.values())) else None

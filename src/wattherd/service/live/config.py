@@ -20,6 +20,26 @@ MOST_SLOTS = 4096
 HINT = "fields are called as options of `wattherd serve`"
 
 
+class TenantSpec(BaseModel):
+    """What is one tenant's: the system accounts its jobs run as, and places of its secrets."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    account: str | None = Field(default=None, min_length=1, description="of all its jobs")
+    accounts: tuple[str, ...] = Field(
+        default=(), description="others that its jobs may name by `user:`"
+    )
+    users: dict[str, str] = Field(default={}, description="account of a single user's jobs")
+    own_accounts: bool = Field(
+        default=False, description="each user's jobs run as the system account of that name"
+    )
+    secret_dirs: tuple[Path, ...] = Field(default=(), description="folders of its secrets")
+    secret_env: tuple[str, ...] = Field(default=(), description="variables of the service")
+    containers: bool = Field(
+        default=False, description="its jobs may use a container engine, which works as root"
+    )
+
+
 class ServeConfig(BaseModel):
     """Fields of `serve.yaml`; each has an option of the same name on the command line."""
 
@@ -56,6 +76,24 @@ class ServeConfig(BaseModel):
     priority_ceiling: dict[Role, Level] = Field(
         default={Role.USER: "normal"},
         description="the highest that callers of a role may give: low, normal, high, a number",
+    )
+    tenants: dict[str, TenantSpec] = Field(
+        default={}, description="system accounts of tenants' jobs, and what else is theirs"
+    )
+    default_account: str | None = Field(
+        default=None, description="system account of all other jobs (root's service only)"
+    )
+    require_account: bool = Field(
+        default=False, description="refuse jobs of tenants that have no account of their own"
+    )
+    allow_root_jobs: bool = Field(
+        default=False, description="root's service: jobs without an account run as root"
+    )
+    secret_dirs: tuple[Path, ...] = Field(
+        default=(), description="folders of files that jobs of all tenants may have as secrets"
+    )
+    secret_env: tuple[str, ...] = Field(
+        default=(), description="variables of the service that they may have so"
     )
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()

@@ -6,6 +6,8 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from wattherd.errors import UserError
+from wattherd.runtime.local.accounts import Accounts
+from wattherd.runtime.local.secrets import check_secrets
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.documents import Look
 from wattherd.workload.job_file import JobFile, Level, priority_of
@@ -34,7 +36,7 @@ def check_request(look: Look, caller: Caller, job: JobFile) -> None:
     """Whether the caller may hand that job in.
 
     Raises:
-        UserError: it would wait for a job that the caller cannot see, or run as somebody else.
+        UserError: it would wait for a job that the caller cannot see.
     """
     for parent in job.after:
         past = look.history.get(parent)
@@ -42,9 +44,18 @@ def check_request(look: Look, caller: Caller, job: JobFile) -> None:
             raise UserError(
                 f"no job {parent!r}", field="after", hint="`wattherd history` lists all"
             )
-    if job.user not in (None, caller.user) and not caller.of_site:
-        hint = f"leave it out, or write {caller.user}"
-        raise UserError("jobs of others' are the operators' to run", field="user", hint=hint)
+
+
+def check_account(accounts: Accounts, caller: Caller, job: JobFile) -> None:
+    """Whether the job may run on this machine as it asks to.
+
+    Raises:
+        UserError: as somebody else, in a container, or with secrets that it may not.
+    """
+    accounts.account_of(caller.tenant, caller.user, job.user, of_site=caller.of_site)
+    paper = job.paper()
+    accounts.check(caller.tenant, paper)
+    check_secrets(paper, accounts.secrets_for(caller.tenant))
 
 
 class _All:

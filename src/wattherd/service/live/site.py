@@ -12,10 +12,12 @@ from wattherd.engine.core import Core
 from wattherd.errors import UserError
 from wattherd.model.command import Command
 from wattherd.model.event import NodeLost
+from wattherd.runtime.local.accounts import Accounts
 from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
 from wattherd.runtime.local.ownership import make_passage
+from wattherd.service.live.access.accounts import accounts_of
 from wattherd.service.live.apps.idle import IdleWatch
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.chronicle import Chronicle
@@ -73,6 +75,7 @@ class Site:
     tally: Tally
     faults: FaultWatch
     idle: IdleWatch
+    accounts: Accounts
     notes: tuple[str, ...]
     """What was noticed when the store was opened."""
     feed: Feed
@@ -198,6 +201,7 @@ def _begin(
         on_cycle=tally.cycle,
         standing=replay.state.standing,
     )
+    accounts = accounts_of(config)
     executor = LocalExecutor(
         config.state / RUNS,
         machine,
@@ -205,6 +209,7 @@ def _begin(
         status,
         instruments.caps,
         lambda spec: origins.of(spec, keeper.standing.seq),
+        accounts,
     )
 
     headroom = Headroom(keeper, machine)
@@ -248,7 +253,7 @@ def _begin(
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
         machine, instruments, clock, scribe, snapshots, tally, faults, idle,
-        (*origins.notes, *recovered.notes, *problems), feed,
+        accounts, (*origins.notes, *recovered.notes, *problems), feed,
     )  # fmt: skip
     _set_budget(site, said)
     said.keep(config)

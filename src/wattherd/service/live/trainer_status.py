@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 
 from wattherd.model.event import JobProgressed
 from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.reading import open_regular
 from wattherd.service.live.documents import Look
 from wattherd.service.live.http import JobId, look_up
 from wattherd.service.live.schemas.jobs import TakenDocument
@@ -29,6 +30,7 @@ from wattherd.service.live.site import Site
 WHOLE = 100.0
 """Progress is told in per cent where steps are not."""
 STEP, STEPS = "current_step", "total_steps"
+MOST_TOKEN = 256
 LOSSES = ("loss", "train_loss", "training_loss")
 
 
@@ -102,10 +104,12 @@ def may_report(folder: Path, authorization: str) -> bool:
     """Whether the header carries the token of the run in `folder`."""
     kind, _, shown = authorization.partition(" ")
     try:
-        token = (folder / run_dir.TOKEN).read_bytes().strip()
+        with open_regular(folder / run_dir.TOKEN) as stream:  # it is the job's to replace
+            token = stream.read(MOST_TOKEN).strip()
     except OSError:
         return False
-    return kind.lower() == "bearer" and hmac.compare_digest(token, shown.strip().encode())
+    same = hmac.compare_digest(token, shown.strip().encode())
+    return bool(token) and kind.lower() == "bearer" and same
 
 
 def progress_of(status: TrainerStatus, run: Run) -> JobProgressed | None:

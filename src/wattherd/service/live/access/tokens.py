@@ -24,6 +24,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from wattherd.errors import ClusterError, UserError
+from wattherd.runtime.local.ownership import make_passage
 from wattherd.service.live.access.caller import Caller, Role
 
 SCHEMA = "wattherd.tokens/1"
@@ -156,7 +157,8 @@ class TokenFile:
     def _changing(self) -> Iterator[dict[str, Token]]:
         """The tokens, to be changed by one process at a time; written when the block is left."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.path.parent.is_dir():
+                make_passage(self.path.parent)
             with self.path.with_suffix(".lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 tokens = dict(self._current())

@@ -31,7 +31,7 @@ from wattherd.service.live.http import (
 from wattherd.service.live.known_names import check_names
 from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import LogReader, TaskLog
-from wattherd.service.live.privacy import check_priority, check_request
+from wattherd.service.live.privacy import check_account, check_priority, check_request
 from wattherd.service.live.register import Wish
 from wattherd.service.live.schemas.jobs import (
     DryRunDocument,
@@ -133,7 +133,8 @@ async def _check(site: Site, caller: Caller, job: JobFile) -> None:
     if words_of(job.export or NONE) != [NONE]:
         hint = "send `environment: {variables: {NAME: VALUE}}`, as `wattherd submit` does"
         raise UserError("the service does not know your shell", field="export", hint=hint)
-    if job.after or job.user:  # most jobs need no look at others
+    check_account(site.accounts, caller, job)
+    if job.after:  # most jobs need no look at others
         await look_up(site, lambda look: check_request(look, caller, job))
 
 

@@ -1,0 +1,227 @@
+"""Which system account a job runs as, and which secrets of this machine it may have.
+
+The operator's configuration decides, never the job file: a tenant, or a user of it, has an account;
+a job may name another one by `user:` only where the configuration lists it. Nobody's job runs as
+root because it says so. The same rules are applied when a job is handed in, so that its user hears
+of it, and again when a run starts, since the configuration may have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from wattherd.errors import UserError
+from wattherd.runtime.contract import RunOrder
+
+LEAST_OWN_UID = 1000
+"""`own_accounts` gives people's accounts only: those below belong to the system (login.defs(5))."""
+MOST_PROCESSES = 4096
+MOST_FILES = 1 << 20
+PID_MAX = Path("/proc/sys/kernel/pid_max")
+FAIR_MEMORY = "fair_memory"
+"""Marks a job that may have the memory that goes with its devices, and no more unless it asks."""
+GUIDE = "see docs/guides/security.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretPlaces:
+    """Where secrets of jobs may come from.
+
+    `folders` and `variables` are all there is, unless `anywhere`: then whatever can be read counts.
+    """
+
+    folders: tuple[Path, ...] = ()
+    variables: frozenset[str] = frozenset()
+    anywhere: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRule:
+    """What the operator says of one tenant."""
+
+    account: str | None = None
+    accounts: tuple[str, ...] = ()
+    """Others that its jobs may name by `user:`."""
+    users: Mapping[str, str] = field(default_factory=dict)
+    """Accounts of single users."""
+    own_accounts: bool = False
+    """Each user's jobs run as the system account of that name."""
+    secret_dirs: tuple[Path, ...] = ()
+    secret_env: tuple[str, ...] = ()
+    containers: bool = False
+
+    def account_for(self, owner: str) -> str | None:
+        """The account of a user's jobs, None where the rule names none."""
+        if owner in self.users:
+            return self.users[owner]
+        return owner if self.own_accounts and owner else self.account
+
+    def named(self) -> Iterator[str]:
+        """All accounts that the rule names."""
+        yield from (one for one in (self.account, *self.accounts) if one)
+        yield from self.users.values()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """The operator's rules; `asks` tells whether callers must show a token.
+
+    Without any rule, on a service that asks for no token, jobs run as the service does.
+    """
+
+    tenants: Mapping[str, TenantRule] = field(default_factory=dict)
+    default: str | None = None
+    require: bool = False
+    allow_root_jobs: bool = False
+    secret_dirs: tuple[Path, ...] = ()
+    secret_env: tuple[str, ...] = ()
+    asks: Callable[[], bool] = lambda: False
+
+    @property
+    def mapped(self) -> bool:
+        """Whether any account is named."""
+        return self.default is not None or any(
+            rule.own_accounts or any(rule.named()) for rule in self.tenants.values()
+        )
+
+    def account_of(
+        self, tenant: str, owner: str, asked: str | None = None, *, of_site: bool = False
+    ) -> str | None:
+        """The account of a job; None is the service's own.
+
+        `asked` is the job's `user:`; who belongs to the site may name any account of the rules.
+
+        Raises:
+            UserError: the job may not run as `asked`, or its tenant has no account and needs one.
+        """
+        given = self._given(tenant, owner)
+        if asked is not None and asked != given:
+            self._check_asked(tenant, owner, asked, of_site=of_site)
+            return asked
+        if given is None and self._needs_one():
+            hint = f"an operator sets `tenants.{tenant or 'NAME'}.account` or `default_account`"
+            raise UserError(
+                f"tenant {tenant!r} has no system account for its jobs",
+                field="user",
+                hint=f"{hint}; {GUIDE}",
+            )
+        return given
+
+    def _given(self, tenant: str, owner: str) -> str | None:
+        rule = self.tenants.get(tenant)
+        found = None if rule is None else rule.account_for(owner)
+        if found is None:
+            return self.default
+        own = rule is not None and rule.own_accounts and owner not in rule.users
+        if own and _uid(found) < LEAST_OWN_UID:
+            raise UserError(f"{found!r} is an account of the system, not a person's", field="user")
+        return found
+
+    def _needs_one(self) -> bool:
+        if self.require:
+            return True
+        return os.geteuid() == 0 and (self.asks() or self.mapped) and not self.allow_root_jobs
+
+    def _check_asked(self, tenant: str, owner: str, asked: str, *, of_site: bool) -> None:
+        apart = self.mapped or self.asks()
+        if apart and os.geteuid() == 0 and _uid(asked) == 0:
+            raise UserError("no job may choose to run as root", field="user", hint="leave it out")
+        if not self.mapped:
+            if of_site or asked == owner:
+                return
+            hint = f"leave it out, or write {owner}"
+            raise UserError("jobs of others' are the operators' to run", field="user", hint=hint)
+        if asked not in self._may_name(tenant, of_site=of_site):
+            hint = "leave it out; an operator lists others in `tenants.TENANT.accounts`"
+            raise UserError(f"its tenant may not run jobs as {asked!r}", field="user", hint=hint)
+
+    def _may_name(self, tenant: str, *, of_site: bool) -> set[str]:
+        if of_site:
+            return {name for rule in self.tenants.values() for name in rule.named()}
+        rule = self.tenants.get(tenant)
+        return set() if rule is None else {name for name in (*rule.accounts, rule.account) if name}
+
+    def secrets_for(self, tenant: str) -> SecretPlaces:
+        """Where secrets of the tenant's jobs may come from."""
+        rule = self.tenants.get(tenant, TenantRule())
+        folders = (*self.secret_dirs, *rule.secret_dirs)
+        variables = frozenset((*self.secret_env, *rule.secret_env))
+        free = not self.asks() and not (folders or variables or self.mapped)
+        return SecretPlaces(folders=folders, variables=variables, anywhere=free)
+
+    def applied(self, run: RunOrder) -> RunOrder:
+        """The same run as the account that the rules give its job now.
+
+        Raises:
+            UserError: it may not run as it asks to, or in a container.
+        """
+        tenant, owner, paper = run.spec.tenant, run.spec.user, dict(run.paper)
+        paper["user"] = self.account_of(tenant, owner, paper.get("user"), of_site=not tenant)
+        self.check(tenant, paper)
+        if paper.get("container") and self.keeps_apart:
+            paper["workdir"] = None  # a link in its path would have the engine mount what root may
+        if self.keeps_apart:
+            paper[FAIR_MEMORY] = True
+        return replace(run, paper=paper)
+
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether jobs have other accounts than the service, which works as root."""
+        return self.mapped and os.geteuid() == 0
+
+    def check(self, tenant: str, paper: Mapping[str, Any]) -> None:
+        """What a job wants of the machine beside its account.
+
+        Raises:
+            UserError: a container engine that its tenant may not use, or more processes or open
+                files than one job may have.
+        """
+        if not self.keeps_apart:
+            return
+        if (paper.get("processes") or 0) > most_processes():
+            problem = f"a job may have {most_processes():,} processes at most"
+            raise UserError(problem, field="processes", hint="lower it")
+        nofile = paper.get("ulimits", {}).get("nofile", 0)
+        if nofile < 0 or nofile > MOST_FILES:
+            problem = f"a process may have {MOST_FILES:,} files open at most"
+            raise UserError(problem, field="ulimits.nofile", hint="lower it")
+        container = paper.get("container")
+        if container is None:
+            return
+        if tenant not in self.tenants or not self.tenants[tenant].containers:
+            hint = f"an operator sets `tenants.{tenant or 'NAME'}.containers`; {GUIDE}"
+            problem = f"tenant {tenant!r} may not use a container engine, which works as root"
+            raise UserError(problem, field="container", hint=hint)
+        if paper.get("checkpoint_dir"):
+            hint = "leave it out: $WATTHERD_CHECKPOINT_DIR is kept from run to run"
+            problem = "a container sees its job's own folders only"
+            raise UserError(problem, field="checkpoint.dir", hint=hint)
+        if container.get("credentials"):
+            hint = "log the engine in as root, or use an image that needs no login"
+            problem = "the engine works as root, and would use this file as root"
+            raise UserError(problem, field="container.credentials", hint=hint)
+
+
+def most_processes() -> int:
+    """Of one job: a quarter of what the machine can number, so that others go on."""
+    try:
+        return max(MOST_PROCESSES, int(PID_MAX.read_text(encoding="ascii")) // 4)
+    except (OSError, ValueError):
+        return MOST_PROCESSES
+
+
+def _uid(name: str) -> int:
+    """The number of an account.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise UserError(f"no user {name!r} on this machine", field="user") from None

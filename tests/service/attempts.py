@@ -1,0 +1,210 @@
+# ruff: noqa: E501 - scripts are read as they stand
+"""What one tenant may attempt against another, and against the service: a list, by what is wanted.
+
+Scripts print WON where they succeed. `docs/guides/security.md` has the same list in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+CGROUPS = "Control groups are root's"
+FOLDERS = "Accounts: modes and owners of folders"
+PROCESSES = "Accounts: the kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """`works_for_root`: the same script succeeds for root, so that it fails for the right reason."""
+
+    what: str
+    refused_by: str
+    script: str
+    works_for_root: bool = True
+
+
+def reads(what: str, path: str, refused_by: str = FOLDERS) -> Attempt:
+    return Attempt(f"Read {what}", refused_by, f'[ -n "$(head -c 64 "{path}")" ] && echo WON')
+
+
+def writes(what: str, path: str, refused_by: str = FOLDERS) -> Attempt:
+    """Whether it may be opened for writing, which changes nothing."""
+    return Attempt(what, refused_by, f'(: >> "{path}") && echo WON')
+
+
+def python(code: str) -> str:
+    return f"/usr/bin/python3 -c '{code}'"
+
+
+SCRIPTS = {
+    "files": [
+        reads("the log of another tenant's job", "$V/run-1/logs/0.log"),
+        reads("its checkpoint", "$V/checkpoint/w"),
+        reads("its working files", "$V/work/file"),
+        reads("its order: command and environment", "$V/run-1/order.json"),
+        reads("what is wanted of it (`control.json`)", "$V/run-1/control.json"),
+        reads("its token for reports", "$V/run-1/trainer-token"),
+        reads("its app's secret (`app.json`)", "$V/run-1/app.json"),
+        Attempt("List its folder", FOLDERS, 'ls "$V" && echo WON'),
+        Attempt("List the folder of all jobs", FOLDERS, 'ls "$STATE/jobs" && echo WON'),
+        writes("Report progress in its name", "$V/run-1/progress.jsonl"),
+        writes("Order it to stop (`control.json`)", "$V/run-1/control.json"),
+        writes("Say that it has ended (`exit.json`)", "$V/run-1/exit.tmp"),
+        writes("Spoil its checkpoint", "$V/checkpoint/w"),
+        reads("the hashes of tokens", "$STATE/tokens.json"),
+        writes("Add a token of an admin", "$STATE/tokens.json"),
+        reads("the journal", "$STATE/journal.sqlite"),
+        writes("Change the journal", "$STATE/journal.sqlite"),
+        reads("the audit", "$STATE/audit.jsonl"),
+        Attempt("List the state folder", FOLDERS, 'ls "$STATE" && echo WON'),
+        writes("Put a file into the state folder", "$STATE/planted"),
+        Attempt("Put another folder in place of the state folder", FOLDERS,
+                'mv "$STATE" "$STATE.old" && echo WON', works_for_root=False),
+        reads("a secret of another tenant", "$SECRETS/victor/key"),
+        reads("the passwords of the machine", "/etc/shadow"),
+        Attempt("Remove its own order", "The run's folder is sticky, the order root's",
+                'rm -f "$WATTHERD_RUN_DIR/order.json"; [ -e "$WATTHERD_RUN_DIR/order.json" ] || echo WON',
+                works_for_root=False),
+        Attempt("Put a link in place of its own logs", "The run's folder is sticky, the logs root's",
+                'mv "$WATTHERD_RUN_DIR/logs" "$WATTHERD_RUN_DIR/l" && ln -s / "$WATTHERD_RUN_DIR/logs" && echo WON',
+                works_for_root=False),
+        Attempt("Find files of the service open in its own process", "Descriptors are not inherited",
+                'for one in /proc/self/fd/*; do readlink "$one"; done | grep "$STATE/[^j]" && echo WON',
+                works_for_root=False),
+    ],
+    "processes": [
+        reads("the environment, with secrets, of another tenant's process", "/proc/$VPID/environ", PROCESSES),
+        reads("the environment, with secrets, of its supervisor", "/proc/$SUPERVISOR/environ", PROCESSES),
+        reads("the environment of the service", "/proc/$SERVICE/environ", PROCESSES),
+        reads("the memory map of another tenant's process", "/proc/$VPID/maps", PROCESSES),
+        Attempt("Look at its open files", PROCESSES, 'ls "/proc/$VPID/fd" && echo WON'),
+        Attempt("Enter its working folder by /proc", PROCESSES, 'ls "/proc/$VPID/cwd/" && echo WON'),
+        Attempt("Signal another tenant's process", PROCESSES, 'kill -0 "$VPID" && echo WON'),
+        Attempt("Signal its supervisor", PROCESSES, 'kill -0 "$SUPERVISOR" && echo WON'),
+        Attempt("Signal the service", PROCESSES, 'kill -0 "$SERVICE" && echo WON'),
+        Attempt("Trace another tenant's process", PROCESSES, python(
+            "import ctypes,os; c=ctypes.CDLL(None); p=int(os.environ[\"VPID\"]);"
+            " r=c.ptrace(16,p,0,0); r==0 and (os.waitpid(p,0), c.ptrace(17,p,0,0), print(\"WON\"))")),
+        Attempt("Slow another tenant's process down", PROCESSES, 'renice -n 0 -p "$VPID" && echo WON'),
+        Attempt("Become root", PROCESSES, python("import os; os.setuid(0); print(\"WON\")")),
+        Attempt("Join the groups of the service", PROCESSES,
+                python("import os; 0 in os.getgroups() + [os.getgid()] and print(\"WON\")"), works_for_root=False),
+        Attempt("Take a group of its own choice", PROCESSES, python("import os; os.setgroups([0]); print(\"WON\")")),
+        Attempt("Run in real time, before everybody", PROCESSES, "chrt -f 50 true && echo WON"),
+        Attempt("Be spared when memory runs out", PROCESSES,
+                "(echo -500 > /proc/self/oom_score_adj) && echo WON", works_for_root=False),
+        Attempt("Leave its control group", CGROUPS,
+                'for one in /sys/fs/cgroup/*/cgroup.procs /sys/fs/cgroup/cgroup.procs;'
+                ' do [ -w "$one" ] && echo WON && break; done'),
+        Attempt("Raise its own limits", CGROUPS,
+                'for one in /sys/fs/cgroup/*/wattherd/*/pids.max /sys/fs/cgroup/wattherd/*/pids.max;'
+                ' do [ -w "$one" ] && echo WON && break; done'),
+        Attempt("Freeze another tenant's job", CGROUPS,
+                'for one in /sys/fs/cgroup/unified/wattherd/*/cgroup.freeze'
+                ' /sys/fs/cgroup/wattherd/*/cgroup.freeze;'
+                ' do [ -w "$one" ] && echo WON && break; done'),
+        Attempt("Mount something over the jobs' folder", PROCESSES,
+                'mount -t tmpfs none "$STATE/jobs" && echo WON', works_for_root=False),
+        Attempt("Find the service's own environment in its own", "Only PATH, HOME, language and TMPDIR are passed on",
+                "env | grep -e HIDDEN_PASSWORD -e WATTHERD_HELD && echo WON", works_for_root=False),
+    ],
+    "network": [
+        Attempt("Ask the API from a job, without a token", "Tokens",
+                'curl -fsS "$URL/api/v1/jobs" && echo WON', works_for_root=False),
+        Attempt("Ask the API with its own token for reports", "That token is good for reports of that run alone",
+                'curl -fsS -H "authorization: Bearer $(cat "$WATTHERD_RUN_DIR/trainer-token")" "$URL/api/v1/jobs"'
+                " && echo WON", works_for_root=False),
+        Attempt("Report progress for another tenant's job with its own token", "Each run has a token of its own",
+                'curl -fsS -H "authorization: Bearer $(cat "$WATTHERD_RUN_DIR/trainer-token")"'
+                ' -H "content-type: application/json" -d \'{"trainerStatus": {"progressPercentage": 99}}\''
+                ' "$URL/api/v1/jobs/$VICTIM/trainer-status" && echo WON', works_for_root=False),
+        Attempt("Ask another tenant's app at its port", "The app's secret, which the program asks for",
+                'curl -fsS "http://127.0.0.1:$APP_PORT/" && echo WON', works_for_root=False),
+        Attempt("Listen beside another tenant's app at its port", "A port is shared by one account only", python(
+            "import os,socket; s=socket.socket(); s.setsockopt(1,15,1); s.setsockopt(1,2,1);"
+            " s.bind((\"127.0.0.1\", int(os.environ[\"APP_PORT\"]))); s.listen(); print(\"WON\")"),
+            works_for_root=False),
+    ],
+}  # fmt: skip
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Run as root": ("No job chooses root", {"user": "root"}),
+    "Run as another tenant's account": ("`tenants`: accounts of its own only", {"user": "VICTOR"}),
+    "Run as an account of the system": ("`tenants`: accounts of its own only", {"user": "daemon"}),
+    "Have a file of root's as a secret": ("`secret_dirs`", {"secrets": {"A": "file:/etc/shadow"}}),
+    "Have a secret of another tenant's": (
+        "`secret_dirs`", {"secrets": {"A": "file:SECRETS/victor/key"}}),
+    "Get there by two dots": (
+        "`secret_dirs`", {"secrets": {"A": "file:SECRETS/mallory/../victor/key"}}),
+    "Have a variable of the service as a secret": (
+        "`secret_env`", {"secrets": {"A": "env:HIDDEN_PASSWORD"}}),
+    "Have a variable that is meant for other jobs": (
+        "`secret_env`", {"secrets": {"A": "env:WATTHERD_SECRET_VICTOR"}}),
+    "Use root's container engine": (
+        "`containers` of the tenant, off unless set", {"container": {"image": "x", "tag_allowed": True}}),
+    "Have so many processes that others have none": (
+        "A quarter of the machine's at most", {"processes": 10_000_000}),
+    "Have all files of the machine open": (
+        "1,048,576 a process at most", {"ulimits": {"nofile": "unlimited"}}),
+    "Wait for a job of another tenant, and so learn of it": (
+        "Jobs of others are not there", {"after": ["VICTIM"]}),
+    "Hand a job in for another tenant": ("The token says whose it is", {"tenant": "victor"}),
+    "Hand a job in for another user": ("The token says whose it is", {"owner": "victor"}),
+    "Have a path as a job's name": ("Names are letters, digits, `_ . -`", {"name": "../../tokens"}),
+}  # fmt: skip
+"""Job files that are refused when they are handed in."""
+AS_ACCOUNT = "Data is brought and taken as the account"
+FAILS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Read another secret through a link in its own folder": (
+        "No part of a secret's path is a link",
+        {"run": "echo WON", "secrets": {"A": "file:SECRETS/mallory/link"}}),
+    "Begin in a folder within one that is closed": (
+        "`workdir` is entered as the account", {"run": "cat note", "workdir": "ABOVE/closed/open"}),
+    "Begin in another tenant's folder": (
+        "`workdir` is entered as the account", {"run": "cat file", "workdir": "STATE/jobs/VICTIM/work"}),
+    "Be brought what root may read": (
+        AS_ACCOUNT, {"run": "cat $WATTHERD_INPUTS/x", "inputs": {"x": "/etc/shadow"}}),
+    "Be brought another tenant's checkpoint": (
+        AS_ACCOUNT,
+        {"run": "cat $WATTHERD_INPUTS/x", "inputs": {"x": "STATE/jobs/VICTIM/checkpoint/w"}}),
+    "Be brought code from within a closed folder": (
+        AS_ACCOUNT, {"run": "cat note", "code": "ABOVE/closed/open"}),
+    "Have results taken to where root may write": (
+        AS_ACCOUNT, {"run": "echo WON > $WATTHERD_OUTPUTS/x", "outputs": {"x": "ABOVE/taken"}}),
+    "Keep checkpoints in another tenant's folder": (
+        FOLDERS, {"run": "cat $WATTHERD_CHECKPOINT_DIR/w",
+                  "checkpoint": {"dir": "STATE/jobs/VICTIM/checkpoint"}}),
+    "Have an environment that no process can have": (
+        "The run fails, and says so", {"run": "echo WON", "envs": {"A=B": "c"}}),
+}  # fmt: skip
+"""Job files that are taken, and whose run fails."""
+REPORTS = {
+    "nests without end": "head -c 200000 /dev/zero | tr '\\0' '[' >> $WATTHERD_PROGRESS; echo >> $WATTHERD_PROGRESS",
+    "is a number of 400 digits": '/usr/bin/python3 -c \'print("{\\"step\\": 1" + "0" * 400 + "}")\' >> $WATTHERD_PROGRESS',
+    "is a hundred gigabytes long": "truncate -s 100G $WATTHERD_RUN_DIR/rank-0.json",
+    "nests without end, of a rank": "head -c 60000 /dev/zero | tr '\\0' '[' > $WATTHERD_RUN_DIR/rank-0.json",
+    "is a pipe": "rm -f $WATTHERD_PROGRESS; mkfifo $WATTHERD_PROGRESS $WATTHERD_RUN_DIR/rank-0.json",
+    "is a link to a device": "ln -s /dev/zero $WATTHERD_RUN_DIR/rank-0.json",
+}
+"""Ways to stop who reads reports."""
+OTHER = {
+    "Load a library into root's supervisor by a secret called `LD_PRELOAD` or `PYTHONPATH`": "Secrets go by other names there",
+    "Say that its run has ended, and compute on, uncounted (`exit.json`)": "Only root's files count",
+    "Have root write through links that it put into its run's folder": "New files only, links not followed",
+    "Hold the service up by a pipe in place of its token for reports": "Plain files only",
+    "Take all memory without having asked for any": "Its devices' share of the memory is the limit",
+    "Fork without end": "Control group: `processes`",
+    "Fill the disk with what it prints": "Logs rotate at 50 MiB",
+    **{
+        f"Stop the service by a report that {how}": "Reports are read in part, as plain files, and doubted"
+        for how in REPORTS
+    },
+}
+"""Tests of their own in test_tenants.py."""
+
+
+def rows() -> list[str]:
+    """The table of the guide."""
+    found = {one.what: one.refused_by for kind in SCRIPTS.values() for one in kind}
+    found |= {what: refused_by for what, (refused_by, _) in {**REFUSED, **FAILS}.items()}
+    return [f"| {what} | {by} |" for what, by in {**found, **OTHER}.items()]

@@ -1,0 +1,288 @@
+"""Two tenants, hostile to each other, on one service of root: what each attempts is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+from service import hostile
+from service.attempts import FAILS, REFUSED, REPORTS, SCRIPTS, Attempt, rows
+from service.hostile import PYTHON, SECRET, VICTIM, Tenants
+from service.serving import until
+from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local.apps import App
+from wattherd.runtime.local.processes import descendants
+from wattherd.runtime.local.reading import certain
+
+pytestmark = pytest.mark.skipif(bool(hostile.why_not()), reason=hostile.why_not())
+needs_cgroups = pytest.mark.skipif(
+    not cgroups.find().complete, reason=f"cgroups: {cgroups.find().why_not}"
+)
+ATTEMPTS = [one for kind in SCRIPTS.values() for one in kind]
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "security.md"
+
+
+@pytest.fixture(scope="module")
+def tenants() -> Iterator[Tenants]:
+    os.environ["HIDDEN_PASSWORD"] = "hidden"
+    try:
+        with hostile.tenants() as tenants:
+            yield tenants
+    finally:
+        del os.environ["HIDDEN_PASSWORD"]
+
+
+@pytest.fixture(scope="module")
+def victim(tenants: Tenants) -> str:
+    """A job of victor's with everything, that goes on running."""
+    source = f"file:{tenants.secrets}/victor/key"
+    job = tenants.submit("victor", VICTIM, app={"kind": "web"}, secrets={"KEY": source})
+    until(lambda: tenants.ask("victor", f"jobs/{job}")["progress"] == 3.0)
+    until(lambda: "words-of-victor" in tenants.log(job))
+    return job
+
+
+@pytest.fixture(scope="module")
+def given(tenants: Tenants, victim: str) -> dict[str, str]:
+    """What mallory may know of the place, as variables."""
+    begun = run_dir.read(tenants.run(victim) / run_dir.BEGUN)
+    app = App.read(tenants.run(victim))
+    assert begun is not None
+    assert app is not None
+    assert tenants.serving.process is not None
+    return {
+        "V": str(tenants.run(victim).parent),
+        "VICTIM": victim,
+        "VPID": str(max(certain(descendants(begun["pid"])) or ())),
+        "SUPERVISOR": str(begun["pid"]),
+        "SERVICE": str(tenants.serving.process.pid),
+        "STATE": str(tenants.serving.state),
+        "SECRETS": str(tenants.secrets),
+        "URL": f"http://127.0.0.1:{tenants.serving.port}",
+        "APP_PORT": str(app.port),
+    }
+
+
+def script_of(attempts: list[Attempt]) -> str:
+    parts = [
+        f"echo; echo BEGIN {number}; (\n{one.script}\n) 2>&1" for number, one in enumerate(attempts)
+    ]
+    return "\n".join([*parts, "true"])
+
+
+def told(log: str) -> dict[int, str]:
+    found = re.split(r"\nBEGIN (\d+)\n", f"\n{log}")
+    return {int(number): text for number, text in zip(found[1::2], found[2::2], strict=True)}
+
+
+@pytest.fixture(scope="module")
+def attempted(tenants: Tenants, given: dict[str, str]) -> dict[int, str]:
+    """What came of every script in a job of mallory's."""
+    job = tenants.submit("mallory", script_of(ATTEMPTS), envs=given)
+    assert tenants.wait_for(job, "Succeeded", "Failed") == "Succeeded", tenants.log(job)[-500:]
+    return told(tenants.log(job))
+
+
+@pytest.fixture(scope="module")
+def by_root(given: dict[str, str]) -> dict[int, str]:
+    """The same scripts, carried out by root."""
+    wanted = [one if one.works_for_root else Attempt("", "", ":") for one in ATTEMPTS]
+    done = subprocess.run(
+        ["/bin/sh", "-c", script_of(wanted)],
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return told(done.stdout)
+
+
+@pytest.mark.parametrize("number", range(len(ATTEMPTS)), ids=[one.what for one in ATTEMPTS])
+def test_a_job_cannot(attempted: dict[int, str], by_root: dict[int, str], number: int) -> None:
+    assert "WON" not in attempted[number], attempted[number]
+    assert "victor" not in re.sub(r"[\w./:-]*/[\w./-]*victor[\w./-]*", "", attempted[number])
+    if ATTEMPTS[number].works_for_root:
+        assert "WON" in by_root[number], by_root[number]
+
+
+def test_the_control_a_job_runs_as_its_tenant_s_account_with_its_secret(tenants: Tenants) -> None:
+    source = f"file:{tenants.secrets}/mallory/key"
+    ended, log = tenants.result(
+        "mallory", "id -un; id -G | wc -w; echo ${#KEY}", secrets={"KEY": source}
+    )
+    assert ended == "Succeeded"
+    assert log.split() == [tenants.accounts["mallory"], "1", str(len("own-secret"))]
+
+
+# Job files --------------------------------------------------------------------------------------
+
+
+def filled(document: dict[str, Any], tenants: Tenants, victim: str) -> dict[str, Any]:
+    """A job file of the list, with what is here in place of capitals."""
+    text = json.dumps(document)
+    for word, here in (
+        ('"VICTOR"', json.dumps(tenants.accounts["victor"])),
+        ("SECRETS", str(tenants.secrets)),
+        ("ABOVE", str(tenants.above)),
+        ("STATE", str(tenants.serving.state)),
+        ("VICTIM", victim),
+    ):
+        text = text.replace(word, here)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_job_file_cannot_ask_to(tenants: Tenants, victim: str, what: str) -> None:
+    document = {"run": "true", **filled(REFUSED[what][1], tenants, victim)}
+    for path in ("jobs", "dry-run"):
+        answer = tenants.ask("mallory", path, document)
+        assert answer.get("code") in (400, 422), answer
+        assert SECRET not in str(answer)
+
+
+@pytest.mark.parametrize("what", FAILS)
+def test_a_job_fails_that_wants_to(tenants: Tenants, victim: str, what: str) -> None:
+    document = filled(FAILS[what][1], tenants, victim)
+    ended, log = tenants.result("mallory", document.pop("run"), **document)
+    assert ended == "Failed"
+    for word in ("WON", "root:", "note-of-root", "weights-of-victor", SECRET):
+        assert word not in log
+    assert not (tenants.above / "taken").exists()
+
+
+def test_a_secret_called_as_what_a_program_loads_changes_nothing_of_root_s(
+    tenants: Tenants,
+) -> None:
+    """Python runs `sitecustomize` of PYTHONPATH at its start; so would the supervisor, as root."""
+    planted = tenants.above / "planted"
+    planted.mkdir()
+    (planted / "sitecustomize.py").write_text(
+        f"import os\nif os.geteuid() == 0: open({str(planted / 'won')!r}, 'w')\n"
+    )
+    planted.chmod(0o755)
+    key = tenants.secrets / "mallory" / "path"
+    key.write_text(str(planted))
+    key.chmod(0o644)
+    ended, log = tenants.result(
+        "mallory", "echo $PYTHONPATH $LD_PRELOAD",
+        secrets={"PYTHONPATH": f"file:{key}"},
+    )  # fmt: skip
+    assert ended == "Succeeded"
+    assert log == "***\n"  # the job has it, and it is masked
+    assert not (planted / "won").exists()
+
+
+# What a job says of itself ----------------------------------------------------------------------
+
+
+def still_watches(tenants: Tenants) -> None:
+    """The service lives, and hears of the end of other jobs."""
+    assert tenants.result("victor", "echo fine") == ("Succeeded", "fine\n")
+    assert tenants.ask("admin", "health")["ok"] is True
+
+
+def running(tenants: Tenants, run: str, **more: Any) -> Iterator[str]:
+    job = tenants.submit("mallory", f"{run}\necho done; sleep 300", **more)
+    until(lambda: "done" in tenants.log(job))
+    yield job
+    tenants.ask("mallory", f"jobs/{job}/cancel", {})
+    tenants.wait_for(job, "Cancelled", "Failed", "Succeeded")
+
+
+def test_a_job_cannot_say_that_it_has_ended_and_go_on(tenants: Tenants) -> None:
+    """Its devices would be given to others while it computes, and its watts counted for nothing."""
+    lie = '\'{"exit_code": 0, "stopped": false, "why": ""}\''
+    for job in running(tenants, f"echo {lie} > $WATTHERD_RUN_DIR/exit.json"):
+        time.sleep(1.0)
+        still_watches(tenants)
+        assert tenants.state_of(job) == "Running"
+
+
+@pytest.mark.parametrize("how", REPORTS)
+def test_a_report_cannot_stop_the_service_that(tenants: Tenants, how: str) -> None:
+    for job in running(tenants, REPORTS[how], gpus=2):
+        time.sleep(2.5)  # ranks are looked at with every sample of watts
+        still_watches(tenants)
+        assert tenants.state_of(job) == "Running"
+
+
+def test_a_pipe_in_place_of_a_token_does_not_hold_the_service_up(tenants: Tenants) -> None:
+    token = "$WATTHERD_RUN_DIR/trainer-token"
+    for job in running(tenants, f"rm -f {token}; mkfifo {token}"):
+        answer = tenants.serving.ask(
+            f"jobs/{job}/trainer-status", {"trainerStatus": {}}, authorization="Bearer x"
+        )
+        assert answer is not None
+        assert answer["code"] == 401
+        still_watches(tenants)
+
+
+def test_links_in_a_run_s_folder_are_not_followed_by_root(tenants: Tenants) -> None:
+    """Under every name that service or supervisor may use next, also after a restart."""
+    target = tenants.above / "target"
+    target.write_text("untouched")
+    names = "begun control.json order.json usage.json heeded.json exit.json trainer-token app.json"
+    script = (
+        f"cd $WATTHERD_RUN_DIR; for name in {names}; do for pid in $(seq 1 200) $PPID $$;"
+        f" do ln -sf {target} .$name.$pid; done; done"
+    )
+    for job in running(tenants, script):
+        folder = tenants.run(job)
+        assert not run_dir.forestall(folder)
+        own = folder / f".begun.{os.getpid()}"
+        own.symlink_to(target)
+        assert not run_dir.forestall(folder)  # as a service does that starts anew
+        still_watches(tenants)
+    assert target.read_text() == "untouched"
+
+
+@needs_cgroups
+def test_a_job_that_asks_for_no_memory_cannot_have_it_all(tenants: Tenants, victim: str) -> None:
+    hog = 'import mmap; m = mmap.mmap(-1, 1 << 20); print(open("/proc/self/cgroup").read())'
+    ended, log = tenants.result("mallory", [PYTHON, "-c", hog])
+    assert ended == "Succeeded"
+    group = re.findall(r"memory:(\S+)|^0::(\S+)", log, re.MULTILINE)
+    assert group
+    order = run_dir.read(tenants.run("j-" + max(re.findall(r"j-(\d+)", str(group)))) / "order.json")
+    assert order is not None
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < order["limits"]["memory_bytes"] <= pages / 6
+    assert tenants.state_of(victim) == "Running"
+
+
+@needs_cgroups
+def test_a_fork_bomb_and_a_flood_of_words_leave_others_alone(tenants: Tenants, victim: str) -> None:
+    bomb = (
+        "import os\nfor _ in range(2000):\n    try:\n        os.fork() or os.kill(os.getpid(), 19)"
+        "\n    except OSError: pass"
+    )
+    for job in running(tenants, f"({PYTHON} -c '{bomb}' &) ; sleep 1", processes=60):
+        still_watches(tenants)
+        order = run_dir.read(tenants.run(job) / run_dir.ORDER)
+        assert order is not None
+        pids = cgroups.find().pids
+        assert pids is not None
+        assert int((pids / order["group"] / "pids.current").read_text()) <= 60
+    ended, _ = tenants.result("mallory", "yes mallory | head -c 150000000")
+    assert ended == "Succeeded"
+    logs = max(tenants.serving.state.glob("jobs/*/run-1/logs"), key=lambda one: one.stat().st_mtime)
+    assert sum(one.stat().st_size for one in logs.iterdir()) <= 101 << 20
+    assert tenants.state_of(victim) == "Running"
+
+
+def test_the_guide_lists_every_attempt_and_what_refuses_it() -> None:
+    text = GUIDE.read_text()
+    assert [row for row in rows() if row not in text] == []
+    assert text.count("\n| ") >= len(rows()) >= 60
