@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from wattherd.cli.live_tables import ordered, show
+from wattherd.cli.live_tables import ordered
+from wattherd.cli.output import show
 from wattherd.errors import UserError
 
 ROWS: list[dict[str, Any]] = [

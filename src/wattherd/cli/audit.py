@@ -10,7 +10,7 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, show
+from wattherd.cli.output import lists, show
 from wattherd.cli.since import since as moment
 from wattherd.errors import UserError
 
@@ -24,7 +24,7 @@ from wattherd.errors import UserError
 @click.option("--refused", is_flag=True, help="Of requests only those that were refused.")
 @click.option("-n", "--limit", default=100, show_default=True, help="At most so many.")
 @server_option
-@LIVE_OUTPUT
+@lists
 def audit(
     *,
     by: str | None,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from wattherd.cli.output import lists, show
+from wattherd.cli.tables import print_table
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 
@@ -20,10 +22,13 @@ def examples() -> None:
 
 
 @examples.command("list")
-def list_command() -> None:
+@lists
+def list_command(output: str) -> None:
     """Name them all."""
-    for name, path in files().items():
-        click.echo(f"{name}\t{_what(path)}")
+    rows = [{"name": name, "about": _what(path)} for name, path in files().items()]
+    table = [[row["name"], row["about"]] for row in rows]
+    document = {"schema": "wattherd.examples/1", "examples": rows}
+    show(document, output, lambda: print_table(["EXAMPLE", "WHAT IT IS"], table))
 
 
 @examples.command()

@@ -13,7 +13,8 @@ import click
 from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, job_called
 from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
-from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_candidates, show_explanation, show_job
+from wattherd.cli.live_tables import show_candidates, show_explanation, show_job
+from wattherd.cli.output import lists, prints, show
 from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
@@ -144,7 +145,7 @@ def _pair(text: str) -> tuple[str, str]:
 @_job_options
 @click.option("--dry-run", is_flag=True, help="Only tell what would happen.")
 @server_option
-@LIVE_OUTPUT
+@prints
 def submit(
     *,
     file: Path | None,
@@ -260,7 +261,7 @@ def _when(client: Client, job_id: str, *, after: int) -> Any:
 @click.command("show")
 @click.argument("job")
 @server_option
-@LIVE_OUTPUT
+@lists
 def show_command(*, job: str, server: str | None, output: str) -> None:
     """Everything about JOB."""
     client = Client(server)
@@ -271,7 +272,7 @@ def show_command(*, job: str, server: str | None, output: str) -> None:
 @click.command("explain")
 @click.argument("job")
 @server_option
-@LIVE_OUTPUT
+@lists
 @click.option("-n", "--namespace", default="default", show_default=True, help="Of pod/NAME.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="As of kubectl; of pod/NAME.")
 @click.option("--context", help="Context of the kubeconfig; of pod/NAME.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import lists, printed, prints
 
 if TYPE_CHECKING:
     from wattherd.knobs.contract import Outcome, Reading, Unit
@@ -32,7 +31,7 @@ def knob() -> None:
 
 @knob.command("read")
 @click.argument("uris", metavar="URI...", nargs=-1, required=True)
-@output_option
+@prints
 def read(*, uris: tuple[str, ...], output: str) -> int:
     """Print the limit that each knob holds now; exits with 1 if one did not answer."""
     from wattherd.knobs.registry import open_knob
@@ -51,7 +50,7 @@ def read(*, uris: tuple[str, ...], output: str) -> int:
 @click.argument("value", metavar="WATTS|HERTZ|none")
 @click.option("--for", "period", metavar="60s", help="Put back what was found after this time.")
 @journals_option
-@output_option
+@prints
 def set_(*, uri: str, value: str, period: str | None, journals: Path | None, output: str) -> int:
     """Set a limit and read it back; exits with 1 unless it took effect as asked.
 
@@ -78,7 +77,7 @@ def set_(*, uri: str, value: str, period: str | None, journals: Path | None, out
 @knob.command("switch")
 @click.argument("uri")
 @click.argument("position", type=click.Choice(["on", "off"]), required=False)
-@output_option
+@prints
 def switch(*, uri: str, position: str | None, output: str) -> int:
     """Tell whether a node has power, or switch it `on` or `off` and read that back.
 
@@ -95,7 +94,7 @@ def switch(*, uri: str, position: str | None, output: str) -> int:
 
 @knob.command("restore")
 @journals_option
-@output_option
+@prints
 def restore(*, journals: Path | None, output: str) -> int:
     """Put back what killed processes left changed; exits with 1 if one could not be."""
     from wattherd.knobs import borrowing
@@ -109,7 +108,7 @@ def restore(*, journals: Path | None, output: str) -> int:
 
 @knob.command("probe")
 @click.argument("uris", metavar="[URI...]", nargs=-1)
-@output_option
+@lists
 def probe(*, uris: tuple[str, ...], output: str) -> int:
     """Tell what knobs can be set to, and whether we may; nothing is set.
 
@@ -119,9 +118,7 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
     from wattherd.knobs import probing
 
     document = probing.document(uris or probing.local_uris())
-    if output == "json":
-        click.echo(json.dumps(document))
-    else:
+    if not printed(document, output):
         _show(document)
     return int(bool(uris) and any(found["trouble"] for found in document["knobs"]))
 
@@ -162,13 +159,21 @@ def _tell_reading(reading: Reading, unit: Unit, output: str) -> None:
     from wattherd.knobs.contract import NO_LIMIT
     from wattherd.knobs.probing import finite
 
-    if output == "json":
-        limited = None if reading.value is None else reading.value != NO_LIMIT
-        click.echo(json.dumps({"schema": SCHEMA, "knob": reading.knob, "unit": unit,
-                               "value": finite(reading.value), "limited": limited,
-                               "trouble": reading.trouble,
-                               "problem": reading.problem or None}))  # fmt: skip
-    elif reading.value is None:
+    limited = None if reading.value is None else reading.value != NO_LIMIT
+    if printed(
+        {
+            "schema": SCHEMA,
+            "knob": reading.knob,
+            "unit": unit,
+            "value": finite(reading.value),
+            "limited": limited,
+            "trouble": reading.trouble,
+            "problem": reading.problem or None,
+        },
+        output,
+    ):
+        return
+    if reading.value is None:
         click.echo(f"wattherd: {reading.knob}: {reading.trouble}: {reading.problem}", err=True)
     else:
         click.echo(f"{_plain(reading.value, unit):>12}  {reading.knob}")
@@ -177,12 +182,19 @@ def _tell_reading(reading: Reading, unit: Unit, output: str) -> None:
 def _tell(outcome: Outcome, unit: Unit, output: str) -> None:
     from wattherd.knobs.probing import finite
 
-    if output == "json":
-        click.echo(json.dumps({"schema": SCHEMA, "knob": outcome.knob, "unit": unit,
-                               "result": outcome.result, "requested": finite(outcome.requested),
-                               "read_back": finite(outcome.read_back),
-                               "trouble": outcome.trouble,
-                               "problem": outcome.problem or None}))  # fmt: skip
+    if printed(
+        {
+            "schema": SCHEMA,
+            "knob": outcome.knob,
+            "unit": unit,
+            "result": outcome.result,
+            "requested": finite(outcome.requested),
+            "read_back": finite(outcome.read_back),
+            "trouble": outcome.trouble,
+            "problem": outcome.problem or None,
+        },
+        output,
+    ):
         return
     problem = f" ({outcome.problem})" if outcome.problem else ""
     value = "" if outcome.read_back is None else f"  {_plain(outcome.read_back, unit)}"
@@ -190,10 +202,17 @@ def _tell(outcome: Outcome, unit: Unit, output: str) -> None:
 
 
 def _tell_position(found: Position, output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps({"schema": SWITCH_SCHEMA, "switch": found.switch, "on": found.on,
-                               "result": found.result, "trouble": found.trouble,
-                               "problem": found.problem or None}))  # fmt: skip
+    if printed(
+        {
+            "schema": SWITCH_SCHEMA,
+            "switch": found.switch,
+            "on": found.on,
+            "result": found.result,
+            "trouble": found.trouble,
+            "problem": found.problem or None,
+        },
+        output,
+    ):
         return
     state = {True: "on", False: "off", None: f"{found.trouble}: {found.problem}"}[found.on]
     result = f"  {found.result}" if found.result else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from wattherd.cli.output import lists, printed
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ _PATH = click.Path(path_type=Path)
 @click.option("--kubeconfig", type=_PATH, help="As of kubectl.")
 @click.option("--context", "contexts", multiple=True, help="Only these; else all there are.")
 @click.option("--timeout", default="10s", show_default=True, help="So long is each waited for.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def clusters(kubeconfig: Path | None, contexts: tuple[str, ...], timeout: str, output: str) -> None:
+@lists
+def clusters(kubeconfig: Path | None, contexts: tuple[str, ...], timeout: str, output: str) -> int:
     """Show nodes, GPUs, waiting pods and watts of several clusters.
 
     One that does not answer is shown as it was, with the age of that; the exit code is then 1.
@@ -37,15 +37,12 @@ def clusters(kubeconfig: Path | None, contexts: tuple[str, ...], timeout: str, o
 
     timeout_s = seconds(timeout, field="--timeout")
     rows = service.clusters(kubeconfig, contexts, timeout_s=timeout_s)
-    if output == "json":
-        click.echo(json.dumps({"schema": SCHEMA, "clusters": [asdict(row) for row in rows]}))
-    else:
+    if not printed({"schema": SCHEMA, "clusters": [asdict(row) for row in rows]}, output):
         _show(rows)
     for row in rows:
         if row.problem:
             click.echo(f"wattherd: {row.context}: {row.problem}", err=True)
-    if any(row.problem for row in rows):
-        raise SystemExit(1)
+    return int(any(row.problem for row in rows))
 
 
 def _show(rows: list[ClusterRow]) -> None:

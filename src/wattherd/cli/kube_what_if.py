@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import printed, prints
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def snapshot(*, kubeconfig: Path | None, context: str | None, budgets: tuple[str
 @click.option("--snapshot", "taken", type=click.Path(path_type=Path), help="Instead of a cluster.")
 @click.option("--policy", default="fgd", show_default=True, help="See `policies`.")
 @click.option("--name", default="wattherd", show_default=True, help="As pods call the scheduler.")
-@output_option
+@prints
 def simulate_pods(
     *,
     kubeconfig: Path | None,
@@ -74,8 +73,7 @@ def simulate_pods(
     there = read_snapshot(taken) if taken else take(kubeconfig, context, budgets)
     on_top = budgets if taken else ()
     document = simulate(there, pods, Supposed(policy=policy, scheduler=name, budgets=on_top))
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show_feasible(document)
 
@@ -135,8 +133,7 @@ def run_snapshot(
     from wattherd.service.kube_what_if import Supposed, compare
 
     document = compare(there, policies, Supposed(budgets=budgets, afresh=afresh))
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     for row in document["policies"]:
         _show_policy(row)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from wattherd.cli.output import show
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 from wattherd.units import show_seconds
-
-LIVE_OUTPUT: Callable[[Any], Any] = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
-    default="table",
-    show_default=True,
-    help="How to print the result.",
-)
 
 SORT: Callable[[Any], Any] = click.option(
     "--sort", "by", default="", metavar="FIELD", help="A field of -o json; -FIELD: greatest first."
@@ -45,44 +36,17 @@ def ordered(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     return [*(reversed(told) if by.startswith("-") else told), *rest]
 
 
-def show(document: Any, output: str, table: Callable[[], None]) -> None:
-    """As JSON or YAML, as names, or as `table` prints it."""
-    if output == "json":
-        click.echo(json.dumps(document))
-    elif output == "yaml":
-        import yaml
-
-        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
-    elif output == "name":
-        for name in _names(document):
-            click.echo(name)
-    else:
-        table()
-
-
-_NAMED = (
-    *(("jobs", "id"), ("nodes", "name"), ("candidates", "placement"), ("queues", "name")),
-    *(("tenants", "name"), ("groups", "name"), ("trials", "id"), ("tokens", "id")),
-    *(("acts", "number"), ("requests", "at")),
-)
-"""Lists that documents hold, and what their rows are called by."""
-
-
-def _names(document: Mapping[str, Any]) -> list[str]:
-    for kind, key in _NAMED:
-        if kind in document:
-            return [str(one[key]) for one in document[kind]]
-    return [str(document.get("id", document.get("schema", "")))]
-
-
-def show_jobs(rows: Sequence[Mapping[str, Any]], *, wide: bool = False) -> None:
+def show_jobs(
+    rows: Sequence[Mapping[str, Any]], *, wide: bool = False, fit: bool | None = None
+) -> None:
     """ID NAME USER STATE GPUS WATTS TIME DONE LEFT WHERE/WHY; `wide` adds columns at the end."""
     from wattherd.cli.tables import print_table
 
     head = ["ID", "NAME", "USER", "STATE", "GPUS", "WATTS", "TIME", "DONE", "LEFT", "WHERE/WHY"]
     if wide:
         head += ["QUEUE", "PRIO", "CAP W", "KJ", "SUBMITTED"]
-    print_table(head, [_line(row, wide=wide) for row in rows])
+    lines = [_line(row, wide=wide) for row in rows]
+    print_table(head, lines, fit=not wide if fit is None else fit)
 
 
 def _line(row: Mapping[str, Any], *, wide: bool) -> list[str]:
@@ -141,7 +105,7 @@ def _duration(started: str | None, finished: str | None) -> str:
 
 def show_job(job: Mapping[str, Any], server: str = "") -> None:
     """One job of `server`, a line for each thing known of it."""
-    show_jobs([job], wide=True)
+    show_jobs([job], wide=True, fit=True)
     spec = job["spec"]
     for role in spec["roles"]:
         click.echo(f"{role['name']}: {role['count']} x {' '.join(role['command'])}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import lists, printed, prints
 
 if TYPE_CHECKING:
     from wattherd.meters.watch import Outcome
@@ -28,7 +27,7 @@ def meter() -> None:
 @click.argument("uris", metavar="URI...", nargs=-1, required=True)
 @click.option("--watch", metavar="1s", help="Read again and again, this often.")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many rounds.")
-@output_option
+@prints
 def read(*, uris: tuple[str, ...], watch: str | None, count: int | None, output: str) -> int:
     """Print the watts that each meter reads; with `-o json`, one object a line.
 
@@ -54,7 +53,7 @@ def read(*, uris: tuple[str, ...], watch: str | None, count: int | None, output:
 
 @meter.command("probe")
 @click.argument("uris", metavar="[URI...]", nargs=-1)
-@output_option
+@lists
 def probe(*, uris: tuple[str, ...], output: str) -> int:
     """Try meters: whether each answers, how fast, and what ails those that do not.
 
@@ -64,9 +63,7 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
     from wattherd.meters import probing
 
     document = probing.document(uris or probing.local_uris(), PROBE_ROUNDS)
-    if output == "json":
-        click.echo(json.dumps(document))
-    else:
+    if not printed(document, output):
         _show(document)
     return int(bool(uris) and any(found["trouble"] for found in document["meters"]))
 
@@ -79,7 +76,7 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
     help="Whose; this command's own if left out.",
 )
 @click.option("--window", default="1s", show_default=True, help="For how long to count.")
-@output_option
+@prints
 def counters(*, pid: int, window: str, output: str) -> int:
     """Count what a process makes the CPU do: instructions, cache hits, time, bytes of memory.
 
@@ -102,9 +99,8 @@ def counters(*, pid: int, window: str, output: str) -> int:
         return 1
     finally:
         device.close()
-    if output == "json":
-        told = {"schema": COUNTERS, "pid": pid, "seconds": counts.seconds}
-        click.echo(json.dumps({**told, "features": counts.features()}))
+    told = {"schema": COUNTERS, "pid": pid, "seconds": counts.seconds}
+    if printed({**told, "features": counts.features()}, output):
         return 0
     for name, value in counts.features().items():
         click.echo(f"{name:22} {value:,.4g}")
@@ -112,9 +108,7 @@ def counters(*, pid: int, window: str, output: str) -> int:
 
 
 def _tell(outcome: Outcome, output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps({"schema": SCHEMA, **_fields(outcome)}))
-    else:
+    if not printed({"schema": SCHEMA, **_fields(outcome)}, output):
         click.echo(_line(outcome), err=not _is_reading(outcome))
 
 

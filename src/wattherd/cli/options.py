@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import click
 
 from wattherd.errors import UserError
 
 MAX_SEEDS = 10_000
-
-output_option: Callable[[Any], Any] = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to print the result.",
-)
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import lists, printed
 
 
 @click.command()
-@output_option
+@lists
 def policies(*, output: str) -> None:
     """List placement policies, schedulers of training jobs, and ways of sharing power."""
     document = {
@@ -20,8 +19,7 @@ def policies(*, output: str) -> None:
         "schedulers": _schedulers(),
         "power": _power(),
     }
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show(document)
 

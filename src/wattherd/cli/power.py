@@ -15,12 +15,12 @@ from wattherd.cli import (
     power_surface,
 )
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT
+from wattherd.cli.output import lists
 
 
 @click.group(invoke_without_command=True)
 @server_option
-@LIVE_OUTPUT
+@lists
 @click.pass_context
 def power(context: click.Context, *, server: str | None, output: str) -> None:
     """What the site draws of its budget; and tools for predicting, sharing and holding watts."""

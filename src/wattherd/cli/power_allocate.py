@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli import power_surface
-from wattherd.cli.options import output_option, parse_policies
+from wattherd.cli.options import parse_policies
+from wattherd.cli.output import printed, prints
 
 if TYPE_CHECKING:
     from wattherd.estimate.measured_curve import JobCurve
@@ -54,7 +54,7 @@ def _curve_options(command: Callable[..., None]) -> Callable[..., None]:
 @_curve_options
 @click.option("--budget", metavar="12kW", help="Watts for all jobs together.")
 @click.option("--policy", default="water-filling", show_default=True, help="How to choose.")
-@output_option
+@prints
 def allocate(*, budget: str | None, policy: str, output: str, **given: Any) -> None:
     """Choose a measured cap for every job, so that the budgets hold and most work gets done.
 
@@ -65,8 +65,7 @@ def allocate(*, budget: str | None, policy: str, output: str, **given: Any) -> N
 
     rule(policy)
     document = allocation(_jobs(**given), _terms(budget=budget, **given), policy)
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show(document)
 
@@ -78,7 +77,7 @@ def allocate(*, budget: str | None, policy: str, output: str, **given: Any) -> N
     "--parts", default="0.5,0.6,0.7,0.8,0.9", show_default=True,
     help="Budgets, as parts of what all jobs take at their highest points.",
 )  # fmt: skip
-@output_option
+@prints
 def compare(*, policies: str, parts: str, output: str, **given: Any) -> None:
     """Several policies on the same curves, under several budgets."""
     from wattherd.service.allocate import rule
@@ -88,8 +87,7 @@ def compare(*, policies: str, parts: str, output: str, **given: Any) -> None:
     for name in names:
         rule(name)
     document = comparison(_jobs(**given), _terms(budget=None, **given), names, _parts(parts))
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show_comparison(document)
 

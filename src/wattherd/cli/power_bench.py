@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wattherd.cli.options import check_folder, output_option
+from wattherd.cli.options import check_folder
+from wattherd.cli.output import printed, prints
 
 
 def _names(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def _names(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--quick", is_flag=True, help="Short scenarios: 240 s instead of 600 s.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write a page, plots, tables.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
-@output_option
+@prints
 def bench(
     *,
     scenario: str | None,
@@ -71,8 +71,7 @@ def bench(
         from wattherd.report.power_bench_page import write_bench
 
         click.echo(str(write_bench(document, histories, out)), err=True)
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show(document)
     for one in document["skipped"]:

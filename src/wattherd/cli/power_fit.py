@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wattherd.cli.options import output_option, parse_seeds
+from wattherd.cli.options import parse_seeds
+from wattherd.cli.output import printed, prints
 from wattherd.errors import UserError
 
 POWER_FORMATS = "native|zeus|hkbu|dlbench"
@@ -37,7 +37,7 @@ POWER_FORMATS = "native|zeus|hkbu|dlbench"
     type=click.FloatRange(min=0.0),
     help="Exit with 1 if a run reaches less of the optimum.",
 )
-@output_option
+@prints
 def learn(
     *,
     curves: Path,
@@ -69,9 +69,7 @@ def learn(
         paused_w=watts(paused_w, field="--paused-w") if pause else None,
     )
     document = lesson(read_curves(curves, kind), terms)
-    if output == "json":
-        click.echo(json.dumps(document))
-    else:
+    if not printed(document, output):
         _show_lesson(document)
     return int(at_least is not None and not document["worst_of_optimum"] >= at_least)
 
@@ -133,7 +131,7 @@ def _show_lesson(document: dict[str, Any]) -> None:
 @click.option("--models", type=click.Path(path_type=Path), help="Folder for the next version.")
 @click.option("--out", type=click.Path(path_type=Path), help="File for this model alone.")
 @click.option("--seed", default=0, show_default=True, help="Of folds and learners.")
-@output_option
+@prints
 def fit(
     *,
     files: tuple[str, ...],
@@ -162,8 +160,7 @@ def fit(
             document["model"] = save(stored, models)
         if out is not None:
             document["model"] = write(stored, out)
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show_fit(document)
 
@@ -212,7 +209,7 @@ def _show_fit(document: dict[str, Any]) -> None:
 @click.option("--every", default="7d", show_default=True, help="Greatest age of a model.")
 @click.option("--growth", default=0.2, show_default=True, help="Share of new rows that suffices.")
 @click.option("--dry-run", is_flag=True, help="Only say whether it is time.")
-@output_option
+@prints
 def refit(
     *,
     files: tuple[str, ...],
@@ -236,8 +233,7 @@ def refit(
     terms = RefitTerms(every_s=seconds(every, field="--every"), growth=growth)
     rows = read_power_rows(files, kind, train)
     document = refit(models, rows, terms, time.time(), dry=dry_run)
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     wrong = _percent(document["new_mape_pct"])
     click.echo(
@@ -257,7 +253,7 @@ def refit(
 @click.option("--tdp", required=True, metavar="250W", help="Highest power limit of the GPU.")
 @click.option("--cap", metavar="200W", help="Power limit; the TDP if left out.")
 @click.option("--set", "given", multiple=True, metavar="FEATURE=NUMBER", help="batch_size=64, ...")
-@output_option
+@prints
 def predict(
     *,
     models: Path,
@@ -284,8 +280,7 @@ def predict(
         gpu=gpu, model=model, tdp_w=tdp_w, cap_w=cap_w, values=_given(given), dataset=dataset
     )
     document = predict(models, job)
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     high = "unknown" if document["high_w"] is None else f"{document['high_w']:.1f} W"
     click.echo(

@@ -11,7 +11,7 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, show
+from wattherd.cli.output import prints, show
 from wattherd.errors import UserError
 
 WINDOW = "window.csv"
@@ -81,7 +81,7 @@ def _instruments(rows: Any) -> None:
 )
 @click.option("--no-signals", is_flag=True, help="Listen to nobody any more.")
 @server_option
-@LIVE_OUTPUT
+@prints
 def set_budget(
     *,
     budget: str | None,

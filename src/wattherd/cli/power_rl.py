@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wattherd.cli.options import check_parent, output_option
+from wattherd.cli.options import check_parent
+from wattherd.cli.output import printed, prints
 
 
 @click.command("train-rl")
@@ -35,7 +35,7 @@ def train_rl(*, seed: int, out: Path, generations: int) -> None:
 @click.argument("policy", type=click.Path(path_type=Path))
 @click.option("--seed", type=click.IntRange(min=0), default=9001, show_default=True)
 @click.option("--episodes", type=click.IntRange(min=2), default=200, show_default=True)
-@output_option
+@prints
 def judge_rl(*, policy: Path, seed: int, episodes: int, output: str) -> None:
     """A trained policy beside the known rules, on the same episodes that it never saw.
 
@@ -45,9 +45,8 @@ def judge_rl(*, policy: Path, seed: int, episodes: int, output: str) -> None:
     from wattherd.service.power_rl_judge import judge
 
     rows = judge(load(policy), seed, episodes)
-    if output == "json":
-        document = {"schema": "wattherd.power-policies/1", "seed": seed, "episodes": episodes}
-        click.echo(json.dumps({**document, "policies": rows}))
+    document = {"schema": "wattherd.power-policies/1", "seed": seed, "episodes": episodes}
+    if printed({**document, "policies": rows}, output):
         return
     _show(rows)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import printed, prints
 
 
 @click.command("signal")
@@ -18,7 +17,7 @@ from wattherd.cli.options import output_option
 @click.option("--watch", is_flag=True, help="Go on, and print again whenever something changes.")
 @click.option("--for", "for_", metavar="60s", help="With --watch: stop after that time.")
 @click.option("--wait", default="5s", show_default=True, help="How long to wait for first news.")
-@output_option
+@prints
 def signal(
     *,
     uris: tuple[str, ...],
@@ -53,8 +52,7 @@ def signal(
 
 
 def _tell(found: dict[str, Any], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(found))
+    if printed(found, output):
         return
     from wattherd.cli.tables import print_table
     from wattherd.units import show_watts

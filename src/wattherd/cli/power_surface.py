@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import printed, prints
 from wattherd.cli.power_fit import numbers
 from wattherd.errors import UserError
 
@@ -80,7 +79,7 @@ def name(job: dict[str, Any]) -> str:
 @click.option("--train", type=click.Path(path_type=Path), help="Zeus' training summary.")
 @click.option("--shares", default="0.5,0.6,0.7,0.8,0.9", show_default=True, help="Of all draw.")
 @click.option("--accumulate", is_flag=True, help="Smaller batches may be accumulated.")
-@output_option
+@prints
 def surface(
     *, points: Path, train: Path | None, shares: str, accumulate: bool, output: str
 ) -> None:
@@ -94,8 +93,7 @@ def surface(
 
     jobs = read_surfaces(points, train, accumulate=accumulate)
     document = surface_report(jobs, numbers(shares, "--shares"))
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show(document)
 

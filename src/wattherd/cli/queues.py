@@ -11,7 +11,7 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, show
+from wattherd.cli.output import lists, prints, show
 from wattherd.errors import UserError
 
 INDENT = "  "
@@ -19,7 +19,7 @@ INDENT = "  "
 
 @click.group(invoke_without_command=True)
 @server_option
-@LIVE_OUTPUT
+@lists
 @click.pass_context
 def queues(context: click.Context, *, server: str | None, output: str) -> None:
     """Queues, what each is promised and what its jobs hold; `wattherd queue` lists the jobs.
@@ -71,7 +71,7 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--under", "parent", required=True, metavar="QUEUE", help="Its parent.")
 @_fields
 @server_option
-@LIVE_OUTPUT
+@prints
 def add(*, queue: str, server: str | None, output: str, **asked: Any) -> None:
     """Make QUEUE; percentages are of its parent, whose children's guarantees add up to 100."""
     client = Client(server)
@@ -85,7 +85,7 @@ def add(*, queue: str, server: str | None, output: str, **asked: Any) -> None:
 @click.argument("queue")
 @_fields
 @server_option
-@LIVE_OUTPUT
+@prints
 def set_queue(*, queue: str, server: str | None, output: str, **asked: Any) -> None:
     """Change QUEUE; percentages are of its parent."""
     _show(Client(server).put(_path(queue), asked), output)
@@ -95,7 +95,7 @@ def set_queue(*, queue: str, server: str | None, output: str, **asked: Any) -> N
 @click.argument("queue")
 @click.option("--scale-others", is_flag=True, help="Its siblings' guarantees take its part.")
 @server_option
-@LIVE_OUTPUT
+@prints
 def remove(*, queue: str, scale_others: bool, server: str | None, output: str) -> None:
     """Do away with QUEUE, in which no job may be left, and with those below it."""
     _show(Client(server).delete(_path(queue), scale_others=scale_others), output)
@@ -105,7 +105,7 @@ def _action(name: str, help_text: str) -> click.Command:
     @click.command(name, help=help_text)
     @click.argument("queue")
     @server_option
-    @LIVE_OUTPUT
+    @prints
     def command(*, queue: str, server: str | None, output: str) -> None:
         _show(Client(server).post(f"{_path(queue)}/{name}"), output)
 
@@ -132,7 +132,7 @@ def export(*, server: str | None) -> None:
 @queues.command("apply")
 @click.argument("file", type=click.Path(path_type=Path))
 @server_option
-@LIVE_OUTPUT
+@prints
 def apply(*, file: Path, server: str | None, output: str) -> None:
     """Put the queues of FILE in place of those in force, all at once.
 

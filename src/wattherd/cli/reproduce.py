@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wattherd.cli.options import output_option, parse_seeds
+from wattherd.cli.options import parse_seeds
+from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import counted
 from wattherd.errors import UserError
 
@@ -48,7 +48,7 @@ PAPERS = (
 @click.option(
     "--bins", type=click.Path(path_type=Path, dir_okay=False), help="CSV of differences bin by bin."
 )
-@output_option
+@prints
 def reproduce(
     *,
     paper: str,
@@ -108,12 +108,10 @@ def _write_bins(path: Path, checks: list[Check]) -> None:
 
 
 def _show(paper: str, checks: list[Check], output: str) -> None:
-    if output == "json":
-        rows = [
-            asdict(check) | {"difference": check.difference, "holds": check.holds}
-            for check in checks
-        ]
-        click.echo(json.dumps({"schema": "wattherd.reproduce/1", "paper": paper, "checks": rows}))
+    rows = [
+        asdict(check) | {"difference": check.difference, "holds": check.holds} for check in checks
+    ]
+    if printed({"schema": "wattherd.reproduce/1", "paper": paper, "checks": rows}, output):
         return
     from wattherd.cli.tables import print_table
 

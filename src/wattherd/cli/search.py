@@ -10,12 +10,13 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, show, show_jobs
+from wattherd.cli.live_tables import show_jobs
+from wattherd.cli.output import lists, prints, show
 
 
 @click.group(invoke_without_command=True)
 @server_option
-@LIVE_OUTPUT
+@lists
 @click.pass_context
 def search(context: click.Context, *, server: str | None, output: str) -> None:
     """Search groups: how many trials run and wait, and the best so far.
@@ -53,7 +54,7 @@ def _show_group(document: Mapping[str, Any], output: str) -> None:
 @search.command("show")
 @click.argument("group")
 @server_option
-@LIVE_OUTPUT
+@lists
 def show_group(*, group: str, server: str | None, output: str) -> None:
     """The trials of GROUP, and which is best."""
     _show_group(Client(server).get(_path(group)), output)
@@ -63,7 +64,7 @@ def _action(name: str, help_text: str) -> click.Command:
     @click.command(name, help=help_text)
     @click.argument("group")
     @server_option
-    @LIVE_OUTPUT
+    @prints
     def command(*, group: str, server: str | None, output: str) -> None:
         _show_group(Client(server).post(f"{_path(group)}/{name}"), output)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from wattherd.cli.options import command_line, output_option, parse_policies, parse_seeds
+from wattherd.cli.options import command_line, parse_policies, parse_seeds
+from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import tracked
 from wattherd.cli.sim_compare import compare
 from wattherd.cli.sim_explain import explain
@@ -82,7 +82,7 @@ sim.add_command(schema)
 )
 @click.option("--reference", is_flag=True, help="Use the NumPy definitions, not compiled kernels.")
 @click.option("--core", "by_core", is_flag=True, help="Submit every pod to a core (slower, equal).")
-@output_option
+@prints
 def pack(
     *,
     nodes: Path,
@@ -140,7 +140,7 @@ def pack(
 )
 @click.option("--arrivals", default=30_000, show_default=True, type=click.IntRange(1, 10_000_000))
 @click.option("--seed", default="1", show_default=True, metavar="N|A..B|A,B,C")
-@output_option
+@prints
 def churn(
     *, nodes: Path, pods: Path, policy: str, load: float, arrivals: int, seed: str, output: str
 ) -> None:
@@ -163,8 +163,7 @@ def churn(
     rows = [
         run_churn(experiment, name, one) for name, one in tracked(tasks, len(tasks), "churning")
     ]
-    if output == "json":
-        click.echo(json.dumps(churn_document(experiment, rows, command_line())))
+    if printed(churn_document(experiment, rows, command_line()), output):
         return
     from wattherd.cli.tables import print_table
 
@@ -208,8 +207,7 @@ def _run_and_show(
     if experiment.out:
         written = experiment.out.write_json(PACK_FILE, result)
         click.echo(f"wrote {written}", err=True)
-    if output == "json":
-        click.echo(json.dumps(result))
+    if printed(result, output):
         return
     from wattherd.cli.tables import print_comparison
 

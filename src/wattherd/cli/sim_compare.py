@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.options import command_line, output_option, parse_policies
+from wattherd.cli.options import command_line, parse_policies
+from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import tracked
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SCHEMA = "wattherd.compare/1"
 @click.option("--policy", metavar="A,B,…", help="Instead of the scenario's policies.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a field.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory.")
-@output_option
+@prints
 def compare(
     *, scenario: Path, policy: str | None, changes: tuple[str, ...], out: Path | None, output: str
 ) -> None:
@@ -48,8 +48,7 @@ def compare(
     }
     if out:
         _keep(out, document, rows)
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     _show(rows)
 

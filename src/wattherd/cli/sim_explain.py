@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import printed, prints
 from wattherd.cli.run_document import read_document
 from wattherd.errors import UserError
 
@@ -18,7 +17,7 @@ from wattherd.errors import UserError
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("job")
 @click.option("--policy", help="Under which policy.  [default: the first of the directory]")
-@output_option
+@prints
 def explain(*, directory: Path, job: str, policy: str | None, output: str) -> None:
     """Tell the story of JOB in the run that DIRECTORY holds (`sim run --out DIRECTORY`)."""
     from wattherd.service.explain import explain as account_of
@@ -38,8 +37,7 @@ def explain(*, directory: Path, job: str, policy: str | None, output: str) -> No
         raise UserError("no log", where=str(path), hint="run it again without --no-log")
     events, _ = read_log(path)
     account = account_of(fresh_core(document, chosen), events, job)
-    if output == "json":
-        click.echo(json.dumps(explain_document(account, chosen)))
+    if printed(explain_document(account, chosen), output):
         return
     _show(job, chosen, explain_document(account, chosen))
 

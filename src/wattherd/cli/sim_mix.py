@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wattherd.cli.options import command_line, output_option, parse_policies, parse_seeds
+from wattherd.cli.options import command_line, parse_policies, parse_seeds
+from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
 
@@ -44,7 +44,7 @@ SCHEMA = "wattherd.mix/1"
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Runs at a time.  [one per core]")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="F.svg")
-@output_option
+@prints
 def mix(
     *,
     policy: str,
@@ -79,8 +79,7 @@ def mix(
     rows = means(runs)
     if plot:
         _write(plot, runs, rows)
-    if output == "json":
-        click.echo(json.dumps(_document(runs, rows)))
+    if printed(_document(runs, rows), output):
         return
     _show(rows)
 

@@ -6,14 +6,14 @@ through once more under another policy or budget.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wattherd.cli.options import command_line, output_option, parse_policies
+from wattherd.cli.options import command_line, parse_policies
+from wattherd.cli.output import printed, prints
 from wattherd.cli.run_document import read_document
 from wattherd.errors import UserError
 
@@ -25,7 +25,7 @@ SCHEMA = "wattherd.what-if/1"
 @click.option("--policy", metavar="A,B,…", help="Only these.  [default: as it was]")
 @click.option("--budget", help="0.9x of what it was, 40kW, or none; of a service's store only.")
 @click.option("--power", help="How watts are shared; of a service's store only.")
-@output_option
+@prints
 def replay(
     *, source: str, policy: str | None, budget: str | None, power: str | None, output: str
 ) -> int:
@@ -80,9 +80,8 @@ def _what_if(
     policies = tuple(parse_policies(policy)) if policy else ()
     past = read_past(url)
     rows = what_if(past, Change(policies=policies, budget=budget, power=power))
-    if output == "json":
-        document = {"schema": SCHEMA, "command": command_line(), "work": dict(past.bases)}
-        click.echo(json.dumps({**document, "runs": rows}))
+    document = {"schema": SCHEMA, "command": command_line(), "work": dict(past.bases)}
+    if printed({**document, "runs": rows}, output):
         return
     _show(rows, past.bases)
 

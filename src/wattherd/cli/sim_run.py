@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from wattherd.cli.options import command_line, output_option, parse_policies
+from wattherd.cli.options import command_line, parse_policies
+from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
 
@@ -50,7 +50,7 @@ _SHOWN = 3
     default=None,
     help="Keep every event in DIR, for `sim explain` and `sim replay`.  [default: with --out]",
 )
-@output_option
+@prints
 @click.pass_context
 def run(
     context: click.Context,
@@ -104,8 +104,7 @@ def run(
         _tell_unfinished(result)
     cut_short = setting.until_s < math.inf
     code = 1 if any(result.unfinished for result in results) and not cut_short else 0
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return code
     _show([result.row for result in results])
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Any
 
 import click
@@ -9,8 +10,16 @@ import click
 from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, STATES
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, SORT, ordered, show, show_jobs
+from wattherd.cli.live_tables import SORT, ordered, show_jobs
+from wattherd.cli.output import lists, more, prints, show
 from wattherd.cli.since import since as moment
+from wattherd.cli.tables import interactive
+from wattherd.errors import UserError
+
+SCREEN = 100
+"""Jobs that are shown at once at a terminal."""
+PAGE = 2_500
+"""Jobs that are asked for at once."""
 
 _state_option = click.option(
     "--state",
@@ -20,52 +29,115 @@ _state_option = click.option(
 )
 
 
+_limit_option = click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"At most so many; 0 is all.  [default: {SCREEN} at a terminal, else all]",
+)
+
+
 @click.command()
 @_state_option
 @click.option("-m", "--mine", is_flag=True, help="Only my own.")
 @click.option("-A", "--all", "over", is_flag=True, help="Those that ended, too.")
+@_limit_option
+@click.option("--after", metavar="JOB", help="Only those submitted after this one: the next page.")
 @SORT
 @server_option
-@LIVE_OUTPUT
+@lists
 def queue(
-    *, state: str | None, mine: bool, over: bool, by: str, server: str | None, output: str
+    *,
+    state: str | None,
+    mine: bool,
+    over: bool,
+    limit: int | None,
+    after: str | None,
+    by: str,
+    server: str | None,
+    output: str,
 ) -> None:
     """Jobs that run or wait, and why they wait."""
-    _list(server, output, by, mine=mine, state=state, over=over or state in FINAL)
+    asked = {"state": state, "user": getpass.getuser() if mine else None}
+    if over or state in FINAL:
+        if after is not None:
+            hint = "wattherd history --before JOB goes back page by page"
+            raise UserError("pages of live jobs only", field="--after", hint=hint)
+        _show_list(Client(server), output, by, limit, over=True, **asked)
+    else:
+        _show_list(Client(server), output, by, limit, after=_number(after, "--after"), **asked)
 
 
 @click.command()
 @click.option("-m", "--mine", is_flag=True, help="Only my own.")
 @_state_option
 @click.option("--since", metavar="TIME", help="Not over 2h or 7d ago, or at 2026-11-21T08:00Z.")
-@click.option("-n", "--limit", default=100, show_default=True, help="At most so many.")
+@_limit_option
+@click.option("--before", metavar="JOB", help="Only those submitted before this one.")
 @SORT
 @server_option
-@LIVE_OUTPUT
+@lists
 def history(
     *,
     mine: bool,
     state: str | None,
     since: str | None,
-    limit: int,
+    limit: int | None,
+    before: str | None,
     by: str,
     server: str | None,
     output: str,
 ) -> None:
     """The last jobs, ended ones too."""
-    known = {"since": moment(since), "limit": limit}
-    _list(server, output, by, mine=mine, state=state, over=True, **known)
+    asked = {"state": state, "user": getpass.getuser() if mine else None, "since": moment(since)}
+    behind = _number(before, "--before")
+    _show_list(Client(server), output, by, limit, over=True, before=behind, **asked)
 
 
-def _list(
-    server: str | None, output: str, by: str, *, mine: bool, state: str | None, **query: Any
-) -> None:
-    import getpass
+def _number(job: str | None, field: str) -> int | None:
+    """By which a job stands in the order of submission."""
+    if job is None:
+        return None
+    digits = job.removeprefix("j-")
+    if not digits.isdecimal():
+        raise UserError(f"{job!r} is no job's id", field=field, hint="write j-12")
+    return int(digits)
 
-    user = getpass.getuser() if mine else None
-    document = Client(server).get("jobs", state=state, user=user, **query)
-    document["jobs"] = ordered(document["jobs"], by)
-    show(document, output, lambda: show_jobs(document["jobs"], wide=output == "wide"))
+
+def _show_list(client: Client, output: str, by: str, limit: int | None, **asked: Any) -> None:
+    """A page of jobs where somebody looks at it, all of them where a program reads."""
+    if limit is None:
+        limit = SCREEN if interactive() and output in ("table", "wide") else 0
+    document = _jobs(client, 0 if by else limit, **asked)
+    rows = ordered(document["jobs"], by)
+    total = document.get("total") or len(rows)
+    if limit and len(rows) > limit:
+        rows, cut = rows[:limit], True
+        document["before"] = document["after"] = None
+    else:
+        cut = False
+    document["jobs"] = rows
+    show(document, output, lambda: show_jobs(rows, wide=output == "wide"))
+    going_on = [
+        f"the next: --after {rows[-1]['id']}" if document.get("after") else "",
+        f"those before: --before {rows[0]['id']}" if document["before"] else "",
+    ]
+    if cut or any(going_on):
+        more(len(rows), total, "jobs", [*filter(None, going_on), "all: --limit 0"])
+
+
+def _jobs(client: Client, limit: int, **asked: Any) -> Any:
+    """One document of `limit` jobs, or of all if that is 0, asked for page by page."""
+    cursor = "before" if asked.get("over") else "after"
+    whole = client.get("jobs", limit=min(limit or PAGE, PAGE), count=bool(limit) or None, **asked)
+    while whole.get(cursor) is not None and (not limit or len(whole["jobs"]) < limit):
+        left = min(limit - len(whole["jobs"]) if limit else PAGE, PAGE)
+        page = client.get("jobs", limit=left, **{**asked, cursor: whole[cursor]})
+        new, old = page["jobs"], whole["jobs"]
+        whole["jobs"] = [*new, *old] if cursor == "before" else [*old, *new]
+        whole[cursor] = page.get(cursor)
+    return whole
 
 
 @click.command()
@@ -73,7 +145,7 @@ def _list(
 @click.option("--return", "back", metavar="NODE", help="Use it again.")
 @SORT
 @server_option
-@LIVE_OUTPUT
+@lists
 def nodes(*, drain: str | None, back: str | None, by: str, server: str | None, output: str) -> None:
     """Nodes and how many of their devices are in use.
 
@@ -108,7 +180,7 @@ def nodes(*, drain: str | None, back: str | None, by: str, server: str | None, o
 @click.group(invoke_without_command=True)
 @SORT
 @server_option
-@LIVE_OUTPUT
+@lists
 @click.pass_context
 def gpus(context: click.Context, *, by: str, server: str | None, output: str) -> None:
     """Every device: who is on it, what it draws, whether it is in use. Sorted within nodes."""
@@ -123,7 +195,7 @@ def gpus(context: click.Context, *, by: str, server: str | None, output: str) ->
 @click.argument("gpu")
 @click.option("--reason", default="", help="Why, for those who see it later.")
 @server_option
-@LIVE_OUTPUT
+@prints
 def drain(*, gpu: str, reason: str, server: str | None, output: str) -> None:
     """Stop what runs on GPU (a UUID or a number) and start nothing there; others stay."""
     _show_gpus(Client(server).post(f"gpus/{gpu}/drain", {"reason": reason}), output)
@@ -132,7 +204,7 @@ def drain(*, gpu: str, reason: str, server: str | None, output: str) -> None:
 @gpus.command()
 @click.argument("gpu")
 @server_option
-@LIVE_OUTPUT
+@prints
 def undrain(*, gpu: str, server: str | None, output: str) -> None:
     """Use a drained GPU again."""
     _show_gpus(Client(server).post(f"gpus/{gpu}/return"), output)
@@ -159,7 +231,11 @@ def _show_gpus(document: Any, output: str) -> None:
         names = ["NODE", "GPU", "MODEL", "STATE", "WATTS", "CAP", "JOBS/WHY"]
         print_table([*names, *(["UUID"] if output == "wide" else [])], rows)
 
-    show(document, output, table)
+    if output == "name":  # as `drain` takes them
+        for gpu in (gpu for node in document["nodes"] for gpu in node["gpus"]):
+            click.echo(gpu["uuid"] or gpu["number"])
+    else:
+        show(document, output, table)
 
 
 def _sum(gpus: Any) -> str:

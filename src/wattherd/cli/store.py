@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.options import output_option
+from wattherd.cli.output import lists, printed, prints
 from wattherd.errors import ClusterError, UserError
 from wattherd.units import seconds
 
@@ -93,7 +92,7 @@ def import_(files: tuple[Path, ...], state: Path | None, url: str | None) -> Non
     "--head", metavar="DIGEST", help="Of an entry that must be there, as `store info` told it."
 )
 @_options
-@output_option
+@prints
 @click.pass_context
 def verify(
     context: click.Context,
@@ -120,9 +119,7 @@ def verify(
         "schema": VERDICT, **counts, "snapshots": verdict.snapshots, "rebuilt": rebuilt,
         "problems": verdict.problems,
     }  # fmt: skip
-    if output == "json":
-        click.echo(json.dumps(document))
-    else:
+    if not printed(document, output):
         click.echo(
             f"{verdict.entries} entries, {verdict.answers} answers and {verdict.snapshots} "
             f"snapshots compared{', list of jobs and audit made anew' if rebuilt else ''}"
@@ -153,13 +150,12 @@ def compact(archive: Path, keep: str, state: Path | None, url: str | None) -> No
 
 @store.command()
 @_options
-@output_option
+@lists
 def info(*, state: Path | None, url: str | None, output: str) -> None:
     """What a store holds; a service may be at work on it."""
     with _opened(state, url, sole=False) as opened:
         document = {"schema": INFO, **_info(opened)}
-    if output == "json":
-        click.echo(json.dumps(document))
+    if printed(document, output):
         return
     for name, value in document.items():
         if name != "schema":

@@ -10,13 +10,13 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, show
+from wattherd.cli.output import lists, prints, show
 from wattherd.errors import UserError
 
 
 @click.group(invoke_without_command=True)
 @server_option
-@LIVE_OUTPUT
+@lists
 @click.pass_context
 def tenants(context: click.Context, *, server: str | None, output: str) -> None:
     """Tenants and what their jobs hold; a token says whose tenant its user is."""
@@ -45,7 +45,7 @@ def _show(document: Mapping[str, Any], output: str) -> None:
 @click.argument("tenant")
 @click.option("--gpus", required=True, metavar="N|none", help="Most GPUs of its jobs together.")
 @server_option
-@LIVE_OUTPUT
+@prints
 def set_tenant(*, tenant: str, gpus: str, server: str | None, output: str) -> None:
     """Limit what TENANT's jobs may hold together: 0 starts nothing more, none lifts the limit.
 

@@ -11,7 +11,7 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.jobs import server_option
-from wattherd.cli.live_tables import LIVE_OUTPUT, show
+from wattherd.cli.output import lists, prints, show
 from wattherd.errors import UserError
 
 SCHEMA = "wattherd.tokens/1"
@@ -36,7 +36,7 @@ def token() -> None:
 @click.option("--expires", metavar="TIME", help="Until when: 90d.  [default: for ever]")
 @state_option
 @server_option
-@LIVE_OUTPUT
+@prints
 def create(*, state: Path | None, server: str | None, output: str, **asked: Any) -> None:
     """Make a token and print it, this once."""
     made = _made(state, asked) if state else Client(server).post("tokens", asked)
@@ -63,7 +63,7 @@ def _file(state: Path) -> Any:
 @token.command("list")
 @state_option
 @server_option
-@LIVE_OUTPUT
+@lists
 def list_command(*, state: Path | None, server: str | None, output: str) -> None:
     """All tokens, without what opens."""
     from wattherd.cli.tables import print_table

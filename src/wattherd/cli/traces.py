@@ -6,29 +6,21 @@ so that `--help` stays quick.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from wattherd.cli.output import lists, printed, prints
+from wattherd.cli.tables import print_table
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.model.cluster import ClusterSpec
     from wattherd.model.request import Pod
     from wattherd.workload.public_files import PublicFile
-
-_output = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to print it.",
-)
 
 
 @click.group()
@@ -37,7 +29,7 @@ def traces() -> None:
 
 
 @traces.command("list")
-@_output
+@lists
 def list_traces(output: str) -> None:
     """Show the public traces, which are on disk, and which can be generated."""
     from wattherd.workload.public_files import PUBLIC_FILES, condition, data_directory
@@ -55,12 +47,13 @@ def list_traces(output: str) -> None:
         }
         for entry in PUBLIC_FILES.values()
     ]
-    if output == "json":
-        _print_json({"schema": "wattherd.traces/1", "directory": str(directory), "traces": entries})
+    if printed(
+        {"schema": "wattherd.traces/1", "directory": str(directory), "traces": entries}, output
+    ):
         return
     click.echo(f"public traces in {directory}", err=True)
     rows = [[_cell(value) for value in entry.values()] for entry in entries]
-    _print_table([[key.replace("_", " ") for key in entries[0]], *rows])
+    print_table([key.replace("_", " ").upper() for key in entries[0]], rows)
 
 
 @traces.command()
@@ -227,7 +220,7 @@ def generate_training_jobs(
 
 @traces.command()
 @click.argument("file")
-@_output
+@prints
 def inspect(file: str, output: str) -> None:
     """Print the statistics of a node list or pod list.
 
@@ -244,11 +237,10 @@ def inspect(file: str, output: str) -> None:
         if kind == "nodes"
         else summarise(read_pods(path, known=GPUS))
     )
-    if output == "json":
-        head = {"schema": "wattherd.inspect/1", "file": str(path), "kind": kind}
-        _print_json(head | asdict(summary))
+    head = {"schema": "wattherd.inspect/1", "file": str(path), "kind": kind}
+    if printed(head | asdict(summary), output):
         return
-    _print_table(summary.rows())
+    print_table((), [[*row] for row in summary.rows()])
 
 
 def _chosen(names: Sequence[str], *, everything: bool) -> list[PublicFile]:
@@ -303,16 +295,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _print_table(rows: Sequence[Iterable[str]]) -> None:
-    """Columns separated by two blanks, each as wide as its widest cell."""
-    table = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
-
-
-def _print_json(document: object) -> None:
-    click.echo(json.dumps(document, indent=2, allow_nan=False))

@@ -155,25 +155,20 @@ class Projection:
         Raises:
             StoreFailure: they cannot be read.
         """
-        query = sa.select(JOBS).order_by(JOBS.c.number.desc()).limit(asked.limit)
-        if asked.states:
-            query = query.where(JOBS.c.state.in_(asked.states))
-        for column, value in (
-            (JOBS.c.owner, asked.owner),
-            (JOBS.c.tenant, asked.tenant),
-            (JOBS.c.queue, asked.queue),
-        ):
-            if value is not None:
-                query = query.where(column == value)
-        if asked.text:
-            contains = (column.icontains(asked.text, autoescape=True) for column in _TEXTS)
-            query = query.where(sa.or_(*contains))
-        if asked.since_s is not None:
-            still = JOBS.c.finish_s.is_(None), JOBS.c.finish_s >= asked.since_s
-            query = query.where(sa.or_(*still))
+        query = _filtered(sa.select(JOBS), asked)
         if asked.before is not None:
             query = query.where(JOBS.c.number < asked.before)
-        return self._rows(query)
+        return self._rows(query.order_by(JOBS.c.number.desc()).limit(asked.limit))
+
+    def count(self, asked: JobFilter) -> int:
+        """How many jobs pass a filter, whatever its `before` and `limit`.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = _filtered(sa.select(sa.func.count()).select_from(JOBS), asked)
+        with self._database.reading() as connection:
+            return int(connection.scalar(query) or 0)
 
     def audit(
         self, *, by: str | None = None, about: str | None = None, before: int | None = None,
@@ -265,3 +260,23 @@ def _mean(group: Sequence[Row]) -> Row:
         "draw_w": sum(one["draw_w"] * one["span_s"] for one in group) / span_s,
         "by_job": json.dumps(by_job),
     }
+
+
+def _filtered(query: sa.Select[Any], asked: JobFilter) -> sa.Select[Any]:
+    """Only jobs that pass, on whatever page."""
+    if asked.states:
+        query = query.where(JOBS.c.state.in_(asked.states))
+    for column, value in (
+        (JOBS.c.owner, asked.owner),
+        (JOBS.c.tenant, asked.tenant),
+        (JOBS.c.queue, asked.queue),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if asked.text:
+        contains = (column.icontains(asked.text, autoescape=True) for column in _TEXTS)
+        query = query.where(sa.or_(*contains))
+    if asked.since_s is not None:
+        still = JOBS.c.finish_s.is_(None), JOBS.c.finish_s >= asked.since_s
+        query = query.where(sa.or_(*still))
+    return query

@@ -161,8 +161,11 @@ def _app(past: Past, record: JobRecord | None) -> dict[str, Any] | None:
 
 
 def _state(past: Past, record: JobRecord | None) -> str:
-    if record is None:
-        return past.state
+    return past.state if record is None else shown_state(record)
+
+
+def shown_state(record: JobRecord) -> str:
+    """A live job's state as users see it."""
     return SHOWN_STATES.get(record.state, str(record.state))
 
 

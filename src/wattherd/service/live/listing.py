@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import FINAL
-from wattherd.service.live.documents import JOBS, Look, job_row, positions, time_of
+from wattherd.service.live.documents import JOBS, Look, job_row, positions, shown_state, time_of
 from wattherd.service.live.history import Past, past_of
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
@@ -22,22 +22,39 @@ SLICE = 200
 _FINAL = {str(state).casefold(): str(state) for state in FINAL}
 
 
-def job_list(site: Site, asked: JobFilter, *, over: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Live jobs that are to be shown, with their places in the queue."""
+
+    jobs: list[tuple[str, int | None]]
+    total: int | None
+    """How many pass, shown or not, where that was asked for."""
+    more: bool
+
+
+def job_list(
+    site: Site, asked: JobFilter, *, over: bool, after: int = 0, count: bool = False
+) -> dict[str, Any]:
     """Jobs that pass a filter, in order of submission; with `over` those that ended, too.
 
-    Of many the newest are given; `before` of the document asks for the page before them. The
-    filter's states are as users see them, in any case.
+    Of many live jobs the first are given, and `after` of the document asks for the page behind
+    them; with `over` the newest are given, and `before` asks for the page ahead of them. The
+    filter's states are as users see them, in any case. With `count` the document says how many
+    pass altogether, before and behind this page, too.
 
     Raises:
         StoreFailure: the store cannot be read.
     """
     shown = {state.casefold() for state in asked.states}
     if not over or (shown and not shown & set(_FINAL)):
-        rows = list(_live(site, asked, shown))
-        return {"schema": JOBS, "jobs": rows, "before": None}
+        chosen = site.look(partial(_chosen, asked=asked, shown=shown, after=after, count=count))
+        rows = list(_live(site, chosen.jobs, shown))
+        last = number_of(chosen.jobs[-1][0]) if chosen.more else None
+        return {"schema": JOBS, "jobs": rows, "before": None, "after": last, "total": chosen.total}
     site.catch_up()
     states = tuple(_FINAL[state] for state in sorted(shown & set(_FINAL)))
     found = site.store.projection.jobs(replace(asked, states=states))
+    total = site.store.projection.count(replace(asked, states=states)) if count else None
     pasts = {row["id"]: past_of(row) for row in reversed(found)}
     ids = list(pasts)
     rows = [
@@ -48,32 +65,44 @@ def job_list(site: Site, asked: JobFilter, *, over: bool) -> dict[str, Any]:
         )
     ]
     more = len(found) == asked.limit
-    return {"schema": JOBS, "jobs": rows, "before": found[-1]["number"] if more else None}
+    before = found[-1]["number"] if more else None
+    return {"schema": JOBS, "jobs": rows, "before": before, "after": None, "total": total}
 
 
-def _live(site: Site, asked: JobFilter, shown: set[str]) -> Iterator[dict[str, Any]]:
-    """Rows of jobs that pass, a few at a time: submissions do not wait for a long list."""
-    chosen, left = site.look(partial(_chosen, asked=asked, shown=shown)), asked.limit
+def number_of(job_id: str) -> int:
+    """By which jobs are ordered: 12 of j-12."""
+    return int(job_id.rpartition("-")[2])
+
+
+def _live(
+    site: Site, chosen: Sequence[tuple[str, int | None]], shown: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Rows of jobs, a few at a time: submissions do not wait for a long list."""
     for at in range(0, len(chosen), SLICE):
         rows = site.look(partial(_slice, chosen=chosen[at : at + SLICE]))
-        passing = [row for row in rows if not shown or row["state"].casefold() in shown]
-        yield from passing[:left]
-        left -= len(passing)
-        if left <= 0:
-            return
+        yield from (row for row in rows if not shown or row["state"].casefold() in shown)
 
 
-def _chosen(look: Look, asked: JobFilter, shown: set[str]) -> list[tuple[str, int | None]]:
-    """Ids and positions of live jobs that pass, but for their states."""
-    text, waiting = asked.text.casefold(), 0
+def _chosen(look: Look, asked: JobFilter, shown: set[str], after: int, *, count: bool) -> _Chosen:
+    """Live jobs that pass, behind number `after`: as many as asked for, and whether there are more.
+
+    Places in the queue are counted from its head, whatever is shown of it.
+    """
+    text, waiting, total = asked.text.casefold(), 0, 0
     found: list[tuple[str, int | None]] = []
     for record in look.core.jobs.values():
         waiting += not record.active
-        if _passes(look, record, asked, text):
+        if not _passes(look, record, asked, text):
+            continue
+        if shown and shown_state(record).casefold() not in shown:
+            continue
+        total += 1
+        if len(found) <= asked.limit and (not after or number_of(record.id) > after):
             found.append((record.id, None if record.active else waiting))
-            if not shown and len(found) == asked.limit:
-                break
-    return found
+        if len(found) > asked.limit and not count:
+            break
+    more = len(found) > asked.limit
+    return _Chosen(found[: asked.limit], total if count else None, more)
 
 
 def _passes(look: Look, record: JobRecord, asked: JobFilter, text: str) -> bool:

@@ -152,9 +152,15 @@ def _look_routes(app: FastAPI) -> None:
         queue: Annotated[str, Query(description="where they wait, or waited")] = "",
         text: Annotated[str, Query(description="in id or name")] = "",
         since: Since = None,
-        before: Annotated[int, Query(ge=0, le=MOST, description="as the last page said")] = 0,
+        before: Annotated[
+            int, Query(ge=0, le=MOST, description="with `over`: as the last page said")
+        ] = 0,
+        after: Annotated[
+            int, Query(ge=0, le=MOST, description="of live jobs: as the last page said")
+        ] = 0,
+        count: Annotated[bool, Query(description="say how many there are on all pages")] = False,
     ) -> dict[str, Any]:
-        """Jobs in order of submission: of many that ended, the newest.
+        """Jobs in order of submission: of many live ones the first, with `over` the newest.
 
         With `since` those that were not over at that time.
         """
@@ -168,7 +174,7 @@ def _look_routes(app: FastAPI) -> None:
             before=before or None,
             limit=limit,
         )
-        return await asyncio.to_thread(job_list, site, asked, over=over)
+        return await asyncio.to_thread(job_list, site, asked, over=over, after=after, count=count)
 
     @app.get("/api/v1/jobs/{job_id}", responses=answers(JobDocument))
     async def job(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:

@@ -128,7 +128,9 @@ class JobsDocument(Shape):
 
     schema_: Literal["wattherd.jobs/1"] = version("wattherd.jobs/1")
     jobs: list[JobRow] = told("a page of them")
-    before: int | None = told("asks for the page before; null: there is none", None)
+    before: int | None = told("with `over`: asks for the page before; null: there is none", None)
+    after: int | None = told("of live jobs: asks for the page behind; null: there is none", None)
+    total: int | None = told("on all pages, where `count` asked for it", None)
 
 
 class ExplanationDocument(Shape):
