@@ -88,7 +88,7 @@ def test_list_says_what_is_on_disk(data: Path) -> None:
     (data / "machines.csv").write_bytes(b"damaged")
     result = run("list")
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[0][:3] == ["name", "kind", "bytes"]
+    assert lines[0][:3] == ["NAME", "KIND", "BYTES"]
     assert [(line[0], line[4]) for line in lines[1:]] == [
         ("machines", "differs"),
         ("small", "verified"),
