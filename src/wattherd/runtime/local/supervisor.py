@@ -53,7 +53,7 @@ POLL_S = 0.05
 USAGE_S = 1.0
 RETRY_S = 0.5
 """Before what failed for want of something is tried again."""
-ORDER_S, SETTLE_S, LAST_LOOK_S, MOST_TRIES = 300.0, 5.0, 10.0, 60
+ORDER_S, GROUP_S, SETTLE_S, LAST_LOOK_S, MOST_TRIES = 300.0, 60.0, 5.0, 10.0, 60
 """How long an order, the last preparations of a task, and answers that only tell why are tried."""
 COOPERATIVE_PART = 0.6
 """Of the grace, for jobs that read `control.json`."""
@@ -97,7 +97,11 @@ class Supervisor:
         except (OSError, ValueError) as error:
             self._end({"exit_code": CANNOT_RUN, "why": f"its order cannot be read: {error}"})
             return
-        self._group = self._patiently("control group", self._make_group)
+        try:
+            self._group = self._patiently("control group", self._make_group, any_s=GROUP_S)
+        except OSError as error:
+            self._end({"exit_code": CANNOT_RUN, "why": f"no control group: {words(error)}"})
+            return
         self._throttle = Throttle(self._group)
         code, problem = self._carry_out()
         self._kill_all()
@@ -161,19 +165,24 @@ class Supervisor:
             self._troubles.over(what)
 
     def _patiently(
-        self, what: str, action: Callable[[], Made], *, most_s: float = math.inf
+        self,
+        what: str,
+        action: Callable[[], Made],
+        *,
+        most_s: float = math.inf,
+        any_s: float = 0.0,
     ) -> Made:
         """The outcome of what cannot be left out: tried while it fails for want of something.
 
         Raises:
-            OSError: it fails for another reason, or has for `most_s`.
+            OSError: it has failed for another reason for `any_s`, or for any for `most_s`.
         """
-        end_s = time.monotonic() + most_s
+        began_s = time.monotonic()
         while True:
             try:
                 found = action()
             except (OSError, MemoryError) as error:
-                if not passes(error) or time.monotonic() >= end_s:
+                if time.monotonic() - began_s >= (most_s if passes(error) else any_s):
                     raise
                 self._troubles.tell(what, error)
                 time.sleep(RETRY_S)

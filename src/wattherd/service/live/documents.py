@@ -6,7 +6,7 @@ Times are ISO 8601 with zone for people and other programs, durations in seconds
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +29,8 @@ JOB, JOBS, NODES, POWER = (
 )
 OPERATORS = "operators"
 """Whose budget it is that no other source has stated."""
+TROUBLED = "RunInTrouble"
+"""Reason of a job that runs, or should: its run cannot be read, begun or told something now."""
 SHOWN_STATES = {State.BLOCKED: "Queued", State.BACKING_OFF: "Queued", State.HELD: "Paused"}
 """Users see fewer states than the core has; the reason tells the rest."""
 
@@ -42,6 +44,8 @@ class Look:
     book: DrawBook
     machine: Machine
     epoch: float
+    troubles: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """By job and attempt: what cannot be read of a run, or done for it, at the moment."""
 
     @property
     def stated(self) -> str:
@@ -184,13 +188,14 @@ def _where(look: Look, record: JobRecord | None) -> list[dict[str, Any]]:
 
 
 def _reason(look: Look, record: JobRecord | None, past: Past) -> dict[str, Any] | None:
-    """Why it waits, or why it ended as it did."""
+    """Why it waits, why it ended as it did, or what cannot be done for its run at the moment."""
     if record is None:
         failed = past.state == State.FAILED and past.exit_code
         why = past.why or (f"exit code {past.exit_code}" if failed else "")
         return {"code": past.state, "text": why} if why else None
     if record.active:
-        return None
+        trouble = look.troubles.get((record.id, record.attempt), "")
+        return {"code": TROUBLED, "text": trouble} if trouble else None
     if record.state is State.BLOCKED:
         waits = ", ".join(sorted(record.waits_for))
         return {"code": "Dependency", "text": f"Dependency: waits for {waits}"}

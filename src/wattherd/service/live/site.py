@@ -13,6 +13,7 @@ from wattherd.errors import UserError
 from wattherd.model.command import Command
 from wattherd.model.event import NodeLost
 from wattherd.runtime.local.accounts import Accounts
+from wattherd.runtime.local.descriptors import raise_limit
 from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.orders import StatusServer
@@ -92,7 +93,10 @@ class Site:
 
     def look_at(self, core: Core) -> Look:
         """What documents are made of, for use between two turns."""
-        return Look(core, self.history, self.meter.book, self.machine, self.clock.epoch)
+        return Look(
+            core, self.history, self.meter.book, self.machine, self.clock.epoch,
+            self.executor.troubles,
+        )  # fmt: skip
 
     def catch_up(self) -> None:
         """Wait until the projections know of everything that was acknowledged up to now."""
@@ -133,6 +137,7 @@ def open_site(
         raise UserError(
             f"cannot be made: {error.strerror}", where=str(config.state), hint=hint
         ) from None
+    raise_limit()
     if config.store is None and not accept_store:
         check_journal_file(config.state / JOURNAL_FILE, config.state)
     here = found(config)

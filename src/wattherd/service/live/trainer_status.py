@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 
 from wattherd.model.event import JobProgressed
 from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.reading import open_regular
+from wattherd.runtime.local.reading import open_regular, passes, words
 from wattherd.service.live.documents import Look
 from wattherd.service.live.http import JobId, look_up
 from wattherd.service.live.schemas.jobs import TakenDocument
@@ -84,7 +84,12 @@ def routes(app: FastAPI) -> None:
         """Take what the trainer of a running job says of its progress."""
         site: Site = request.app.state.site
         run = await look_up(site, lambda look: running(look, job_id))
-        if run is None or not may_report(run.folder(site.config.state), authorization):
+        try:
+            known = run is not None and may_report(run.folder(site.config.state), authorization)
+        except OSError as error:
+            said = f"the token of this run cannot be read: {words(error)}"
+            return JSONResponse({"error": said, "hint": "try again"}, status_code=503)
+        if run is None or not known:
             return JSONResponse({"error": "no run of this job has that token"}, status_code=401)
         event = progress_of(body.trainerStatus, run)
         if event is not None:
@@ -101,12 +106,18 @@ def running(look: Look, job_id: str) -> Run | None:
 
 
 def may_report(folder: Path, authorization: str) -> bool:
-    """Whether the header carries the token of the run in `folder`."""
+    """Whether the header carries the token of the run in `folder`.
+
+    Raises:
+        OSError: the token cannot be read now, for want of something.
+    """
     kind, _, shown = authorization.partition(" ")
     try:
         with open_regular(folder / run_dir.TOKEN) as stream:  # it is the job's to replace
             token = stream.read(MOST_TOKEN).strip()
-    except OSError:
+    except OSError as error:
+        if passes(error):
+            raise
         return False
     same = hmac.compare_digest(token, shown.strip().encode())
     return bool(token) and kind.lower() == "bearer" and same

@@ -11,7 +11,7 @@ PACKAGE = Path(wattherd.__file__).parent
 ROOMS = ("", "wire", "runtime", "runtime/local", "runtime/local/transfer")
 MODULES = (
     *(f"{room}/__init__.py".lstrip("/") for room in ROOMS),
-    *("errors.py", "units.py", "wire/places.py"),
+    *("errors.py", "units.py", "wire/places.py", "runtime/local/reading.py"),
     *(
         f"runtime/local/transfer/{name}.py"
         for name in ("bucket", "bucket_read", "bucket_write", "checks", "files", "git", "program")

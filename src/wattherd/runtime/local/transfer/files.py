@@ -19,10 +19,24 @@ def bring(source: Path, target: Path) -> None:
     remove(part)
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, part, symlinks=True)
+        _copy_folder(source, part)
     else:
         shutil.copy2(source, part)
     settle(part, target)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """As `shutil.copytree`, which hides why it fails: a full disk is waited for."""
+    target.mkdir()
+    for one in sorted(source.iterdir()):
+        at = target / one.name
+        if one.is_symlink():
+            at.symlink_to(one.readlink())
+        elif one.is_dir():
+            _copy_folder(one, at)
+        else:
+            shutil.copy2(one, at)
+    shutil.copystat(source, target)
 
 
 def part_of(target: Path) -> Path:

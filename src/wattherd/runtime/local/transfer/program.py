@@ -5,6 +5,9 @@
 `bring` fetches what is not there yet, so that a later run of the job finds it. `success` takes all
 results away, `checkpoint` those that are wanted whenever a run stops with its state saved. Nothing
 is brought or taken through a link that leads out of the job's folder.
+
+A full disk or too many open files are no reason to fail a job: what fails for want of something is
+tried again for `PATIENCE_S`. What has been brought or taken as a whole is not copied again.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError, WattherdError
+from wattherd.runtime.local.reading import certain, passes, present
 from wattherd.runtime.local.transfer import bucket_read, bucket_write, files, git
 from wattherd.runtime.local.transfer.bucket import Store
 from wattherd.units import show_bytes, show_seconds
@@ -26,6 +30,39 @@ from wattherd.wire.places import BucketPlace, FilePlace, GitPlace, parse
 CANNOT_STAGE = 125
 """Exit code when data, code or results could not be copied."""
 PLAN = Mapping[str, Any]
+PATIENCE_S, FIRST_PAUSE_S, MOST_PAUSE_S = 600.0, 0.5, 30.0
+"""How long what passes is waited for, and the pauses between two tries."""
+
+
+def patiently(action: Callable[[], None], patience_s: float = PATIENCE_S) -> None:
+    """Do it, again while it fails for want of something: pauses grow up to `MOST_PAUSE_S`.
+
+    Raises:
+        WattherdError, OSError: it fails for another reason, or has for `patience_s`.
+    """
+    began_s, pause_s = time.monotonic(), FIRST_PAUSE_S
+    while True:
+        try:
+            return action()
+        except OSError as error:
+            if not passes(error) or time.monotonic() - began_s >= patience_s:
+                raise
+            print(f"wattherd: {_line(error)}; tried again", flush=True)  # noqa: T201
+        time.sleep(pause_s)
+        pause_s = min(MOST_PAUSE_S, 2 * pause_s)
+
+
+def stage(plan_file: Path, phase: str) -> None:
+    """Do what a phase asks for.
+
+    Raises:
+        WattherdError, OSError: something cannot be copied.
+    """
+    plan = json.loads(plan_file.read_text(encoding="utf-8"))
+    if phase == "bring":
+        stage_in(plan)
+    else:
+        stage_out(plan, phase)
 
 
 def stage_in(plan: PLAN) -> None:
@@ -37,7 +74,7 @@ def stage_in(plan: PLAN) -> None:
     Path(plan["outputs"]).mkdir(parents=True, exist_ok=True)
     for target, source in plan["bring"].items():
         at = _within(Path(target), Path(plan["folder"]))
-        if not at.exists():
+        if certain(present(at)) is None:
             began_s = time.monotonic()
             told = _bring(plan, source, at)
             if told:
@@ -103,13 +140,10 @@ def _say(text: str, began_s: float) -> None:
 
 def run(plan_file: Path, phase: str) -> int:
     """The exit code: 0, or that something could not be copied and why was said."""
-    plan = json.loads(plan_file.read_text(encoding="utf-8"))
+    if phase != "bring":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a stop's grace is for this, too
     try:
-        if phase == "bring":
-            stage_in(plan)
-        else:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a stop's grace is for this, too
-            stage_out(plan, phase)
+        patiently(lambda: stage(plan_file, phase))
     except (WattherdError, OSError) as error:
         print(f"wattherd: cannot stage: {_line(error)}", flush=True)  # noqa: T201
         return CANNOT_STAGE

@@ -172,6 +172,7 @@ class Exposition:
         return {
             "wattherd_keeper_up": [((), float(up and keeper.broken is None))],
             "wattherd_journal_up": [((), float(not keeper.store_problem))],
+            "wattherd_troubled_runs": [((), float(len(self._site.executor.troubles)))],
             "wattherd_build_info": [((__version__, commit()), 1.0)],
         }
 

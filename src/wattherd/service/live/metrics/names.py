@@ -95,6 +95,8 @@ _ALL = (
            help="1 while events are dealt with; 0 when the core has stopped or does not answer."),
     Metric(name="wattherd_journal_up", kind=GAUGE,
            help="1 while the journal takes what happens; 0 while it refuses."),
+    Metric(name="wattherd_troubled_runs", kind=GAUGE,
+           help="Runs that cannot be read, begun or told something now, and are tried again."),
     Metric(name="wattherd_build_info", kind=INFO, labels=("version", "commit"),
            help="What runs; always 1."),
     Metric(name="wattherd_job_info", kind=INFO, by_job=True,

@@ -71,7 +71,7 @@ class JobRow(Shape):
     started: str | None = told("when it first ran", MORNING)
     finished: str | None = told("when it was over", None)
     where: list[Seat] = told("devices it holds")
-    reason: Reason | None = told("why it waits, or ended as it did", None)
+    reason: Reason | None = told("why it waits, ended as it did, or is in trouble", None)
     position: int | None = told("place in the queue, from 1; lists tell it", None)
 
 

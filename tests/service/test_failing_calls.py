@@ -1,0 +1,413 @@
+"""Each call of the operating system fails once: never a second run, a lost result, a wrong state.
+
+Which calls there are is recorded in a first pass (`failing_calls`), for each of supervisor,
+executor with its watcher, and transfer. A few of them fail in the quick tests, all in the slow one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import failing_calls
+import pytest
+from failing_calls import Site, sites_of, unseen, watching
+
+from promises import PromiseBroken
+from wattherd.errors import WattherdError
+from wattherd.model.allocation import Allocation, Request
+from wattherd.model.command import SetCap, StartJob, StopJob
+from wattherd.model.event import Event, JobExited, JobStarted, JobStopped
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.reason import StopReason
+from wattherd.runtime.contract import RunOrder
+from wattherd.runtime.local import run_dir, run_lock
+from wattherd.runtime.local.devices import slots
+from wattherd.runtime.local.executor import LocalExecutor, end_stray
+from wattherd.runtime.local.reading import There
+from wattherd.runtime.local.transfer import archive, program
+
+MOST_S = 60.0
+SAMPLE = 6
+"""Sites of each kind that fail in the quick tests."""
+
+
+def sampled(sites: Sequence[Site], seed: int) -> list[Site]:
+    return random.Random(seed).sample(list(sites), min(SAMPLE, len(sites)))
+
+
+def each(check: Callable[[Site], str], sites: Sequence[Site], at_once: int = 4) -> None:
+    """Have each fail in a pass of its own; all that went wrong is told."""
+    with ThreadPoolExecutor(at_once) as pool:
+        wrong = [f"{site}: {told}" for site, told in zip(sites, pool.map(check, sites), strict=True)
+                 if told]  # fmt: skip
+    if wrong:
+        raise PromiseBroken(f"{len(wrong)} of {len(sites)}:\n" + "\n".join(wrong))
+
+
+def until(true: Callable[[], object]) -> bool:
+    end_s = time.monotonic() + MOST_S
+    while not true():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+# The supervisor ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a job does, and how its run is to end."""
+
+    run: str
+    code: int
+    stopped: bool = False
+    stop: bool = False
+    staged: bool = False
+
+
+ENDS = Story("echo began >> effects; echo hello; sleep 0.2; echo ended >> effects", 0)
+STOPS = Story(
+    "echo began >> effects; echo hello; trap 'echo ended >> effects; exit 143' TERM;"
+    " while :; do sleep 0.02; done",
+    143, stopped=True, stop=True,
+)  # fmt: skip
+TAKES = Story(
+    "echo began >> effects; echo hello; cat inputs/data; cp inputs/data outputs/result;"
+    " echo ended >> effects", 0, staged=True,
+)  # fmt: skip
+
+
+def prepared(root: Path, story: Story, group: str) -> Path:
+    """The directory of a run that waits for its supervisor."""
+    folder, work = root / "j-1" / "run-1", root / "j-1" / "work"
+    (folder / run_dir.LOGS).mkdir(parents=True)
+    work.mkdir()
+    order: dict[str, Any] = {
+        "group": group, "env": {"PATH": os.environ["PATH"]}, "secrets": [],
+        "tasks": [{"rank": 0, "role": "main", "argv": ["/bin/sh", "-c", story.run],
+                   "cwd": str(work), "env": {"WATTHERD_RUN_DIR": str(folder)}}],
+        "limits": {"cpus": None, "memory_bytes": None, "processes": 100}, "rlimits": {},
+        "umask": "077", "user": None, "log_bytes": 1 << 20, "afterwards": [],
+    }  # fmt: skip
+    if story.staged:
+        (root / "data").write_text("brought\n")
+        plan = {"folder": str(work), "outputs": str(work / "outputs"), "s3": {},
+                "bring": {str(work / "inputs" / "data"): str(root / "data")},
+                "take": {"result": {"to": str(root / "result"), "when": "success"}}}  # fmt: skip
+        run_dir.write(folder / run_dir.STAGING, plan)
+        archive.write(folder / run_dir.TRANSFER)
+        argv = [sys.executable, "-I", str(folder / run_dir.TRANSFER), str(folder / run_dir.STAGING)]
+        order["staging"] = {"argv": argv, "env": {}, "secrets": [], "user": None}
+    for spare in (run_dir.EXIT_SPARE, run_dir.STOP_SPARE):
+        run_dir.set_aside(folder / spare)
+    run_dir.write(folder / run_dir.CONTROL, {"duty": 1.0, "cap_w": None})
+    run_dir.write(folder / run_dir.ORDER, order)
+    return folder
+
+
+def supervised(root: Path, story: Story, group: str, **environ: str) -> Path:
+    """A run under a supervisor that is watched, to its end."""
+    folder = prepared(root, story, group)
+    log = (root / "supervisor.log").open("wb")
+    with log, subprocess.Popen(
+        [sys.executable, failing_calls.__file__, str(folder)], env={**os.environ, **environ},
+        stdout=log, stderr=log,
+    ) as supervisor:  # fmt: skip
+        try:
+            if story.stop and until((root / "j-1" / "work" / "effects").exists):
+                stop = {"grace_s": 30.0, "by": time.time() + 30, "reason": "cancelled"}
+                run_dir.write(folder / run_dir.CONTROL, {"duty": 1.0, "stop": stop})
+            supervisor.wait(MOST_S)
+        except subprocess.TimeoutExpired:
+            supervisor.kill()
+    return folder
+
+
+def problem_of(folder: Path, story: Story, error: str) -> str:
+    """What is wrong with the end of a run; empty if nothing is."""
+    root = folder.parents[1]
+    effects = root / "j-1" / "work" / "effects"
+    lines = effects.read_text().split() if effects.exists() else []
+    end = run_dir.read(folder / run_dir.EXIT)
+    said = (root / "supervisor.log").read_text()[-600:]
+    if end is None:
+        return f"its end is lost: {lines} {said}"
+    if error == "EACCES" and end["exit_code"] == 127 and not lines:
+        return "" if "ermission" in end["why"] else f"no reason: {end}"  # it may not be run
+    if (end["exit_code"], end["stopped"]) != (story.code, story.stopped):
+        return f"a wrong end: {end} {said}"
+    if lines != ["began", "ended"]:
+        return f"ran as {lines}"
+    log = folder / run_dir.LOGS / "0.log"
+    printed = log.read_text() if log.exists() else ""
+    if "hello" not in printed and "output are lost" not in printed:
+        return f"lost what it printed: {printed!r} {said}"
+    if story.staged and (root / "result").read_text() != "brought\n":
+        return "its result was not taken"
+    if run_lock.held(folder) != There(value=False):
+        return "something of it still runs"
+    return ""
+
+
+def recorded(tmp_path: Path, story: Story) -> list[Site]:
+    rows = tmp_path / "sites.json"
+    folder = supervised(tmp_path / "first", story, f"t-{tmp_path.name}", RECORD_SITES=str(rows))
+    assert problem_of(folder, story, "") == ""
+    seen = {(call, path): times for call, path, times in json.loads(rows.read_text())}
+    assert len(seen) > 30, seen
+    return sites_of(Counter(seen))
+
+
+def supervisor_fails(story: Story, site: Site) -> str:
+    root = Path(tempfile.mkdtemp(prefix="wattherd-fault-"))
+    folder = supervised(root, story, root.name, FAIL_SITE=json.dumps(site))
+    try:
+        return problem_of(folder, story, site.error)
+    finally:
+        end_stray(folder)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+STORIES = pytest.mark.parametrize("story", [ENDS, STOPS, TAKES], ids=["ends", "stops", "takes"])
+
+
+@STORIES
+def test_a_supervisor_outlives_calls_that_fail(tmp_path: Path, story: Story) -> None:
+    sites = sampled(recorded(tmp_path, story), seed=1)
+    each(lambda site: supervisor_fails(story, site), sites)
+
+
+@pytest.mark.slow
+@STORIES
+def test_a_supervisor_outlives_each_call_that_fails(tmp_path: Path, story: Story) -> None:
+    each(lambda site: supervisor_fails(story, site), recorded(tmp_path, story))
+
+
+# The executor, and how it watches ---------------------------------------------------------------
+
+MACHINE = slots("here", 4)
+
+
+class Driven:
+    """An executor whose looks are taken by hand, in the thread that is watched."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.told: list[Event] = []
+        self.executor = LocalExecutor(root, MACHINE, self.told.append)
+        self.executor._thread = _NoThread()  # type: ignore[assignment]
+
+    def looks_until(self, true: Callable[[], object]) -> bool:
+        end_s = time.monotonic() + MOST_S
+        while True:
+            self.told.extend(self.executor.look())
+            with unseen():
+                if true():
+                    return True
+                if time.monotonic() > end_s:
+                    return False
+                time.sleep(0.02)
+
+    def heard(self, kind: type[Event], job_id: str) -> bool:
+        return any(isinstance(one, kind) and one.job_id == job_id for one in self.told)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self.executor.close()
+
+
+class _NoThread:
+    def start(self) -> None:
+        pass
+
+    def is_alive(self) -> bool:
+        return False
+
+
+def ordered(job_id: str, run: str, attempt: int = 1) -> RunOrder:
+    role = TaskRole(count=1, command=("/bin/sh", "-c", run))
+    spec = JobSpec(id=job_id, submit_s=0.0, roles=(role,))
+    place = Allocation(
+        node=0, role=0, tasks=1, gpus=(0,), request=Request(cpu_milli=0, gpu_count=1)
+    )
+    start = StartJob(job_id=job_id, attempt=attempt, allocations=(place,))
+    return RunOrder(spec=spec, paper={}, start=start)
+
+
+def stop_of(job_id: str) -> StopJob:
+    return StopJob(job_id=job_id, attempt=1, grace_s=30.0, reason=StopReason.USER_REQUEST)
+
+
+LASTS = "echo began {0} >> {1}; sleep 0.3; echo ended {0} >> {1}"
+HOLDS = (
+    "echo began {0} >> {1}; trap 'echo ended {0} >> {1}; exit 143' TERM;"
+    " while :; do sleep 0.02; done"
+)
+
+
+def two_lives(root: Path, effects: Path) -> Driven:
+    """One job ends by itself, one is stopped, one is nobody's: under one executor and the next."""
+    first = Driven(root)
+    first.executor.adopt([])
+    orders = {job: ordered(job, run.format(job, effects))
+              for job, run in (("j-1", LASTS), ("j-2", HOLDS), ("j-3", HOLDS))}  # fmt: skip
+    for order in orders.values():
+        first.executor.start(order)
+    began = first.looks_until(lambda: all(first.heard(JobStarted, job) for job in orders))
+    first.executor.cap(SetCap(job_id="j-2", attempt=1, cap_w=None))
+    first.close()
+    assert began, first.told
+    second = Driven(root)
+    second.told.extend(one for one in first.told if not isinstance(one, JobStarted))
+    live = [orders[job] for job in ("j-1", "j-2") if not second.heard(JobExited, job)]
+    second.executor.adopt(live)  # j-3 was forgotten, and is ended
+    second.executor.stop(stop_of("j-2"))
+    over = second.looks_until(
+        lambda: second.heard(JobExited, "j-1") and second.heard(JobStopped, "j-2")
+        and not second.executor._strays and second.executor._listed
+    )  # fmt: skip
+    with unseen():
+        assert over, (second.told, second.executor.troubles)
+        until(lambda: second.executor._reap() or first.executor._reap()
+              or not first.executor._children | second.executor._children)  # fmt: skip
+        assert not first.executor._children | second.executor._children, "a zombie stays"
+    return second
+
+
+def executor_problem(root: Path, site: Site | None) -> tuple[str, Counter[tuple[str, str]]]:
+    effects = root / "effects"
+    jobs = root / "jobs"
+    with watching(root, site) as watch:
+        try:
+            second = two_lives(jobs, effects)
+        except AssertionError as error:
+            return str(error), watch.seen
+        second.close()
+    ends = [one for one in second.told if isinstance(one, JobExited | JobStopped)]
+    if len(ends) != 2:
+        return f"ends told: {ends}", watch.seen
+    codes = {one.job_id: getattr(one, "exit_code", None) for one in ends}
+    if codes != {"j-1": 0, "j-2": None}:
+        return f"wrong ends: {codes}", watch.seen
+    lines = Counter(effects.read_text().splitlines())
+    once = [f"{what} {job}" for job in ("j-1", "j-2") for what in ("began", "ended")]
+    if {line: times for line, times in lines.items() if "j-3" not in line} != dict.fromkeys(
+        once, 1
+    ):
+        return f"ran as {lines}", watch.seen
+    if lines["began j-3"] > 1 or run_lock.held(jobs / "j-3" / "run-1") == There(value=True):
+        return f"the stray was not ended, or ran twice: {lines}", watch.seen
+    return "", watch.seen
+
+
+def executor_fails(site: Site) -> str:
+    root = Path(tempfile.mkdtemp(prefix="wattherd-fault-"))
+    try:
+        return executor_problem(root, site)[0]
+    finally:
+        for folder in root.glob("jobs/*/run-*"):
+            end_stray(folder)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def executor_sites(tmp_path: Path) -> list[Site]:
+    problem, seen = executor_problem(tmp_path, None)
+    assert problem == ""
+    assert len(seen) > 60, seen
+    return sites_of(seen)
+
+
+def test_an_executor_is_right_though_calls_fail(executor_sites: list[Site]) -> None:
+    each(executor_fails, sampled(executor_sites, seed=2))
+
+
+@pytest.mark.slow
+def test_an_executor_is_right_though_each_call_fails(executor_sites: list[Site]) -> None:
+    each(executor_fails, executor_sites)
+
+
+# Transfer ---------------------------------------------------------------------------------------
+
+
+def transfer_problem(root: Path, site: Site | None) -> tuple[str, Counter[tuple[str, str]]]:
+    """Files and folders are brought and taken, whole or not at all; what passes is waited for."""
+    source, work = root / "source", root / "work"
+    (source / "folder" / "deep").mkdir(parents=True)
+    (source / "folder" / "deep" / "one").write_bytes(b"x" * 300_000)
+    (source / "folder" / "link").symlink_to("deep/one")
+    (source / "file").write_text("text")
+    work.mkdir()
+    taken = root / "taken"
+    plan = {"folder": str(work), "outputs": str(work / "outputs"), "s3": {},
+            "bring": {str(work / "a"): str(source / "folder"),
+                      str(work / "b"): str(source / "file")},
+            "take": {"c": {"to": str(taken), "when": "success"}}}  # fmt: skip
+    (root / "plan.json").write_text(json.dumps(plan))
+    told: list[str] = []
+    with watching(root, site) as watch:
+        for phase in ("bring", "success"):
+            try:
+                program.patiently(
+                    lambda phase=phase: program.stage(root / "plan.json", phase), 30.0
+                )
+            except (WattherdError, OSError, shutil.Error) as error:
+                told.append(str(error))
+                with unseen():
+                    half = [one for one in (work / "a", taken) if one.exists() and not same(one)]
+                    if half:
+                        return f"half of {half} lies in its place", watch.seen
+                program.stage(root / "plan.json", phase)  # as the next run of the job does
+            with unseen():
+                if phase == "bring":
+                    shutil.copytree(work / "a", work / "outputs" / "c", symlinks=True)
+    if told and (site is None or site.error != "EACCES"):
+        return f"gave up: {told}", watch.seen
+    if not (same(work / "a") and same(taken) and (work / "b").read_text() == "text"):
+        return "something is missing", watch.seen
+    return "", watch.seen
+
+
+def same(folder: Path) -> bool:
+    return (folder / "deep" / "one").read_bytes() == b"x" * 300_000 and (
+        folder / "link"
+    ).is_symlink()
+
+
+def transfer_fails(site: Site) -> str:
+    root = Path(tempfile.mkdtemp(prefix="wattherd-fault-"))
+    try:
+        return transfer_problem(root, site)[0]
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def transfer_sites(tmp_path: Path) -> list[Site]:
+    problem, seen = transfer_problem(tmp_path, None)
+    assert problem == ""
+    assert len(seen) > 20, seen
+    return sites_of(seen)
+
+
+def test_a_transfer_is_whole_though_calls_fail(transfer_sites: list[Site]) -> None:
+    each(transfer_fails, sampled(transfer_sites, seed=3))
+
+
+@pytest.mark.slow
+def test_a_transfer_is_whole_though_each_call_fails(transfer_sites: list[Site]) -> None:
+    each(transfer_fails, transfer_sites)

@@ -1,0 +1,291 @@
+"""Kills of everything at random, while descriptors and the disk run out: no job is lost or doubled.
+
+The state folder lies on a small disk of its own where root can mount one; elsewhere the size of
+files that the service may write is limited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import WATTHERD, Serving, until
+
+from promises import promise
+from wattherd.runtime.local import run_dir
+from wattherd.runtime.local.reading import There, document, present
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+DESCRIPTORS, CONNECTIONS, DISK, SLOTS = 256, 300, "48m", 4
+BUDGET_W = 16.0
+"""Less than four busy slots draw, 4 x 5 W: caps are at work all the while."""
+OVER = ("Succeeded", "Failed", "Cancelled", "TimedOut")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a small disk, or any folder."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "wattherd-test", str(folder)]
+    mounted = os.geteuid() == 0 and shutil.which("mount") and not subprocess.call(
+        mount, stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        yield folder
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+class Poor(Serving):
+    """A service with few descriptors."""
+
+    def begin(self) -> None:
+        limit = (DESCRIPTORS, DESCRIPTORS)
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*WATTHERD, "serve", "--state", str(self.state), "--port", str(self.port),
+                 "--slots", str(SLOTS), *self.options],
+                stderr=errors,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
+            )  # fmt: skip
+
+    def revive(self) -> None:
+        """Begin again if it has ended by itself, as it may on a full disk."""
+        if self.process is not None and self.process.poll() is not None:
+            self.begin()
+
+
+class Life:
+    """One service and its hardships, drawn at random."""
+
+    def __init__(self, disk: Path, effects: Path, seed: int, jobs: int) -> None:
+        self.draw = random.Random(seed)
+        self.disk, self.effects = disk, effects
+        effects.mkdir()
+        self.service = Poor(disk / "state", "--budget", f"{BUDGET_W}W")
+        self.service.errors = effects.with_name("serve.err")  # not on the disk that is full
+        self.jobs, self.ids = jobs, list[str]()
+        self.touched: set[str] = set()
+        """Jobs of which a supervisor or a task was killed."""
+        self.flood: list[socket.socket] = []
+        self.done: Counter[str] = Counter()
+        self.most_w = 0.0
+        self.sizes = self.mounted = os.path.ismount(disk)
+
+    # What users do ------------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        number = len(self.ids)
+        job = self.effects / f"job-{number}"
+        # The lock is the test's own: two that run at once are seen whatever the service believes.
+        run = (
+            f"exec 9> {job}.lock; flock -n 9 || {{ echo doubled >> {job}; exit 9; }};"
+            f" echo began $WATTHERD_ATTEMPT >> {job}; sleep {self.draw.uniform(0.2, 4.0):.2f};"
+            f" echo ended $WATTHERD_ATTEMPT >> {job}"
+        )
+        body = {"run": run, "name": f"job-{number}", "restarts": 1000}
+        answer = self.ask("jobs", body, **{"Idempotency-Key": f"job-{number}"})
+        if answer is not None and "id" in answer:
+            self.ids.append(answer["id"])
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> Any:
+        return None if self.flood else self.service.ask(path, body, **headers)
+
+    def look(self) -> None:
+        """Sample the draw; the budget holds at every one."""
+        told = self.ask("power")
+        if told is not None and told.get("draw_w") is not None:
+            self.most_w = max(self.most_w, told["draw_w"])
+            promise(told["draw_w"] <= BUDGET_W + 1e-6, told)
+
+    # What happens to them -----------------------------------------------------------------------
+
+    def kill_service(self) -> None:
+        if self.service.process is not None:
+            self.service.kill()
+        self.service.begin()
+
+    def kill_supervisor(self) -> None:
+        live = list(self.live())
+        if live:
+            folder, pid = self.draw.choice(live)
+            self.touched.add(folder.parent.name)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_task(self) -> None:
+        """The shell only: what it has started lives on, and must not meet the next attempt."""
+        live = list(self.live())
+        if live:
+            folder, pid = self.draw.choice(live)
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            with contextlib.suppress(OSError):
+                for child in children.read_text().split()[:1]:
+                    self.touched.add(folder.parent.name)
+                    os.kill(int(child), signal.SIGKILL)
+
+    def live(self) -> Iterator[tuple[Path, int]]:
+        for folder in sorted(self.service.state.glob("jobs/*/run-*")):
+            match document(folder / run_dir.BEGUN), present(folder / run_dir.EXIT):
+                case There({"pid": int() as pid, "ticks": ticks}), exited if not isinstance(
+                    exited, There
+                ) and run_dir.started_ticks(pid) == There(ticks):
+                    yield folder, pid
+
+    def begin_flood(self) -> None:
+        for _ in range(0 if self.flood else CONNECTIONS):
+            one = socket.socket()
+            one.settimeout(0.05)
+            with contextlib.suppress(OSError):
+                one.connect(("127.0.0.1", self.service.port))
+                one.sendall(b"GET /api/v1/jobs HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+            self.flood.append(one)
+
+    def end_flood(self) -> None:
+        while self.flood:
+            self.flood.pop().close()
+
+    def fill(self) -> None:
+        """Nothing more can be written."""
+        if self.mounted:
+            with contextlib.suppress(OSError), (self.disk / "filler").open("ab", 0) as filler:
+                while filler.write(b"x" * (1 << 16)):
+                    pass
+        else:
+            self.limit_files(4096)
+
+    def empty(self) -> None:
+        if self.mounted:
+            (self.disk / "filler").unlink(missing_ok=True)
+        else:
+            self.limit_files(resource.RLIM_INFINITY)
+
+    def limit_files(self, most: int) -> None:
+        if self.service.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(
+                    self.service.process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY)
+                )
+
+    # All of it ----------------------------------------------------------------------------------
+
+    def round(self, number: int, rounds: int) -> None:
+        what = self.draw.choice(
+            (self.kill_service, self.kill_service, self.kill_supervisor, self.kill_task,
+             self.begin_flood, self.end_flood, self.fill, self.empty)
+        )  # fmt: skip
+        self.done[what.__name__] += 1
+        what()
+        wanted = min(self.jobs, 1 + number * self.jobs // max(1, rounds - rounds // 8))
+        end_s = time.monotonic() + self.draw.uniform(0.1, 2.0)
+        while time.monotonic() < end_s:
+            self.service.revive()
+            if len(self.ids) < wanted:
+                self.submit()
+            self.look()
+            time.sleep(0.05)
+
+    def calm(self) -> None:
+        self.end_flood()
+        self.empty()
+        self.service.revive()
+
+    def state_of(self, job: str) -> str:
+        self.service.revive()
+        return self.service.state_of(job)
+
+    def live_through(self, rounds: int) -> None:
+        self.service.begin()
+        self.service.ready()
+        for number in range(1, rounds + 1):
+            self.round(number, rounds)
+        self.calm()
+
+        def handed_in() -> bool:
+            self.service.revive()
+            self.submit()
+            return len(self.ids) >= self.jobs
+
+        until(lambda: len(self.ids) >= self.jobs or handed_in(), 120)
+        until(lambda: all(self.state_of(job) in OVER for job in self.ids), 240)
+
+    def judge(self) -> None:
+        listed = {row["id"]: row for row in self.service.ask("jobs?over=true&limit=1000")["jobs"]}
+        promise(sorted(listed) == sorted(self.ids), (len(listed), len(self.ids)))
+        states = {job: row["state"] for job, row in listed.items()}
+        promise(set(states.values()) == {"Succeeded"}, states)
+        for number, job in enumerate(self.ids):
+            lines = (self.effects / f"job-{number}").read_text().splitlines()
+            promise("doubled" not in lines, (job, lines))
+            told = Counter(lines)
+            promise(max(told.values()) == 1, (job, lines))  # no attempt ran twice
+            if job not in self.touched:
+                promise(lines == ["began 1", "ended 1"], (job, lines))
+        power = self.service.ask("power")
+        promise((power["over_s"], power["over_j"]) == (0.0, 0.0), power)
+        verdict = self.service.store("verify", "-o", "json")
+        promise(verdict.returncode == 0, verdict.stdout)
+        ended = [p for p in children_of(self.service.process.pid) if state_of(p) == "Z"]  # type: ignore[union-attr]
+        promise(not ended, f"zombies: {ended}")
+
+
+def children_of(pid: int) -> list[int]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found[pid] += map(int, (task / "children").read_text().split())
+    return found[pid]
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def lived(disk: Path, tmp_path: Path, *, seed: int, rounds: int, jobs: int) -> None:
+    life = Life(disk, tmp_path / "effects", seed, jobs)
+    began_s = time.monotonic()
+    try:
+        life.live_through(rounds)
+        time.sleep(1.0)
+        life.judge()
+    finally:
+        life.calm()
+        life.service.end()
+        told = {"seed": seed, "rounds": rounds, "jobs": len(life.ids), "touched": len(life.touched),
+                "small disk": life.mounted, "most W": life.most_w,
+                "seconds": round(time.monotonic() - began_s), **life.done}  # fmt: skip
+        print(json.dumps(told), file=sys.stderr)
+
+
+needs_flock = pytest.mark.skipif(shutil.which("flock") is None, reason="no flock (util-linux) here")
+
+
+@needs_flock
+def test_a_short_hard_life_loses_and_doubles_nothing(disk: Path, tmp_path: Path) -> None:
+    lived(disk, tmp_path, seed=5, rounds=12, jobs=6)
+
+
+@needs_flock
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_two_hundred_rounds_of_hardship_lose_and_double_nothing(disk: Path, tmp_path: Path) -> None:
+    lived(disk, tmp_path, seed=7, rounds=220, jobs=80)
