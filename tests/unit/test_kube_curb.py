@@ -20,7 +20,8 @@ from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding
 from wattherd.runtime.kube.pods.node_facts import node_facts
 from wattherd.runtime.kube.pods.pod_ask import ask_of
-from wattherd.runtime.kube.power.curb import CAP_WAIT_S, PLEDGE_S, Curb, Suspended
+from wattherd.runtime.kube.power.curb import CAP_WAIT_S, PLEDGE_S, Curb
+from wattherd.runtime.kube.power.curb_tally import Suspended
 from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
 from wattherd.runtime.kube.power.domains import Domains
 from wattherd.runtime.kube.scheduler.decisions import Scheduler

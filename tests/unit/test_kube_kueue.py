@@ -13,6 +13,7 @@ from wattherd.model.request import Request
 from wattherd.runtime.kube.api.api_objects import decoder
 from wattherd.runtime.kube.kueue.check import READY, RETRY, ByCheck, KueueCheck, Verdict
 from wattherd.runtime.kube.kueue.objects import Workload
+from wattherd.runtime.kube.power.curb import SETTLE_S
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
@@ -259,6 +260,7 @@ def test_a_cut_has_the_least_important_tried_again() -> None:
         world.change(name, conditions=[{"type": "QuotaReserved", "status": "True"}])
     world.settle()
     assert world.ready == {"first", "second"}
+    world.now_s += SETTLE_S  # their pods are not on their nodes by then: they may be stopped
     orders = world.check.scheduler.budget("a", watts_of(2, 2, 2), world.now_s)
     for verdict in world.check.verdicts(orders):
         world.write(verdict)

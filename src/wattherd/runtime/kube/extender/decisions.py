@@ -11,7 +11,7 @@ Decisions are those of `Placer.choose`, as in the simulator; ties go to the firs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,7 @@ class Extender:
         self._schedulers: set[str] = set()
         """By name: those that ask us."""
         self.curb = Curb(self.chooser, self._pods, _was_decided, self.groups)
+        self.curb.is_silent = self.unfenced.is_silent
 
     # What happened --------------------------------------------------------------------------------
 
@@ -146,6 +147,7 @@ class Extender:
             self._strike(uid)
 
     def _strike(self, uid: str) -> None:
+        self.curb.stopping.forget(uid)
         self._pods.pop(uid, None)
         self._granted.discard(uid)
         self._refused.discard(uid)
@@ -191,8 +193,13 @@ class Extender:
                 orders.append(one)
         return orders
 
-    def evictions(self, uids: Iterable[str], why: str) -> list[EvictPod]:
+    def not_evicted(self, uid: str) -> None:
+        """The eviction was refused, by a disruption budget for instance: it is decided anew."""
+        self.curb.not_stopped([uid])
+
+    def evictions(self, uids: Collection[str], why: str) -> list[EvictPod]:
         """Orders to evict these pods, as far as they are there."""
+        self.curb.stopping.evict(uids)
         there = (self._pods[uid] for uid in uids if uid in self._pods)
         return [EvictPod(pod.metadata.uid, _key(pod), why, grace_s(pod)) for pod in there]
 

@@ -7,6 +7,7 @@ address, and only the leader answers.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 
@@ -34,6 +35,7 @@ from wattherd.runtime.kube.reasons.onlooking import Onlooking
 from wattherd.runtime.kube.reasons.teller import Teller
 from wattherd.runtime.kube.scheduler.orders import CapPod, EvictPod, ResumeOwner, StopPods
 
+_AGAIN_S = 5.0
 _GATHER_S = 0.02
 """What was decided is on our books already: news can wait for each other, answers cannot."""
 
@@ -141,13 +143,18 @@ class LiveExtender:
         for order in self.feed.turn(self.extender.curb_orders, time.monotonic()):
             match order:
                 case EvictPod():
-                    self.feed.loop.begin(evicted(self.feed.transport, order))
+                    self.feed.loop.begin(self._evict(order))
                 case CapPod() | StopPods() | ResumeOwner():
                     self.steward.carry_out(order)
                 case _:
                     pass
 
     def _evict_all(self, uids: Iterable[str], why: str) -> None:
-        """Those that are not gone by then are asked for again by the curb."""
-        for order in self.extender.evictions(uids, why):
-            self.feed.loop.begin(evicted(self.feed.transport, order))
+        for order in self.extender.evictions(tuple(uids), why):
+            self.feed.loop.begin(self._evict(order))
+
+    async def _evict(self, order: EvictPod) -> None:
+        """One that is refused is asked for again, if it must still go."""
+        if not await evicted(self.feed.transport, order):
+            await asyncio.sleep(_AGAIN_S)
+            self.feed.turns.submit(self.extender.not_evicted, order.uid)

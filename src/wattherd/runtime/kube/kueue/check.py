@@ -131,6 +131,7 @@ class KueueCheck:
         self.scheduler = scheduler
         if isinstance(scheduler.way, ByCheck):
             scheduler.way.divided(scheduler.nodes_of)
+        scheduler.ends_elsewhere = self._is_ending
         self.checks: set[str] = set()
         """Names of the AdmissionChecks that are ours."""
         self._known: dict[str, Workload] = {}
@@ -174,16 +175,27 @@ class KueueCheck:
             self._whose[uid] = workload
             self._real.setdefault(workload, {})[uid] = pod
             entry = self._entries.get(workload)
-            if entry is not None:
-                self._pair(entry, pod, at_s)
+            if entry is not None and entry.ready and self._pair(entry, pod, at_s):
                 return
         self.scheduler.pod_seen(pod, at_s)
 
-    def _pair(self, entry: _Entry, pod: Pod, at_s: float) -> None:
-        """What its stand-in is from now on."""
+    def _pair(self, entry: _Entry, pod: Pod, at_s: float) -> bool:
+        """What its stand-in is from now on; False for what is left of an earlier admission."""
+        going = pod.metadata.deletion_timestamp is not None
+        if going and not entry.pairs.knows(pod.metadata.uid):
+            return False
         stand_in = entry.pairs.paired(pod, entry.pods)
-        if stand_in is not None and entry.ready:
+        if stand_in is not None:
             self.scheduler.pod_seen(entry.released(stand_in), at_s)
+        return True
+
+    def _is_ending(self, pod: Pod) -> bool:
+        """Whether Kueue was told to stop the workload of a real pod, or does so by itself."""
+        workload = pod.metadata.annotation(names.WORKLOAD)
+        if _stands_in(pod) or workload not in self._known:
+            return False
+        entry = self._entries.get(workload)
+        return entry is None or not entry.ready
 
     def real_of(self, uid: str) -> Pod | None:
         """The pod that a stand-in stands for, if it is there."""
@@ -216,9 +228,6 @@ class KueueCheck:
         uid = workload.metadata.uid
         pods = {pod.metadata.uid: pod for pod in _pods_of(workload)}
         self._entries[uid] = entry = _Entry(workload, check.name, pods)
-        for real in self._real.get(uid, {}).values():
-            self.scheduler.pod_gone(real.metadata.uid)
-            entry.pairs.paired(real, pods)
         if check.state == READY:
             domains = {
                 update.name: (update.annotations or {}).get(names.DOMAIN, "")
@@ -232,6 +241,9 @@ class KueueCheck:
     def _seat(self, entry: _Entry, domains: dict[str, str], at_s: float) -> None:
         """Its pods count from now on; which nodes they were meant for may be forgotten."""
         entry.ready, entry.domains = True, domains
+        for real in self._real.get(entry.workload.metadata.uid, {}).values():
+            if self._pair(entry, real, at_s):
+                self.scheduler.pod_gone(real.metadata.uid)
         for uid in entry.pods:
             self.scheduler.pod_seen(entry.released(uid), at_s)
 

@@ -26,6 +26,10 @@ class Pairs:
     _stand_in: dict[str, str] = field(default_factory=dict)
     """By the uid of a real pod."""
 
+    def knows(self, uid: str) -> bool:
+        """Whether a real pod has its stand-in."""
+        return uid in self._stand_in
+
     def paired(self, pod: Pod, stand_ins: Mapping[str, Pod]) -> str | None:
         """The uid of the stand-in for a real pod, now and later; None where all have theirs."""
         uid = pod.metadata.uid

@@ -129,6 +129,10 @@ class Unfenced:
         still = {uid for uid, pod in ghosts.items() if self.pods.get(uid) is pod}
         return still | self._gone.pop(name, set())
 
+    def is_silent(self, node: str) -> bool:
+        """Whether nobody knows what this node does."""
+        return node in self._silent
+
     def keeps(self, uid: str, node: str) -> bool:
         """Whether the watts of a pod that is gone are still counted on its node."""
         if node in self._silent:

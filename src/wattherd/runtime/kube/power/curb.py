@@ -6,8 +6,13 @@ stopped, the newest of the least important first, gangs and jobs whole: a job by
 other pod by eviction. When there are watts again, caps rise, then suspended jobs run again.
 
 Nothing is spent before it is there: a lower cap counts once it was read back, a higher one from the
-moment it is asked for, a stopped pod until it is gone. What is asked and applied is written on the
-pods, who was suspended and for how many watts on the jobs: a restart changes nothing.
+moment it is asked for, a stopped pod until it is gone. But nobody is stopped for watts that are on
+their way back: a pod that is being deleted, whoever deleted it, is taken for gone, as is one that
+was told to go a moment ago. This is the only place that stops for watts, and it looks at one
+picture, the account as last heard: who is stopped never follows from news that are half told.
+
+What is asked and applied is written on the pods, who was suspended and for how many watts on the
+jobs: a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -18,35 +23,38 @@ from dataclasses import dataclass, field, replace
 
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.api_objects import PodGroup
-from wattherd.runtime.kube.api.objects import Pod
+from wattherd.runtime.kube.api.objects import OwnerReference, Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding
 from wattherd.runtime.kube.pods.groups import GroupId
 from wattherd.runtime.kube.power.capping import WATT_MW, Subject, lowered, subject_of
-from wattherd.runtime.kube.power.curb_tally import Tally, Unit, owner_of, units_of
+from wattherd.runtime.kube.power.curb_tally import (
+    Suspended,
+    Tally,
+    Unit,
+    ids_of,
+    job_ids,
+    owner_of,
+    units_of,
+)
+from wattherd.runtime.kube.power.stopping import WAIT_S, Stopping, Turn
 from wattherd.runtime.kube.scheduler.orders import CapPod, ResumeOwner, StopPods
 from wattherd.units import show_watts
 
-CAP_WAIT_S = 30.0
+BUDGET_CUT = "BudgetCut"
+"""The first word of why a pod is stopped here."""
+CAP_WAIT_S = WAIT_S
 """For an agent to set a cap and say so; a pod that it does not cap counts as one without agent."""
 AGAIN_S = 5.0
 """After this long without a trace an order is given again."""
+SETTLE_S = 2.0
+"""For pods that are on their way to a node to be seen there, before anybody is stopped instead."""
 PLEDGE_S = 60.0
 """For the pods of a job that runs again to come; meanwhile its watts are promised to no other."""
 STEP = 0.05
 """A cap is raised by at least this share of the maximum, or to it: no trickle of orders."""
 
 CurbOrder = CapPod | StopPods | ResumeOwner
-
-
-@dataclass(frozen=True, slots=True)
-class Suspended:
-    """A job that was suspended by us: what it needs by domain, and how important it is."""
-
-    path: str
-    needs_mw: Mapping[str, int]
-    priority: int = 0
-    since: str = ""
 
 
 @dataclass(slots=True)
@@ -65,6 +73,12 @@ class Curb:
     pods: Mapping[str, Pod]
     owns: Callable[[Pod], bool]
     groups: Mapping[GroupId, PodGroup]
+    is_ending: Callable[[Pod], bool] = lambda _: False
+    """Whether somebody else stops this pod already, for whatever reason."""
+    is_silent: Callable[[str], bool] = lambda _: False
+    """Whether nobody knows what the machine of this node does: who is stopped there may draw on."""
+    stopping: Stopping = field(default_factory=Stopping)
+    """Who was told to go, and is not being deleted yet."""
     suspended: dict[str, Suspended] = field(default_factory=dict)
     """Jobs by uid, as the API shows them."""
     changed: bool = False
@@ -73,7 +87,8 @@ class Curb:
     """By domain that draws too much, what is being done about it."""
     _sent: dict[str, _Sent] = field(default_factory=dict)
     _deaf: set[str] = field(default_factory=set)
-    _stopped: dict[str, float] = field(default_factory=dict)
+    _ending_s: dict[str, float] = field(default_factory=dict)
+    """Since when others are ending a pod that is not being deleted yet."""
     _pledged: dict[str, tuple[float, Mapping[str, int]]] = field(default_factory=dict)
     _over: bool = False
     """Whether a domain drew too much when this was last looked at."""
@@ -112,7 +127,7 @@ class Curb:
     @property
     def at_work(self) -> bool:
         """Whether anything is over, under way or to be undone: then the next look may find more."""
-        waits = self._sent or self._stopped or self._pledged or self._deaf or self.suspended
+        waits = self._sent or self.stopping or self._pledged or self._deaf or self.suspended
         return self._over or bool(waits)
 
     # What is --------------------------------------------------------------------------------------
@@ -190,19 +205,30 @@ class Curb:
         }
 
     def _leaving(self, at_s: float) -> set[str]:
-        """Pods that go already: deleted, or stopped by us a moment ago."""
-        holdings = self.chooser.fleet.holdings
-        self._stopped = {
-            uid: when_s
-            for uid, when_s in self._stopped.items()
-            if uid in holdings and at_s - when_s < CAP_WAIT_S
-        }
-        deleted = {
-            uid
-            for uid in holdings
-            if uid in self.pods and self.pods[uid].metadata.deletion_timestamp is not None
-        }
-        return deleted | self._stopped.keys()
+        """Pods whose watts come back without anything more: deleted, or told to go by anybody.
+
+        One on a silent node is none of them: its machine may draw on, whatever the API says.
+        """
+        holdings, pods, deleted = self.chooser.fleet.holdings, self.pods, set[str]()
+        ending, suspended = dict[str, float](), list[str]()
+        jobs = ids_of({uid: job for uid, job in self.suspended.items() if uid not in self._pledged})
+        for uid, holding in holdings.items():
+            pod = pods.get(uid)
+            if pod is None or self.is_silent(holding.node):
+                continue
+            if pod.metadata.deletion_timestamp is not None:
+                deleted.add(uid)
+            elif jobs and not jobs.isdisjoint(job_ids(pod)):
+                suspended.append(uid)
+            elif self.is_ending(pod):
+                ending[uid] = self._ending_s.get(uid, at_s)
+        self._ending_s = ending
+        there = {uid for uid in holdings if uid not in deleted}
+        self.stopping.find(suspended, at_s)
+        self.stopping.look(there, at_s)
+        silent = {uid for uid in self.stopping.on_the_way if self.is_silent(holdings[uid].node)}
+        others = {uid for uid, since_s in ending.items() if at_s - since_s < WAIT_S}
+        return deleted | others | (self.stopping.on_the_way - silent)
 
     # Caps -----------------------------------------------------------------------------------------
 
@@ -266,28 +292,58 @@ class Curb:
     def _stop(
         self, tally: Tally, over_mw: Mapping[str, int], leaving: set[str], at_s: float
     ) -> list[StopPods]:
-        """The fewest of the least important works without which lowest caps are enough."""
+        """The fewest of the least important works without which lowest caps are enough.
+
+        Where nothing is enough, all that make it less.
+        """
+        short = tally.short_mw(over_mw)
+        for uid in self.stopping.refused:
+            domain = self._domain(self.chooser.fleet.holdings[uid])
+            if short.keys().isdisjoint(self.chooser.domains.tree.path(domain)):
+                self.stopping.forget(uid)  # it may stay after all
+        if not short or self._are_arriving(short, at_s):
+            return []
+        units = units_of(self._stoppable(leaving), self.groups)
         taken: list[Unit] = []
-        for unit in sorted(
-            units_of(self._stoppable(leaving), self.groups),
-            key=lambda unit: unit.rank,
-            reverse=True,
-        ):
-            short = tally.short(over_mw)
+        for unit in sorted(units, key=lambda unit: self._rank(unit, at_s), reverse=True):
+            short = tally.short_mw(over_mw)
             if not short:
                 break
             if self._helps(unit, short):
                 self._take(tally, unit)
                 taken.append(unit)
-        least = len(tally.short(over_mw))
-        for unit in sorted(taken, key=lambda unit: unit.rank):
+        least = tally.short_mw(over_mw)
+        for unit in sorted(taken, key=lambda unit: self._rank(unit, at_s)):
             # The most important first: who need not go, stays.
             self._take(tally, unit, -1)
-            if len(tally.short(over_mw)) > least:
+            if tally.short_mw(over_mw) != least:
                 self._take(tally, unit)
             else:
                 taken.remove(unit)
-        return [self._stop_one(unit, over_mw, at_s) for unit in taken]
+        return [order for unit in taken for order in self._stop_one(unit, over_mw, at_s)]
+
+    def _rank(self, unit: Unit, at_s: float) -> tuple[Turn, tuple[int, bool, str, str]]:
+        """Who is stopped last comes first."""
+        turns = {self.stopping.turn(one.uid, at_s) for one in unit.holdings} - {Turn.BY_RANK}
+        return max(turns, default=Turn.BY_RANK), unit.rank
+
+    def _are_arriving(self, short: Iterable[str], at_s: float) -> bool:
+        """Whether pods are about to be seen on nodes of these domains.
+
+        They may be capped then, or be those to stop; for a moment nobody is stopped in their place.
+        """
+        tree = self.chooser.domains.tree
+        return any(
+            at_s - one.since_s < SETTLE_S
+            and any(tree.below(name, self._domain(one)) for name in short)
+            for one in self.chooser.fleet.holdings.values()
+            if not one.confirmed or self._is_released(one)
+        )
+
+    def _is_released(self, holding: Holding) -> bool:
+        """Whether a pod counts on a node that it is not bound to yet."""
+        pod = self.pods.get(holding.uid)
+        return pod is not None and not pod.spec.node_name
 
     def _take(self, tally: Tally, unit: Unit, sign: int = 1) -> None:
         for holding in unit.holdings:
@@ -297,7 +353,9 @@ class Curb:
         """Pods of ours that are on their nodes, and not on their way out."""
         for uid, holding in self.chooser.fleet.holdings.items():
             pod = self.pods.get(uid)
-            if pod is not None and holding.confirmed and uid not in leaving and self.owns(pod):
+            if pod is None or not holding.confirmed or uid in leaving or not self.owns(pod):
+                continue
+            if pod.metadata.deletion_timestamp is None and not self.is_silent(holding.node):
                 yield holding, pod
 
     def _helps(self, unit: Unit, short: Iterable[str]) -> bool:
@@ -309,32 +367,46 @@ class Curb:
         facts = self.chooser.fleet.nodes.get(holding.node)
         return "" if facts is None else facts.domain
 
-    def _stop_one(self, unit: Unit, over_mw: Mapping[str, int], at_s: float) -> StopPods:
-        needs: Counter[str] = Counter()
-        columns = self.chooser.columns()
-        for holding in unit.holdings:
-            self._stopped[holding.uid] = at_s
-            for seat in self.chooser.fleet.seats(holding.uid):
-                rise_mw = int(columns.rise_mw[seat.node]) * len(seat.gpus)
-                needs[self._domain(holding)] += rise_mw
-        paths = self._above(needs)
+    def _stop_one(self, unit: Unit, over_mw: Mapping[str, int], at_s: float) -> list[StopPods]:
+        """An order for each job of theirs, and one for those that are to be evicted."""
+        paths = self._above(self._domain(holding) for holding in unit.holdings)
         worst = max((name for name in over_mw if name in paths), key=lambda name: over_mw[name])
         most = show_watts(self.chooser.domains.budgets_mw[worst] / WATT_MW)
         who = f"power domain {worst}" if worst else "the site"
-        why = f"BudgetCut: {who} may draw {most}; runs again when there are watts"
-        return StopPods(
-            uids=tuple(holding.uid for holding in unit.holdings),
-            namespace=unit.pods[0].metadata.namespace,
-            owner=owner_of(unit.pods[0]),
-            needs_w={name: mw / WATT_MW for name, mw in sorted(needs.items())},
-            priority=unit.priority,
-            why=why,
-        )
+        why = f"{BUDGET_CUT}: {who} may draw {most}; runs again when there are watts"
+        parts: dict[str, tuple[OwnerReference | None, list[Holding]]] = {}
+        for holding, pod in zip(unit.holdings, unit.pods, strict=True):
+            owner = None if self.stopping.is_forced(holding.uid) else owner_of(pod)
+            parts.setdefault("" if owner is None else owner.uid, (owner, []))[1].append(holding)
+        orders = []
+        for owner, held in parts.values():
+            uids = tuple(holding.uid for holding in held)
+            self.stopping.tell(uids, at_s, suspended=owner is not None)
+            needs = self._needs_mw(held)
+            orders.append(
+                StopPods(
+                    uids=uids,
+                    namespace=unit.pods[0].metadata.namespace,
+                    owner=owner,
+                    needs_w={name: mw / WATT_MW for name, mw in sorted(needs.items())},
+                    priority=unit.priority,
+                    why=why,
+                )
+            )
+        return orders
+
+    def _needs_mw(self, held: Iterable[Holding]) -> Mapping[str, int]:
+        """By domain, what these draw uncapped."""
+        needs: Counter[str] = Counter()
+        columns = self.chooser.columns()
+        for holding in held:
+            for seat in self.chooser.fleet.seats(holding.uid):
+                needs[self._domain(holding)] += int(columns.rise_mw[seat.node]) * len(seat.gpus)
+        return needs
 
     def not_stopped(self, uids: Iterable[str]) -> None:
-        """Its job could not be suspended: whoever asked for it stops the pods another way."""
-        for uid in uids:
-            self._stopped.pop(uid, None)
+        """They could not be told to go, or were refused: whether they must is decided anew."""
+        self.stopping.refuse(uids)
 
     # Who runs again -------------------------------------------------------------------------------
 
@@ -375,12 +447,13 @@ class Curb:
     def _tell(self, over_mw: Mapping[str, int]) -> None:
         """For statuses: of domains that draw too much, what is under way."""
         fleet, tree = self.chooser.fleet, self.chooser.domains.tree
-        where = {uid: self._domain(fleet.holdings[uid]) for uid in (*self._sent, *self._stopped)
+        going = self.stopping.on_the_way
+        where = {uid: self._domain(fleet.holdings[uid]) for uid in (*self._sent, *going)
                  if uid in fleet.holdings}  # fmt: skip
         self.doing = {}
         for name in over_mw:
             capped = sum(1 for uid in self._sent if tree.below(name, where.get(uid, "")))
-            stopped = sum(1 for uid in self._stopped if tree.below(name, where.get(uid, "")))
+            stopped = sum(1 for uid in going if tree.below(name, where.get(uid, "")))
             parts = [f"{capped} pods are being capped"] if capped else []
             parts += [f"{stopped} pods are being stopped"] if stopped else []
             if parts:

@@ -6,12 +6,47 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import OwnerReference, Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding
 from wattherd.runtime.kube.pods.groups import GroupId, group_of, priority_of
 from wattherd.runtime.kube.power.capping import Subject
+
+_WITH_SETS = ("jobsets", "trainjobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A job that was suspended by us: what it needs by domain, and how important it is."""
+
+    path: str
+    needs_mw: Mapping[str, int]
+    priority: int = 0
+    since: str = ""
+
+
+def ids_of(suspended: Mapping[str, Suspended]) -> set[str]:
+    """By which pods of these jobs are known: its uid, or where a JobSet is between, by its name.
+
+    A TrainJob calls its JobSet by its own name.
+    """
+    sets = set[str]()
+    for job in suspended.values():
+        namespace, _, rest = job.path.rpartition("/namespaces/")[2].partition("/")
+        plural, _, name = rest.partition("/")
+        if plural in _WITH_SETS:
+            sets.add(f"{namespace}/{name}")
+    return suspended.keys() | sets
+
+
+def job_ids(pod: Pod) -> set[str]:
+    """What `ids_of` calls the jobs that a pod may be of."""
+    owner, about = owner_of(pod), pod.metadata
+    ids = set() if owner is None else {owner.uid}
+    name = about.label(names.JOBSET_NAME)
+    return ids | {f"{about.namespace}/{name}"} if name else ids
 
 
 @dataclass(slots=True)
@@ -23,10 +58,11 @@ class Unit:
     priority: int = 0
 
     @property
-    def rank(self) -> tuple[int, str, str]:
-        """Who is stopped last comes first."""
+    def rank(self) -> tuple[int, bool, str, str]:
+        """Who is stopped last comes first: of equals bare pods, which are lost for good."""
         newest = max(pod.metadata.creation_timestamp or "" for pod in self.pods)
-        return (-self.priority, newest, self.holdings[0].key)
+        returns = all(owner_of(pod) is not None for pod in self.pods)
+        return (-self.priority, returns, newest, self.holdings[0].key)
 
 
 def units_of(pods: Iterable[tuple[Holding, Pod]], groups: Mapping[GroupId, PodGroup]) -> list[Unit]:
@@ -84,10 +120,7 @@ class Tally:
             one = self._subjects[uid]
             self._count(self._spared, one.domain, -sign * (one.most_mw - one.floor_mw))
 
-    def short(self, over_mw: Mapping[str, int]) -> list[str]:
-        """Domains that lowest caps would not be enough for."""
-        return [
-            name
-            for name, mw in sorted(over_mw.items())
-            if mw - self.gone_mw[name] - self._spared[name] > 0
-        ]
+    def short_mw(self, over_mw: Mapping[str, int]) -> dict[str, int]:
+        """By domain that lowest caps are not enough for, how much they leave too much."""
+        left = {name: mw - self.gone_mw[name] - self._spared[name] for name, mw in over_mw.items()}
+        return {name: mw for name, mw in left.items() if mw > 0}

@@ -1,6 +1,6 @@
 """Watts of power domains: what their nodes may draw at most, and what one more pod would add.
 
-Counted as by the core's guard (`engine.watts`): a device in use at its maximum, a free one at its
+Counted as by a core's guard (`engine.watts`): a device in use at its maximum, a free one at its
 idle watts, a shared one once, and what the machine draws beside. Integer milliwatts. A node counts
 in the domain that feeds it and in all above (`domain_tree`). Foreign pods count as ours. Watts that
 a cap saves are taken off once it was read back.
@@ -131,18 +131,6 @@ class Domains:
                 carried[above] = carried.get(above, 0) + int(draw_mw)
         carried[SITE] = int(draw.sum())
         return carried
-
-    def guarded_mw(self, columns: Columns, state: ClusterState) -> dict[str, int | None]:
-        """Budgets for a guard that counts every device in use at its maximum.
-
-        What caps save comes on top. One that draws too much has no limit there: nothing is let in
-        as it is (`room_mw`), and what runs is capped before anything is stopped (`curb`).
-        """
-        carried, saved = self.carried_mw(columns, state), self.saved_in(columns)
-        return {
-            name: most + saved.get(name, 0) if carried[name] <= most else None
-            for name, most in self.budgets_mw.items()
-        }
 
     def saved_in(self, columns: Columns) -> dict[str, int]:
         """By domain, and the site, what caps take off."""

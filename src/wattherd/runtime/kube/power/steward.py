@@ -27,8 +27,8 @@ from wattherd.runtime.kube.api.feed import Feed
 from wattherd.runtime.kube.api.objects import Object, ObjectMeta, OwnerReference, Pod
 from wattherd.runtime.kube.api.reflector import Selection, Served
 from wattherd.runtime.kube.api.transport import MERGE, Refused, Transport, Unreachable
-from wattherd.runtime.kube.power.curb import Curb, Suspended
-from wattherd.runtime.kube.power.curb_tally import owner_of
+from wattherd.runtime.kube.power.curb import Curb
+from wattherd.runtime.kube.power.curb_tally import Suspended, owner_of
 from wattherd.runtime.kube.scheduler.orders import CapPod, EvictPod, ResumeOwner, StopPods
 
 AGAIN_S = 5.0

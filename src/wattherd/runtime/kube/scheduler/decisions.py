@@ -6,20 +6,19 @@ difference as events, and turns its commands into orders. Everything the core kn
 API: pods on nodes become jobs that run there, waiting pods works that wait, and a new core, after a
 restart or when the set of nodes changes, is told the same things.
 
-Without an agent on the nodes nothing caps a device, so that none is assumed to be capped: budgets
-count every device in use at its maximum.
+The core is told of no budget: whom budgets let start is weighed by `Chooser`, whom they stop by
+`Curb`, both on the account of the cluster as it was last heard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from wattherd.engine.core import Core
 from wattherd.engine.draft import WAKE
 from wattherd.engine.placer import Placer
 from wattherd.model.event import Woke
-from wattherd.model.reason import StopReason
 from wattherd.runtime.kube.api.api_objects import PodGroup
 from wattherd.runtime.kube.api.objects import Node, Pod
 from wattherd.runtime.kube.pods.admissible import Volumes
@@ -50,7 +49,6 @@ from wattherd.runtime.kube.scheduler.orders import Order, StopPods
 from wattherd.runtime.kube.scheduler.precedence import PATIENCE_S, Precedence
 from wattherd.runtime.kube.scheduler.seating import Seating
 from wattherd.runtime.kube.scheduler.seats import Seats
-from wattherd.runtime.kube.scheduler.told_budgets import ToldBudgets
 from wattherd.runtime.kube.scheduler.way import ByBinding, Way
 from wattherd.runtime.kube.scheduler.work_book import WorkBook
 from wattherd.runtime.kube.scheduler.works import Member, alike, queue_of
@@ -93,6 +91,7 @@ class Scheduler:
         self.groups: dict[GroupId, PodGroup] = {}
         self.queues = QueueState()
         self.curb = Curb(self.chooser, self._pods, self.way.is_ours, self.groups)
+        self.curb.is_ending = self._is_ending
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self.groups)
@@ -115,7 +114,9 @@ class Scheduler:
         )
         self._seats = Seats(fleet, self.way)
         self.unfenced = Unfenced(fleet, self._pods)
-        self._budgets = ToldBudgets(self.chooser)
+        self.curb.is_silent = self.unfenced.is_silent
+        self.ends_elsewhere: Callable[[Pod], bool] = lambda _: False
+        """Whether somebody beside us stops a pod already."""
         self._dirty = True
         self._freed = True
         """Whether there may be room that was not there before."""
@@ -177,6 +178,7 @@ class Scheduler:
             self._strike(uid)
 
     def _strike(self, uid: str) -> None:
+        self.curb.stopping.forget(uid)
         self._freed |= uid in self.fleet.holdings
         self._watts_moved |= self._freed
         self._pods.pop(uid, None)
@@ -228,8 +230,10 @@ class Scheduler:
 
     def not_evicted(self, uid: str) -> None:
         """The eviction was refused, by a disruption budget for instance: it is asked for again."""
-        self._leaving.refused(uid)
-        self._dirty = True
+        self.curb.not_stopped([uid])
+        if not self._leaving.reconsider(uid):
+            self._leaving.refused(uid)
+        self._dirty = self._watts_moved = True
 
     def overdue(self, now_s: float, hold_s: float) -> list[Holding]:
         """Bindings not seen to happen: look there, then tell `pod_seen` or `not_bound`."""
@@ -238,10 +242,8 @@ class Scheduler:
     def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
         """Domains and budgets as they stand from now on."""
         if tree != self.domains.tree:
-            self.domains.tree, self.dialogue.core = tree, None
+            self.domains.tree = tree
             self.fleet.feed(self.domains.fed)
-        if budgets_mw.keys() != self.domains.budgets_mw.keys():
-            self.dialogue.core = None
         self.domains.budgets_mw = dict(budgets_mw)
         self._dirty = self._freed = self._watts_moved = True
 
@@ -276,14 +278,14 @@ class Scheduler:
         everybody = self._planner.changed = self._planner.changed or self._freed
         self._dirty = self._freed = False
         news = self._queueing.look(self.fleet.holdings, self._leaving.uids)
-        events = self._budgets.news(placer, at_s)
-        events += self._book.differences(core, news, self._seats.moved(), at_s)
+        events = self._book.differences(core, news, self._seats.moved(), at_s)
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
         orders = stops + self._fulfilment.of(events, at_s)
         again = self._planner.look_again()
         self._dirty |= bool(self._planner.stale)
-        self._shed()
+        self._dirty |= self._fulfilment.evicts
+        self._fulfilment.evicts = False
         orders += self._leaving.orders()
         told = self._queueing.waiting if everybody or again else news.waiting
         return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
@@ -329,18 +331,17 @@ class Scheduler:
         self.curb.changed = False
         return orders
 
+    def _is_ending(self, pod: Pod) -> bool:
+        return pod.metadata.uid in self._leaving.uids or self.ends_elsewhere(pod)
+
     def not_suspended(self, uids: Iterable[str], why: str) -> None:
         """Nothing owns these pods that could be suspended: they are evicted."""
-        self._leaving.add(uids, why)
+        there = [uid for uid in uids if uid in self.fleet.holdings]
+        self.curb.stopping.evict(there)
+        for uid in there:
+            self._leaving.refused(uid)  # where they were told before, they are told again
+        self._leaving.add(there, why)
         self._dirty = True
-
-    def _shed(self) -> None:
-        """Pods of ours for which there are no watts, as after a restart below a lower budget."""
-        for job_id in self._planner.excess:
-            self._fulfilment.evict(job_id, str(StopReason.BUDGET_CUT))
-        self._planner.excess.clear()
-        self._dirty |= self._fulfilment.evicts
-        self._fulfilment.evicts = False
 
     def _new_planner(self) -> GangPlanner:
         allowed = self._allowed
@@ -371,11 +372,10 @@ class Scheduler:
 
     def _begin(self, placer: Placer, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""
-        budgets_w = self._budgets.all_w(placer)
         self._book.clear()
         self._queueing.stir_all()
         self._planner = self._new_planner()
-        core = Core(core_config(self.fleet.order, self.domains, budgets_w, self._planner))
+        core = Core(core_config(self.fleet.order, self._planner))
         core.now_s = at_s
         self._core_of = placer
         self.dialogue.begin(core)

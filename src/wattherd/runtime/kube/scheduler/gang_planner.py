@@ -44,8 +44,6 @@ class GangPlanner:
     waiting: dict[str, JobView] = field(default_factory=dict)
     unseated: dict[str, JobView] = field(default_factory=dict)
     """Works whose pods are on nodes, for which the guard finds too little."""
-    excess: dict[str, None] = field(default_factory=dict)
-    """Of these, the ones that the budgets cannot bear."""
     queues: QueueTree | None = None
     """Who is promised how much; None: nobody is promised anything."""
     preempting: frozenset[str] = frozenset()
@@ -115,7 +113,7 @@ class GangPlanner:
         return fresh
 
     def _sit_down(self, view: View, draft: Draft) -> None:
-        """Pods on nodes are facts; the guard may find neither room nor watts for all of them."""
+        """Pods on nodes are facts; the guard may not find room for all of them."""
         for job in sorted(self.unseated.values(), key=turn):
             refused = draft.start(job, self.works[job.id].shares)
             if refused is None:
@@ -123,8 +121,6 @@ class GangPlanner:
                 self._preemption.stands(job)
                 continue
             draft.wait(job, replace(refused, since_s=view.now_s))
-            if refused.code is ReasonCode.WAITING_FOR_POWER:
-                self.excess[job.id] = None
 
     # Those who wait -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.fleet import Fleet
+from wattherd.runtime.kube.power.curb import BUDGET_CUT
 from wattherd.runtime.kube.scheduler.orders import EvictPod
 from wattherd.runtime.kube.scheduler.works import grace_s
 
@@ -35,6 +36,17 @@ class Leaving:
         """A pod is no more; whether it was to go."""
         self._told.discard(uid)
         return self._why.pop(uid, None) is not None
+
+    def reconsider(self, uid: str) -> bool:
+        """One that was to go for want of watts alone may stay, unless it is being deleted already.
+
+        False where it is not to go, or for another reason.
+        """
+        if not self._why.get(uid, "").startswith(BUDGET_CUT):
+            return False
+        self._told.discard(uid)
+        del self._why[uid]
+        return True
 
     def refused(self, uid: str) -> None:
         """Its eviction was refused, by a disruption budget for instance: it is asked for again."""

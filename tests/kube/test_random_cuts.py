@@ -1,0 +1,327 @@
+"""Random cuts and raises on a control plane, where pods take their time to go.
+
+Pods have a finalizer, which stays for some steps after they were deleted. After every change those
+who were told to stop are compared with the choice of an oracle (`cut_oracle`), which knows what was
+on the nodes right before; 0.2 s apart it is read from the API what may be drawn. Nobody who need
+not stop may be stopped, at once or later, and nothing may be drawn beyond a budget but after a cut,
+and then ever less.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pytest
+from control_plane import ControlPlane
+from kube_api import KubeApi, Object, a_node, a_pod
+from kube_server import wait_until
+from power_api import an_object, defined, path_of, there
+from stock_modes import STOCK, Mode, beside_kube_scheduler
+from test_power_budgets import NAME, a_scheduler
+
+from cut_oracle import Work, who_must_stop
+from promises import promise
+
+NODES, GPUS, IDLE_W, RISE_W = 4, 4, 10, 60
+EMPTY_W = {"hall": NODES * GPUS * IDLE_W, "rack-0": NODES * GPUS * IDLE_W // 2}
+SLOW = "test.wattherd.dev/slow"
+EVERY_S, SETTLED_S, LONG_S = 0.2, 1.2, 240.0
+BUDGETS = {"hall": "now", "rack-0": "of-rack-0"}
+
+
+class ByName:
+    """Pods for the scheduler of our own."""
+
+    def pod(self, name: str, **more: Any) -> Object:
+        return a_pod(name, scheduler=NAME, **more)
+
+
+@contextmanager
+def _as_scheduler(plane: ControlPlane) -> Iterator[ByName]:
+    with a_scheduler(plane):
+        yield ByName()
+
+
+@dataclass
+class Seen:
+    """Pods of a namespace at one moment, by name; `rack_of` is by node."""
+
+    pods: dict[str, Object]
+    rack_of: dict[str, str]
+
+    @property
+    def bound(self) -> dict[str, Object]:
+        return {name: pod for name, pod in self.pods.items() if pod["spec"].get("nodeName")}
+
+    @property
+    def going(self) -> set[str]:
+        return {name for name, pod in self.pods.items() if _is_going(pod)}
+
+    def gives_w(self, pod: Object) -> dict[str, float]:
+        rack = self.rack_of[pod["spec"]["nodeName"]]
+        return {"hall": float(RISE_W)} | ({"rack-0": float(RISE_W)} if rack == "rack-0" else {})
+
+    def drawn_w(self) -> dict[str, float]:
+        found = {name: float(watts) for name, watts in EMPTY_W.items()}
+        for pod in self.bound.values():
+            for name, watts in self.gives_w(pod).items():
+                found[name] += watts
+        return found
+
+    def must_stop(self, budgets_w: dict[str, float]) -> list[set[str]]:
+        """Names of pods; two answers where works are as old as each other."""
+        over = {name: drawn - budgets_w[name] for name, drawn in self.drawn_w().items()}
+        works: dict[str, list[str]] = {}
+        for name, pod in self.bound.items():
+            if _is_going(pod):
+                for domain, watts in self.gives_w(pod).items():
+                    over[domain] -= watts
+            else:
+                works.setdefault(_owner(pod) or name, []).append(name)
+        answers = []
+        for sign in (1, -1):
+            named = {
+                f"{number:04d}": works[work] for number, work in enumerate(sorted(works)[::sign])
+            }
+            chosen = who_must_stop(over, [self._work(one, pods) for one, pods in named.items()])
+            answers.append({name for one in chosen for name in named[one]})
+        return answers
+
+    def _work(self, work: str, names: list[str]) -> Work:
+        pods = [self.pods[name] for name in names]
+        gives = dict.fromkeys(EMPTY_W, 0.0)
+        for pod in pods:
+            for domain, watts in self.gives_w(pod).items():
+                gives[domain] += watts
+        newest = max(pod["metadata"]["creationTimestamp"] for pod in pods)
+        given = {domain: watts for domain, watts in gives.items() if watts}
+        return Work(work, pods[0]["spec"].get("priority", 0), newest, not _owner(pods[0]), given)
+
+
+def _is_going(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _owner(pod: Object) -> str:
+    return next((one["name"] for one in pod["metadata"].get("ownerReferences", ())), "")
+
+
+@dataclass
+class Cluster:
+    """A namespace on the plane, and what is tried on it."""
+
+    api: KubeApi
+    namespace: str
+    rack_of: dict[str, str]
+    mode: ByName | Mode
+    draws: random.Random
+    budgets_w: dict[str, float]
+    serial: int = 0
+    ended: set[str] = field(default_factory=set)
+    """Pods that had to stop, of all steps."""
+    cuts: int = 0
+    broken: list[object] = field(default_factory=list)
+    looks: int = 0
+    _before_w: dict[str, float] = field(default_factory=dict)
+    _looking: threading.Lock = field(default_factory=threading.Lock)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread = field(init=False)
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def seen(self) -> Seen:
+        items = self.api.get(self.path)["items"]
+        return Seen({pod["metadata"]["name"]: pod for pod in items}, self.rack_of)
+
+    # What may be drawn ----------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._sample)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._clear()
+
+    def _sample(self) -> None:
+        while not self._over.wait(EVERY_S):
+            with self._looking:
+                self._look()
+
+    def _look(self) -> None:
+        now_w = self.seen().drawn_w()
+        for name, watts in now_w.items():
+            if watts > max(self.budgets_w[name], self._before_w.get(name, 0.0)):
+                self.broken.append((name, now_w, dict(self.budgets_w), self._before_w))
+        self._before_w = now_w
+        self.looks += 1
+
+    def set(self, changes: dict[str, float]) -> None:
+        with self._looking:
+            self._look()
+            for name, watts in changes.items():
+                spec = {"spec": {"constant": f"{watts:g}W"}}
+                self.api.merge(path_of("PowerBudget", BUDGETS[name]), spec)
+                self.budgets_w[name] = watts
+
+    # One step -------------------------------------------------------------------------------------
+
+    def arrive(self, count: int) -> None:
+        for _ in range(count):
+            self.serial += 1
+            name, kind = f"w-{self.serial:04d}", self.draws.choice(("bare", "bare", "job", "jobs"))
+            meta = {"finalizers": [SLOW]}
+            if kind == "bare":
+                made = self.mode.pod(name, gpus=1)
+                made["metadata"] |= meta
+                self.api.create(self.path, made)
+                continue
+            pod = self.mode.pod("any", gpus=1, spec={"restartPolicy": "Never"})
+            about = meta | {"labels": pod["metadata"].get("labels", {})}
+            pods = 2 if kind == "jobs" else 1
+            spec = {"parallelism": pods, "completions": pods,
+                    "template": {"metadata": about, "spec": pod["spec"]}}  # fmt: skip
+            jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
+            self.api.create(jobs, {"metadata": {"name": name}, "spec": spec})
+
+    def let_go(self, share: float) -> None:
+        """Some of those that were deleted are gone."""
+        for name, pod in self.seen().pods.items():
+            if _is_going(pod) and self.draws.random() < share:
+                self._free(name, pod)
+
+    def _free(self, name: str, pod: Object) -> None:
+        left = [one for one in pod["metadata"].get("finalizers", ()) if one != SLOW]
+        about = {"metadata": {"uid": pod["metadata"]["uid"], "finalizers": left}}
+        self.api.call("PATCH", f"{self.path}/{name}", about, kind="application/merge-patch+json")
+
+    def settled(self) -> Seen:
+        """Nobody was bound, told to go or gone for a while."""
+        deadline = time.monotonic() + LONG_S
+        before, since_s = self._standing(), time.monotonic()
+        while time.monotonic() - since_s < SETTLED_S:
+            assert time.monotonic() < deadline, "it never comes to rest"
+            time.sleep(EVERY_S)
+            now = self._standing()
+            if now != before:
+                before, since_s = now, time.monotonic()
+        return self.seen()
+
+    def _standing(self) -> object:
+        seen = self.seen()
+        return set(seen.bound), seen.going
+
+    def change(self) -> dict[str, float]:
+        """One budget is cut or raised; or one is raised and the other cut, in one instant."""
+        most = {"hall": NODES * GPUS, "rack-0": NODES * GPUS // 2}
+        name, other = self.draws.sample(sorted(most), 2)
+        wanted = {name: float(EMPTY_W[name] + RISE_W * self.draws.randint(0, most[name]))}
+        if self.draws.random() < 0.3:
+            raised = self.budgets_w[other] + RISE_W * self.draws.randint(0, 3)
+            return {other: raised, **wanted}
+        return wanted
+
+    def step(self) -> None:
+        self.let_go(0.5)
+        self.arrive(self.draws.randint(0, 3))
+        before = self.settled()
+        late = before.going - self.ended
+        promise(not late, f"{late} were stopped, and need not: {sorted(before.pods)}")
+        wanted = self.change()
+        answers = before.must_stop(self.budgets_w | wanted)
+        self.set(wanted)
+        self.cuts += bool(answers[0])
+        told = lambda: self.seen().going - before.going  # noqa: E731
+        if answers[0]:
+            fewest = min(map(len, answers))
+            wait_until(lambda: len(told()) >= fewest, lambda: f"{answers}: {told()}",
+                       within_s=LONG_S)  # fmt: skip
+        self.arrive(self.draws.randint(0, 1))
+        time.sleep(1.0)
+        promise(told() in answers, (told(), answers, self.budgets_w))
+        self.ended |= told()
+
+    def _clear(self) -> None:
+        """Nothing of ours keeps the namespace from going."""
+        self.api.delete(f"/apis/batch/v1/namespaces/{self.namespace}/jobs",
+                        propagationPolicy="Background")  # fmt: skip
+        self.api.delete(self.path)
+
+        def gone() -> bool:
+            pods = self.seen().pods
+            for name, pod in pods.items():
+                self._free(name, pod)
+            return not pods
+
+        wait_until(gone, "all pods are gone", within_s=LONG_S)
+
+
+@contextmanager
+def _cluster(plane: ControlPlane, namespace: str, name: str, seed: int) -> Iterator[Cluster]:
+    racks = {f"{namespace}-{row}": f"rack-{row % 2}" for row in range(NODES)}
+    nodes = [
+        a_node(node, gpus=GPUS,
+               labels={"nvidia.com/gpu.product": "Tesla-T4", "rack": rack[-1]})
+        for node, rack in racks.items()
+    ]  # fmt: skip
+    budgets_w = {one: float(EMPTY_W[one] + 8 * RISE_W) for one in EMPTY_W}
+    objects = [
+        an_object("PowerDomain", "hall", limit="1MW"),
+        *(an_object("PowerDomain", f"rack-{row}", parent="hall", limit="1MW",
+                    nodeSelector={"matchLabels": {"rack": str(row)}}) for row in range(2)),
+        *(an_object("PowerBudget", BUDGETS[one], domain=one, constant=f"{watts:g}W")
+          for one, watts in budgets_w.items()),
+    ]  # fmt: skip
+    at_work: Callable[[], AbstractContextManager[ByName | Mode]] = (
+        (lambda: _as_scheduler(plane))
+        if name == "scheduler"
+        else lambda: beside_kube_scheduler(plane, name, namespace)
+    )
+    with defined(plane.api):
+        made = plane.api.fleet(nodes)
+        try:
+            with there(plane.api, objects), at_work() as mode:
+                draws = random.Random(seed)
+                with Cluster(plane.api, namespace, racks, mode, draws, budgets_w) as cluster:
+                    yield cluster
+        finally:
+            plane.api.remove_nodes(made)
+
+
+def _try(cluster: Cluster, steps: int) -> None:
+    cluster.arrive(8)
+    for _ in range(steps):
+        cluster.step()
+    promise(not cluster.broken, cluster.broken[:3])
+    told = f"{steps} changes, {cluster.cuts} of them cuts below use; {len(cluster.ended)} pods "
+    print(told + f"had to stop, {cluster.serial} works came, {cluster.looks} looks")
+    assert cluster.ended
+    assert cluster.looks > steps
+
+
+def test_who_need_not_stop_stays_through_ten_cuts_and_raises(
+    plane: ControlPlane, namespace: str
+) -> None:
+    with _cluster(plane, namespace, "scheduler", 1) as cluster:
+        _try(cluster, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["scheduler", *STOCK])
+def test_who_need_not_stop_stays_through_a_hundred_cuts_and_raises(
+    plane: ControlPlane, namespace: str, name: str
+) -> None:
+    """A hundred as the scheduler; twenty-five in each of the modes beside a stock one."""
+    with _cluster(plane, namespace, name, 2) as cluster:
+        _try(cluster, 100 if name == "scheduler" else 25)
