@@ -61,7 +61,8 @@ class Seen:
 
     @property
     def going(self) -> set[str]:
-        return {name for name, pod in self.pods.items() if _is_going(pod)}
+        """On nodes, and deleted; one that still waited has nothing to stop."""
+        return {name for name, pod in self.bound.items() if _is_going(pod)}
 
     def gives_w(self, pod: Object) -> dict[str, float]:
         rack = self.rack_of[pod["spec"]["nodeName"]]
@@ -197,7 +198,8 @@ class Cluster:
     def let_go(self, share: float) -> None:
         """Some of those that were deleted are gone."""
         for name, pod in self.seen().pods.items():
-            if _is_going(pod) and self.draws.random() < share:
+            waits = not pod["spec"].get("nodeName")
+            if _is_going(pod) and (waits or self.draws.random() < share):
                 self._free(name, pod)
 
     def _free(self, name: str, pod: Object) -> None:
@@ -305,7 +307,7 @@ def _try(cluster: Cluster, steps: int) -> None:
     promise(not cluster.broken, cluster.broken[:3])
     told = f"{steps} changes, {cluster.cuts} of them cuts below use; {len(cluster.ended)} pods "
     print(told + f"had to stop, {cluster.serial} works came, {cluster.looks} looks")
-    assert cluster.ended
+    assert cluster.ended, cluster.seen().pods
     assert cluster.looks > steps
 
 

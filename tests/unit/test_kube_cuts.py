@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kube_builders import a_node, a_pod, fleet_of, node_json, pod_json
@@ -527,9 +527,7 @@ class ExtenderCuts(Cuts):
         super().__init__(Extends())
 
 
-_SETTINGS = settings(
-    max_examples=100, stateful_step_count=25, deadline=None, phases=[Phase.generate]
-)
+_SETTINGS = settings(max_examples=30, stateful_step_count=25, deadline=None)
 TestSchedulerCuts, TestGateCuts = SchedulerCuts.TestCase, GateCuts.TestCase
 TestClaimCuts, TestExtenderCuts = ClaimCuts.TestCase, ExtenderCuts.TestCase
 for _case in (TestSchedulerCuts, TestGateCuts, TestClaimCuts, TestExtenderCuts):
