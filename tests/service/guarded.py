@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from wattherd.runtime.local.executor import end_stray
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.api import app_of, desk_of
 from wattherd.service.live.config import ServeConfig
+from wattherd.service.live.connections import Limits, server_of
 from wattherd.service.live.site import open_site
 
 MOST_S = 60.0
@@ -50,18 +49,17 @@ class Reply:
 class Guarded:
     """One service; `tokens` by name, where `tokens['']` is none."""
 
-    def __init__(self, state: Path, **more: Any) -> None:
+    def __init__(self, state: Path, limits: Limits | None = None, **more: Any) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         given = {"state": state, "slots": 2, "allow_root_jobs": "tenants" not in more, **more}
         config = ServeConfig.model_validate(given)
-        self.site, self.desk = open_site(config), desk_of(config)
+        self.site, self.desk = open_site(config), desk_of(config, limits)
         self.app = app_of(self.site, self.desk)
         self.tokens: dict[str, str] = {"": ""}
-        settings = uvicorn.Config(self.app, log_level="warning")
-        self._server = uvicorn.Server(settings)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
+        self.server = server_of(self.app, limits, trusted_proxies=config.trusted_proxies)
+        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
         self._thread.start()
 
     def let_in(self, name: str, role: Role, tenant: str = "", **more: Any) -> str:
@@ -103,7 +101,7 @@ class Guarded:
             time.sleep(0.05)
 
     def close(self) -> None:
-        self._server.should_exit = True
+        self.server.should_exit = True
         self._thread.join()
         self.site.close()
         for folder in self.site.config.state.glob("jobs/*/run-*"):

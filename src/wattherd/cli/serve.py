@@ -57,12 +57,11 @@ def serve(
 ) -> None:
     """Manage this machine: take jobs, run them, keep its power budget."""
     try:
-        import uvicorn
-
         from wattherd.runtime.local.orders import StatusServer
         from wattherd.service.live.access.accounts import check_accounts
         from wattherd.service.live.api import app_of, desk_of
         from wattherd.service.live.apps.sockets import MOST_BYTES
+        from wattherd.service.live.connections import server_of
         from wattherd.service.live.site import open_site
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
@@ -92,15 +91,12 @@ def serve(
     housekeeping.begin()
     try:
         app = app_of(site, desk)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_level="warning",
-                server_header=False,
-                ws_max_size=MOST_BYTES,
-                timeout_graceful_shutdown=LEAVE_S,
-                **tls,
-            )
+        server = server_of(
+            app,
+            trusted_proxies=found.trusted_proxies,
+            ws_max_size=MOST_BYTES,
+            timeout_graceful_shutdown=LEAVE_S,
+            **tls,
         )
         # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

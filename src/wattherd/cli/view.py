@@ -55,14 +55,13 @@ def _store(directory: Path) -> Store:
 
 
 def _serve(store: Store, directory: Path, port: int, runs: Path) -> None:
-    import uvicorn
-
+    from wattherd.service.live.connections import server_of
     from wattherd.service.live.viewing import view_of
 
     app = view_of(store, directory, runs)
     listener = _listen(port)
     click.echo(f"wattherd shows {directory} at {_address(listener)}", err=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+    server_of(app).run(sockets=[listener])
 
 
 def _serve_page(directory: Path, port: int) -> None:

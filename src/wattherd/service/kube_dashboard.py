@@ -17,7 +17,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
@@ -34,6 +33,7 @@ from wattherd.runtime.kube.scheduler.live import LiveScheduler
 from wattherd.runtime.kube.whatif.feasible import MOST_AT_WORK, read_pods
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.live.chronicle import SYSTEM, Chronicle
+from wattherd.service.live.connections import server_of
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawBook, Sample
 from wattherd.service.live.history import Past
@@ -227,8 +227,7 @@ class Pages:
 
     def __init__(self, app: FastAPI, listener: socket.socket) -> None:
         """Nothing is answered before `begin`."""
-        config = uvicorn.Config(app, log_level="warning", server_header=False, access_log=False)
-        self._server = uvicorn.Server(config)
+        self._server = server_of(app)
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="wattherd-pages", daemon=True
         )

@@ -7,12 +7,13 @@ from fastapi import FastAPI
 from wattherd.errors import UserError
 from wattherd.service.live import trainer_status
 from wattherd.service.live.access.audit import Audit
-from wattherd.service.live.access.gate import Desk, Gate, Login
+from wattherd.service.live.access.gate import PASSED_ON, STREAMS, Desk, Gate, Login
 from wattherd.service.live.access.oidc.settings import OidcSettings
-from wattherd.service.live.access.rates import Rates
+from wattherd.service.live.access.rates import Held, Rates
 from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.apps import route as apps
 from wattherd.service.live.config import ServeConfig
+from wattherd.service.live.connections import Limits, limits_here
 from wattherd.service.live.http import add_errors
 from wattherd.service.live.metrics import route as metrics
 from wattherd.service.live.openapi import Application, new_application
@@ -33,12 +34,15 @@ from wattherd.service.live.web.pages import add_pages
 from wattherd.service.live.web.scene import scene_of
 
 
-def desk_of(config: ServeConfig) -> Desk:
-    """Who is let in, and how often."""
+def desk_of(config: ServeConfig, limits: Limits | None = None) -> Desk:
+    """Who is let in, how often, and with how many streams at once."""
+    limits = limits or limits_here()
     return Desk(
         tokens=TokenFile(config.state / FILE),
         audit=Audit(config.state),
         rates=Rates(config.rate_per_s, config.rate_burst),
+        streams=Held(min(STREAMS, max(4, limits.streams // 2)), limits.streams),
+        passed_on=Held(min(PASSED_ON, max(4, limits.passed_on // 2)), limits.passed_on),
         issuer=None if config.oidc is None else _login_of(config.oidc),
     )
 

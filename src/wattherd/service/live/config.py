@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ class ServeConfig(BaseModel):
     port: int = Field(default=8700, ge=0, le=65535, description="0 takes any that is free")
     tls_cert: Path | None = Field(default=None, description="certificate chain (PEM)")
     tls_key: Path | None = Field(default=None, description="its key (PEM)")
+    trusted_proxies: tuple[str, ...] = Field(
+        default=(), description="addresses or networks whose word for a caller's address is taken"
+    )
     rate_per_s: float = Field(default=250.0, gt=0, description="requests of one token, on average")
     rate_burst: float = Field(default=1000.0, ge=1, description="requests of one token at once")
     snapshot_every: int = Field(default=10_000, ge=1, description="entries between snapshots")
@@ -105,6 +109,13 @@ class ServeConfig(BaseModel):
         if isinstance(value, str | Path) and "\0" in str(value):
             raise ValueError("has a null byte in it")
         return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for one in given:
+            ipaddress.ip_network(one, strict=False)
+        return given
 
 
 def read_config(path: Path | None, changes: Mapping[str, Any]) -> ServeConfig:

@@ -19,14 +19,15 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers, QueryParams
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattherd.errors import ClusterError
 from wattherd.service.live.access.audit import Audit
 from wattherd.service.live.access.caller import Caller, Role
-from wattherd.service.live.access.rates import Rates, retry_after
-from wattherd.service.live.access.rules import V1, Free, Rule, RuleBook, is_app
+from wattherd.service.live.access.rates import Held, Rates, retry_after
+from wattherd.service.live.access.rules import V1, Free, Rule, RuleBook, is_app, is_stream
 from wattherd.service.live.access.tokens import TokenFile
 
 COOKIE = "wattherd_token"
@@ -39,6 +40,15 @@ FAILURES_PER_S, FAILURES_BURST = 2.0, 20.0
 """How often one address may show tokens that open nothing, and be told so. More of them are not
 written down one by one."""
 ASKING = 4
+STREAMS, STREAMS_IN_ALL = 50, 200
+"""Answers without an end that one caller may have at once: events, logs that are followed, and
+WebSockets, of which a notebook takes two."""
+PASSED_ON, PASSED_ON_IN_ALL = 50, 200
+"""Requests to pages of jobs that one caller may have under way."""
+GONE = 499
+"""Nobody waits for the answer (nginx's number for it)."""
+MOST_UNKNOWN_BODY = 1 << 16
+"""Of those whom nobody has let in yet."""
 _log = logging.getLogger("wattherd.access")
 
 
@@ -105,6 +115,8 @@ class Desk:
     told: Callable[[Denied, Scope], Response] | None = None
     """How people are told that they go no further, on addresses that are not the API's."""
     failures: Rates = field(default_factory=lambda: Rates(FAILURES_PER_S, FAILURES_BURST))
+    streams: Held = field(default_factory=lambda: Held(STREAMS, STREAMS_IN_ALL))
+    passed_on: Held = field(default_factory=lambda: Held(PASSED_ON, PASSED_ON_IN_ALL))
     asking: Executor = field(
         default_factory=lambda: ThreadPoolExecutor(ASKING, thread_name_prefix="issuer")
     )
@@ -141,6 +153,8 @@ class _Visit:
     caller: Caller | None = None
     status: int = 0
     taken: int = 0
+    too_long: bool = False
+    held: list[Held] = field(default_factory=list)
     begun_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -151,6 +165,16 @@ class _Visit:
     def app(self) -> bool:
         """Whether it is passed on to a job: of any length, and not ours to write down."""
         return is_app(self.scope["path"])
+
+    @property
+    def key(self) -> str:
+        """What limits by caller go by."""
+        return "" if self.caller is None else self.caller.token or self.caller.by
+
+    @property
+    def most_body(self) -> int:
+        """How long the body may be."""
+        return MOST_UNKNOWN_BODY if self.rule is Free.ANYONE else MOST_BODY
 
     @property
     def address(self) -> str:
@@ -173,6 +197,7 @@ class Gate:
         visit = _Visit(scope, self._desk.rules.rule(method, scope["path"]), Headers(scope=scope))
         try:
             await self._admit(visit)
+            self._hold(visit)
             scope.setdefault("state", {})["caller"] = visit.caller
             await self._app(scope, _measured(visit, receive), _noted(visit, send))
         except Denied as denied:
@@ -180,13 +205,32 @@ class Gate:
                 raise
             visit.status = denied.status
             await self._deny(denied, scope, receive, send)
+        except ClientDisconnect:
+            visit.status = GONE  # in the middle of its body: there is nobody to tell
         finally:
+            for held in visit.held:
+                held.give_back(visit.key)
             self._write_down(visit)
+
+    def _hold(self, visit: _Visit) -> None:
+        """Count what goes on for long.
+
+        Raises:
+            Denied: this caller, or all together, have enough of it.
+        """
+        kinds = ((is_stream(visit.scope), self._desk.streams), (visit.app, self._desk.passed_on))
+        for goes_on, held in kinds:
+            if not goes_on:
+                continue
+            if not held.take(visit.key):
+                hint = "close some, or wait until others do"
+                raise Denied(429, "too many answers under way", hint, retry_after="30")
+            visit.held.append(held)
 
     async def _admit(self, visit: _Visit) -> None:
         desk, path = self._desk, visit.scope["path"]
-        if _length(visit.headers) > MOST_BODY and not visit.app:
-            raise Denied(413, f"more than {MOST_BODY:,} bytes")
+        if _length(visit.headers) > visit.most_body and not visit.app:
+            raise _too_long(visit)
         if isinstance(visit.rule, Free):
             return
         visit.caller = await self._caller(visit)
@@ -328,14 +372,23 @@ def _length(headers: Headers) -> int:
     return int(text) if text.isdigit() else 0
 
 
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def _too_long(visit: _Visit) -> Denied:
+    return Denied(413, f"more than {visit.most_body:,} bytes", connection="close")
+
+
 def _measured(visit: _Visit, receive: Receive) -> Receive:
     """Bodies without a length are measured as they come."""
 
     async def measured() -> Message:
         message = await receive()
         visit.taken += len(message.get("body", b""))
-        if visit.taken > MOST_BODY and not visit.app:
-            raise Denied(413, f"more than {MOST_BODY:,} bytes")
+        if visit.taken > visit.most_body and not visit.app:
+            visit.too_long = True
+            raise _too_long(visit)
         return message
 
     return measured
@@ -343,6 +396,11 @@ def _measured(visit: _Visit, receive: Receive) -> Receive:
 
 def _noted(visit: _Visit, send: Callable[[Any], Awaitable[None]]) -> Send:
     async def noted(message: Message) -> None:
+        if visit.too_long and visit.status in (0, 413):
+            if not visit.status:  # whoever read the body has made something else of it
+                visit.status = 413
+                await _too_long(visit).response()(visit.scope, _nothing, send)
+            return
         if message["type"] == "http.response.start":
             visit.status = message["status"]
             if not visit.app:

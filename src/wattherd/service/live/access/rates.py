@@ -1,4 +1,4 @@
-"""Token buckets: how often a caller may ask."""
+"""How often a caller may ask, and how many answers without an end it may have at once."""
 
 from __future__ import annotations
 
@@ -35,6 +35,33 @@ class Rates:
             return (1 - bucket.level) / self.rate_per_s
         bucket.level -= take
         return 0.0
+
+
+class Held:
+    """What callers hold at once: so many each, and so many in all."""
+
+    def __init__(self, each: int, total: int) -> None:
+        """Nobody holds anything."""
+        self.each, self.total = each, total
+        self._by_key: dict[str, int] = {}
+        self._count = 0
+
+    def take(self, key: str) -> bool:
+        """Whether `key` may hold one more, which it does from now on."""
+        if self._count >= self.total or self._by_key.get(key, 0) >= self.each:
+            return False
+        self._by_key[key] = self._by_key.get(key, 0) + 1
+        self._count += 1
+        return True
+
+    def give_back(self, key: str) -> None:
+        """One of what `key` holds."""
+        self._count -= 1
+        left = self._by_key[key] - 1
+        if left:
+            self._by_key[key] = left
+        else:
+            del self._by_key[key]
 
 
 def retry_after(wait_s: float) -> str:

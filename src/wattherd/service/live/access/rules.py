@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from starlette.datastructures import QueryParams
 from starlette.routing import compile_path
 
 from wattherd.service.live.access.caller import Role
@@ -90,11 +91,23 @@ RULES: dict[tuple[str, str], Rule] = {
 
 
 _APP = compile_path(APP_PATH)[0]
+_LOGS = compile_path(f"{V1}/jobs/{{job_id}}/logs")[0]
+NO = ("0", "f", "false", "n", "no", "off")
 
 
 def is_app(path: str) -> bool:
     """Whether a path is one of a job's own pages."""
     return _APP.match(path) is not None
+
+
+def is_stream(scope: Mapping[str, Any]) -> bool:
+    """Whether a request's answer has no end of its own."""
+    if scope["type"] == "websocket":
+        return True
+    follow = QueryParams(scope.get("query_string", b"")).get("follow", "").lower()
+    if scope["path"] == f"{V1}/events":
+        return follow not in NO
+    return _LOGS.match(scope["path"]) is not None and follow not in ("", *NO)
 
 
 class RuleBook:
