@@ -117,6 +117,8 @@ def left_out(command: docs.Command) -> str:
 
 def needs_data(page: str) -> bool:
     text = "\n".join(one.text for one in ALL if one.page == page)
+    programs = {docs.REPOSITORY / name for name in re.findall(r"benchmarks/\w+\.py", text)}
+    text += "".join(program.read_text(encoding="utf-8") for program in sorted(programs))
     return any(name in text for name in (*GIVEN, "$Z", "$H", "WATTHERD_DATA", "reproduce"))
 
 

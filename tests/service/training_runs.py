@@ -10,6 +10,8 @@ from pathlib import Path
 
 from local_site import Site, until
 
+from wattherd.runtime.local.orders import PASSED_ON
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples" / "train"
 ENVIRONMENT = {"PYTHONPATH": str(REPOSITORY / "sdk" / "src"), "OPENBLAS_NUM_THREADS": "1"}
@@ -22,11 +24,15 @@ def train(site: Site, example: str, *options: str, restarts: int = 0) -> str:
 
 
 def undisturbed(folder: Path, example: str, *options: str) -> str:
-    """What it prints without wattherd."""
+    """What it prints without wattherd, in an environment as bare as a job's.
+
+    The last digits of a loss depend on what a machine sets for its libraries (OPENBLAS_CORETYPE).
+    """
+    bare = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return subprocess.run(
         [sys.executable, str(EXAMPLES / f"{example}.py"), *options],
         cwd=folder,
-        env={**os.environ, **ENVIRONMENT},
+        env={**bare, **ENVIRONMENT},
         capture_output=True,
         text=True,
         check=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from wattherd.knobs.contract import NO_LIMIT, Result
 from wattherd.knobs.ipmi import said_limit
 from wattherd.knobs.journal import Journal, owned
 from wattherd.knobs.registry import PROTOCOLS, SWITCHES, open_knob, open_switch
+from wattherd.meters.registry import open_meter
 from wattherd.wire import protocols
 from wattherd.wire.trouble import DeviceError, Trouble
 from wattherd.wire.uri import parse
@@ -294,6 +296,18 @@ def test_a_missing_client_library_is_named_with_its_extra(monkeypatch: pytest.Mo
 def test_an_address_is_checked(text: str, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         open_knob(text)
+
+
+@pytest.mark.parametrize("opened", [open_knob, open_switch, open_meter])
+def test_a_missing_program_is_named_once_the_address_is_good(
+    opened: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    good = "ipmi://h/dcmi" if opened is open_meter else "ipmi://h"
+    with pytest.raises(UserError, match="program ipmitool is not installed"):
+        opened(good)
+    with pytest.raises(UserError, match="no host"):
+        opened("ipmi:")
 
 
 @pytest.mark.parametrize("text", ["rapl:///z", "ipmi://h/on", "redfish+http://h?graceful=maybe"])

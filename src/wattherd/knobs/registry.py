@@ -10,7 +10,7 @@ from wattherd.knobs.journal import Journal
 from wattherd.knobs.knob import Knob, turned
 from wattherd.knobs.switch import Outlet, Switch
 from wattherd.wire.clock import SYSTEM, Clock
-from wattherd.wire.protocols import Protocol, driver_module
+from wattherd.wire.protocols import Protocol, driver_module, require_program
 from wattherd.wire.uri import Uri, parse
 
 Maker = Callable[[Uri], Driver]
@@ -50,7 +50,9 @@ def open_knob(text: str, journal: Journal | None = None, clock: Clock = SYSTEM) 
     options: Collection[str] = module.OPTIONS
     uri.allow({*options, *knob.OPTIONS})
     make: Maker = module.driver
-    return turned(uri, make(uri), journal, clock)
+    driver = make(uri)
+    require_program(uri, PROTOCOLS)
+    return turned(uri, driver, journal, clock)
 
 
 def open_switch(text: str, clock: Clock = SYSTEM) -> Switch:
@@ -64,4 +66,6 @@ def open_switch(text: str, clock: Clock = SYSTEM) -> Switch:
     options: Collection[str] = module.OPTIONS
     uri.allow({*options, *knob.OPTIONS})
     make: OutletMaker = module.outlet
-    return Switch(uri.text, make(uri), uri.seconds("settle", knob.SETTLE_S), clock)
+    outlet = make(uri)
+    require_program(uri, SWITCHES)
+    return Switch(uri.text, outlet, uri.seconds("settle", knob.SETTLE_S), clock)

@@ -8,7 +8,7 @@ from wattherd.meters import meter
 from wattherd.meters.contract import Driver
 from wattherd.meters.meter import Meter, metered
 from wattherd.wire.clock import SYSTEM, Clock
-from wattherd.wire.protocols import Protocol, driver_module
+from wattherd.wire.protocols import Protocol, driver_module, require_program
 from wattherd.wire.uri import Uri, parse
 
 Maker = Callable[[Uri, Clock], Driver]
@@ -45,4 +45,6 @@ def open_meter(text: str, clock: Clock = SYSTEM) -> Meter:
     options: Collection[str] = module.OPTIONS
     uri.allow({*options, *meter.OPTIONS})
     make: Maker = module.driver
-    return metered(uri, make(uri, clock), clock)
+    driver = make(uri, clock)
+    require_program(uri, PROTOCOLS)
+    return metered(uri, driver, clock)

@@ -36,13 +36,27 @@ def driver_module(uri: Uri, protocols: Mapping[str, Protocol], room: str, extra:
     """The module in `room` that speaks an address's protocol, imported now.
 
     Raises:
-        UserError: the protocol is unknown, or what it takes is not installed.
+        UserError: the protocol is unknown, or the library it takes is not installed.
     """
     if uri.scheme not in protocols:
         raise uri.error(f"protocol {uri.scheme!r} is unknown", hint=hint_for(uri.scheme, protocols))
     protocol = protocols[uri.scheme]
-    if not installed(protocol):
-        by_system = "it comes with your system"
-        hint = by_system if protocol.program else f"pip install 'wattherd[{extra}]'"
-        raise uri.error(f"{protocol.program or protocol.client} is not installed", hint=hint)
+    if not protocol.program and not installed(protocol):
+        hint = f"pip install 'wattherd[{extra}]'"
+        raise uri.error(f"{protocol.client} is not installed", hint=hint)
     return import_module(f"{room}.{protocol.module}")
+
+
+def require_program(uri: Uri, protocols: Mapping[str, Protocol]) -> None:
+    """Check that the program behind an address is here; asked once the address itself is good.
+
+    A driver needs its library to be made, but its program only to be used. So a wrong address is
+    called wrong on every machine.
+
+    Raises:
+        UserError: the program is not installed.
+    """
+    protocol = protocols[uri.scheme]
+    if protocol.program and not installed(protocol):
+        hint = f"install your system's package of it, as in: apt-get install {protocol.program}"
+        raise uri.error(f"the program {protocol.program} is not installed", hint=hint)
