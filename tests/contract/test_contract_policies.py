@@ -53,6 +53,7 @@ def ordered(discipline: Discipline) -> Planner:
     return in_turn(Manner(), Fifo(), discipline)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("discipline", "passes"),
     [
@@ -204,6 +205,7 @@ def test_gandiva_brings_a_gang_together(begin: Begin) -> None:
     assert len(gpus) == 2
 
 
+@pytest.mark.long
 def test_gandiva_grows_and_shrinks(begin: Begin) -> None:
     site = begin(Setup(machine=MACHINE, planner=replace(TURNS, growth=True)))
     elastic = site.submit(most=2)

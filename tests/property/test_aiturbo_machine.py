@@ -9,6 +9,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.estimate.ps_belief import PsBelief
 from wattherd.estimate.speed import Sampled, SpeedModel
 from wattherd.model.event import NodeLost, NodeReturned
@@ -70,7 +71,7 @@ def planners(jobs: list[JobSpec]) -> list[Planner]:
     ]
 
 
-@settings(max_examples=15)
+@settings(max_examples=times(15))
 @given(ps_jobs())
 def test_every_job_ends(jobs: list[JobSpec]) -> None:
     for planner in planners(jobs):
@@ -78,7 +79,7 @@ def test_every_job_ends(jobs: list[JobSpec]) -> None:
         assert not story.core.jobs, type(planner).__name__
 
 
-@settings(max_examples=10)
+@settings(max_examples=times(10))
 @given(ps_jobs(), st.integers(0, 2), st.integers(1, 3000))
 def test_every_job_ends_though_a_node_is_lost_for_a_while(
     jobs: list[JobSpec], node: int, at_s: int

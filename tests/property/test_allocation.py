@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from power_questions import JOBS, best_by_trying_all, curves, question, trees, value_of
 
+from effort import times
 from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import (
@@ -23,7 +24,7 @@ from wattherd.policy.power.allocation import (
 from wattherd.policy.power.rules import Question, fits
 
 
-@settings(max_examples=200)
+@settings(max_examples=times(200))
 @given(st.lists(curves(), min_size=1, max_size=4), st.floats(100, 1500), st.booleans())
 def test_one_budget_is_used_as_well_as_can_be(
     jobs: list[JobCurve], budget_w: float, pause: bool
@@ -31,7 +32,7 @@ def test_one_budget_is_used_as_well_as_can_be(
     used_as_well_as_can_be(question(jobs, one_budget(len(jobs), budget_w), pause=pause))
 
 
-@settings(max_examples=200)
+@settings(max_examples=times(200))
 @given(st.lists(curves(), min_size=1, max_size=4), trees(), st.booleans())
 def test_a_tree_with_losses_is_used_as_well_as_can_be(
     jobs: list[JobCurve], tree: PowerTree, pause: bool

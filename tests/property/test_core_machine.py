@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from effort import times
 from wattherd.engine.core import CoreConfig
 from wattherd.engine.placer import Placer
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -365,5 +366,5 @@ PLANNERS = {
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_every_job_ends_whatever_happens(name: str) -> None:
-    PLANNERS[name].TestCase.settings = settings(max_examples=120, stateful_step_count=50)
+    PLANNERS[name].TestCase.settings = settings(max_examples=times(120), stateful_step_count=50)
     PLANNERS[name].TestCase().runTest()

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.book import Book
 from wattherd.engine.draft import GuardedDraft
@@ -315,7 +316,7 @@ class TreeDesk(Desk):
             assert self.carried_w(domain.name) <= Fraction(domain.budget_w or 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(
     budget_w=st.sampled_from([None, 100.0, 330.5, 420.0, 560.0, 900.0]),
     policy=POLICIES, lost=LOST, limits=LIMITS, quota=st.booleans(), proposals=PROPOSALS,
@@ -329,7 +330,7 @@ def test_a_refused_proposal_changes_no_book_and_sums_add_up(
         desk.propose(*proposal)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(policy=POLICIES, lost=LOST, limits=LIMITS, quota=st.booleans(), proposals=PROPOSALS)
 def test_under_a_power_tree_the_same_holds_of_every_domain(
     policy: Any, lost: set[int], limits: dict[str, int], quota: bool, proposals: list[Any]

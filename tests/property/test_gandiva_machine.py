@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from test_core_machine import NARROW, SHARED, CoreMachine
 
+from effort import times
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import JobProgressed
 from wattherd.model.job import JobSpec, TaskRole
@@ -106,5 +107,5 @@ def check_demand(homes: Homes) -> None:
 
 
 def test_gandiva_keeps_its_books_whatever_happens() -> None:
-    GandivaMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+    GandivaMachine.TestCase.settings = settings(max_examples=times(150), stateful_step_count=60)
     GandivaMachine.TestCase().runTest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
@@ -19,7 +20,7 @@ LASTING_S = 2_500.0
     lengths=st.lists(st.sampled_from([20.0, 90.0, 400.0]), min_size=1, max_size=8),
     packing=st.booleans(),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(15), deadline=None)
 def test_a_gang_as_wide_as_the_cluster_is_not_starved(
     gaps: list[float], lengths: list[float], packing: bool
 ) -> None:

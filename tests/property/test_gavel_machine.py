@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from test_core_machine import CLUSTER, FLAT, CoreMachine
 
+from effort import times
 from wattherd.engine.core import CoreConfig
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.policy.schedule.gavel import Gavel
@@ -52,5 +53,5 @@ class FifoMachine(GavelMachine):
 
 @pytest.mark.parametrize("machine", [GavelMachine, FifoMachine])
 def test_every_job_ends_whatever_happens(machine: type[GavelMachine]) -> None:
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+    machine.TestCase.settings = settings(max_examples=times(60), stateful_step_count=50)
     machine.TestCase().runTest()

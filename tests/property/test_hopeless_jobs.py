@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.model.command import Command
 from wattherd.model.event import BudgetChanged, Event, JobCancelled, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
@@ -107,7 +108,9 @@ def nobody_is_like_another(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]
 
 @pytest.mark.parametrize("policy", MAKES)
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=times(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     jobs=JOBS,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.event import NodeLost, NodeReturned
@@ -112,7 +113,7 @@ def over_s(result: Result) -> float:
     return sum(one["over_budget_s"] for one in levels)
 
 
-@settings(max_examples=150)
+@settings(max_examples=times(150))
 @given(
     tree=trees(),
     drawn=jobs,

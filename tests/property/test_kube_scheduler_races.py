@@ -15,6 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from effort import times
+
 pytest.importorskip("msgspec", reason="the extra `kube` is not installed")
 
 import numpy as np
@@ -259,4 +261,4 @@ class Races(RuleBasedStateMachine):
 
 
 TestRaces = Races.TestCase
-TestRaces.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestRaces.settings = settings(max_examples=times(40), stateful_step_count=30, deadline=None)

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms
 from wattherd.estimate.learned_curve import Sample
 from wattherd.policy.power.learning import LearningAllocator, Manners
@@ -24,7 +25,7 @@ def a_learner(budget_w: float, paused_w: float | None) -> LearningAllocator:
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60), deadline=None)
 @given(ROUNDS, st.floats(10, 3000), st.none() | st.floats(0, 50))
 def test_plans_hold_their_bound_or_are_the_least_there_is(rounds, budget_w, paused_w) -> None:  # type: ignore[no-untyped-def]
     learner = a_learner(budget_w, paused_w)
@@ -43,7 +44,7 @@ def test_plans_hold_their_bound_or_are_the_least_there_is(rounds, budget_w, paus
         learner = learner.told(plan, samples, metered)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60), deadline=None)
 @given(ROUNDS)
 def test_beliefs_stay_finite_and_covariances_sound(rounds) -> None:  # type: ignore[no-untyped-def]
     curves = FleetCurves.start(CAPS, DEVICES, FleetTerms())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner
@@ -48,7 +49,7 @@ def streams(draw: st.DrawFn, queues: tuple[str, ...] = ("default",)) -> list[Job
 
 @pytest.mark.parametrize("name", PLANNERS)
 @given(jobs=streams())
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 def test_the_first_in_line_waits_for_what_runs_and_for_nothing_else(
     name: str, jobs: list[JobSpec]
 ) -> None:
@@ -62,7 +63,7 @@ def test_the_first_in_line_waits_for_what_runs_and_for_nothing_else(
 
 
 @given(jobs=streams(queues=("x", "y")))
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 def test_what_a_queue_is_owed_comes_after_the_notice_or_after_what_runs(
     jobs: list[JobSpec],
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_core_machine import FLAT, SERVED, WIDE, machine
 
+from effort import times
 from wattherd.estimate.gittins import gittins_index
 from wattherd.estimate.restart_cost import EVERY_EVENT
 from wattherd.model.job import JobSpec
@@ -67,7 +68,7 @@ PLANNERS = {
 def test_every_job_ends_whatever_happens(name: str) -> None:
     planner, shapes = PLANNERS[name]
     case = machine(planner, *shapes, elastic=False).TestCase
-    case.settings = settings(max_examples=25, stateful_step_count=40)
+    case.settings = settings(max_examples=times(25), stateful_step_count=40)
     case().runTest()
 
 
@@ -93,7 +94,7 @@ def in_turn(discipline: Discipline, place: Place = consolidated) -> Ordered:
 
 
 @given(jobs=streams(most_gpus=8))
-@settings(max_examples=150)
+@settings(max_examples=times(150))
 def test_backfill_never_delays_the_head_job(jobs: list[JobSpec]) -> None:
     """Until somebody must wait both do the same; the first who waits starts when he would strictly.
 
@@ -122,7 +123,7 @@ ORDERS: dict[str, Order] = {
 
 @pytest.mark.parametrize("name", ORDERS)
 @given(jobs=streams(most_gpus=10))
-@settings(max_examples=30)
+@settings(max_examples=times(30))
 def test_gangs_run_whole_and_all_of_them_end(name: str, jobs: list[JobSpec]) -> None:
     """`Story` checks after every event that no gang is split and no device given twice."""
     told = run(of(ORDERS[name])(), jobs, 4, 4, 2)
@@ -135,7 +136,7 @@ def test_gangs_run_whole_and_all_of_them_end(name: str, jobs: list[JobSpec]) -> 
     wide=st.integers(5, 8), lasts_s=st.integers(20, 90), every_s=st.integers(5, 30),
     gpus=st.integers(1, 4),
 )  # fmt: skip
-@settings(max_examples=25)
+@settings(max_examples=times(25))
 def test_nobody_starves_however_full_it_is(
     name: str, wide: int, lasts_s: int, every_s: int, gpus: int
 ) -> None:
@@ -150,7 +151,7 @@ def test_nobody_starves_however_full_it_is(
 
 
 @given(jobs=streams(most_gpus=8))
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 def test_counting_and_packing_agree_where_one_gpu_is_as_good_as_another(
     jobs: list[JobSpec],
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from effort import times
 from wattherd.engine.state import ClusterState
 from wattherd.engine.state_kernels import CHANGES
 from wattherd.model.allocation import Allocation
@@ -205,5 +206,5 @@ class Placement(RuleBasedStateMachine):
         assert everything(self.state) == self.empty
 
 
-Placement.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+Placement.TestCase.settings = settings(max_examples=times(300), stateful_step_count=40)
 TestPlacement = Placement.TestCase

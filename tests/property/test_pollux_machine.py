@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from test_core_machine import CLUSTER, FLAT, WIDE, CoreMachine
 
+from effort import times
 from wattherd.engine.core import CoreConfig
 from wattherd.model.event import JobMeasured
 from wattherd.model.training import BatchRange, StepTime, TrainingReport
@@ -83,5 +84,5 @@ class PolluxMachine(CoreMachine):
 
 
 def test_every_job_ends_whatever_happens() -> None:
-    PolluxMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+    PolluxMachine.TestCase.settings = settings(max_examples=times(60), stateful_step_count=50)
     PolluxMachine.TestCase().runTest()

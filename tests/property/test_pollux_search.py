@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pollux_machine import reports
 
+from effort import times
 from wattherd.estimate.goodput import best
 from wattherd.policy.schedule.pollux_breeding import MOST_NODES, repair
 from wattherd.policy.schedule.pollux_climb import climb
@@ -125,7 +126,7 @@ def test_whatever_is_repaired_is_allowed(asked: dict[str, Any], data: st.DataObj
         assert (again == state).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 @given(asked=questions(), kind=st.sampled_from(sorted(KINDS.values())))
 def test_answers_are_allowed_no_worse_than_the_start_and_repeat(
     asked: dict[str, Any], kind: str
@@ -144,7 +145,7 @@ def test_answers_are_allowed_no_worse_than_the_start_and_repeat(
     assert answer == SEARCHES[kind](asked)
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 @given(asked=questions())
 def test_the_next_search_begins_where_the_last_one_ended(asked: dict[str, Any]) -> None:
     answer = SEARCH(asked)
@@ -206,7 +207,7 @@ def test_a_good_split_is_found(kind: str) -> None:
     assert sorted(sum(tasks for _, tasks in pairs) for pairs in answer["plan"]) == [4, 4]
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 @given(data=st.data())
 def test_one_job_climbs_to_the_best_of_all_states(data: st.DataObject) -> None:
     gpus = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))

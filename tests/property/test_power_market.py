@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from power_questions import JOBS, question, trees
 
+from effort import times
 from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import tree_limits
@@ -60,7 +61,7 @@ def test_at_these_prices_nobody_would_rather_buy_something_else(
         assert own >= surplus - 1e-7
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(JOBS, trees())
 def test_the_market_reaches_what_an_exponential_cone_program_does(
     jobs: list[JobCurve], tree: PowerTree

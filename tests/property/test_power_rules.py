@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from power_questions import FEW, JOBS, best_by_trying_all, question, trees, value_of, values
 
+from effort import times
 from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
@@ -113,7 +114,7 @@ def rates_differ(asked: Question) -> bool:
 
 
 @pytest.mark.parametrize("rule", GOALS)
-@settings(max_examples=100)
+@settings(max_examples=times(100))
 @given(jobs=FEW, tree=trees())
 def test_each_rule_reaches_the_most_of_what_it_is_for(
     rule: str, jobs: list[JobCurve], tree: PowerTree
@@ -127,7 +128,7 @@ def test_each_rule_reaches_the_most_of_what_it_is_for(
 
 
 @pytest.mark.parametrize("rule", GOALS)
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 @given(jobs=JOBS, tree=trees(), factor=st.floats(1.0, 1.5))
 def test_more_budget_never_lowers_what_a_rule_is_for(
     rule: str, jobs: list[JobCurve], tree: PowerTree, factor: float

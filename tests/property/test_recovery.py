@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
+
 pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
 
 from wattherd import __version__
@@ -168,7 +170,7 @@ MEMORIES = ["fifo-backfill", "drf", "gandiva", "tiresias"]
 
 
 @given(actions=ACTIONS, at=st.floats(0, 1), policy=st.sampled_from(MEMORIES))
-@settings(max_examples=100)
+@settings(max_examples=times(100))
 def test_snapshot_and_tail_are_as_good_as_everything(
     actions: list[Action], at: float, policy: str
 ) -> None:
@@ -200,7 +202,7 @@ def test_every_policy_goes_on_from_a_snapshot(policy: str) -> None:
 
 
 @given(actions=ACTIONS, at=st.floats(0, 1))
-@settings(max_examples=40)
+@settings(max_examples=times(40))
 def test_another_policy_and_fewer_devices_take_every_job_over(
     actions: list[Action], at: float
 ) -> None:

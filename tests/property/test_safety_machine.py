@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.engine.safety import SafetyLoop
 from wattherd.engine.safety_terms import Breaker, Fleet, Readings, SafetyConfig
 
@@ -70,7 +71,7 @@ class Knobs:
         return np.array([max([cap, *more]) for cap, more in zip(self.cap_w, coming, strict=True)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60), deadline=None)
 @given(
     fleet=FLEETS,
     delays=st.lists(st.integers(0, 6), min_size=SIZE, max_size=SIZE),
@@ -115,7 +116,7 @@ def test_what_may_be_in_force_never_grows_beyond_the_limits(
         knobs.arrive()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(
     fleet=FLEETS,
     caps=st.lists(st.floats(100, 400), min_size=SIZE, max_size=SIZE),

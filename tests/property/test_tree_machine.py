@@ -9,6 +9,7 @@ from hypothesis.stateful import initialize, rule
 from test_core_machine import CLUSTER, FLAT, SHARED, WIDE, CoreMachine, machine
 from tree_shell import TreeShell
 
+from effort import times
 from wattherd.engine.core import CoreConfig
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
@@ -128,5 +129,5 @@ PLANNERS = {
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_no_domain_is_ever_above_its_budget(name: str) -> None:
-    PLANNERS[name].TestCase.settings = settings(max_examples=120, stateful_step_count=50)
+    PLANNERS[name].TestCase.settings = settings(max_examples=times(120), stateful_step_count=50)
     PLANNERS[name].TestCase().runTest()

@@ -71,6 +71,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         end_stray(folder)
 
 
+@pytest.mark.long
 def test_amd_gpus_are_measured_capped_and_put_back(service: Service) -> None:
     assert "measured by amdsmi" in service.note
     client = service.client

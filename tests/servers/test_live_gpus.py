@@ -28,7 +28,10 @@ from wattherd.runtime.local.executor import end_stray
 from wattherd.service.live.boards import Found
 from wattherd.service.live.gpus import model_of
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with"),
+]
 MOST_S = 60.0
 
 

@@ -21,6 +21,7 @@ def gpus(tmp_path: Path) -> Driver:
     return Driver(tmp_path)
 
 
+@pytest.mark.long
 def test_a_gpu_is_read_by_number_uuid_or_all_together(gpus: Driver) -> None:
     assert gpus.read("nvml://0")["watts"] == 300.0
     assert gpus.read("nvml://GPU-Second")["watts"] == 600.0
@@ -81,6 +82,7 @@ def until(process: subprocess.Popen[str], field: str, value: object) -> dict[str
     raise AssertionError(f"never {field} = {value}")
 
 
+@pytest.mark.long
 def test_a_watched_gpu_changes_hangs_is_lost_and_comes_back(gpus: Driver) -> None:
     with gpus.command("read", "nvml://0?timeout=0.2s", "--watch", "0.05s") as process:
         until(process, "watts", 300.0)

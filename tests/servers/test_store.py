@@ -220,6 +220,7 @@ def test_a_password_is_not_shown() -> None:
     assert "hush" not in refused.value.line()
 
 
+@pytest.mark.long
 def test_a_database_that_was_killed_is_used_again(postgres: Postgres) -> None:
     journal = Journal(postgres.database())
     journal.append(entries(1, 2))
@@ -269,6 +270,7 @@ def test_a_commit_in_doubt_is_settled_when_the_database_is_back(postgres: Postgr
     wire.close()
 
 
+@pytest.mark.long
 def test_who_lost_the_lock_with_its_session_does_not_write(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:

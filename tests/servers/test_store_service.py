@@ -15,6 +15,8 @@ from postgres_server import Postgres
 sys.path.append(str(Path(__file__).parents[1] / "service"))
 from serving import Serving, until
 
+pytestmark = pytest.mark.long
+
 
 def test_a_killed_database_refuses_wishes_keeps_facts_and_is_used_again(
     postgres: Postgres, tmp_path: Path

@@ -11,6 +11,8 @@ from test_live_site import Service, service
 from wattherd.cli.client import Client
 from wattherd.errors import UserError
 
+pytestmark = pytest.mark.long
+
 __all__ = ["service"]
 MOST_S = 60.0
 

@@ -379,6 +379,7 @@ def test_a_jupyter_server_lists_writes_and_reads_files(guarded: Guarded, jupyter
     assert secret_of(guarded, jupyter) not in log
 
 
+@pytest.mark.long
 def test_a_jupyter_socket_is_open_to_its_owner_alone(guarded: Guarded, jupyter: str) -> None:
     path = f"ws://127.0.0.1:{guarded.port}/jobs/{jupyter}/app/api/events/subscribe"
     own = {"additional_headers": {"cookie": cookie(guarded)}, "proxy": None}
@@ -393,6 +394,7 @@ def test_a_jupyter_socket_is_open_to_its_owner_alone(guarded: Guarded, jupyter: 
         connect(path.replace(f":{guarded.port}", f":{app.port}"), proxy=None)
 
 
+@pytest.mark.long
 def test_an_endless_answer_does_not_keep_the_service_from_ending(tmp_path: Path) -> None:
     serving = Serving(tmp_path / "state")
     serving.begin()

@@ -345,6 +345,7 @@ def test_debug_lets_the_error_through(given: Path) -> None:
         main([str(word) for word in ("--debug", *pack(given, policy="fdg"))])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("output", ["json", "table"])
 def test_a_closed_pipe_is_quiet(given: Path, output: str) -> None:
     reader, writer = os.pipe()
@@ -360,6 +361,7 @@ def test_a_closed_pipe_is_quiet(given: Path, output: str) -> None:
     assert done.returncode != 0
 
 
+@pytest.mark.long
 def test_data_goes_to_stdout_and_talk_to_stderr(given: Path, tmp_path: Path) -> None:
     result = shell(*pack(given, "--out", tmp_path, "-o", "json"), "--processes", 2)
     assert result.code == 0

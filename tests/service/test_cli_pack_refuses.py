@@ -162,6 +162,7 @@ def test_bad_files_are_one_line(folder: Path, wattherd: Run, what: str) -> None:
     one_line(wattherd(*pack(folder)), parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["truncated gzip", "duplicate node", "unknown GPU model of a pod"])
 def test_bad_files_are_one_line_for_a_shell_too(folder: Path, what: str) -> None:
     spoil, parts = BAD_FILES[what]
@@ -265,6 +266,7 @@ def test_an_output_directory_in_the_way_is_one_line(
     one_line(wattherd(*pack(given, "--out", tmp_path / "taken")), ["taken", "cannot write", "hint"])
 
 
+@pytest.mark.long
 def test_an_error_in_a_worker_process_is_one_line_too(given: Path, tmp_path: Path) -> None:
     order = an_order(tmp_path / "order.json", [0], range(NODES))
     one_line(

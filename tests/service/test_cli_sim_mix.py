@@ -10,6 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 WATTHERD = [sys.executable, "-m", "wattherd.cli.main"]
 SMALL = ("sim", "mix", "--jobs", "8", "--gpus", "32", "--seed", "0", "--processes", "1")
 

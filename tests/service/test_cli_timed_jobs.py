@@ -14,6 +14,8 @@ import pytest
 from wattherd.service.ordered import MAKERS
 from wattherd.service.presets import PRESETS
 
+pytestmark = pytest.mark.long
+
 JOBS = """\
 id,submit_s,gpus,duration_s,queue,priority,after
 a,0,4,100,x,0,

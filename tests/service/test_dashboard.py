@@ -291,6 +291,7 @@ def viewed(folder: Path) -> Iterator[str]:
         process.terminate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "part"),
     [

@@ -12,6 +12,8 @@ from dashboard_site import MOST_S, Dashboard, a_dashboard, until
 
 from wattherd.workload.job_file import JobFile
 
+pytestmark = pytest.mark.long
+
 JOBS, DEVICES = 10_000, 1000
 MOST_PAGE_S = 1.0
 """Also on a busy machine; docs/guides/dashboard.md tells what was measured on a quiet one."""

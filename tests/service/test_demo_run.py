@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 REPOSITORY = Path(__file__).resolve().parents[2]
 SDK = str(REPOSITORY / "sdk" / "src")

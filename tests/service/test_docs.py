@@ -188,6 +188,7 @@ def marked(page: str) -> object:
     return pytest.param(page, id=page, marks=[pytest.mark.slow] if page in MINUTES else [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [marked(docs.name_of(page)) for page in PAGES])
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path, shorter if page in LONG else str)

@@ -18,6 +18,8 @@ from wattherd.errors import UserError
 from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.faults import Fault, KernelLog, fault_of
 
+pytestmark = pytest.mark.long
+
 FALLEN = (
     "3,1203,88712345,-;NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, "
     "GPU has fallen off the bus."

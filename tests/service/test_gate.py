@@ -116,6 +116,7 @@ def test_other_machines_are_not_let_in_unasked(
         assert part in told.stderr
 
 
+@pytest.mark.long
 def test_tokens_do_not_travel_in_the_clear(tmp_path: Path) -> None:
     serving = Serving(tmp_path / "state")
     made = serving.call("token", "create", "--state", str(tmp_path / "state"), "--role", "admin")
@@ -124,6 +125,7 @@ def test_tokens_do_not_travel_in_the_clear(tmp_path: Path) -> None:
     assert (told.returncode, "--tls-cert" in told.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_a_service_under_tls_and_its_command_line(tmp_path: Path) -> None:
     authority = CERTS.CA()
     files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}

@@ -11,6 +11,8 @@ import pytest
 from wattherd.service.live import housekeeping
 from wattherd.service.live.housekeeping import Housekeeping
 
+pytestmark = pytest.mark.long
+
 
 def test_garbage_is_collected_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "LOOK_S", 0.02)

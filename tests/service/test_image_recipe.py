@@ -82,6 +82,7 @@ def test_versions_are_those_of_the_lock(build: Path) -> None:
         assert re.match(r"[\w-]+", needed)[0].lower() in names, needed  # type: ignore[index]
 
 
+@pytest.mark.long
 def test_what_it_installs_starts_as_the_user_that_it_names(build: Path) -> None:
     wheels = build / "wheels"
     made = run(

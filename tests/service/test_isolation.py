@@ -175,6 +175,7 @@ def test_only_root_raises_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         rlimits_of({"ulimits": {"nofile": 5000}})
 
 
+@pytest.mark.long
 @needs_cgroups
 def test_a_job_computes_no_more_than_it_asked_for(site: Site) -> None:
     """Four busy loops and half a processor: a limit, so that a busy machine makes it only less."""

@@ -86,6 +86,7 @@ def test_an_ended_job_is_shown_as_a_live_one_is(service: Serving) -> None:
     assert (waiting["id"], waiting["position"], waiting["state"]) == ("j-8", 1, "Queued")
 
 
+@pytest.mark.long
 def test_the_audit_tells_who_did_what(service: Serving) -> None:
     (act,) = service.ask("audit?about=j-2")["acts"]
     assert (act["by"], act["what"], act["detail"]["user"]) == ("ann", "JobSubmitted", "ann")

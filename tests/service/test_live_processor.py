@@ -77,6 +77,7 @@ def service(processor: Processor, tmp_path: Path) -> Iterator[Service]:
         end_stray(folder)
 
 
+@pytest.mark.long
 def test_the_processor_s_own_meters_tell_the_site_s_draw(service: Service) -> None:
     client = Client(service.url)
     job = service.call("submit", "--", "sh", "-c", "while :; do :; done").strip()
@@ -94,6 +95,7 @@ def test_the_processor_s_own_meters_tell_the_site_s_draw(service: Service) -> No
     service.call("cancel", job)
 
 
+@pytest.mark.long
 def test_the_packages_keep_the_budget_and_get_their_limits_back(
     service: Service, processor: Processor
 ) -> None:

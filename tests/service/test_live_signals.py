@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import pytest
 from test_live_site import Service, service
 
 from service.serving import until as within
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
 from wattherd.cli.client import Client
+
+pytestmark = pytest.mark.long
 
 __all__ = ["service"]
 until = partial(within, most_s=60.0)

@@ -19,6 +19,8 @@ import pytest
 from wattherd.cli.client import Client
 from wattherd.runtime.local.executor import end_stray
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 WATTHERD = (sys.executable, "-m", "wattherd.cli.main")
 MOST_S = 30.0

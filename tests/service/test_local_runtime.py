@@ -166,6 +166,7 @@ def test_a_fork_bomb_stays_in_its_group(site: Site) -> None:
     site.wait(job, "Cancelled")
 
 
+@pytest.mark.long
 @needs_cgroups
 def test_a_cap_is_a_duty_of_the_processor(site: Site) -> None:
     job = site.submit("while :; do :; done")

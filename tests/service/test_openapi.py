@@ -60,6 +60,7 @@ def schema_of(guarded: Guarded, document: dict[str, Any]) -> Any:
     return schema
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_every_answer_is_as_documented(guarded: Guarded, mode: GenerationMode) -> None:
     schema = schema_of(guarded, document_of(guarded))

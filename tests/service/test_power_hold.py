@@ -15,6 +15,8 @@ from hold_site import Loop, end_watchdogs, eventually, holding, watchdog_of, wat
 
 from wattherd.testing.boards import Board, Room, a_room
 
+pytestmark = pytest.mark.long
+
 FLOORS = [200.0] * 4
 
 

@@ -16,6 +16,8 @@ import yaml
 
 from service.serving import Serving, until
 
+pytestmark = pytest.mark.long
+
 CONFIG = {
     "policy": "capacity",
     "queues": {

@@ -130,6 +130,7 @@ def test_who_comes_later_fetches_what_is_missing_only(
     assert good.served < 6 * MIB
 
 
+@pytest.mark.long
 def test_another_version_is_not_mixed_with_what_came(
     store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

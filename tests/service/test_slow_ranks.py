@@ -17,6 +17,8 @@ from service.test_live_site import Service
 from wattherd.cli.client import Client
 from wattherd.runtime.local.executor import end_stray
 
+pytestmark = pytest.mark.long
+
 until = partial(within, most_s=120.0)
 GANG = """
 import sys, time

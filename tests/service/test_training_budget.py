@@ -21,6 +21,8 @@ from wattherd.service.live.documents import job_document
 from wattherd.service.live.site import Site, open_site
 from wattherd.workload.job_file import JobFile
 
+pytestmark = pytest.mark.long
+
 MOST_S = 60.0
 JOBS = {
     "numpy": {"mlp": 6000, "cnn": 4000, "attention": 4000},

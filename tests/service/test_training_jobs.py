@@ -31,6 +31,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         end_stray(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("example", "steps"), [("mlp", 4000), ("cnn", 2500), ("attention", 2500)], ids=lambda v: str(v)
 )
@@ -51,6 +52,7 @@ def test_paused_again_and_again_it_is_the_same_training(
     assert abs(final_loss(told) - final_loss(whole)) <= 1e-6
 
 
+@pytest.mark.long
 def test_killed_it_goes_on_from_its_last_checkpoint(site: Site, tmp_path: Path) -> None:
     options = ("--steps", "3000", "--every", "200")
     job = train(site, "mlp", *options, restarts=1)
@@ -66,6 +68,7 @@ def test_killed_it_goes_on_from_its_last_checkpoint(site: Site, tmp_path: Path) 
     assert first[: int(second[0][0]) - 1] + second == STEP.findall(whole)
 
 
+@pytest.mark.long
 def test_smaller_micro_batches_change_rounding_only(site: Site, tmp_path: Path) -> None:
     options = ("--steps", "3000", "--every", "1000000")
     job = train(site, "mlp", *options)

@@ -64,6 +64,7 @@ def test_who_waits_is_told_his_share() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_wide_gang_is_not_kept_waiting_by_a_stream_of_small_jobs() -> None:
     stream = [timed(f"s{n}", user="bob", at_s=5.0 * n, lasts_s=20.0) for n in range(200)]
     wide = timed("wide", 8, user="ann", at_s=50.0)

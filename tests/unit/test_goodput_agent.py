@@ -72,6 +72,7 @@ def test_the_report_says_what_was_seen() -> None:
     assert report.step_time.node_sync_s < report.step_time.network_sync_s
 
 
+@pytest.mark.long
 def test_a_pinned_batch_stays() -> None:
     agent = Agent(an_application(pinned=64))
     agent.observe((2,), 32, (0.57, 0.05), (1.0, 1e6))

@@ -68,6 +68,7 @@ def test_levels_follow_the_budget_and_what_runs() -> None:
 lengths = st.floats(1.0, 40_000.0)
 
 
+@pytest.mark.long
 @given(
     jobs=st.lists(st.tuples(st.floats(0, 90_000.0), st.integers(1, 4), lengths), min_size=1,
                   max_size=6)

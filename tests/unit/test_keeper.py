@@ -201,6 +201,7 @@ def test_the_thread_answers_and_ends() -> None:
     validate(site.keeper.core)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_broken_core_leaves_nobody_waiting() -> None:
     site = Site()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 
+from effort import times
 from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.chooser import Chooser
 from wattherd.runtime.kube.pods.fleet import Holding
@@ -253,7 +254,7 @@ class Curbed(RuleBasedStateMachine):
 
 
 TestCurbed = Curbed.TestCase
-TestCurbed.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestCurbed.settings = settings(max_examples=times(80), stateful_step_count=30, deadline=None)
 
 
 def test_a_look_costs_as_many_pods_as_are_on_nodes_with_an_agent() -> None:

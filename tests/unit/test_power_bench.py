@@ -187,6 +187,7 @@ def calm() -> list[dict]:
     return runs
 
 
+@pytest.mark.long
 def test_without_faults_the_limit_holds_and_what_was_found_is_restored(calm: list[dict]) -> None:
     for run in calm:
         assert run["over_limit_s"] == 0, run["scenario"]
@@ -221,6 +222,7 @@ def test_no_single_fault_trips_a_breaker_or_costs_a_found_cap(name: str) -> None
         assert run["recovered_s"] is not None or run["fault"] == "none"
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_document() -> None:
     choice = Choice(scenarios=("two-peaks",), faults=("cap-ignored",), quick=True)
     first, second = bench(choice), bench(choice)
@@ -249,6 +251,7 @@ def test_the_command_prints_the_document_and_nothing_else_on_stdout() -> None:
     assert set(document["runs"][0]["worst_overshoot_pct"]) == {"1", "10", "60"}
 
 
+@pytest.mark.long
 def test_a_page_plots_and_tables_are_written(tmp_path: Path) -> None:
     asked = ["bench", "--scenario", "step-25,nominal", "--fault", "none,cap-reset", "--quick"]
     done = CliRunner().invoke(power, [*asked, "--out", str(tmp_path)])

@@ -77,6 +77,7 @@ def test_a_policy_file_is_read_as_it_was_written(document: dict[str, Any], tmp_p
     assert load(tmp_path / "policy.json").parameters.tolist() == document["parameters"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "field"),
     [

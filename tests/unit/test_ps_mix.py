@@ -88,6 +88,7 @@ def test_a_run_repeats_itself_exactly(judge: CurveJudge) -> None:
     assert replace(one, cpu_s=0.0) == replace(two, cpu_s=0.0)
 
 
+@pytest.mark.long
 def test_resizing_beats_shapes_as_asked_for_in_a_burst(judge: CurveJudge) -> None:
     runs = {policy: run_mix(policy, SMALL, 0, judge) for policy in ("fifo", "aiturbo")}
     assert runs["aiturbo"].avg_jct_h < runs["fifo"].avg_jct_h

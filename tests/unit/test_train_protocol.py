@@ -105,6 +105,7 @@ def test_names_and_exit_code_are_the_same_on_both_sides() -> None:
     assert theirs["CHECKPOINTED"] == run_dir.CHECKPOINTED in schema()
 
 
+@pytest.mark.long
 def test_neither_side_imports_the_other() -> None:
     for folder, other in ((Path(wattherd.__file__).parent, "wattherd_train"), (SDK, "wattherd")):
         for path in folder.rglob("*.py"):
