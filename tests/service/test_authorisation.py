@@ -52,7 +52,7 @@ LEAST = {
     "GET /audit/requests": "admin",
 }
 """Written down by hand: what the service's own table says is what is tested."""
-WITHOUT = {"GET /health": 200, "POST /jobs/{job_id}/trainer-status": 401}
+WITHOUT = {"GET /health": 200, "GET /alive": 200, "POST /jobs/{job_id}/trainer-status": 401}
 UNTOLD = {"GET /events", "GET /openapi.json"}
 """Pages without jobs: a stream that does not end, and a description whose examples have names."""
 ROOT = {"/metrics"}

@@ -135,6 +135,54 @@ def test_what_is_no_longer_kept_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     loop.close()
 
 
+def test_an_id_ahead_of_the_journal_is_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = a_feed(monkeypatch, kept=30)
+    feed._publish([a_budget(n) for n in range(6)])
+    loop = asyncio.new_event_loop()
+    for after, whole in (
+        ((5, 0), True),
+        ((5, 1 << 40), True),
+        ((6, 0), False),
+        ((1 << 50, 0), False),
+    ):
+        found = feed.listen(after, loop)
+        assert found is not None
+        assert (found[2], found[1]) == (whole, [])
+    loop.close()
+
+
+def test_an_id_of_a_replaced_store_gives_a_gap(guarded: Guarded) -> None:
+    """Its number exists here, too: the digest of the entry tells the two apart."""
+    guarded.submit("user", "true")
+    ours = past(guarded, "user", "&kind=job")[0]["event_id"]
+    seq, count, mark = ours.split(".")
+    assert mark == guarded.site.store.journal.digest(int(seq))[:8]
+    other = f"{seq}.{count}.{'0' * 8 if mark != '0' * 8 else '1' * 8}"
+    ahead = "999999.0"
+    for last, gap in ((ours, False), (f"{seq}.{count}", False), (other, True), (ahead, True)):
+        headers = {"Last-Event-ID": last}
+        with listening(guarded, "user", "?follow=false&kind=job", **headers) as events:
+            kinds = [one["event"] for one in events]
+        assert (kinds[:1] == ["gap"]) is gap, last
+        assert not gap or kinds == ["gap"]
+
+
+def test_a_stream_on_which_nothing_happens_says_that_it_goes_on(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Watts are sampled all the time, but who has not asked for them hears nothing of them."""
+    from wattherd.service.live.routes import events as route
+
+    monkeypatch.setattr(route, "HEARTBEAT_S", 0.5)
+    connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=10)
+    headers = {"authorization": f"Bearer {guarded.tokens['user']}"}
+    with contextlib.closing(connection):
+        connection.request("GET", f"{EVENTS}?kind=budget", headers=headers)
+        answer = connection.getresponse()
+        lines = [answer.readline() for _ in range(6)]
+    assert lines.count(b": still here\n") == 2
+
+
 def test_who_does_not_keep_up_is_let_go_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = a_feed(monkeypatch, kept=1000)
 

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import ssl
+import time
 import urllib.parse
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ DEFAULT_SERVER = "http://127.0.0.1:8700"
 TIMEOUT_S = 60.0
 """For a whole answer. The service itself waits 30 s for a plan under way."""
 MOST_BYTES = 256 << 20
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+"""Before a job is handed in again that the service could not keep, or does not know whether."""
+_LATER = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 
 
 class NotThere(UserError):
@@ -104,8 +108,14 @@ class Client:
     def _json(self, method: str, path: str, query: dict[str, object], body: Any = None) -> Any:
         if method != "GET":  # where no token says who it is, the name of the account does
             query = {"user": getpass.getuser(), **query}
+        request = self._request(method, path, query, body)
         try:
-            answer = self._http.ask(self._request(method, path, query, body))
+            answer = self._http.ask(request)
+            for pause_s in PAUSES_S if "idempotency-key" in request.headers else ():
+                if answer.status not in _LATER:
+                    break
+                time.sleep(pause_s)
+                answer = self._http.ask(request)  # the same key: it is never done twice
         except NoAnswer as failure:
             raise self._unreachable(failure) from None
         if not 200 <= answer.status < 300:
@@ -171,6 +181,7 @@ _KINDS: dict[int, type[UserError]] = {
     HTTPStatus.FORBIDDEN: Refused,
     HTTPStatus.TOO_MANY_REQUESTS: Refused,
     HTTPStatus.SERVICE_UNAVAILABLE: Unreachable,
+    HTTPStatus.GATEWAY_TIMEOUT: Unreachable,
 }
 
 

@@ -25,5 +25,5 @@ def top(*, every: float, server: str | None) -> None:
         from wattherd.cli.top_app import Top
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[tui]"') from None
-    client.get("health")  # a wrong address is one line, before the screen is taken
+    client.get("alive")  # a wrong address is one line, before the screen is taken
     Top(client, every).run()

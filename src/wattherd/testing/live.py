@@ -40,6 +40,11 @@ class MemoryJournal:
         found, self._told = self.kept[self._told :], len(self.kept)
         return found
 
+    def check_writable(self) -> None:
+        """Refuse, if full."""
+        if self.full:
+            raise StoreFailure("the journal is full")
+
 
 class SetClock:
     """Shows what it is set to."""

@@ -37,6 +37,14 @@ class Journal(Protocol):
         """
         ...
 
+    def check_writable(self) -> None:
+        """Write something of no consequence.
+
+        Raises:
+            StoreFailure: nothing is taken.
+        """
+        ...
+
 
 class Clock(Protocol):
     """Time as the journal counts it."""

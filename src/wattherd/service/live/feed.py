@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -30,9 +30,16 @@ KEPT = 10_000
 MOST_WAITING = 1_000
 """Happenings that a listener may leave lying about."""
 MOST_LISTENERS = 200
+MARK = 8
+"""Hexadecimal digits of a digest that stand in the id of an event."""
 Turn = tuple[Entry, Sequence[Command]]
 Place = tuple[int, int]
 """A number of the journal, and which of the happenings of its turn."""
+
+
+def _no_digest(seq: int) -> str:
+    del seq
+    return ""
 
 
 class Kind(StrEnum):
@@ -48,13 +55,15 @@ class Kind(StrEnum):
 class Happening:
     """`told` is plain data; times in it are seconds of the journal, under `at_s`.
 
-    Without a `place` it is of the moment, and not kept. `spec` is the job's it is about, `specs`
-    those of the jobs that draw.
+    Without a `place` it is of the moment, and not kept; `mark` is the beginning of that entry's
+    digest, so that places in another journal are told apart. `spec` is the job's it is about,
+    `specs` those of the jobs that draw.
     """
 
     kind: Kind
     told: Mapping[str, Any]
     place: Place | None = None
+    mark: str = ""
     spec: JobSpec | None = None
     specs: Mapping[str, JobSpec] = field(default_factory=dict)
 
@@ -108,9 +117,13 @@ class Listener:
 class Feed:
     """One site's happenings. `told` and `sampled` are called by who makes them happen."""
 
-    def __init__(self, core: Core, history: History, seq: int) -> None:
-        """From after entry `seq` of the journal on."""
-        self._core, self._history = core, history
+    def __init__(
+        self, core: Core, history: History, seq: int, digest: Callable[[int], str] = _no_digest
+    ) -> None:
+        """From after entry `seq` of the journal on, of whose entries `digest` tells the digests."""
+        self._core, self._history, self._digest = core, history, digest
+        self._last = seq
+        """The last entry that was told."""
         self._kept: deque[Happening] = deque(maxlen=KEPT)
         self._before: Place = (seq, 0)
         """Where the last happening was that is not kept."""
@@ -130,7 +143,10 @@ class Feed:
         for job_id in touched:
             last = turns[-1][0]
             made.extend(self._moved(job_id, last.event.at_s, (last.seq, len(made))))
-        self._publish(made)
+        marks = {one.place[0]: "" for one in made if one.place}
+        marks = {seq: self._digest(seq)[:MARK] for seq in marks}
+        self._last = turns[-1][0].seq if turns else self._last
+        self._publish([replace(one, mark=marks.get((one.place or (0,))[0], "")) for one in made])
 
     def sampled(self, sample: Sample) -> None:
         """Watts were taken."""
@@ -183,6 +199,7 @@ class Feed:
         with self._changing:
             for one in made:
                 if one.place is not None:
+                    self._last = max(self._last, one.place[0])
                     if len(self._kept) == KEPT:
                         self._before = self._kept[0].place or self._before
                     self._kept.append(one)
@@ -197,12 +214,14 @@ class Feed:
     ) -> tuple[Listener, list[Happening], bool] | None:
         """A listener, what happened after a place, and whether all of that is still known.
 
-        Without a place the past is left out. None if there are too many listeners.
+        Without a place the past is left out. A place beyond the end is of another journal, of which
+        nothing is known. None if there are too many listeners.
         """
         with self._changing:
             if len(self._listeners) >= MOST_LISTENERS:
                 return None
-            whole = after is None or after >= self._before
+            ahead = after is not None and after[0] > self._last
+            whole = after is None or (after >= self._before and not ahead)
             missed = [one for one in self._kept if after and one.place and one.place > after]
             listener = Listener(loop)
             self._listeners.append(listener)

@@ -96,6 +96,21 @@ async def answer_within(patience_s: float, asked: Future[Answer]) -> tuple[Answe
         return None
 
 
+async def done(asked: Future[str]) -> str:
+    """What was asked of the keeper has happened; the id of the job that it is about.
+
+    Raises:
+        StoreFailure: it was not kept.
+        ClusterError: nobody can tell within the time, or the core has stopped.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            # What times out here may happen yet: its future is not cancelled.
+            return await asyncio.shield(asyncio.wrap_future(asked))
+    except TimeoutError:
+        raise ClusterError(f"it has not been done within {PATIENCE_S:.0f} s") from None
+
+
 async def the_job(site: Site, caller: Caller, job_id: str, *, touch: bool = False) -> Past:
     """A job of the caller's; with `touch` one that the caller may do something to.
 
@@ -128,12 +143,18 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(refusal.model_dump(), status_code=code)
 
 
+UNSURE = "it may have been done: look, or ask again with the same Idempotency-Key"
+
+
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
-    del request
-    hint = "nothing was changed; try again" if isinstance(error, StoreFailure) else ""
-    if isinstance(error, StoreDoubt):
-        hint = "it may have been kept: look, or ask again with the same Idempotency-Key"
-    return JSONResponse(Refusal(error=str(error), hint=hint).model_dump(), status_code=503)
+    """503: nothing was changed. 504: that is all that can be told."""
+    if request.method in ("GET", "HEAD"):
+        code, hint = 503, "try again"
+    elif isinstance(error, StoreFailure) and not isinstance(error, StoreDoubt):
+        code, hint = 503, "nothing was changed; try again"
+    else:
+        code, hint = 504, UNSURE
+    return JSONResponse(Refusal(error=str(error), hint=hint).model_dump(), status_code=code)
 
 
 async def _denied(request: Request, error: Exception) -> JSONResponse:

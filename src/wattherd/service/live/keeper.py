@@ -294,6 +294,8 @@ class Keeper:
         if wishes or facts or in_doubt or self._is_due(at_once=by_hand):
             self._rest.woken(self._clock.now_s())
             self._register.write(wishes, facts=True, due=self.orders.due)
+        elif self.store_problem:
+            self._register.try_again()
         self._happen()
         for question in self._questions:
             _answer(question, self.core)

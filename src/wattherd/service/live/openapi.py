@@ -22,7 +22,8 @@ REFUSALS = {
     413: "The body is too long",
     422: "A field is missing or wrong",
     429: "Too many requests; `Retry-After` says when to come again",
-    503: "The store takes nothing at the moment, or the core has stopped",
+    503: "The store takes nothing at the moment: nothing was changed",
+    504: "It is not known whether it was done: look, or ask again with the same key",
 }
 ROLE = "x-least-role"
 """Says the least role of an operation, or `anyone`, or `own`: a secret of its own is asked for."""

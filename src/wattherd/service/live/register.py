@@ -156,6 +156,16 @@ class Register:
             del self.facts[: len(told)]
             self._line_up(entries, wishes)
 
+    def try_again(self) -> None:
+        """Find out whether the journal takes something by now, though there is nothing to write."""
+        with self._writing:
+            try:
+                self._journal.check_writable()
+            except StoreFailure as failure:
+                self.problem = str(failure)
+            else:
+                self.problem = ""
+
     def _settle(self) -> None:
         """What the journal kept although it could not say so is to happen."""
         if not self.in_doubt:

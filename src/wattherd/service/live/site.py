@@ -180,7 +180,7 @@ def _begin(
         tally.straggler(history.jobs[job_id].spec.queue if job_id in history.jobs else "")
 
     pace = PaceWatch(lags)
-    feed = Feed(core, history, replay.state.standing.seq)
+    feed = Feed(core, history, replay.state.standing.seq, store.journal.digest)
 
     def on_turn(told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
         touched = [past for turn in told for past in history.note(*turn)]

@@ -33,6 +33,7 @@ APP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 looked at where they are passed on (`apps.route`)."""
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/health"): Free.ANYONE,
+    ("GET", f"{V1}/alive"): Free.ANYONE,
     ("POST", f"{V1}/jobs/{{job_id}}/trainer-status"): Free.OWN,
     ("GET", "/static/{name}"): Free.ANYONE,
     ("GET", "/login"): Free.ANYONE,

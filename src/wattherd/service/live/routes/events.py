@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -25,10 +26,10 @@ HEARTBEAT_S = 15.0
 """A comment is sent after so long a silence, so that proxies and clients see that it goes on."""
 RETRY_MS = 2_000
 """After this a browser that was cut off comes again."""
-_ID = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?$", re.ASCII)
+_ID = re.compile(r"(\d{1,18})(?:\.(\d{1,9})(?:\.([0-9a-f]{8}))?)?$", re.ASCII)
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _EXAMPLE = (
-    "id: 17.1\nevent: job\n"
+    "id: 17.1.5747fab1\nevent: job\n"
     'data: {"at": "2026-11-21T08:00:00.000+00:00", "id": "j-3", "user": "ann", "tenant": "",'
     ' "queue": "default", "from": "Queued", "state": "Starting", "attempt": 1, "exit_code": null}'
     "\n\n"
@@ -77,15 +78,20 @@ def routes(app: FastAPI) -> None:
         """Jobs that change their state, watts, budgets, and (operators only) decisions.
 
         Every event but those of watts has an id. Who was cut off sends the last one he has as
-        `Last-Event-ID` and misses nothing; where that is too long ago, an event `gap` says so. A
-        client that does not keep up gets an event `dropped` and is let go.
+        `Last-Event-ID` and misses nothing; where that is too long ago, or an event of another
+        journal (the store was restored or replaced), an event `gap` says so. A client that does not
+        keep up gets an event `dropped` and is let go.
         """
         if Kind.DECISION in kind and not caller.of_site:
             raise Denied(403, "decisions are the operators'", "leave `kind=decision` out")
         if job:
             await the_job(site, caller, job)
         asked = _Asked(caller, frozenset(kind or Kind), job)
-        place = _place(last_event_id or after)
+        place, mark = _place(last_event_id or after)
+        if place is not None and mark:
+            digest = await asyncio.to_thread(site.store.journal.digest, place[0])
+            if not digest.startswith(mark):
+                place = ELSEWHERE
         begun = site.feed.listen(place, asyncio.get_running_loop())
         if begun is None:
             raise Denied(429, f"{MOST_LISTENERS} listen already", retry_after="30")
@@ -96,19 +102,23 @@ def routes(app: FastAPI) -> None:
         )
 
 
-def _place(text: str) -> Place | None:
-    """Where an id is.
+ELSEWHERE: Place = (1 << 62, 0)
+"""After everything: a place of another journal, after which nothing of ours is."""
+
+
+def _place(text: str) -> tuple[Place | None, str]:
+    """Where an id is, and how the digest of its entry begins, if it says so.
 
     Raises:
         UserError: it is none of ours.
     """
     if not text:
-        return None
+        return None, ""
     found = _ID.match(text)
     if found is None:
         raise UserError(f"{text[:40]!r} is no id of an event", field="after")
     # A number of the journal alone is after everything that its entry led to.
-    return int(found[1]), int(found[2]) if found[2] else 1 << 40
+    return (int(found[1]), int(found[2]) if found[2] else 1 << 40), found[3] or ""
 
 
 async def _stream(
@@ -126,12 +136,16 @@ async def _stream(
             yield _event("gap", {"why": "what came before is no longer kept: look at lists again"})
         for text in _texts(site, asked, missed):
             yield text
+        silent_s = time.monotonic()
         while follow and not listener.over:
-            news = await listener.next(HEARTBEAT_S)
+            news = await listener.next(max(0.0, silent_s + HEARTBEAT_S - time.monotonic()))
             for text in _texts(site, asked, news):
                 yield text
-            if not news:
+                silent_s = time.monotonic()
+            # Watts come every second, also to who has not asked for them: silence is his own.
+            if time.monotonic() >= silent_s + HEARTBEAT_S:
                 yield b": still here\n\n"
+                silent_s = time.monotonic()
         if listener.slow:
             yield _event("dropped", {"why": "too much was waiting to be read: come again"})
     finally:
@@ -142,6 +156,7 @@ def _texts(site: Site, asked: _Asked, happenings: Iterable[Happening]) -> Iterab
     for one in happenings:
         if asked.wants(one):
             where = "" if one.place is None else f"{one.place[0]}.{one.place[1]}"
+            where += f".{one.mark}" if one.mark else ""
             yield _event(str(one.kind), _document(site.clock.epoch, asked.caller, one), where)
 
 

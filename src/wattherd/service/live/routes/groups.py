@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Request
@@ -13,7 +12,7 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.access.gate import Desk
 from wattherd.service.live.documents import Look
 from wattherd.service.live.groupings import group_document, groups_document, tenants_document
-from wattherd.service.live.http import NotFound, TheCaller, TheSite, look_up
+from wattherd.service.live.http import NotFound, TheCaller, TheSite, done, look_up
 from wattherd.service.live.routes.jobs import ACTIONS, Action
 from wattherd.service.live.schemas.groupings import GroupDocument, GroupsDocument, TenantsDocument
 from wattherd.service.live.schemas.shape import answers
@@ -48,7 +47,7 @@ def _tenant_routes(app: FastAPI) -> None:
 
     async def limit(site: Site, caller: Caller, tenant: str, most: int | None) -> dict[str, Any]:
         event = TenantLimited(at_s=0.0, tenant=tenant, most_gpus=most)
-        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, lambda look: tenants_document(look, caller))
 
     @app.put("/api/v1/tenants/{tenant}", responses=answers(TenantsDocument))
@@ -92,7 +91,7 @@ def _group_routes(app: FastAPI) -> None:
             raise NotFound(f"no action {action!r}", hint=", ".join(ACTIONS))
         for job_id in found:
             event = ACTIONS[action](at_s=0.0, job_id=job_id)
-            await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+            await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, lambda look: _group(look, caller, name))
 
 

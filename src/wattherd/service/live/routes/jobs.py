@@ -25,6 +25,7 @@ from wattherd.service.live.http import (
     TheSite,
     action_of,
     answer_within,
+    done,
     look_up,
     the_job,
 )
@@ -78,7 +79,7 @@ def routes(app: FastAPI) -> None:
         if action not in ACTIONS:
             raise NotFound(f"no action {action!r}", hint=", ".join(ACTIONS))
         event = ACTIONS[action](at_s=0.0, job_id=job_id)
-        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, lambda look: documents.job_document(look, job_id))
 
 
@@ -121,7 +122,7 @@ async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
     told = await answer_within(THINKING_S, wish.told)
     if told is not None and told[0] is not None:
         return cast("dict[str, Any]", told[0])
-    job_id = await asyncio.wrap_future(wish.done)
+    job_id = await done(wish.done)
     if wish.again or not isinstance(wish.event, JobSubmitted):
         return await look_up(site, lambda look: documents.job_document(look, job_id))
     return documents.new_job_document(site.clock.epoch, wish.event.job, wish.paper or {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattherd.errors import UserError
 from wattherd.model.event import DeviceDrained, DeviceReturned, NodeLost, NodeReturned
 from wattherd.service.live import documents
-from wattherd.service.live.http import NotFound, TheCaller, TheSite, action_of, look_up
+from wattherd.service.live.http import NotFound, TheCaller, TheSite, action_of, done, look_up
 from wattherd.service.live.schemas.power import NodesDocument
 from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
@@ -50,7 +49,7 @@ def routes(app: FastAPI) -> None:
         if action == "return" and await _still_stopping(site):
             raise UserError("jobs on it are still being stopped", where=node, hint="try again soon")
         event = ACTIONS[action](at_s=0.0, node=node, cause=f"{action} by {caller.by}")
-        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, documents.nodes_document)
 
 
@@ -74,7 +73,7 @@ def _device_routes(app: FastAPI) -> None:
         cause = said or f"{action} by {caller.by}"
         node = site.machine.node.name
         event = DEVICE_ACTIONS[action](at_s=0.0, node=node, gpu=number, cause=cause)
-        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, documents.nodes_document)
 
 

@@ -14,7 +14,7 @@ from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.service.budget_notes import notes_at_work
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import Look, power_document
-from wattherd.service.live.http import TheCaller, TheSite, look_up
+from wattherd.service.live.http import TheCaller, TheSite, done, look_up
 from wattherd.service.live.privacy import of_power, seen_by
 from wattherd.service.live.schemas.power import PowerDocument
 from wattherd.service.live.schemas.shape import answers
@@ -100,7 +100,7 @@ def routes(app: FastAPI) -> None:
     ) -> dict[str, Any]:
         """Another budget, from now on or announced for later: then it is met when it comes."""
         event = budget.event(site.clock.now_s())
-        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        await done(site.keeper.post(event, by=caller.by))
         return await _document(site, caller)
 
 

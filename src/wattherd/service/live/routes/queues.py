@@ -13,7 +13,7 @@ from wattherd.model.event import QueuesChanged, QueueStarted, QueueStopped
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import Look
 from wattherd.service.live.groupings import queues_document
-from wattherd.service.live.http import NotFound, TheCaller, TheSite, action_of, look_up
+from wattherd.service.live.http import NotFound, TheCaller, TheSite, action_of, done, look_up
 from wattherd.service.live.queue_changes import QueueChange, changed, event_of, present, removed
 from wattherd.service.live.schemas.groupings import QueuesDocument
 from wattherd.service.live.schemas.shape import answers
@@ -101,7 +101,7 @@ def _look_routes(app: FastAPI) -> None:
             hint = f"queues: {', '.join(names)}; actions: {', '.join(ACTIONS)}"
             raise NotFound(f"no queue {queue!r} or no action {action!r}", hint=hint)
         event = ACTIONS[action](at_s=0.0, queue=queue)
-        await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+        await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, queues_document)
 
 
@@ -114,8 +114,8 @@ async def _change(site: Site, caller: Caller, how: Change, what: str) -> dict[st
         return event, sorted(set(look.core.stopped) - set(names))
 
     event, gone = await look_up(site, plan)
-    await asyncio.wrap_future(site.keeper.post(event, by=caller.by))
+    await done(site.keeper.post(event, by=caller.by))
     for name in gone:
         started = QueueStarted(at_s=0.0, queue=name, cause=what)
-        await asyncio.wrap_future(site.keeper.post(started, by=caller.by))
+        await done(site.keeper.post(started, by=caller.by))
     return await look_up(site, queues_document)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
+from fastapi.responses import JSONResponse
 
 from wattherd import __version__
 from wattherd.service.live import documents
@@ -15,16 +16,39 @@ from wattherd.service.live.privacy import of_nodes, seen_by
 from wattherd.service.live.schemas.power import NodesDocument
 from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.schemas.site import AuditDocument, CallerDocument, HealthDocument
+from wattherd.service.live.site import Site
+
+_HEALTH = {**answers(HealthDocument), **answers(HealthDocument, 503, "It is not")}
+
+
+def _broken(site: Site) -> str:
+    return "" if site.keeper.broken is None else f"the core has stopped: {site.keeper.broken}"
 
 
 def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
 
-    @app.get("/api/v1/health", responses=answers(HealthDocument))
-    async def health(site: TheSite) -> dict[str, Any]:
-        """Whether the service decides and keeps what it is told."""
-        problem = site.keeper.store_problem or str(site.keeper.broken or "") or site.scribe.problem
-        return {"version": __version__, "ok": not problem, "problem": problem}
+    @app.get("/api/v1/health", responses=_HEALTH)
+    async def health(site: TheSite) -> JSONResponse:
+        """Whether the service is ready: it decides, and keeps what it is told; 503 if it does not.
+
+        A store that refused something is tried again every second, so that it is ready again by
+        itself.
+        """
+        problem = site.keeper.store_problem or _broken(site) or site.scribe.problem
+        noted = "" if site.store.journal.head is None else site.store.journal.head.problem
+        found = {"version": __version__, "ok": not problem, "problem": problem or noted}
+        return JSONResponse(found, status_code=503 if problem else 200)
+
+    @app.get("/api/v1/alive", responses=_HEALTH)
+    async def alive(site: TheSite) -> JSONResponse:
+        """Whether the service lives; 503 where only another start helps, as the core has stopped.
+
+        A store that takes nothing is no reason: running jobs are looked after meanwhile.
+        """
+        problem = _broken(site)
+        found = {"version": __version__, "ok": not problem, "problem": problem}
+        return JSONResponse(found, status_code=503 if problem else 200)
 
     @app.get("/api/v1/whoami", responses=answers(CallerDocument))
     async def whoami(caller: TheCaller) -> dict[str, Any]:

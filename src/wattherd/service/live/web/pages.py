@@ -16,6 +16,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetChanged
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.access.gate import COOKIE, Denied, Desk
+from wattherd.service.live.http import done
 from wattherd.service.live.routes.jobs import ACTIONS
 from wattherd.service.live.web import now, queue, timeline
 from wattherd.service.live.web.cluster import cluster_view
@@ -290,7 +291,7 @@ async def order(request: Request, event: Any, caller: Caller) -> None:
     if scene.keeper is None:
         raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
     try:
-        await asyncio.wrap_future(scene.keeper.post(event, by=caller.by))
+        await done(scene.keeper.post(event, by=caller.by))
     except ClusterError as error:
         raise PageProblem(503, "Not done", f"{error}; nothing was changed") from None
 
