@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,8 +168,10 @@ class LocalExecutor:
 
     def adopt(self, runs: Sequence[RunOrder]) -> None:
         """Find what runs, begin what does not, end what nobody wants."""
-        self._find_strays({_key(run.start) for run in runs})
-        self._end_strays()
+        wanted = {_key(run.start) for run in runs}
+        self._find_strays(lambda: wanted)
+        if self._listed:  # else by the first look that can list them: then all of these are known
+            self._end_strays()
         for run in runs:
             self.start(run)
             if run.batch is not None:
@@ -563,16 +565,23 @@ class LocalExecutor:
         named = f" (process {', '.join(map(str, left))})" if left else ""
         return f"waits until an earlier attempt of it has ended{named}"
 
-    def _find_strays(self, wanted: set[Key]) -> None:
-        """Note the directories of all runs but those: nobody counts on them."""
+    def _find_strays(self, wanted: Callable[[], Collection[Key]]) -> None:
+        """Note the directories of all runs but those: nobody counts on them.
+
+        Who is wanted is asked last: a run that begins meanwhile is wanted before it has a folder.
+        """
         try:
             folders = [one for job in folders_in(self._root) for one in run_folders(job)]
         except OSError as error:
             _LOG.warning("cannot look for runs below %s: %s", self._root, words(error))
             self._listed = False
             return
-        self._listed = True
-        self._strays.update(one for one in folders if _key_of(one) not in wanted)
+        self._listed, keys = True, wanted()
+        self._strays.update(one for one in folders if _key_of(one) not in keys)
+
+    def _wanted(self) -> Collection[Key]:
+        with self._lock:
+            return set(self._runs)
 
     def _end_strays(self) -> None:
         """End what nobody counts on, again and again until it is proven to be over."""
@@ -580,9 +589,7 @@ class LocalExecutor:
             return
         self._strays_s = time.monotonic() + OTHERS_S
         if not self._listed:
-            with self._lock:
-                wanted = set(self._runs)
-            self._find_strays(wanted)
+            self._find_strays(self._wanted)
         for folder in sorted(self._strays):
             if end_stray(folder):
                 self._strays.discard(folder)
