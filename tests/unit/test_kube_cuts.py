@@ -26,6 +26,7 @@ from wattherd.runtime.kube.power.curb import SETTLE_S, Curb
 from wattherd.runtime.kube.power.curb_tally import Suspended
 from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
 from wattherd.runtime.kube.power.domains import Domains
+from wattherd.runtime.kube.power.stopping import WAIT_S
 from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.runtime.kube.scheduler.gate import ByGate
 from wattherd.runtime.kube.scheduler.orders import (
@@ -555,3 +556,37 @@ def test_who_must_not_stop_stays_when_the_one_that_had_to_is_gone(way: Callable[
         world.all_that_was_stopped_is_gone_and_a_budget_is_raised()
         world.come_to_rest()
         assert len(world.pods) == left
+
+
+def test_one_that_does_not_go_within_thirty_seconds_is_passed_over_and_stays_when_watts_rise() -> (
+    None
+):
+    """Its eviction is refused again and again: another goes, and it is not asked any more."""
+    world = Cuts(Schedules(lambda: ByBinding("wattherd")))
+    world.begin(frozenset())
+    scheduler = world.told
+
+    def told(at_s: float) -> list[str]:
+        world.now_s = at_s
+        return [one.uid for one in world.decider.look(at_s) if isinstance(one, EvictPod)]
+
+    newest = max(uid for uid in world.pods if "ownerReferences" not in world.pods[uid]["metadata"])
+    for uid in [uid for uid in world.pods if "ownerReferences" in world.pods[uid]["metadata"]]:
+        world.drop(uid)
+    left = sorted(world.pods)
+    world.budgets["hall"] = EMPTY_W["hall"] + 60 * (len(left) - 1)
+    scheduler.power_seen(TREE, {one: 1000 * most for one, most in world.budgets.items()})
+    start_s = world.now_s
+    [first] = told(start_s)
+    for passed_s in range(5, 30, 5):
+        scheduler.not_evicted(first)
+        assert told(start_s + passed_s) == [first], "asked again, before any other"
+    scheduler.not_evicted(first)
+    [second] = told(start_s + WAIT_S)
+    assert second != first
+    assert newest in left
+    scheduler.not_evicted(second)
+    world.budgets["hall"] = EMPTY_W["hall"] + 480
+    scheduler.power_seen(TREE, {one: 1000 * most for one, most in world.budgets.items()})
+    assert told(start_s + WAIT_S + 5) == [], "there are watts again: nobody is asked"
+    assert told(start_s + WAIT_S + 60) == []

@@ -295,3 +295,52 @@ def test_an_answer_that_was_not_taken_frees_what_it_held() -> None:
     world.submit("second", main=1)
     world.settle()
     assert world.ready == {"second"}
+
+
+def test_a_second_workload_stays_while_kueue_ends_the_first() -> None:
+    """Between our answer and Kueue's act the pods run on, and nothing says that they will go."""
+    world = World({"a": watts_of(2, 2, 4)})
+    world.add_node("a")
+    world.add_node("a")
+    for name, node in (("first", "n0"), ("second", "n1")):
+        world.submit(name, main=2)
+        world.settle()
+        for number in range(2):
+            world.run(name, f"{name}-{number}", node)
+    world.now_s += SETTLE_S
+    scheduler = world.check.scheduler
+    for verdict in world.check.verdicts(scheduler.budget("a", watts_of(2, 2, 2), world.now_s)):
+        world.write(verdict)
+    [ended] = {"first", "second"} - world.ready
+    for _ in range(8):
+        world.now_s += 1.0
+        assert not world.check.verdicts(scheduler.curb_orders(world.now_s))
+    for number in range(2):
+        world.end(f"{ended}-{number}")
+    world.settle()
+    assert len(world.ready) == 1
+
+
+def test_pods_of_an_earlier_admission_count_until_they_are_gone() -> None:
+    """A workload has quota again while its pods take their time: no watts are free for others."""
+    world = World({"a": watts_of(1, 2, 2)})
+    world.add_node("a")
+    world.submit("first", main=2)
+    world.settle()
+    for number in range(2):
+        world.run("first", f"first-{number}", "n0")
+    world.change("first", conditions=[{"type": "QuotaReserved", "status": "False"}])
+    world.settle()
+    world.change("first", conditions=[{"type": "QuotaReserved", "status": "True"}],
+                 admissionChecks=[_state("Pending")])  # fmt: skip
+    scheduler = world.check.scheduler
+    placer = scheduler.fleet.placer
+    assert placer is not None
+    assert scheduler.chooser.carried_mw(placer.state)["a"] == watts_of(1, 2, 2)
+    world.settle()
+    assert world.ready == set()
+    for number in range(2):
+        world.end(f"first-{number}")
+    world.submit("second", main=1)
+    world.settle()
+    assert world.ready
