@@ -10,6 +10,8 @@ from typing import Any
 
 # As the command line does, and before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# No test talks to a service that whoever runs it has logged in to.
+os.environ["XDG_CONFIG_HOME"] = os.devnull
 
 import pytest
 from hypothesis import settings

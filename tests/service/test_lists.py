@@ -42,8 +42,8 @@ WORDS: dict[str, tuple[str, ...]] = {
 """What a list cannot do without."""
 FAILS = {"kube clusters": 1}
 """No cluster answers here; the list is printed all the same."""
-NAMELESS = {"tenants", "knob probe", "meter probe"}
-"""The only tenant has no name, and a machine may have no devices."""
+NAMELESS = {"tenants", "knob probe", "meter probe", "context list"}
+"""The only tenant has no name, a machine may have no devices, a user no contexts."""
 OWN_FORMS = {"watch": ("text", "json")}
 """News, not a list."""
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
 import ssl
 import time
 import urllib.parse
 import uuid
 from collections.abc import Iterator
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
+from wattherd.cli.contexts import DEFAULT_SERVER, Service, chosen
 from wattherd.errors import UserError
 from wattherd.wire.http_client import Answer, HttpClient, NoAnswer, Request, Rules, origin_of
 
-DEFAULT_SERVER = "http://127.0.0.1:8700"
 TIMEOUT_S = 60.0
 """For a whole answer. The service itself waits 30 s for a plan under way."""
 MOST_BYTES = 256 << 20
@@ -45,29 +43,27 @@ class Refused(UserError):
 
 
 class Client:
-    """One service, as one user; server and token from the environment unless given."""
+    """One service, as one user."""
 
-    def __init__(self, server: str | None = None) -> None:
-        """`WATTHERD_SERVER` names the service, `WATTHERD_TOKEN` holds the token.
-
-        `WATTHERD_TOKEN_FILE` names a file that does instead, `WATTHERD_CA` one with the certificate
-        of whoever vouches for the service's, where the system does not know it.
+    def __init__(self, server: str | None = None, *, found: Service | None = None) -> None:
+        """`server` is an address or a context's name; what is not said is as `chosen` finds it.
 
         Raises:
             UserError: the address is none, or a file cannot be used.
         """
-        self.server = (server or os.environ.get("WATTHERD_SERVER") or DEFAULT_SERVER).rstrip("/")
+        found = found or chosen(server)
+        self.server = found.server
         try:
             origin = origin_of(self.server)
         except ValueError:
             hint = f"write {DEFAULT_SERVER}"
             raise UserError(f"{self.server!r} is no address", field="--server", hint=hint) from None
         self._base = urllib.parse.urlsplit(self.server).path
-        self._headers = {"content-type": "application/json", **_credentials()}
+        self._headers = {"content-type": "application/json", **_credentials(found.token)}
         rules = Rules(
             timeout_s=TIMEOUT_S,
             most_bytes=MOST_BYTES,
-            tls=_authority() if origin.scheme == "https" else None,
+            tls=_authority(found.ca) if origin.scheme == "https" else None,
             proxies=True,
             redirects=True,
             again=True,
@@ -138,7 +134,7 @@ class Client:
         return Request(method, target, headers, data)
 
     def _unreachable(self, failure: NoAnswer) -> Unreachable:
-        hint = "start one with `wattherd serve`, or name it by --server or WATTHERD_SERVER"
+        hint = "start one with `wattherd serve`, or `wattherd login ADDRESS`, or --server"
         return Unreachable(
             f"no answer: {failure.problem}", where=self.server, hint=failure.hint or hint
         )
@@ -150,28 +146,19 @@ def _text(value: object) -> str | list[str]:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _credentials() -> dict[str, str]:
-    token = os.environ.get("WATTHERD_TOKEN") or _token_file()
+def _credentials(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"} if token else {}
 
 
-def _token_file() -> str:
-    path = os.environ.get("WATTHERD_TOKEN_FILE")
-    try:
-        return Path(path).read_text(encoding="utf-8").strip() if path else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where="WATTHERD_TOKEN_FILE") from None
-
-
-def _authority() -> ssl.SSLContext:
-    """Certificates are always checked; `WATTHERD_CA` adds one to those of the system."""
+def _authority(path: str) -> ssl.SSLContext:
+    """Certificates are always checked; a file adds one to those of the system."""
     context = ssl.create_default_context()
-    path = os.environ.get("WATTHERD_CA")
     try:
         if path:
             context.load_verify_locations(path)
     except (OSError, ssl.SSLError) as error:
-        raise UserError(f"{path} cannot be used: {error}", where="WATTHERD_CA") from None
+        hint = "a PEM file, named by WATTHERD_CA or the context"
+        raise UserError(f"cannot be used: {error}", where=path, hint=hint) from None
     return context
 
 

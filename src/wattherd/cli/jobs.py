@@ -25,7 +25,9 @@ NEXT_PLAN = "NextPlan"
 APPS = ("jupyter", "vscode", "web")
 
 server_option: Callable[[Any], Any] = click.option(
-    "--server", metavar="URL", help="The service.  [default: $WATTHERD_SERVER or this machine]"
+    "--server",
+    metavar="URL|CONTEXT",
+    help="The service.  [default: $WATTHERD_SERVER, the context in use, or this machine]",
 )
 
 

@@ -45,6 +45,8 @@ COMMANDS = {
     "search": ("wattherd.cli.search:search", "Search groups: their trials, the best."),
     "audit": ("wattherd.cli.audit:audit", "Who did what, and who asked for what."),
     "store": ("wattherd.cli.store:store", "Back up, check and restore a service's store."),
+    "login": ("wattherd.cli.login:login", "Keep a service's address and a token."),
+    "context": ("wattherd.cli.login:context", "Which service is talked to; choose another."),
     "token": ("wattherd.cli.token:token", "Who may use the service."),
     "schema": ("wattherd.cli.schema:schema", "JSON Schemas of job files and others, for editors."),
     "watch": ("wattherd.cli.watch:watch", "What happens, line by line, as it happens."),

@@ -123,6 +123,8 @@ COMMANDS: Mapping[str, Callable[[Words], Words]] = {
     **dict.fromkeys(("tokens", "users", "user"), _to("token", "list")),
     **dict.fromkeys(("policy", "schedulers"), _to("policies")),
     **dict.fromkeys(("trace", "data", "dataset", "datasets"), _to("traces", "list")),
+    **dict.fromkeys(("contexts", "config", "whoami", "auth", "profile"), _to("context")),
+    "logout": _to("context", "remove", "NAME"),
     "version": _to("--version"),
     **dict.fromkeys(("help", "man"), _helped),
 }
