@@ -291,6 +291,8 @@ class Incoming:
         while True:
             with _told(self._place, self._wire.until_s, self._timeout_s):
                 chunk = self._answer.read1(CHUNK)
+                if not chunk and self._answer.length:  # which read1 takes for the end
+                    raise http.client.IncompleteRead(b"", self._answer.length)
             if not chunk:
                 return
             yield chunk
