@@ -64,7 +64,10 @@ def _opened(look: Look, caller: Caller, job_id: str) -> int:
 async def _found(request: Request | WebSocket, caller: Caller, job_id: str) -> App:
     site: Site = request.app.state.site
     attempt = await asyncio.to_thread(site.look, lambda look: _opened(look, caller, job_id))
-    found = App.read(site.config.state / "jobs" / job_id / f"run-{attempt}")
+    try:
+        found = App.read(site.config.state / "jobs" / job_id / f"run-{attempt}")
+    except OSError as error:
+        raise PageProblem(503, "Not now", f"{job_id} cannot be read: {error.strerror}.") from None
     if found is None:
         raise PageProblem(503, "Not yet", f"{job_id} is being started.")
     site.idle.used(job_id)
