@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from wattherd.runtime.local.executor import end_stray
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.api import app_of, desk_of
+from wattherd.service.live.apps.origin import AppOrigins
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.connections import Limits, server_of
 from wattherd.service.live.site import open_site
@@ -46,11 +48,27 @@ class Reply:
         return json.loads(self.text)
 
 
+def handed_over(port: int, path: str, known: Mapping[str, str], more: str = "") -> dict[str, str]:
+    """Host and cookie of a browser that was sent from `path` to where an app is shown."""
+
+    def got(where: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=MOST_S)
+        with contextlib.closing(connection):
+            connection.request("GET", where, headers=dict(headers))
+            return {name.lower(): value for name, value in connection.getresponse().getheaders()}
+
+    parts = urlsplit(got(path, known)["location"])
+    told = got(f"{parts.path}?{parts.query}", {"host": parts.netloc})
+    return {"host": parts.netloc, "cookie": told["set-cookie"].partition(";")[0] + more}
+
+
 class Guarded:
     """One service; `tokens` by name, where `tokens['']` is none."""
 
     def __init__(self, state: Path, limits: Limits | None = None, **more: Any) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
+        apart = AppOrigins(more.get("app_url"), "").port
+        listeners = [listener, *([socket.create_server(("127.0.0.1", apart))] if apart else ())]
         self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         given = {"state": state, "slots": 2, "allow_root_jobs": "tenants" not in more, **more}
@@ -59,7 +77,7 @@ class Guarded:
         self.app = app_of(self.site, self.desk)
         self.tokens: dict[str, str] = {"": ""}
         self.server = server_of(self.app, limits, trusted_proxies=config.trusted_proxies)
-        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
+        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": listeners})
         self._thread.start()
 
     def let_in(self, name: str, role: Role, tenant: str = "", **more: Any) -> str:
@@ -79,9 +97,18 @@ class Guarded:
         if body is not None:
             headers["content-type"] = "application/json"
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        return self.send(method, path, data, headers)
+
+    def opened(self, path: str, who: str, more: str = "") -> dict[str, str]:
+        """Headers with which a browser that has logged in is shown an app's page."""
+        known = {"cookie": f"wattherd_session=s; wattherd_token={self.tokens[who]}"}
+        return handed_over(self.port, path, known, more)
+
+    def send(self, method: str, path: str, data: Any, headers: Mapping[str, str]) -> Reply:
+        """As it is, without a token."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=MOST_S)
         with contextlib.closing(connection):
-            connection.request(method, path, data, headers)
+            connection.request(method, path, data, dict(headers))
             answer = connection.getresponse()
             told: dict[str, str] = {}
             for name, value in answer.getheaders():

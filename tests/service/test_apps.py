@@ -6,10 +6,12 @@ import contextlib
 import http.client
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,13 +20,14 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from service.guarded import Guarded, Reply
+from service.guarded import Guarded, Reply, handed_over
 from service.serving import Serving, until
 from wattherd.errors import UserError
 from wattherd.runtime.local.apps import App
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.apps.headers import location, policy
 from wattherd.service.live.apps.idle import IdleWatch
+from wattherd.service.live.apps.origin import AppHost, AppOrigins
 from wattherd.workload.app_spec import COMMANDS
 from wattherd.workload.job_file import JobFile, validated_job
 
@@ -65,8 +68,8 @@ def shared(guarded: Guarded) -> str:
     return begin(guarded, share="tenant", keep_prefix=True)
 
 
-def cookie(guarded: Guarded, who: str = "user", more: str = "") -> str:
-    return f"wattherd_session=s; wattherd_token={guarded.tokens[who]}{more}"
+def opened(guarded: Guarded, job: str, who: str = "user", more: str = "") -> dict[str, str]:
+    return guarded.opened(f"/jobs/{job}/app/", who, more)
 
 
 def secret_of(guarded: Guarded, job: str) -> str:
@@ -76,9 +79,21 @@ def secret_of(guarded: Guarded, job: str) -> str:
 
 
 def talk(guarded: Guarded, job: str, who: str = "user", **more: Any) -> ClientConnection:
-    url = f"ws://127.0.0.1:{guarded.port}/jobs/{job}/app/talk?x=1"
-    headers = {"cookie": cookie(guarded, who, "; own=1"), **more.pop("headers", {})}
-    return connect(url, additional_headers=headers, proxy=None, max_size=None, **more)
+    shown = {**opened(guarded, job, who, "; own=1"), **more.pop("headers", {})}
+    return socket_to(guarded.port, f"/jobs/{job}/app/talk?x=1", shown, **more)
+
+
+def socket_to(port: int, path: str, shown: dict[str, str], **more: Any) -> ClientConnection:
+    """With `shown` as headers, the host among them."""
+    host = shown.pop("host", f"127.0.0.1:{port}")
+    wire = socket.create_connection(("127.0.0.1", port))
+    try:
+        return connect(
+            f"ws://{host}{path}", additional_headers=shown, sock=wire, max_size=None, **more
+        )
+    except BaseException:
+        wire.close()
+        raise
 
 
 # What is passed on ------------------------------------------------------------------------------
@@ -93,20 +108,22 @@ def test_a_request_reaches_the_app_and_its_answer_comes_back(guarded: Guarded, j
 
 def test_the_app_learns_neither_token_nor_cookie_of_the_service(guarded: Guarded, job: str) -> None:
     token = guarded.tokens["user"]
-    sent = {"cookie": cookie(guarded, more="; own=1"), "x-wattherd-user": "root", "te": "trailers"}
-    for headers in (sent, {**sent, "authorization": f"Bearer {token}"}):
+    wrong = {"x-wattherd-user": "root", "te": "trailers"}
+    own = opened(guarded, job, more=f"; own=1; wattherd_token={token}")
+    here = {"cookie": "own=1", "authorization": f"Bearer {token}", "host": "127.0.0.1"}
+    for headers in ({**own, **wrong}, {**here, **wrong}):
         told = guarded.ask("GET", f"/jobs/{job}/app/", **headers).json["headers"]
         assert token not in json.dumps(told)
         assert told["cookie"] == ["own=1"]
         assert told["x-wattherd-user"] == ["a/user"]
         assert told["x-forwarded-prefix"] == [f"/jobs/{job}/app"]
-        assert told["host"] == [f"127.0.0.1:{guarded.port}"]
+        assert told["host"] == [headers["host"]]
         assert not {"authorization", "te"} & set(told)
 
 
 def test_an_answer_speaks_for_the_app_alone(guarded: Guarded, job: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", guarded.port)
-    connection.request("GET", f"/jobs/{job}/app/cookies", headers={"cookie": cookie(guarded)})
+    connection.request("GET", f"/jobs/{job}/app/cookies", headers=(shown := opened(guarded, job)))
     answer = connection.getresponse()
     told = answer.getheaders()
     connection.close()
@@ -119,7 +136,7 @@ def test_an_answer_speaks_for_the_app_alone(guarded: Guarded, job: str) -> None:
     assert "Domain" not in cookies[0]
     policies = [value for name, value in told if name.lower() == "content-security-policy"]
     assert policies[0] == "default-src 'self'"  # the app's own is left as it was
-    own = f"http://127.0.0.1:{guarded.port}/jobs/{job}/app/"
+    own = f"http://{shown['host']}/jobs/{job}/app/"
     assert f"connect-src {own} {own.replace('http', 'ws')} " in policies[1]
     assert "cross-origin-opener-policy" not in names
     page = guarded.ask("GET", f"/jobs/{job}", "user", accept=HTML)
@@ -146,7 +163,7 @@ def test_an_endless_answer_comes_as_it_is_made_and_ends_with_its_reader(
 ) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=60)
     with contextlib.closing(connection):
-        connection.request("GET", f"/jobs/{job}/app/endless", headers={"cookie": cookie(guarded)})
+        connection.request("GET", f"/jobs/{job}/app/endless", headers=opened(guarded, job))
         with connection.getresponse() as answer:
             assert [answer.readline() for _ in range(2)] == [b"line 0\n", b"line 1\n"]
     guarded.until(lambda: "left" in guarded.ask("GET", f"{V1}/jobs/{job}/logs", "user").text)
@@ -174,6 +191,89 @@ def test_a_socket_carries_texts_and_bytes_both_ways(guarded: Guarded, job: str) 
     guarded.until(lambda: "closed 4002" in guarded.ask("GET", f"{V1}/jobs/{job}/logs", "user").text)
 
 
+# At an origin of its own --------------------------------------------------------------------------
+
+
+def test_a_login_opens_an_app_at_its_own_address_only(guarded: Guarded, job: str) -> None:
+    """And what opens the app there opens nothing of ours."""
+    path, login = f"/jobs/{job}/app/x", {"cookie": f"wattherd_token={guarded.tokens['user']}"}
+    sent = guarded.send("GET", path, None, login)
+    assert sent.status == 303
+    assert sent.headers["location"].startswith(f"http://{job}-")
+    assert guarded.send("POST", path, b"", login).status == 403
+    own = guarded.opened(path, "user")
+    assert guarded.send("GET", path, None, own).status == 200
+    for more in (f"{V1}/whoami", f"{V1}/health", "/", "/login", f"/jobs/{job}", "/static/style.css",
+                 "/metrics", "/jobs/j-99/app/"):  # fmt: skip
+        assert guarded.send("GET", more, None, own).status == 404
+        with_login = {**own, **login}
+        assert guarded.send("GET", more, None, with_login).status == 404
+    here = {"cookie": own["cookie"]}
+    assert guarded.send("GET", f"{V1}/whoami", None, here).status == 401
+    assert guarded.send("GET", path, None, {**login, "host": own["host"]}).status == 401
+
+
+def test_a_ticket_is_good_once_and_for_its_app(guarded: Guarded, job: str, shared: str) -> None:
+    login = {"cookie": f"wattherd_token={guarded.tokens['user']}"}
+
+    def entry(which: str) -> tuple[str, str]:
+        told = guarded.send("GET", f"/jobs/{which}/app/", None, login)
+        assert told.headers["referrer-policy"] == "no-referrer"
+        parts = urlsplit(told.headers["location"])
+        return parts.netloc, f"{parts.path}?{parts.query}"
+
+    host, path = entry(job)
+    other, _ = entry(shared)
+    assert guarded.send("GET", path, None, {"host": other}).status == 403
+    assert guarded.send("GET", path, None, {}).status in (401, 404)  # at our own address: nothing
+    assert guarded.send("GET", path, None, {"host": host}).status == 303
+    assert guarded.send("GET", path, None, {"host": host}).status == 403
+    host, path = entry(job)
+    astray = path.replace("next=%2Fjobs", "next=https%3A%2F%2Fevil.example%2Fjobs")
+    assert guarded.send("GET", astray, None, {"host": host}).status == 403
+
+
+def test_an_app_of_another_store_with_the_same_number_has_another_address() -> None:
+    one, other = AppOrigins(None, "1"), AppOrigins(None, "2")
+    address = one.address("j-1", "http", "127.0.0.1:8700", here=True)
+    assert address is not None
+    host = address.removeprefix("http://")
+    assert host.endswith(".localhost:8700")
+    assert one.of(host) == AppHost("j-1")
+    assert not other.of(host).shows("j-1")  # type: ignore[union-attr]
+    assert one.of("127.0.0.1:8700") is None
+    assert one.address("j-1", "https", "gpu1.example", here=False) is None
+
+
+def test_names_and_ports_of_apps_are_as_the_operator_says() -> None:
+    named = AppOrigins("https://{job}.apps.example", "1")
+    address = named.address("j-7", "https", "gpu1.example", here=False)
+    assert address is not None
+    assert named.of(address.removeprefix("https://")) == AppHost("j-7")
+    assert named.of("apps.example") is None
+    assert named.cookie("j-7", secure=True) == ("__Host-wattherd_app", "/")
+    beside = AppOrigins("https://gpu1.example:8701", "1")
+    assert beside.port == 8701
+    assert beside.of("gpu1.example:8701") == AppHost(None)
+    assert beside.of("gpu1.example:8700") is None
+    assert beside.cookie("j-7", secure=True) == ("wattherd_app_j-7", "/jobs/j-7/app/")
+    for wrong in ("apps.example", "https://x.{job}.example", "https://gpu1.example", "ftp://a:1",
+                  "https://gpu1.example:8701/apps"):  # fmt: skip
+        with pytest.raises(UserError, match=r"address|port|name"):
+            AppOrigins(wrong, "1")
+
+
+def test_who_logs_out_or_loses_a_token_loses_the_app(guarded: Guarded, job: str) -> None:
+    made = guarded.let_in("user-again", Role.OPERATOR)
+    own = guarded.opened(f"/jobs/{job}/app/", "user-again")
+    assert guarded.send("GET", f"/jobs/{job}/app/", None, own).status == 200
+    guarded.desk.tokens.revoke(made)
+    assert guarded.send("GET", f"/jobs/{job}/app/", None, own).status == 401
+    own = guarded.opened(f"/jobs/{job}/app/", "user")
+    guarded.desk.origins.end(guarded.tokens["user"])
+    assert guarded.send("GET", f"/jobs/{job}/app/", None, own).status == 401
+
+
 # Who may ----------------------------------------------------------------------------------------
 
 
@@ -198,8 +298,9 @@ def test_only_those_who_may_open_it_do(
             with talk(guarded, which, who) as socket:
                 assert json.loads(socket.recv())["knows"]
         else:
+            login = {"cookie": f"wattherd_token={guarded.tokens[who]}"}
             with pytest.raises(InvalidStatus) as refused:
-                talk(guarded, which, who)
+                socket_to(guarded.port, f"/jobs/{which}/app/talk", login)
             assert refused.value.response.status_code == 403
 
 
@@ -209,7 +310,8 @@ def test_a_browser_without_login_is_led_there(guarded: Guarded, job: str) -> Non
 
 
 def test_pages_of_other_sites_reach_no_app(guarded: Guarded, job: str) -> None:
-    own = {"cookie": cookie(guarded), "origin": f"http://127.0.0.1:{guarded.port}"}
+    own = opened(guarded, job)
+    own["origin"] = f"http://{own['host']}"
     assert guarded.ask("POST", f"/jobs/{job}/app/", body=b"", **own).status == 200
     for foreign in ({"origin": "https://evil.example"}, {"sec-fetch-site": "same-site"}):
         reply = guarded.ask("POST", f"/jobs/{job}/app/", body=b"", **{**own, **foreign})
@@ -381,9 +483,8 @@ def test_a_jupyter_server_lists_writes_and_reads_files(guarded: Guarded, jupyter
 
 @pytest.mark.long
 def test_a_jupyter_socket_is_open_to_its_owner_alone(guarded: Guarded, jupyter: str) -> None:
-    path = f"ws://127.0.0.1:{guarded.port}/jobs/{jupyter}/app/api/events/subscribe"
-    own = {"additional_headers": {"cookie": cookie(guarded)}, "proxy": None}
-    with connect(path, **own) as socket:  # type: ignore[arg-type]
+    path = f"/jobs/{jupyter}/app/api/events/subscribe"
+    with socket_to(guarded.port, path, opened(guarded, jupyter)) as socket:
         guarded.ask("PUT", f"/jobs/{jupyter}/app/api/contents/event.txt", "user",
                     {"type": "file", "format": "text", "content": "x"})  # fmt: skip
         guarded.ask("GET", f"/jobs/{jupyter}/app/api/contents/event.txt", "user")
@@ -391,7 +492,7 @@ def test_a_jupyter_socket_is_open_to_its_owner_alone(guarded: Guarded, jupyter: 
     app = App.read(guarded.site.config.state / "jobs" / jupyter / "run-1")
     assert app is not None
     with pytest.raises(InvalidStatus):  # who reaches its port without the secret gets nowhere
-        connect(path.replace(f":{guarded.port}", f":{app.port}"), proxy=None)
+        connect(f"ws://127.0.0.1:{app.port}{path}", proxy=None)
 
 
 @pytest.mark.long
@@ -404,16 +505,23 @@ def test_an_endless_answer_does_not_keep_the_service_from_ending(tmp_path: Path)
         submitted = serving.call("submit", "--app", "web", "--", *run)
         job = submitted.stdout.strip()
 
+        def shown() -> dict[str, str]:
+            return handed_over(serving.port, f"/jobs/{job}/app/", {})
+
+        def running() -> bool:
+            return serving.state_of(job) == "Running"
+
         def status() -> int:
             with contextlib.closing(_connection(serving)) as connection:
-                connection.request("GET", f"/jobs/{job}/app/")
+                connection.request("GET", f"/jobs/{job}/app/", headers=shown())
                 return connection.getresponse().status
 
+        until(running)
         until(lambda: status() == 200)
         link = f"web: http://127.0.0.1:{serving.port}/jobs/{job}/app/"
         assert link in serving.call("show", job).stdout
         with contextlib.closing(_connection(serving)) as connection:
-            connection.request("GET", f"/jobs/{job}/app/endless")
+            connection.request("GET", f"/jobs/{job}/app/endless", headers=shown())
             with connection.getresponse() as endless:
                 assert endless.readline() == b"line 0\n"
                 assert serving.process is not None

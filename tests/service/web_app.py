@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a script of a page
 """A small program that serves pages and a WebSocket, as a job would: run with a port and a base.
 
 It answers with what it was asked, so that tests see what was passed on.
@@ -66,23 +67,67 @@ const framed = (url) => new Promise((done) => {
   frame.src = url;
   document.body.append(frame);
 });
-const spoken = (path) => new Promise((done, failed) => {
-  const socket = new WebSocket(location.origin.replace("http", "ws") + path);
+const spoken = (origin, path) => new Promise((done, failed) => {
+  const socket = new WebSocket(origin.replace("http", "ws") + path);
   socket.onmessage = () => done("spoken");
   socket.onerror = failed;
 });
+const ours = new URLSearchParams(location.search).get("ours");
+const away = (path) => "moved?to=" + encodeURIComponent(ours + path);
+const loaded = (url) => new Promise((done, failed) => {
+  const script = document.createElement("script");
+  script.onload = () => done("loaded");
+  script.onerror = failed;
+  script.src = url;
+  document.head.append(script);
+});
+const sent = (action, target) => {
+  const form = document.createElement("form");
+  Object.assign(form, {method: "POST", action, target});
+  form.innerHTML = "<input name=budget value=7kW><input name=form_secret value=x>";
+  document.body.append(form);
+  form.submit();
+};
+const all = {credentials: "include"};
 (async () => {
   await attempt("own", async () => (await fetch("own")).status);
-  await attempt("own socket", () => spoken(location.pathname.replace("hostile", "talk")));
-  await attempt("fetch", async () => (await fetch("/api/v1/whoami")).status);
-  await attempt("fetch a page", async () => (await fetch("/")).status);
-  await attempt("frame", () => framed("/"));
-  await attempt("frame the api", () => framed("/api/v1/whoami"));
+  await attempt("own socket", () => spoken(location.origin, location.pathname.replace("hostile", "talk")));
+  await attempt("own cookies", async () => {
+    const seen = document.cookie + JSON.stringify((await (await fetch("own")).json()).headers.cookie);
+    return seen.includes("wattherd") ? "leaked " + seen : "none of ours";
+  });
+  await attempt("fetch", async () => (await fetch(ours + "/api/v1/whoami", all)).text());
+  await attempt("fetch a page", async () => (await fetch(ours + "/", all)).text());
+  await attempt("fetch by a redirect", async () => (await fetch(away("/api/v1/tokens"), all)).text());
+  await attempt("fetch a page by a redirect", async () => (await fetch(away("/"), all)).text());
+  await attempt("post", async () => (await fetch(ours + "/api/v1/tokens",
+    {...all, method: "POST", body: '{"user": "mallory", "role": "admin"}'})).status);
+  await attempt("post by a redirect", async () => (await fetch(away("/api/v1/tokens"),
+    {...all, method: "POST", body: '{"user": "mallory", "role": "admin"}'})).status);
+  await attempt("put", async () => (await fetch(ours + "/api/v1/power",
+    {...all, method: "PUT", body: '{"budget": "7kW"}', headers: {"content-type": "application/json"}})).status);
+  await attempt("beacon", async () => {
+    if (!navigator.sendBeacon(ours + "/budget", "budget=7kW")) throw 0;
+    return "sent";
+  });
+  await attempt("frame", () => framed(ours + "/"));
+  await attempt("frame the api", () => framed(ours + "/api/v1/whoami"));
+  await attempt("frame by a redirect", () => framed(away("/")));
+  await attempt("script", () => loaded(ours + "/api/v1/whoami"));
+  await attempt("socket", () => spoken(ours, location.pathname.replace("hostile", "talk")));
   await attempt("worker", () => navigator.serviceWorker.register("own", {scope: "/"}));
+  await attempt("worker from ours", () => navigator.serviceWorker.register(ours + "/static/htmx.min.js"));
+  for (const action of [ours + "/budget", away("/budget")]) {
+    const frame = document.createElement("iframe");
+    frame.name = "f" + Math.random();
+    document.body.append(frame);
+    sent(action, frame.name);
+  }
+  await new Promise((done) => setTimeout(done, 1000));
   document.title = JSON.stringify(told);
 })();
 document.querySelector("button").onclick = () => {
-  const opened = window.open("/api/v1/whoami");
+  const opened = window.open(ours + "/api/v1/whoami");
   setTimeout(() => {
     let read = "blocked";
     try { read = opened.closed ? "closed" : opened.document.body.innerText; } catch {}
@@ -134,7 +179,7 @@ async def talk(socket: WebSocket) -> None:
 app = Starlette(
     routes=[
         Route("/cookies", cookies),
-        Route("/moved", moved),
+        Route("/moved", moved, methods=["GET", "POST"]),
         Route("/endless", endless),
         Route("/hostile", hostile),
         WebSocketRoute("/talk", talk),

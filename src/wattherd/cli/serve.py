@@ -60,6 +60,7 @@ def serve(
         from wattherd.runtime.local.orders import StatusServer
         from wattherd.service.live.access.accounts import check_accounts
         from wattherd.service.live.api import app_of, desk_of
+        from wattherd.service.live.apps.origin import AppOrigins
         from wattherd.service.live.apps.sockets import MOST_BYTES
         from wattherd.service.live.connections import server_of
         from wattherd.service.live.site import open_site
@@ -78,6 +79,10 @@ def serve(
     account_notes = check_accounts(found, asks=not desk.open)
     tls = tls_of(found)
     listener = listener_of(found)
+    app_port = AppOrigins(found.app_url, "").port
+    sockets = [listener]
+    if app_port not in (None, found.port):
+        sockets.append(listener_of(found.model_copy(update={"port": app_port})))
     host, port = listener.getsockname()[:2]
     url = f"{'https' if tls else 'http'}://{_shown(host)}:{port}"
     logs = ExitStack()
@@ -100,7 +105,7 @@ def serve(
         )
         # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        server.run(sockets=[listener])
+        server.run(sockets=sockets)
     finally:
         housekeeping.end()
         site.close()

@@ -6,6 +6,7 @@ can read the secret, and the job has it in its environment. It is masked in logs
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ from typing import Any
 from wattherd.runtime.local import run_dir
 
 FILE = "app.json"
+LISTENS = "0A"
 PORT, BASE, SECRET = "WATTHERD_APP_PORT", "WATTHERD_APP_BASE", "WATTHERD_APP_SECRET"
 SECRET_OF = {"jupyter": "JUPYTER_TOKEN", "vscode": "HASHED_PASSWORD"}
 """Variables in which those programs look for theirs. Code-server's is a SHA-256 in hexadecimal,
@@ -38,9 +40,17 @@ class App:
     base: str
     secret: str
     keep_prefix: bool
+    user: int | None = None
+    """Number of the account that the job runs as, if it has one of its own."""
+
+    def is_its_own(self) -> bool:
+        """Whether nobody but the job's account listens: another could have been quicker."""
+        return self.user is None or not listens_as(self.port) - {self.user}
 
     @classmethod
-    def made(cls, folder: Path, job_id: str, asked: Mapping[str, Any]) -> App:
+    def made(
+        cls, folder: Path, job_id: str, asked: Mapping[str, Any], user: int | None = None
+    ) -> App:
         """The app of a run, the same if asked again; only the service's user can read its file."""
         known = cls.read(folder)
         if known is not None:
@@ -51,6 +61,7 @@ class App:
             base=base_of(job_id),
             secret=secrets.token_hex(32),
             keep_prefix=bool(asked["keep_prefix"]),
+            user=user,
         )
         fresh = folder / f".{FILE}.{os.getpid()}"
         fresh.unlink(missing_ok=True)
@@ -74,6 +85,18 @@ class App:
         """What may not."""
         names = (SECRET, SECRET_OF.get(self.kind, SECRET))
         return dict.fromkeys(names, self.secret)
+
+
+def listens_as(port: int) -> set[int]:
+    """Numbers of the users who listen at a port, as the kernel tells (proc(5), /proc/net/tcp)."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(int(fields[7]))
+    return found
 
 
 def free_port() -> int:

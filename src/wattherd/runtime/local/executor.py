@@ -318,7 +318,9 @@ class LocalExecutor:
         folders.run.chmod(0o700)  # nobody puts anything in the way while it is laid out
         self._sign(run.spec, folders)
         asked = run.paper.get("app")
-        app = App.made(folders.run, run.spec.id, asked) if asked else None
+        account = user_of(run.paper)
+        uid = None if account is None else account[0]
+        app = App.made(folders.run, run.spec.id, asked, uid) if asked else None
         order = order_of(run, self._machine, folders, self._status, app)
         own = [folders.work, folders.checkpoint]
         if self._status is not None:

@@ -12,6 +12,7 @@ from wattherd.service.live.access.oidc.settings import OidcSettings
 from wattherd.service.live.access.rates import Held, Rates
 from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.apps import route as apps
+from wattherd.service.live.apps.origin import AppOrigins
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.connections import Limits, limits_here
 from wattherd.service.live.http import add_errors
@@ -66,6 +67,7 @@ def app_of(site: Site, desk: Desk | None = None) -> FastAPI:
     app = api()
     app.state.site = site
     app.state.desk = desk or desk_of(site.config)
+    app.state.desk.origins = AppOrigins(site.config.app_url, repr(site.clock.epoch))
     metrics.routes(app)
     apps.routes(app)
     single_sign_on.routes(app)

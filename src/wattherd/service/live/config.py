@@ -76,6 +76,10 @@ class ServeConfig(BaseModel):
     zeusd: Path | None = Field(default=None, description="socket of a zeusd that sets GPU limits")
     job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
+    app_url: str | None = Field(
+        default=None,
+        description="where jobs' pages are shown: https://{job}.apps.example, or another port",
+    )
     oidc: OidcSettings | None = Field(default=None, description="single sign-on")
     priority_ceiling: dict[Role, Level] = Field(
         default={Role.USER: "normal"},

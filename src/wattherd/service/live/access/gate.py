@@ -20,20 +20,27 @@ from typing import Any, Protocol
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattherd.errors import ClusterError
 from wattherd.service.live.access.audit import Audit
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.access.rates import Held, Rates, retry_after
-from wattherd.service.live.access.rules import V1, Free, Rule, RuleBook, is_app, is_stream
+from wattherd.service.live.access.rules import V1, Free, Rule, RuleBook, app_of, is_app, is_stream
 from wattherd.service.live.access.tokens import TokenFile
+from wattherd.service.live.apps.origin import ENTER, SESSION_S, AppHost, AppOrigins
 
 COOKIE = "wattherd_token"
 """The dashboard's. It opens pages; of the API it opens only what changes nothing."""
-ALONE = (b"cross-origin-opener-policy", b"same-origin")
-"""Pages that jobs serve may open ours, but get no hold of them."""
+ALONE = (
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+)
+"""Of all answers but those of apps: other pages get no hold of ours, and cannot show them."""
 MOST_BODY = 1 << 20
 SAFE = ("GET", "HEAD")
 FAILURES_PER_S, FAILURES_BURST = 2.0, 20.0
@@ -114,6 +121,8 @@ class Desk:
     rules: RuleBook = field(default_factory=RuleBook)
     told: Callable[[Denied, Scope], Response] | None = None
     """How people are told that they go no further, on addresses that are not the API's."""
+    origins: AppOrigins = field(default_factory=lambda: AppOrigins(None, ""))
+    """Where pages that jobs serve are shown."""
     failures: Rates = field(default_factory=lambda: Rates(FAILURES_PER_S, FAILURES_BURST))
     streams: Held = field(default_factory=lambda: Held(STREAMS, STREAMS_IN_ALL))
     passed_on: Held = field(default_factory=lambda: Held(PASSED_ON, PASSED_ON_IN_ALL))
@@ -155,6 +164,10 @@ class _Visit:
     taken: int = 0
     too_long: bool = False
     held: list[Held] = field(default_factory=list)
+    there: AppHost | None = None
+    """Where it was asked for, if that is where apps are shown."""
+    shown: str = ""
+    """What the caller has shown, to be asked for again later."""
     begun_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -177,6 +190,12 @@ class _Visit:
         return MOST_UNKNOWN_BODY if self.rule is Free.ANYONE else MOST_BODY
 
     @property
+    def bearer(self) -> str:
+        """The token of the header, which no browser sends by itself."""
+        kind, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if kind.lower() == "bearer" else ""
+
+    @property
     def address(self) -> str:
         return str((self.scope.get("client") or ("",))[0])
 
@@ -195,10 +214,16 @@ class Gate:
             return
         method = str(scope.get("method", "GET"))
         visit = _Visit(scope, self._desk.rules.rule(method, scope["path"]), Headers(scope=scope))
+        visit.there = self._desk.origins.of(visit.headers.get("host", ""))
         try:
+            if visit.there is not None and scope["path"] == ENTER:
+                await self._enter(visit)(scope, receive, _noted(visit, send))
+                return
             await self._admit(visit)
             self._hold(visit)
-            scope.setdefault("state", {})["caller"] = visit.caller
+            scope.setdefault("state", {}).update(
+                caller=visit.caller, shown=visit.shown, app_host=visit.there, bearer=visit.bearer
+            )
             await self._app(scope, _measured(visit, receive), _noted(visit, send))
         except Denied as denied:
             if visit.status:
@@ -231,8 +256,12 @@ class Gate:
         desk, path = self._desk, visit.scope["path"]
         if _length(visit.headers) > visit.most_body and not visit.app:
             raise _too_long(visit)
+        if visit.there is not None:
+            await self._admit_to_app(visit, visit.there)
+            return
         if isinstance(visit.rule, Free):
             return
+        _from_own_pages(visit)
         visit.caller = await self._caller(visit)
         wait_s = desk.rates.wait_s(visit.caller.token, time.monotonic())
         if wait_s and visit.caller.token:
@@ -246,12 +275,57 @@ class Gate:
             hint = "ask an admin for another token"
             raise Denied(403, f"needs an {visit.rule}; this token is a {visit.caller.role}'s", hint)
 
+    async def _admit_to_app(self, visit: _Visit, there: AppHost) -> None:
+        """At an address of apps nothing counts but the app's own cookie, and only the app is there.
+
+        Raises:
+            Denied: the cookie is missing, or what it was given for opens nothing any more.
+        """
+        job_id = app_of(visit.scope["path"])
+        if job_id is None or not there.shows(job_id):
+            raise Denied(404, "nothing here but the pages of a job")
+        _from_own_pages(visit)
+        secure = visit.scope["scheme"] in ("https", "wss")
+        name, _ = self._desk.origins.cookie(job_id, secure=secure)
+        shown = self._desk.origins.shown(_cookie(visit, name), job_id)
+        caller = None
+        if shown is not None and self._desk.open:
+            caller = Caller(user="", role=Role.ADMIN)
+        elif shown:
+            try:
+                caller = await self._known(shown)
+            except ClusterError as unreadable:
+                raise Denied(503, str(unreadable)) from None
+        if caller is None or not isinstance(visit.rule, Role):
+            hint = "open it from the job's page in wattherd"
+            raise Denied(401, "this browser was not handed over here, or too long ago", hint)
+        visit.caller = caller
+
+    def _enter(self, visit: _Visit) -> Response:
+        """Take a ticket, and have the browser keep the app's cookie."""
+        query = QueryParams(visit.scope.get("query_string", b""))
+        job_id, there = query.get("job", ""), query.get("next", "")
+        secure, origins = visit.scope["scheme"] == "https", self._desk.origins
+        known = visit.there is not None and visit.there.shows(job_id)
+        session = origins.redeem(query.get("ticket", ""), job_id) if known else None
+        if session is None or app_of(there.partition("?")[0]) != job_id:
+            hint = "open it from the job's page in wattherd"
+            raise Denied(403, "this link was used before, or is too old", hint)
+        answer = RedirectResponse(there, status_code=303)
+        name, path = origins.cookie(job_id, secure=secure)
+        answer.set_cookie(
+            name, session, max_age=int(SESSION_S), path=path, httponly=True, samesite="lax",
+            secure=secure,
+        )  # fmt: skip
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
     async def _caller(self, visit: _Visit) -> Caller:
         if self._desk.open:
             _from_here(visit.headers)
             user = QueryParams(visit.scope.get("query_string", b"")).get("user", "")
             return Caller(user=user, role=Role.ADMIN)
-        shown = _shown(visit)
+        shown = visit.shown = _shown(visit)
         try:
             caller = await self._known(shown) if shown else None
         except ClusterError as unreadable:
@@ -320,16 +394,37 @@ def _result(status: int) -> str:
 
 def _shown(visit: _Visit) -> str:
     """The token of the header; or that of the cookie, where another site cannot make use of it."""
-    kind, _, token = visit.headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return token.strip()
+    if visit.bearer or "authorization" in visit.headers:
+        return visit.bearer
     if visit.scope["path"].startswith(V1) and visit.method not in SAFE:
         return ""
+    return _cookie(visit, COOKIE)
+
+
+def _cookie(visit: _Visit, name: str) -> str:
     try:
-        morsel = SimpleCookie(visit.headers.get("cookie", "")).get(COOKIE)
+        morsel = SimpleCookie(visit.headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
     return morsel.value if morsel else ""
+
+
+def _from_own_pages(visit: _Visit) -> None:
+    """What a browser sends cookies with must come from pages of the same origin.
+
+    Links from elsewhere may be followed; nothing else is theirs to ask for, be they of the same
+    site (Fetch Metadata, `Sec-Fetch-Site`). A token in the header is sent by programs alone.
+
+    Raises:
+        Denied: it comes from another page.
+    """
+    asked_by = visit.headers.get("sec-fetch-site", "none")
+    if visit.bearer or asked_by in ("same-origin", "none"):
+        return
+    follows = visit.headers.get("sec-fetch-mode") == "navigate"
+    alone = visit.headers.get("sec-fetch-dest") == "document"
+    if not (follows and alone and visit.method in SAFE):
+        raise Denied(403, "a page of another site has asked for this")
 
 
 def _from_here(headers: Headers) -> None:
@@ -342,13 +437,13 @@ def _from_here(headers: Headers) -> None:
     """
     for header in ("host", "origin"):
         named = headers.get(header, "").rpartition("//")[2]
-        if named and not is_loopback(_host(named)):
+        if named and not is_loopback(host_of(named)):
             hint = "make a token by `wattherd token create` and show it"
             raise Denied(403, f"{header.capitalize()} {named!r} is not this machine", hint)
 
 
-def _host(named: str) -> str:
-    """Without the port."""
+def host_of(named: str) -> str:
+    """The name or address in a `Host`, without its port."""
     return named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
 
 
@@ -404,7 +499,9 @@ def _noted(visit: _Visit, send: Callable[[Any], Awaitable[None]]) -> Send:
         if message["type"] == "http.response.start":
             visit.status = message["status"]
             if not visit.app:
-                message = {**message, "headers": [*message.get("headers", ()), ALONE]}
+                given = list(message.get("headers", ()))
+                known = {name.lower() for name, _ in given}
+                message = {**message, "headers": [*given, *(h for h in ALONE if h[0] not in known)]}
         elif message["type"] == "websocket.accept":
             visit.status = 101
         await send(message)

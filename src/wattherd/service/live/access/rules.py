@@ -111,6 +111,12 @@ def is_stream(scope: Mapping[str, Any]) -> bool:
     return _LOGS.match(scope["path"]) is not None and follow not in ("", *NO)
 
 
+def app_of(path: str) -> str | None:
+    """The job whose own page a path is; None if it is of none."""
+    found = _APP.match(path)
+    return None if found is None else found["job_id"]
+
+
 class RuleBook:
     """Finds the rule of a request; of several the first in the table counts."""
 

@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 
 from wattherd.runtime.local.apps import App
 from wattherd.service.live.access.caller import Caller
-from wattherd.service.live.access.gate import COOKIE
-from wattherd.service.live.web.forms import SESSION
 
 Pairs = list[tuple[bytes, bytes]]
-OURS = frozenset({COOKIE, SESSION})
+OURS = ("wattherd_", "__Host-wattherd_")
+"""How names of the service's own cookies begin."""
 HOP_BY_HOP = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization"),
@@ -84,11 +83,11 @@ def _proof(app: App, cookies: str) -> Pairs:
 def others_cookies(cookies: str) -> list[str]:
     """Cookies that are not the service's own, each as `NAME=VALUE`."""
     pairs = [one.strip() for one in cookies.split(";")]
-    return [one for one in pairs if one and one.partition("=")[0].strip() not in OURS]
+    return [one for one in pairs if one and not one.startswith(OURS)]
 
 
-def answered(headers: Pairs, app: App, *, scheme: str, host: str) -> Pairs:
-    """What the browser gets of the app's answer."""
+def answered(headers: Pairs, app: App, *, scheme: str, host: str, apart: bool = True) -> Pairs:
+    """What is given of the app's answer; `apart` is whether it is shown at the apps' origin."""
     hops = _hops(headers)
     passed = [(name, value) for name, value in headers if name not in hops | NOT_ANSWERED]
     for name, value in headers:
@@ -97,7 +96,8 @@ def answered(headers: Pairs, app: App, *, scheme: str, host: str) -> Pairs:
             passed.append((name, location(text, app).encode("latin-1")))
         elif name == b"set-cookie":
             passed += [(name, one.encode("latin-1")) for one in _own_cookies(text, app)]
-    return [*passed, (b"content-security-policy", policy(app, scheme, host).encode())]
+    kept = "" if apart else "; sandbox"
+    return [*passed, (b"content-security-policy", (policy(app, scheme, host) + kept).encode())]
 
 
 def location(text: str, app: App) -> str:
@@ -118,7 +118,7 @@ def _own_cookies(text: str, app: App) -> Iterator[str]:
     except CookieError:
         return
     for name, morsel in jar.items():
-        if name not in OURS:
+        if not name.startswith(OURS):
             if not str(morsel["path"]).startswith(app.base):
                 morsel["path"] = app.base
             morsel["domain"] = ""
@@ -133,7 +133,7 @@ def policy(app: App, scheme: str, host: str) -> str:
     wire = f"ws{secure}://{named}{app.base}"
     return (
         f"connect-src {own} {wire} blob: data:; form-action {own}; frame-src {own} blob: data:;"
-        f" object-src 'none'; base-uri {own}"
+        f" object-src 'none'; base-uri {own}; frame-ancestors 'self'"
     )
 
 

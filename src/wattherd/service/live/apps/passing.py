@@ -86,7 +86,11 @@ class Passing:
             match await upstream.next():
                 case h11.Response(status_code=status, headers=given):
                     told = headers.answered(
-                        list(given), self.app, scheme=scope["scheme"], host=host
+                        list(given),
+                        self.app,
+                        scheme=scope["scheme"],
+                        host=host,
+                        apart=scope.get("state", {}).get("app_host") is not None,
                     )
                     await send({"type": "http.response.start", "status": status, "headers": told})
                     begun = True

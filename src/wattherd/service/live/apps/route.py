@@ -12,10 +12,12 @@ from starlette.websockets import WebSocket
 
 from wattherd.runtime.local.apps import App, base_of
 from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.access.gate import host_of, is_loopback
 from wattherd.service.live.access.opening import opens
 from wattherd.service.live.access.rules import APP_METHODS, APP_PATH
 from wattherd.service.live.apps import sockets
 from wattherd.service.live.apps.headers import is_foreign
+from wattherd.service.live.apps.origin import AppOrigins
 from wattherd.service.live.apps.passing import Passing, Silent
 from wattherd.service.live.documents import Look
 from wattherd.service.live.site import Site
@@ -70,8 +72,34 @@ async def _found(request: Request | WebSocket, caller: Caller, job_id: str) -> A
         raise PageProblem(503, "Not now", f"{job_id} cannot be read: {error.strerror}.") from None
     if found is None:
         raise PageProblem(503, "Not yet", f"{job_id} is being started.")
+    if not await asyncio.to_thread(found.is_its_own):
+        text = f"Somebody else listens where {job_id} was to: nothing is sent there."
+        raise PageProblem(502, "Not its own", text)
     site.idle.used(job_id)
     return found
+
+
+async def _handed_over(request: Request, job_id: str) -> Response:
+    """Send a browser on to where the app is shown, if it may open it.
+
+    Raises:
+        PageProblem: it may not, or it asks for more than to be sent there.
+    """
+    await _found(request, viewer(request), job_id)
+    if request.method not in ("GET", "HEAD"):
+        text = "Pages of jobs are shown at an address of their own; programs show a token."
+        raise PageProblem(403, "Not here", text)
+    origins: AppOrigins = request.app.state.desk.origins
+    host = request.headers.get("host", "")
+    here = is_loopback(host_of(host))
+    address = origins.address(job_id, request.url.scheme, host, here=here)
+    if address is None:
+        text = "Pages of jobs need an address of their own: an operator sets `app_url`."
+        raise PageProblem(503, "Not set up", text)
+    there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    entry = origins.entry(address, job_id, request.state.shown, there)
+    headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    return RedirectResponse(entry, status_code=303, headers=headers)
 
 
 class _Pages:
@@ -85,6 +113,10 @@ class _Pages:
         """
         request = Request(scope)
         job_id = request.path_params["job_id"]
+        state = request.state
+        if state.app_host is None and not state.bearer:
+            await (await _handed_over(request, job_id))(scope, receive, send)
+            return
         if request.method not in SAFE and is_foreign(scope["headers"]):
             raise PageProblem(403, "Not accepted", "A page of another site has asked for this.")
         caller = viewer(request)
@@ -117,6 +149,9 @@ def _waiting(job_id: str, why: str) -> Response:
 async def _socket(socket: WebSocket) -> None:
     caller: Caller = socket.state.caller
     job_id = socket.path_params["job_id"]
+    if socket.state.app_host is None and not socket.state.bearer:
+        await socket.close(REFUSED, "apps are shown at an address of their own")
+        return
     if is_foreign(socket.scope["headers"]):
         await socket.close(REFUSED, "a page of another site")
         return

@@ -16,6 +16,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetChanged
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.access.gate import COOKIE, Denied, Desk
+from wattherd.service.live.access.rules import is_app
 from wattherd.service.live.http import done
 from wattherd.service.live.routes.jobs import ACTIONS
 from wattherd.service.live.web import now, queue, timeline
@@ -94,6 +95,15 @@ def viewer(request: Request) -> Caller:
 
 def _denied(denied: Denied, request: Request) -> Response:
     """Who shows no token is led to the login, anybody else told why not."""
+    if request.headers.get("host") and _is_app_host(request):
+        body = f"{denied.error}: {denied.hint}" if denied.hint else denied.error
+        return Response(body, denied.status, media_type="text/plain")
+    if denied.status == 401 and _comes_from_elsewhere(request):
+        # The cookie stayed at home: a page of ours asks again, and then it comes along.
+        there = quote(request.url.path, safe="/") + (
+            f"?{request.url.query}" if request.url.query else ""
+        )
+        return html(request, render("logged_in.html.j2", **frame(request, None), there=there))
     if denied.status == 401:
         there = "/login?next=" + quote(request.url.path)
         if "hx-request" in request.headers:
@@ -102,6 +112,17 @@ def _denied(denied: Denied, request: Request) -> Response:
     title = "Permission denied" if denied.status == 403 else "Not possible"
     text = ". ".join(part[:1].upper() + part[1:] for part in (denied.error, denied.hint) if part)
     return _problem(request, PageProblem(denied.status, title, f"{text}."))
+
+
+def _is_app_host(request: Request) -> bool:
+    desk: Desk | None = getattr(request.app.state, "desk", None)
+    return desk is not None and desk.origins.of(request.headers["host"]) is not None
+
+
+def _comes_from_elsewhere(request: Request) -> bool:
+    """Whether a link of another site was followed to a job's pages."""
+    asked_by = request.headers.get("sec-fetch-site")
+    return is_app(request.url.path) and asked_by in ("cross-site", "same-site")
 
 
 async def _told(request: Request, error: Exception) -> Response:
@@ -356,6 +377,8 @@ async def _opens(request: Request, desk: Desk, token: str) -> bool:
 async def _log_out(request: Request) -> Response:
     await form(request)
     desk: Desk | None = getattr(request.app.state, "desk", None)
+    if desk is not None:
+        desk.origins.end(request.cookies.get(COOKIE, ""))
     if desk is not None and desk.issuer is not None:
         desk.issuer.end(request.cookies.get(COOKIE, ""))
     answer = RedirectResponse("/login", status_code=303)
