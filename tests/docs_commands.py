@@ -1,4 +1,11 @@
-"""The shell commands that README and docs show, block by block."""
+"""The shell commands that README and docs show, block by block, and what they claim of them.
+
+A claim is a comment that readers do not see, right behind the commands that it is about:
+
+    <!-- claim within 20 s: state("train") == "Succeeded" -->
+
+Without a time it must hold at once. `docs_claims` has its words.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +32,9 @@ PROGRAMS = [
     "torchrun",
 ]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_STEP = re.compile(
+    _FENCE.pattern + r"|^<!-- claim(?: within (\d+) s)?: (.*?) -->$", re.MULTILINE | re.DOTALL
+)
 _INDENTED = re.compile(r"^    (wattherd .*)$", re.MULTILINE)
 _NAMED = re.compile(r"# ([\w-]+\.ya?ml)\n")
 _INLINE = re.compile(r"`wattherd ([a-z][^`]*)`")
@@ -48,6 +58,15 @@ class Command:
         return words[: next(ends, len(words))]
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What holds `most_s` seconds after the commands before it, at the latest."""
+
+    page: str
+    text: str
+    most_s: int
+
+
 def indented(page: Path) -> Iterator[Command]:
     """Commands of wattherd in indented blocks, which are shown but belong to no script."""
     for text in _INDENTED.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
@@ -61,15 +80,27 @@ def files(page: Path) -> dict[str, str]:
 
 
 def name_of(page: Path) -> str:
-    return str(page.relative_to(REPOSITORY))
+    return str(page.relative_to(REPOSITORY) if page.is_relative_to(REPOSITORY) else page)
+
+
+def steps(page: Path) -> Iterator[Command | Claim]:
+    """Every shell command and every claim of a page, in order."""
+    for language, text, most_s, claim in _STEP.findall(page.read_text(encoding="utf-8")):
+        if claim:
+            yield Claim(name_of(page), " ".join(claim.split()), int(most_s or 0))
+        elif language in SHELLS and (language or _is_shell(text)):
+            for one in _split(text):
+                yield Command(name_of(page), one)
 
 
 def commands(page: Path) -> Iterator[Command]:
     """Every shell command of a page, in order."""
-    for language, text in _FENCE.findall(page.read_text(encoding="utf-8")):
-        if language in SHELLS and (language or _is_shell(text)):
-            for one in _split(text):
-                yield Command(name_of(page), one)
+    return (one for one in steps(page) if isinstance(one, Command))
+
+
+def claims(page: Path) -> list[Claim]:
+    """Every claim of a page, in order."""
+    return [one for one in steps(page) if isinstance(one, Claim)]
 
 
 def inline(page: Path) -> Iterator[list[str]]:

@@ -106,12 +106,17 @@ FOLDERS = {"Z": "power/zeus_nsdi23", "H": "power/hkbu_gpu_dvfs"}
 ALL = [command for page in docs.PAGES for command in docs.commands(page)]
 SHOWN = [command for page in docs.PAGES for command in docs.indented(page)]
 PAGES = [page for page in docs.PAGES if any(docs.commands(page))]
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]
+BY_HAND_S = 7
+"""Between two commands, for somebody who reads and types."""
 MOST_S = 540
 ENDS = (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """How jobs on these pages may end: well, or because they were told to."""
 
 
-def left_out(command: docs.Command) -> str:
+def left_out(command: docs.Command | docs.Claim) -> str:
+    if isinstance(command, docs.Claim):
+        return ""
     return next((why for what, why in LEFT_OUT.items() if re.search(what, command.text)), "")
 
 
@@ -195,52 +200,105 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("page", [docs.name_of(one) for one in TUTORIALS])
+def test_a_tutorial_holds_for_somebody_who_types_slowly(page: str, tmp_path: Path) -> None:
+    follow(page, tmp_path, str, pace_s=BY_HAND_S)
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=docs.name_of)
+def test_a_tutorial_says_what_comes_of_its_commands(page: Path) -> None:
+    """From one service on, no block of commands stands without a claim right behind it."""
+    silent, block = [], ""
+    for one in docs.steps(page):
+        if isinstance(one, docs.Claim):
+            block = ""
+        elif re.search(r"wattherd (submit|run|power set|queues (add|set|stop)|sim run)", one.text):
+            block = one.text
+    silent += [block] if block else []
+    assert docs.claims(page)
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "told"),
+    [
+        ('state("nap") == "Failed"', "it does not hold"),
+        ('state("none") == "Failed"', "no job 'none'"),
+        ('printed("good-bye")', "it does not hold"),
+    ],
+)
+def test_a_claim_that_is_wrong_fails_its_page(claim: str, told: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\nwattherd serve --slots 1\nwattherd run -n nap -- echo hello\n```\n"
+        '<!-- claim: state("nap") == "Succeeded" and printed("hello") -->\n'
+        f"<!-- claim: {claim} -->\n"
+    )
+    with pytest.raises(AssertionError, match=f"CLAIM {re.escape(claim)}: {told}"):
+        follow(str(page), tmp_path, str)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", sorted(LONG))
 def test_a_long_page_can_be_followed_to_the_letter(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path, str, most_s=3500)
 
 
-def follow(page: str, tmp_path: Path, said: Callable[[str], str], most_s: float = MOST_S) -> None:
-    """Do what a page says."""
-    wanted = [one for one in ALL if one.page == page and not left_out(one)]
-    if not wanted:
+def follow(
+    page: str, tmp_path: Path, said: Callable[[str], str], most_s: float = MOST_S, pace_s: int = 0
+) -> str:
+    """Do what a page says, `pace_s` between commands, and see whether what it claims is so."""
+    wanted = [one for one in docs.steps(docs.REPOSITORY / page) if not left_out(one)]
+    if not any(isinstance(one, docs.Command) for one in wanted):
         pytest.skip("; ".join(sorted({left_out(one) for one in ALL if one.page == page})))
     if needs_data(page) and not DATA.is_dir():
         pytest.skip(f"no data in {DATA}; set WATTHERD_DATA")
     if "torch_" in "".join(one.text for one in wanted):
         pytest.importorskip("torch", reason="the page needs PyTorch")
     port = _free_port()
-    lines = [_line(said(one.text), port) for one in wanted]
+    lines = [
+        _line(said(one.text), port, pace_s)
+        if isinstance(one, docs.Command)
+        else f"claim {one.most_s} {shlex.quote(one.text)}"
+        for one in wanted
+    ]
     if page in LIVED:
         lines.insert(1, LIVED[page])
     text = "\n".join(lines)
     here = _folder(tmp_path)
     for name, content in docs.files(docs.REPOSITORY / page).items():
         (here / name).write_text(content)
-    with subprocess.Popen(
-        ["bash", "-euo", "pipefail", "-c", text],
-        cwd=here,
-        env=_environment(tmp_path, port),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as shell:
+    printed = tmp_path / "printed.txt"
+    with (
+        printed.open("w", encoding="utf-8") as output,
+        subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=here,
+            env={**_environment(tmp_path, port), "DOCS_PRINTED": str(printed)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as shell,
+    ):
         try:
-            told, _ = shell.communicate(timeout=most_s)
+            shell.wait(timeout=most_s)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGTERM)
             for run in tmp_path.glob("here/**/jobs/*/run-*"):
                 end_stray(run)
+    told = printed.read_text(encoding="utf-8", errors="replace")
     assert shell.returncode == 0, told[-3000:]
     for ended in tmp_path.glob("here/**/exit.json"):
         assert json.loads(ended.read_text())["exit_code"] in ENDS, told[-3000:]
+    return told
 
 
-def _line(text: str, port: int) -> str:
+def _line(text: str, port: int, pace_s: int = 0) -> str:
     """As shown, on a free port; a service is left in the background until it answers."""
+    if pace_s:
+        return f"sleep {pace_s}\n{_line(text, port)}"
     shown = text.replace(":8700", f":{port}").replace("--port 8700", f"--port {port}")
     if os.geteuid() != 0:
         shown = shown.replace(" --default-account nobody", "")  # only root runs jobs as others
@@ -276,6 +334,7 @@ def _environment(tmp_path: Path, port: int) -> dict[str, str]:
         "python": f'exec {python} "$@"',
         "wattherd": f'exec {python} -m wattherd.cli.main "$@"',
         "answers": f"exec {python} -c {shlex.quote(WAIT)} $1",
+        "claim": f'exec {python} {shlex.quote(str(docs.REPOSITORY))}/tests/docs_claims.py "$@"',
     }
     for name, script in scripts.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")

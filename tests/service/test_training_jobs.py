@@ -86,7 +86,8 @@ def test_smaller_micro_batches_change_rounding_only(site: Site, tmp_path: Path) 
 def test_the_job_file_runs(site: Site) -> None:
     job = read_job(EXAMPLES / "mlp.yaml")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    paper = {**job.paper(), "envs": {**ENVIRONMENT, "PATH": path}}
+    paper = job.paper()
+    paper |= {"envs": {**paper["envs"], **ENVIRONMENT, "PATH": path}}
     job_id = site.keeper.submit(job.spec(), paper, by="ann").result()
     site.wait(job_id, "Succeeded")
     assert [step for step, _ in STEP.findall(site.log(job_id))][-1] == "3000"
