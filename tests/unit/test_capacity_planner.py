@@ -108,6 +108,28 @@ def test_reclaim_goes_in_steps_of_a_fifth_of_the_excess() -> None:
     assert stops == [115.0] * 2 + [130.0] * 2 + [145.0] * 2 + [160.0, 175.0, 190.0, 205.0]
 
 
+@pytest.mark.parametrize("round_s", [None, 0.0])
+def test_a_gang_gets_all_it_is_owed_step_by_step_also_where_nothing_else_happens(
+    round_s: float | None,
+) -> None:
+    """A service plans when it is woken: nobody but the planner knows that a step is to follow."""
+    tree = QueueTree(
+        Queue(
+            name="root",
+            children=(
+                Queue(name="prod", guaranteed_pct=75.0),
+                Queue(name="research", guaranteed_pct=25.0, user_limit_factor=4.0),
+            ),
+        )
+    )
+    jobs = [*many("a", 4, queue="research"), timed("b", 3, queue="prod", at_s=10.0)]
+    story = Story(Capacity(tree=tree), t4_nodes(4), jobs, until_s=99.0, round_s=round_s)
+    assert story.running() == {"a0": 1, "b": 3}
+    assert [len(story.stops(f"a{number}")) for number in range(4)] == [0, 1, 1, 1]
+    assert len(story.starts("b")) == 1
+    assert story.starts("b")[0] <= 10.0 + 3 * 15.0 + 2 * 1.0
+
+
 def test_no_reclaim_is_made_for_a_gang_that_could_not_start_anyway() -> None:
     """6 of 8 GPUs are more than the 4 that queue b is owed while a has use for its own 4."""
     jobs = [*many("a", 8, queue="a"), timed("b", 6, queue="b", at_s=10.0)]

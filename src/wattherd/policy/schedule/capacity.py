@@ -26,6 +26,8 @@ from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
 from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
 
 Alike = tuple[str, str, int, int]
+NEXT_STEP_S = 1.0
+"""Between a stop and the notice to the next, where a gang is owed more than one step gives back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +356,9 @@ class _Cycle:
                 self.draft.wait(
                     job, self._coming(job_id, chosen, min(kept.values()) + reclaim.wait_s)
                 )
+        if due and any(job_id in self.memory.holds for job_id in owed):
+            # More must go, and a stop that was planned is no news that calls for the next plan.
+            self.draft.wake_at(now_s + NEXT_STEP_S)
 
     def _stop(self, job: JobView) -> None:
         place = self.tree.leaf(job.spec.queue)
