@@ -58,7 +58,7 @@ def queue(name: str) -> Any:
 
 def trials(group: str) -> list[str]:
     """What the trials of a search group are doing."""
-    return [one["state"] for one in Client().get(f"search/{group}")["trials"]]
+    return [one["state"] for one in Client().get(f"groups/{group}")["trials"]]
 
 
 def power() -> Any:
