@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from wattherd.model.event import JobExited
+from wattherd.model.event import JobExited, JobStarted
 from wattherd.runtime.local import run_dir, run_lock
 from wattherd.runtime.local import watched as watched_module
 from wattherd.runtime.local.executor import end_holders, end_stray
-from wattherd.runtime.local.reading import ABSENT, There, certain, words
+from wattherd.runtime.local.reading import ABSENT, There, Unknown, certain, words
 from wattherd.runtime.local.run_lock import RunLock
 from wattherd.runtime.local.watched import KILLED, LEFT_BEHIND, Watched
 
@@ -111,6 +111,24 @@ def test_what_cannot_be_read_is_neither_dead_nor_ended(
     (end,) = watched.news()
     assert isinstance(end, JobExited)
     assert end.exit_code == 0
+
+
+def test_a_start_that_cannot_be_read_is_told_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir.claim(tmp_path)
+    run_dir.write(tmp_path / run_dir.STARTED, {"at": 0.0})
+    run_dir.write(tmp_path / run_dir.EXIT, {"exit_code": 0})
+    watched = Watched(KEY, tmp_path)
+    real = watched_module.present
+    with monkeypatch.context() as broken:
+        broken.setattr(
+            watched_module, "present",
+            lambda path: Unknown("?") if path.name == run_dir.STARTED else real(path),
+        )  # fmt: skip
+        assert list(watched.news()) == []
+        assert (watched.unknown, watched.over) == ("?", False)
+    assert [type(event) for event in watched.news()] == [JobStarted, JobExited]
 
 
 @pytest.mark.parametrize("half", [b"", b'{"exit_code": ', b"[]", b'{"why": ""}', b"\xff"])

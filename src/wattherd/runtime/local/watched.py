@@ -36,6 +36,8 @@ KILLED = 137
 _TOLD = ("rate_per_s", "loss", "total", "micro_batch")
 REQUEUE = 143
 LEFT_BEHIND = "its supervisor is gone, but processes of it still run"
+MOST_LOOKS = 50
+"""For how many an end waits for reports that cannot be read."""
 MOST_BYTES = 1 << 20
 """Of a job's reports, read at a time."""
 
@@ -48,7 +50,7 @@ class Watched:
         self._job_id, self._attempt = key
         self._folder = folder
         self._started = False
-        self._read_to = 0
+        self._read_to = self._held_back = 0
         self._awaited: tuple[float, float | None] | None = None
         self._used: tuple[float, float] | None = None
         self.over = False
@@ -133,12 +135,17 @@ class Watched:
         who: dict[str, Any] = {"at_s": 0.0, "job_id": self._job_id, "attempt": self._attempt}
         given_up = self._given_up()  # looked at first: last words come before the end
         self.abandoned = self.damaged = False
+        of_its_life, self.unknown = self.unknown, ""
         if not self._started and self._is_there(run_dir.STARTED):
             self._started = True
             yield JobStarted(**who)
         yield from self._progress(who)
         yield from self._capped(who)
         self._use()
+        if self.unknown and self._held_back < MOST_LOOKS:
+            self._held_back += 1  # the end is told after all that came before it
+            return
+        self.unknown = self.unknown or of_its_life
         match document(self._folder / run_dir.EXIT):
             case There({"exit_code": _} as ended):
                 self.over = True
