@@ -154,3 +154,17 @@ def test_churn_averages_over_time(tmp_path: Path) -> None:
         assert 0 < row["allocated_pct"] <= 100
         assert 0 <= row["admitted_gpu_time_pct"] <= 100
         assert row["power_w"] > 0
+
+
+def test_an_error_of_a_scenario_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    for text, line, field in (
+        ("cluster: 1x8:V100M16\njobs:\n  file: jobs.csv\n  seed: many\n", 4, "jobs.seed"),
+        ("cluster: 1x8:V100M16\njobs: {file: jobs.csv}\npolicys: [fifo]\n", 3, "policys"),
+        ("cluster: 1x8:V100M16\njobs: {file: jobs.csv}\ncaps:\n  dealy: 5s\n", 4, "dealy"),
+    ):
+        file.write_text(text)
+        told = wattherd("sim", "run", str(file))
+        assert told.returncode == 2
+        assert f"scenario.yaml:{line}: " in told.stderr
+        assert field.rpartition(".")[2] in told.stderr

@@ -117,6 +117,18 @@ def test_the_record_is_read_backwards_over_its_files(tmp_path: Path, monkeypatch
     assert [one["number"] for one in audit.lines(1)] == [9]
 
 
+def test_no_line_of_the_record_is_ever_lost_to_newer_ones(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("wattherd.service.live.access.audit.MOST_BYTES", 60)
+    audit = Audit(tmp_path)
+    for number in range(60):
+        audit.add({"by": "ann", "number": number})
+    assert len(list(tmp_path.glob("audit.jsonl.*"))) > 10
+    assert [one["number"] for one in audit.lines(100)] == [*range(59, -1, -1)]
+    (tmp_path / "audit.jsonl.5").unlink()  # an operator may take some away
+    audit.add({"by": "ann", "number": 60})
+    assert audit.lines(100)[-1]["number"] == 0
+
+
 def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     audit = Audit(tmp_path / "missing")
     audit.add({"by": "ann"})

@@ -157,6 +157,7 @@ def _scenario(
 ) -> Scenario:
     """The scenario of a file, or an empty one, with the options that were given on top."""
     from wattherd.workload.scenario import beside, change_field, load, validated
+    from wattherd.workload.yaml_lines import lines_of
 
     document: dict[str, Any] = load(path) if path else {}
     for change in changes:
@@ -169,7 +170,10 @@ def _scenario(
     if path is None and given["jobs"] is None:
         hint = "name a scenario file, or --jobs FILE"
         raise UserError("there are no jobs to run", field="--jobs", hint=hint)
-    return beside(validated(document, str(path or "options")), folder)
+    if path is None:
+        return beside(validated(document, "options"), folder)
+    with lines_of(path):
+        return beside(validated(document, str(path)), folder)
 
 
 def _apply(document: dict[str, Any], option: str, value: Any) -> None:

@@ -145,7 +145,10 @@ def compact(archive: Path, keep: str, state: Path | None, url: str | None) -> No
         before = opened.database.size_bytes()
         gone = drop(opened, archive, keep_s)
         after = opened.database.size_bytes()
-    click.echo(f"{gone} entries are in {archive} only; {before:,} bytes became {after:,}")
+    if gone:
+        click.echo(f"{gone} entries are in {archive} only; {before:,} bytes became {after:,}")
+    else:
+        click.echo(f"no entry is older than {keep}: nothing was dropped, no archive was written")
 
 
 @store.command()

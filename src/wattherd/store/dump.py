@@ -127,7 +127,7 @@ def bring_in(database: Database, paths: Sequence[Path]) -> Dumped:
 
     Raises:
         UserError: the store is not empty; a file is none of ours, cut off or changed; or they do
-            not follow each other.
+            not follow each other. One whose entries are all there already does no harm.
         StoreFailure: the store cannot be written; it is as empty as before.
     """
     begins: str | None = None
@@ -139,7 +139,8 @@ def bring_in(database: Database, paths: Sequence[Path]) -> Dumped:
             connection.execute(table.delete())
         end = Base()
         for number, path in enumerate(paths):
-            end = _bring_in(connection, path, end, first=number == 0)
+            least = json.loads(begins)["seq"] if begins else 1
+            end = _bring_in(connection, path, end, first=number == 0, least=least)
             if number == 0:
                 begins = connection.scalar(_BEGINS)
         connection.execute(FACTS.delete().where(FACTS.c.name == COMPACTED))
@@ -152,8 +153,8 @@ def bring_in(database: Database, paths: Sequence[Path]) -> Dumped:
     return Dumped(rows, end.before)
 
 
-def _bring_in(connection: sa.Connection, path: Path, end: Base, *, first: bool) -> Base:
-    """Add a file to what earlier ones brought, which ended before entry `end.seq`."""
+def _bring_in(connection: sa.Connection, path: Path, end: Base, *, first: bool, least: int) -> Base:
+    """Add a file to what earlier ones brought: entries from `least` on, before `end.seq`."""
     lines = _lines(path)
     expected = _head(next(lines, None), path)
     found = dict.fromkeys(expected, 0)
@@ -168,7 +169,7 @@ def _bring_in(connection: sa.Connection, path: Path, end: Base, *, first: bool) 
                 _insert(connection, name, waiting.pop(name))
     if found != expected:
         raise UserError("is cut off", where=str(path), hint="export it again")
-    if not first and chain.end == end:
+    if not first and chain.end == end and chain.lowest < least:
         raise UserError("does not follow: it adds no entry", where=str(path), hint=_ORDER)
     for name, rows in waiting.items():
         _insert(connection, name, rows)
@@ -180,6 +181,8 @@ class _Chain:
 
     def __init__(self, path: Path, end: Base, *, first: bool) -> None:
         self.end = end
+        self.lowest = end.seq
+        """The first entry of the file, or where it would go on."""
         self._path, self._first = path, first
 
     def wants(self, name: str, row: dict[str, Any]) -> bool:
@@ -188,6 +191,7 @@ class _Chain:
             self.end = Base(**json.loads(row["value"]))
         if name != ENTRIES.name:
             return True
+        self.lowest = min(self.lowest, row["seq"])
         if row["seq"] < self.end.seq:
             return False
         digest = digest_of(self.end.before, row)

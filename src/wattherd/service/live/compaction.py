@@ -7,7 +7,6 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from wattherd.errors import UserError
 from wattherd.service.live.snapshot_process import make_snapshot
 from wattherd.store.dump import export
 from wattherd.store.journal import COMPACTED, put_fact
@@ -18,17 +17,19 @@ from wattherd.store.tables import ANSWERS, ENTRIES
 def compact(store: Store, archive: Path, keep_s: float) -> int:
     """Export everything, then drop entries and answers older than `keep_s`; how many entries.
 
+    Where nothing is that old, nothing is done, and no archive written: that is no failure.
+
     What is left begins with a snapshot. Jobs that are over stay in the list of jobs, the audit and
     the samples stay as they are.
 
     Raises:
-        UserError: there is nothing to drop, or the archive cannot be written.
+        UserError: the archive cannot be written.
         StoreFailure: the store cannot be written; nothing was dropped.
     """
     goal = min(_last_before(store, store.journal.last_s() - keep_s), store.projection.projected())
     base = store.journal.base().seq
     if goal <= base:
-        raise UserError("has nothing that old", where=store.database.url, hint="try a lower --keep")
+        return 0
     export(store.database, archive)
     seq = make_snapshot(store.database, goal)
     before = store.journal.digest(seq - 1)

@@ -16,8 +16,7 @@ from typing import Any
 
 FILE = "audit.jsonl"
 MOST_BYTES = 8 << 20
-FILES = 8
-"""Older ones are `audit.jsonl.1` and so on; what would be the ninth is gone."""
+"""Of one file. Older ones are `audit.jsonl.1` and so on, the higher the older; none is deleted."""
 
 
 class Audit:
@@ -66,10 +65,14 @@ class Audit:
     def _rotate(self, more: int) -> None:
         if not self.path.exists() or self.path.stat().st_size + more <= MOST_BYTES:
             return
-        for number in range(FILES - 2, 0, -1):
-            if self._older(number).exists():
-                self._older(number).replace(self._older(number + 1))
+        for number in reversed(self._numbers()):
+            self._older(number).replace(self._older(number + 1))
         self.path.replace(self._older(1))
+
+    def _numbers(self) -> list[int]:
+        """Of older files, in order; an operator may have taken some away."""
+        ends = (one.name.removeprefix(f"{FILE}.") for one in self.path.parent.glob(f"{FILE}.*"))
+        return sorted(int(end) for end in ends if end.isdigit())
 
     def _older(self, number: int) -> Path:
         return self.path.with_name(f"{FILE}.{number}")
@@ -90,11 +93,11 @@ class Audit:
         return found
 
     def _backwards(self) -> Iterator[dict[str, Any]]:
-        for path in (self.path, *(self._older(number) for number in range(1, FILES))):
+        for path in (self.path, *(self._older(number) for number in self._numbers())):
             try:
                 lines = path.read_bytes().splitlines()
             except FileNotFoundError:
-                return
+                continue
             for line in reversed(lines):
                 try:
                     yield json.loads(line)
