@@ -141,9 +141,9 @@ def within(root: Path) -> list[str]:
 
 def show(taken: Sequence[Taken]) -> None:
     """The table, as Markdown."""
-    print("| command | seconds | since the first |\n|---|---|---|")  # noqa: T201 - data
+    print("| command | seconds | since the first |\n|---|---|---|")
     for one in taken:
-        print(f"| `{one.text}` | {one.ended_s - one.began_s:.1f} | {one.ended_s:.0f} |")  # noqa: T201
+        print(f"| `{one.text}` | {one.ended_s - one.began_s:.1f} | {one.ended_s:.0f} |")
 
 
 def main() -> int:
@@ -176,10 +176,10 @@ def main() -> int:
         ended = re.findall(r": *\"(\w+)\"", states.read_text()) if states.exists() else []
         good = len(taken) == len(typed) + 1 and not any(one.code for one in taken)
         if not good or not ended or set(ended) != {"Succeeded"}:
-            print(f"it did not go well: jobs are {ended or 'none'}", file=sys.stderr)  # noqa: T201
+            print(f"it did not go well: jobs are {ended or 'none'}", file=sys.stderr)
             return 1
     first_s = next(one.ended_s for one in taken if one.text.startswith(FIRST_JOB))
-    print(f"\n{first_s:.0f} s from two wheels to the first job")  # noqa: T201 - data
+    print(f"\n{first_s:.0f} s from two wheels to the first job")
     return 0
 
 
