@@ -9,7 +9,7 @@ JOBS ?= 2
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack demo-schedule test test-all test-slow test-kube test-servers kube-binaries lint type format golden bench reproduce lock clean
+.PHONY: help setup demo demo-pack demo-schedule test test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ kube-binaries: ## etcd, Kubernetes, KWOK and helm for these tests: built from Go
 
 test-servers: .venv/.dev ## servers that tests talk to (Debian packages, as root)
 	@scripts/test-servers.sh
+
+mutation: .venv/.dev ## change the core in one place at a time: do quick tests notice? (MINUTES=10)
+	@.venv/bin/python scripts/mutation.py --minutes $(or $(MINUTES),10) $(MODULES)
 
 lint: .venv/.dev ## ruff and the import contracts
 	@.venv/bin/ruff check .

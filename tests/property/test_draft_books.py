@@ -267,6 +267,13 @@ class FlatDesk(Desk):
             left_mw = self.left_w() * 1000
             assert self.draft._room_mw == left_mw == self.watts.room_mw()
             assert self.draft.over_budget() == (left_mw < 0)
+            whole = [
+                GPUS[NODES[one.node][2]].idle_w * len(one.gpus)
+                for job in self.jobs.values()
+                for one in job.wanted
+                if one.gpus and one.request.gpu_milli == 1000
+            ]
+            assert self.watts._planned_idle_mw == round(1000 * sum(whole))
 
     def check_within_limits(self) -> None:
         super().check_within_limits()
@@ -356,3 +363,16 @@ def test_the_watts_of_a_refused_resize_are_not_given_to_others() -> None:
     assert refusal is not None
     assert refusal.asked == pytest.approx(step_w)
     assert refusal.available == pytest.approx(0.5 * step_w)
+
+
+def test_what_was_shared_before_a_budget_was_lifted_is_forgotten() -> None:
+    """A job that ends while nothing is limited leaves nothing behind for the next budget."""
+    desk = FlatDesk(900.0, WaterFilling(), set(), {}, False)
+    shares = desk.jobs["j3"]
+    assert desk.draft.start(shares, [Share(0, 1, gpu_milli=500)]) is None
+    assert desk.watts.room_mw() == desk.left_w() * 1000
+    desk.watts.set_budget(None, desk.jobs.values())
+    shares.wanted = ()
+    desk.watts.plan(shares)
+    desk.watts.set_budget(900.0, [])
+    assert desk.watts.room_mw() == desk.left_w() * 1000

@@ -63,6 +63,29 @@ def test_power_set_and_submit_say_what_a_budget_can_never_power(service: Service
     assert document["state"] == "Succeeded", "it is planned again once the budget lets it run"
 
 
+def test_explain_says_who_holds_what_and_shows_the_last_lines_of_a_failure(
+    service: Service,
+) -> None:
+    assert said(service, "power", "set", "none")[0] == 0
+    code, out, _ = said(service, "submit", "-g", "2", "-t", "10m", "--", "sleep", "300")
+    holder = out.strip()
+    service.until(holder, "Running")
+    waits = said(service, "submit", "-g", "2", "--", "true")[1].strip()
+    code, out, _ = said(service, "explain", waits)
+    assert code == 0
+    assert f"{holder} holds 2 GPUs" in out
+    assert "(by its time limit)" in out
+    assert said(service, "cancel", holder, waits)[0] == 0
+    failed = said(service, "run", "--", "sh", "-c", "echo first; echo out of memory >&2; exit 7")
+    assert failed[0] == 1
+    name = failed[2].split()[0]
+    out = said(service, "explain", name)[1]
+    assert "| first" in out
+    assert "| out of memory" in out
+    assert "Woke" not in out
+    assert "JobExited" not in out
+
+
 @pytest.mark.parametrize("arguments", [("submit", "-t", "12", "--", "true")])
 def test_a_time_without_a_unit_is_asked_back(arguments: tuple[str, ...]) -> None:
     done = wattherd(*arguments)

@@ -168,7 +168,7 @@ def test_what_became_of_a_job_is_told_after_its_end(say: Say, service: Serving) 
     said = say("explain", job)[1]
     assert said.startswith(f"{job}: Succeeded\n")
     assert f"StartJob {job} on node 0 GPU" in said
-    assert f"FinishJob {job}: Succeeded  JobExited with 0" in said
+    assert f"FinishJob {job}: Succeeded  a run of {job} ended: it succeeded" in said
 
 
 def test_joules_of_a_job_that_is_over_are_known_at_once(say: Say, service: Serving) -> None:

@@ -305,7 +305,7 @@ def test_why_a_job_is_not_started_before_a_fall_is_told() -> None:
     assert reason is not None
     assert reason.code is ReasonCode.WAITING_FOR_BUDGET_RISE
     assert (reason.asked, reason.available) == (100.0, 70.0)
-    assert reason.unblocks == "the budget falls to 150 W in 50 s"
+    assert "(the budget falls to 150 W in about 50 s)" in reason.text()
 
 
 # --- the scenario ----------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_while_the_notice_runs_both_sides_are_told() -> None:
     story = Story(planner, t4_nodes(4, 4), jobs, until_s=20.0)
     assert story.why("b") == (
         "WaitingForPreemption: asked 3 GPUs, available 0 GPUs "
-        "(3 borrowed GPUs (a7, a6, a5) are due back, the first at 25 s)"
+        "(a7, a6, a5 must give back 3 borrowed GPUs, the first in about 15 s)"
     )
 
 

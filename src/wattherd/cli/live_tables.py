@@ -135,7 +135,23 @@ def show_explanation(told: Mapping[str, Any]) -> None:
         click.echo(f"  {told['reason']['text']}")
     for hint in told["would_help"]:
         click.echo(f"  {hint}")
+    for one in told.get("holders", ()):
+        click.echo(f"  {_holder(one)}")
+    for line in told.get("log", ()):
+        click.echo(f"  | {line}")
     _show_story(told["story"])
+
+
+def _holder(one: Mapping[str, Any]) -> str:
+    """Who holds what, and until about when, in the time of who reads it."""
+    from datetime import datetime
+
+    watts = "" if one["watts"] is None else f" ({one['watts']:,.0f} W)"
+    held = f"{one['id']} holds {one['gpus']} GPU{'' if one['gpus'] == 1 else 's'}{watts}"
+    if one["until"] is None:
+        return f"{held}; until when is not known"
+    end = datetime.fromisoformat(one["until"]).astimezone()
+    return f"{held} until about {end:%Y-%m-%d %H:%M:%S} (by its {one['basis']})"
 
 
 def show_candidates(document: Mapping[str, Any], output: str) -> None:

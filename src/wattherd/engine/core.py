@@ -296,6 +296,8 @@ class Core(Foresight, Drains):
 
     def _exited(self, job: JobRecord, event: JobExited, batch: Batch) -> None:
         then = job.after_stop if job.state is State.STOPPING else Trigger.REQUEUE
+        never = job.state is State.STARTING and event.exit_code != 0 and event.cause
+        why = f"could not be started: {event.cause}" if never else f"exit code {event.exit_code}"
         self._give_back(job)
         if event.exit_code == 0:
             trigger = Trigger.SUCCEED
@@ -308,7 +310,7 @@ class Core(Foresight, Drains):
             trigger = Trigger.FAIL
         if trigger in (Trigger.SUCCEED, Trigger.FAIL, Trigger.RETRY):
             self._forget_plan(job)
-        self._end(job, trigger, f"exit code {event.exit_code}", batch)
+        self._end(job, trigger, why, batch)
         batch.replan = True
 
     def _note_node(

@@ -33,5 +33,6 @@ def too_late(need_mw: float, room_mw: float, fall: Fall, now_s: float, at: str =
         asked=need_mw / 1000,
         available=max(room_mw, 0) / 1000,
         unit=f"W above idle at {at}" if at else "W above idle",
-        unblocks=f"{name} falls to {fall.budget_w:g} W in {fall.begins_s - now_s:g} s",
+        unblocks=f"{name} falls to {fall.budget_w:g} W",
+        due_s=fall.begins_s,
     )

@@ -21,6 +21,7 @@ from wattherd.model.command import (
 )
 from wattherd.model.event import Event, JobSubmitted
 from wattherd.spelling import hint_for
+from wattherd.units import show_ahead
 
 SCHEMA = "wattherd.explain/1"
 NEXT_PLAN = "NextPlan"
@@ -92,7 +93,8 @@ def _told(core: Core, command: Command) -> list[str]:
         case StopJob():
             return [f"run {command.attempt} is told to stop: {command.reason}"]
         case GiveNotice():
-            return [f"is given notice for {command.at_s:g} s: {command.reason}"]
+            ahead = show_ahead(command.at_s - core.now_s)
+            return [f"is given notice of a stop {ahead}: {command.reason}"]
         case SetCap():
             return ["uncapped" if command.cap_w is None else f"capped at {command.cap_w:g} W a GPU"]
         case SetBatch():

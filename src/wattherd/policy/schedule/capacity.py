@@ -377,13 +377,15 @@ class _Cycle:
         gpus = self.memory.holds[job_id].shape.gpus
         back = sum(_gpus(job) for job in chosen)
         names = ", ".join(job.id for job in chosen[:3]) + (", ..." if len(chosen) > 3 else "")
+        gpus_back = f"{back} borrowed GPU{'' if back == 1 else 's'}"
         return Reason(
             code=ReasonCode.WAITING_FOR_PREEMPTION,
             since_s=self.view.now_s,
             asked=gpus,
             available=self.room.gpus,
             unit="GPUs",
-            unblocks=f"{back} borrowed GPUs ({names}) are due back, the first at {at_s:g} s",
+            unblocks=f"{names} must give back {gpus_back}, the first",
+            due_s=at_s,
         )
 
 

@@ -30,6 +30,7 @@ from wattherd.model.event import (
     JobStopped,
     JobSubmitted,
     NodeLost,
+    Woke,
 )
 from wattherd.store.entry import Entry
 from wattherd.store.event_log import plain
@@ -187,11 +188,27 @@ def _document(event: Event) -> Mapping[str, Any]:
     return document
 
 
+_AWAITED = {
+    "plan": "a new plan was due",
+    "round": "a new plan was due",
+    "budget": "an announced budget comes near",
+    "ramp": "the site may draw more by now",
+    "hold": "caps may be changed again",
+    "backoff": "the wait before another try is over",
+    "limit": "a time limit has passed",
+    "joules": "an energy budget is spent",
+}
+"""What the core asked to be woken for, by the beginning of the key."""
+
+
 def _words(event: Event) -> str:
     if isinstance(event, BudgetChanged):
         return f"BudgetChanged to {_watts(event.budget_w)}"
     if isinstance(event, JobExited):
-        return f"JobExited with {event.exit_code}"
+        ended = f"exit code {event.exit_code}" if event.exit_code else "it succeeded"
+        return f"a run of {event.job_id} ended: {event.cause or ended}"
+    if isinstance(event, Woke):
+        return _AWAITED.get(event.key.partition(":")[0], "a time that was waited for has come")
     return type(event).__name__
 
 

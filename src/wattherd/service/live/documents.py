@@ -210,13 +210,14 @@ def _reason(look: Look, record: JobRecord | None, past: Past) -> dict[str, Any] 
 def _reason_document(look: Look, reason: Reason) -> dict[str, Any]:
     return {
         "code": str(reason.code),
-        "text": reason.text(),
+        "text": reason.text(look.core.now_s),
         "asked": reason.asked,
         "in_use": reason.in_use,
         "available": reason.available,
         "unit": reason.unit,
         "unblocks": reason.unblocks,
         "since": look.time(reason.since_s),
+        "due": look.time(reason.due_s),
     }
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from wattherd.engine.ledger import JobRecord
+from wattherd.errors import ClusterError
 from wattherd.model.reason import ReasonCode
 from wattherd.service.live.chronicle import SYSTEM, Chronicle
 from wattherd.service.live.documents import Look, job_document
+from wattherd.service.live.logs import TaskLog
 
 EXPLANATION = "wattherd.explanation/1"
 LAST = 5
 """Decisions that are told again."""
+LOG_LINES, LOG_BYTES = 10, 4096
+"""Of the log of a job that failed."""
+OTHERS = "others"
+"""Stands for jobs that are none of the caller's business."""
 
 
-def explanation(look: Look, job_id: str, chronicle: Chronicle) -> dict[str, Any]:
+def explanation(
+    look: Look, job_id: str, chronicle: Chronicle, seen: Container[str]
+) -> dict[str, Any]:
     """State, position, the binding constraint with numbers, what would help, the last decisions."""
     job = job_document(look, job_id)
     story = job["story"] or list(_remembered(look, job_id, chronicle))
@@ -27,9 +35,61 @@ def explanation(look: Look, job_id: str, chronicle: Chronicle) -> dict[str, Any]
         "state": job["state"],
         "position": _position(look, job_id),
         "reason": job["reason"],
+        "holders": holders(look, seen) if waits else [],
+        "log": [],
         "would_help": list(_would_help(look, record)) if record and waits else [],
         "story": story[-LAST:],
     }
+
+
+def holders(look: Look, seen: Container[str]) -> list[dict[str, Any]]:
+    """Who holds devices, how many, at how many watts, and until when; the first to end first.
+
+    Jobs whose ids are not in `seen` stay without a name.
+    """
+    samples = look.book.samples
+    draw_w = samples[-1].by_job if samples else {}
+    found = []
+    for record in look.core.jobs.values():
+        if record.active and record.gpus:
+            end_s, basis = _end(look, record)
+            row = {
+                "id": record.id if record.id in seen else OTHERS,
+                "gpus": record.gpus,
+                "watts": draw_w.get(record.id),
+                "until": look.time(end_s),
+                "basis": basis,
+            }
+            found.append((end_s is None, end_s or 0.0, record.number, row))
+    return [row for *_, row in sorted(found, key=lambda one: one[:3])]
+
+
+def _end(look: Look, record: JobRecord) -> tuple[float | None, str]:
+    """When a running job will be over, by what it reports, else by what its user said."""
+    began_s, spec = record.held_since_s, record.spec
+    past = look.history[record.id]
+    if record.rate_per_s and past.total is not None:
+        left_s = max(past.total - past.progress, 0.0) / record.rate_per_s
+        return look.core.now_s + left_s, "progress"
+    known: list[tuple[float, str]] = []
+    if spec.duration_s is not None:
+        known.append((began_s + spec.duration_s - record.attained_s, "expected"))
+    if spec.time_limit_s is not None:
+        known.append((began_s + spec.time_limit_s, "time limit"))
+    return min(known) if known else (None, "")
+
+
+def last_words(log: TaskLog) -> list[str]:
+    """The last lines of a task that failed; nothing where they cannot be read.
+
+    A job may print what is no text, and control characters, which would write on the screen.
+    """
+    try:
+        text = log.end(LOG_LINES, LOG_BYTES).decode(errors="replace")
+    except ClusterError:
+        return []
+    lines = text.splitlines()[-LOG_LINES:]
+    return ["".join(c if c.isprintable() or c == "\t" else "?" for c in one) for one in lines]
 
 
 def _remembered(look: Look, job_id: str, chronicle: Chronicle) -> Iterator[dict[str, Any]]:

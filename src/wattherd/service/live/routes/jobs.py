@@ -15,7 +15,7 @@ from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitte
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.dry_run import dry_run
-from wattherd.service.live.explanation import explanation
+from wattherd.service.live.explanation import explanation, last_words
 from wattherd.service.live.history import Past
 from wattherd.service.live.http import (
     JobId,
@@ -32,7 +32,12 @@ from wattherd.service.live.http import (
 from wattherd.service.live.known_names import check_names
 from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import LogReader, TaskLog
-from wattherd.service.live.privacy import check_account, check_priority, check_request
+from wattherd.service.live.privacy import (
+    check_account,
+    check_priority,
+    check_request,
+    seen_by,
+)
 from wattherd.service.live.register import Wish
 from wattherd.service.live.schemas.jobs import (
     DryRunDocument,
@@ -46,6 +51,7 @@ from wattherd.store.projection import JobFilter
 from wattherd.workload.job_environment import NONE, words_of
 from wattherd.workload.job_file import JobFile
 
+FAILED = ("Failed", "TimedOut")
 POLL_S = 0.3
 THINKING_S = 0.05
 """How long the answer to a submission, which is on disk, waits for what the core makes of it."""
@@ -188,7 +194,14 @@ def _look_routes(app: FastAPI) -> None:
         """Why it waits, what would help, and what was decided about it."""
         await the_job(site, caller, job_id)
         chronicle = site.chronicle
-        return await look_up(site, lambda look: explanation(look, job_id, chronicle))
+        told = await look_up(
+            site, lambda look: explanation(look, job_id, chronicle, seen_by(look, caller))
+        )
+        past = await the_job(site, caller, job_id)
+        if told["state"] in FAILED and past.attempts:
+            log = TaskLog(site.config.state / "jobs", job_id, past.attempts, 0)
+            told["log"] = await asyncio.to_thread(last_words, log)
+        return told
 
 
 def _check_task(past: Past, attempt: int, rank: int) -> None:

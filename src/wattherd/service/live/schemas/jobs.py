@@ -12,6 +12,7 @@ from wattherd.service.live.schemas.shape import Shape, told, version
 
 STATES = sorted({str(SHOWN_STATES.get(state, state)) for state in State})
 ShownState = Annotated[str, Field(json_schema_extra={"enum": list(STATES)})]
+EVENING = "2026-11-21T18:00:00.000+00:00"
 MORNING = "2026-11-21T08:00:00.000+00:00"
 
 
@@ -30,6 +31,7 @@ class Reason(Shape):
         default="", description="what would end the wait", examples=["a higher budget"]
     )
     since: str | None = Field(default=None, description="a time", examples=[MORNING])
+    due: str | None = Field(default=None, description="when that is expected", examples=[None])
 
 
 class Seat(Shape):
@@ -133,6 +135,16 @@ class JobsDocument(Shape):
     total: int | None = told("on all pages, where `count` asked for it", None)
 
 
+class Holder(Shape):
+    """A running job beside one that waits."""
+
+    id: str = told("the job; `others` where it is not to be seen", "j-4")
+    gpus: int = told("devices that it holds", 2)
+    watts: float | None = told("that it draws; null: not known yet", 240.0)
+    until: str | None = told("when it is expected to end; null: not known", EVENING)
+    basis: Literal["progress", "time limit", "expected", ""] = told("by what", "time limit")
+
+
 class ExplanationDocument(Shape):
     """Why a job waits and what its user could do about it."""
 
@@ -142,6 +154,8 @@ class ExplanationDocument(Shape):
     position: int | None = told("place in the queue, from 1; null: it does not wait", 1)
     reason: Reason | None = told("the binding constraint")
     would_help: list[str] = told("what would let it start", ["would fit now with `gpus: 1`"])
+    holders: list[Holder] = told("who holds devices now, the first to end first", [])
+    log: list[str] = told("the last lines that it printed, where it failed", [])
     story: list[Chapter] = told(
         "what happened to it last, oldest first; once it is over, what was decided"
     )

@@ -20,6 +20,7 @@ from wattherd.service.live.documents import Look, job_document
 from wattherd.service.live.draw import Sample
 from wattherd.service.live.explanation import explanation
 from wattherd.service.live.logs import TaskLog
+from wattherd.service.live.privacy import seen_by
 from wattherd.service.live.web.picture import HALF, Picture, picture
 from wattherd.service.live.web.scene import Scene
 
@@ -78,7 +79,7 @@ def _taken(look: Look, scene: Scene, caller: Caller, job_id: str) -> Any:
         "preemptions": record.preemptions if record else None,
         "failures": record.failures if record else None,
     }
-    told = explanation(look, job_id, scene.chronicle)
+    told = explanation(look, job_id, scene.chronicle, seen_by(look, caller))
     stories = list(reversed(document["story"] or told["story"]))[:40]
     return document, told, facts, samples, rates, curve, stories
 
