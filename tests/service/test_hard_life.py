@@ -303,4 +303,4 @@ def test_a_short_hard_life_loses_and_doubles_nothing(disk: Path, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_two_hundred_rounds_of_hardship_lose_and_double_nothing(disk: Path, tmp_path: Path) -> None:
-    lived(disk, tmp_path, seed=7, rounds=220, jobs=160, least=20)
+    lived(disk, tmp_path, seed=7, rounds=220, jobs=160, least=10)
