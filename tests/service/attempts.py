@@ -203,8 +203,43 @@ OTHER = {
 """Tests of their own in test_tenants.py."""
 
 
+HIDDEN = "Jobs of others are not there: 404"
+ROLES = "Roles: 403"
+CALLS: dict[str, tuple[str, str, str, Any]] = {
+    "Look at another tenant's job": (HIDDEN, "GET", "/api/v1/jobs/VICTIM", None),
+    "Read its log by the API": (HIDDEN, "GET", "/api/v1/jobs/VICTIM/logs", None),
+    "Ask why it waits": (HIDDEN, "GET", "/api/v1/jobs/VICTIM/explain", None),
+    "Look at its page": (HIDDEN, "GET", "/jobs/VICTIM", None),
+    "Open its app through the service": (HIDDEN, "GET", "/jobs/VICTIM/app/", None),
+    "Cancel it": (HIDDEN, "POST", "/api/v1/jobs/VICTIM/cancel", {}),
+    "Pause it": (HIDDEN, "POST", "/api/v1/jobs/VICTIM/pause", {}),
+    "Make an admin's token": (
+        ROLES,
+        "POST",
+        "/api/v1/tokens",
+        {"user": "mallory", "role": "admin"},
+    ),
+    "List tokens": (ROLES, "GET", "/api/v1/tokens", None),
+    "Read what others asked for": (ROLES, "GET", "/api/v1/audit/requests", None),
+    "Change the budget": (ROLES, "PUT", "/api/v1/power", {"budget": "1W"}),
+    "Change the limits of a tenant": (ROLES, "PUT", "/api/v1/tenants/victor", {"most_gpus": 0}),
+    "Stop a queue": (ROLES, "POST", "/api/v1/queues/default/stop", {}),
+    "Drain a node": (ROLES, "POST", "/api/v1/nodes/any/drain", {}),
+}
+"""Requests with mallory's token."""
+LISTS = ("/api/v1/jobs?over=true", "/api/v1/jobs?tenant=victor&over=true", "/api/v1/decisions",
+         "/api/v1/decisions?job=VICTIM", "/api/v1/events?follow=false", "/api/v1/nodes",
+         "/api/v1/power", "/api/v1/groups", "/api/v1/tenants", "/metrics", "/", "/queue", "/cluster",
+         "/timeline", "/decisions")  # fmt: skip
+"""What shows many jobs at once."""
+OTHER["Find another tenant's jobs in lists, sums, pages, events and metrics"] = (
+    "They are `others` there"
+)
+
+
 def rows() -> list[str]:
     """The table of the guide."""
     found = {one.what: one.refused_by for kind in SCRIPTS.values() for one in kind}
     found |= {what: refused_by for what, (refused_by, _) in {**REFUSED, **FAILS}.items()}
+    found |= {what: by for what, (by, *_) in CALLS.items()}
     return [f"| {what} | {by} |" for what, by in {**found, **OTHER}.items()]

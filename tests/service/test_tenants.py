@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -12,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service import hostile
-from service.attempts import FAILS, REFUSED, REPORTS, SCRIPTS, Attempt, rows
+from service.attempts import CALLS, FAILS, LISTS, REFUSED, REPORTS, SCRIPTS, Attempt, rows
 from service.hostile import PYTHON, SECRET, VICTIM, Tenants
-from service.serving import until
+from service.serving import Serving, until
+from wattherd.errors import UserError
 from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local.accounts import Accounts, TenantRule
 from wattherd.runtime.local.apps import App
 from wattherd.runtime.local.processes import descendants
 from wattherd.runtime.local.reading import certain
@@ -123,6 +128,46 @@ def test_the_control_a_job_runs_as_its_tenant_s_account_with_its_secret(tenants:
     )
     assert ended == "Succeeded"
     assert log.split() == [tenants.accounts["mallory"], "1", str(len("own-secret"))]
+
+
+# Requests ---------------------------------------------------------------------------------------
+
+
+def asked(tenants: Tenants, who: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", tenants.serving.port, timeout=60)
+    headers = {"authorization": f"Bearer {tenants.tokens[who]}", "content-type": "application/json"}
+    data = None if body is None else json.dumps(body)
+    with contextlib.closing(connection):
+        connection.request(method, path, data, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_tenant_s_token_cannot(tenants: Tenants, victim: str, what: str) -> None:
+    _, method, path, body = CALLS[what]
+    there = path.replace("VICTIM", victim)
+    status, text = asked(tenants, "mallory", method, there, body)
+    assert status in (403, 404), text
+    assert "victor" not in text.replace(there, "")
+    if method == "GET":
+        assert asked(tenants, "admin", method, there)[0] in (
+            200,
+            403,
+        )  # it is there; some not for curl
+    assert tenants.state_of(victim) == "Running"
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_no_list_shows_a_job_of_another_tenant(tenants: Tenants, victim: str, path: str) -> None:
+    there = path.replace("VICTIM", victim)
+    status, text = asked(tenants, "mallory", "GET", there)
+    assert status in (200, 403, 404)
+    assert "words-of-victor" not in text
+    assert "WATTHERD_PROGRESS; " not in text
+    assert not re.search(rf"\b{victim}\b", text.replace(there, "")) or status in (403, 404), text[
+        -3000:
+    ]
 
 
 # Job files --------------------------------------------------------------------------------------
@@ -286,3 +331,63 @@ def test_the_guide_lists_every_attempt_and_what_refuses_it() -> None:
     text = GUIDE.read_text()
     assert [row for row in rows() if row not in text] == []
     assert text.count("\n| ") >= len(rows()) >= 60
+
+
+# Starting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, "needs system accounts"),
+        ({"default_account": "root"}, "rights of root"),
+        ({"default_account": "nobody-of-that-name"}, "no user"),
+        ({"default_account": "nobody", "require_account": True}, "require_account"),
+        ({"tenants": {"a": {"account": "daemon"}, "b": {"account": "daemon"}}}, "same account"),
+        ({"tenants": {"a": {"account": "daemon"}}, "default_account": "daemon"}, "same account"),
+    ],
+)
+def test_a_service_of_root_does_not_start_with(
+    tmp_path: Path, config: dict[str, Any], told: str
+) -> None:
+    serving = Serving(tmp_path / "state")
+    made = serving.call("token", "create", "--state", str(serving.state), "--role", "admin")
+    assert made.returncode == 0
+    (tmp_path / "serve.yaml").write_text(yaml.safe_dump(config))
+    done = serving.call("serve", "--state", str(serving.state), "--port", "0", "--slots", "1",
+                        "--config", str(tmp_path / "serve.yaml"))  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+
+
+def test_it_starts_where_it_is_told_to_and_says_so_loudly(tmp_path: Path) -> None:
+    serving = Serving(tmp_path / "state", "--allow-root-jobs")
+    serving.call("token", "create", "--state", str(serving.state), "--role", "admin")
+    serving.begin()
+    try:
+        serving.ready()
+        assert "jobs without an account run as ROOT" in serving.errors.read_text()
+    finally:
+        serving.end()
+
+
+def test_users_of_single_sign_on_have_accounts_as_those_of_tokens_have() -> None:
+    """By tenant, one by one, or their own name; a name that is the system's is none of theirs."""
+    rules = Accounts(
+        tenants={
+            "lab": TenantRule(own_accounts=True, users={"ann@example.org": "daemon"}),
+            "vision": TenantRule(account="daemon", accounts=("bin",)),
+        },
+        asks=lambda: True,
+    )
+    assert rules.account_of("lab", "ann@example.org") == "daemon"
+    assert rules.account_of("vision", "anybody") == "daemon"
+    assert rules.account_of("vision", "anybody", "bin") == "bin"
+    for tenant, owner, user in (("lab", "bin", None), ("lab", "nobody-there", None),
+                                ("vision", "ann", "lp"), ("", "olga", None),
+                                ("vision", "root", "root"), ("other", "ann", None)):  # fmt: skip
+        with pytest.raises(UserError):
+            rules.account_of(tenant, owner, user)
+    assert rules.account_of("", "olga", "bin", of_site=True) == "bin"
+    with pytest.raises(UserError, match="root"):
+        rules.account_of("", "olga", "root", of_site=True)

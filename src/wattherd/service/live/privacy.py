@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from wattherd.errors import UserError
 from wattherd.runtime.local.accounts import Accounts
 from wattherd.runtime.local.secrets import check_secrets
 from wattherd.service.live.access.caller import Caller, Role
+from wattherd.service.live.chronicle import Decision
 from wattherd.service.live.documents import Look
 from wattherd.workload.job_file import JobFile, Level, priority_of
 
+_JOB = re.compile(r"\bj-\d+\b")
 OTHERS = "others"
 """Stands for all jobs that are none of the caller's business."""
 
@@ -70,6 +74,23 @@ def seen_by(look: Look, caller: Caller) -> Container[str]:
     if caller.of_site:
         return _All()
     return {job_id for job_id in look.history if caller.sees(look.history[job_id].spec)}
+
+
+def of_decisions(decisions: Iterable[Decision], seen: Container[str]) -> list[Decision]:
+    """Decisions about the caller's jobs, with those of the orders that are about them, too."""
+
+    def own(order: str) -> bool:
+        return all(job_id in seen for job_id in _JOB.findall(order))
+
+    return [
+        replace(
+            one,
+            orders=tuple(filter(own, one.orders)),
+            detail=tuple(part for part in one.detail if part.get("job_id", one.about) in seen),
+        )
+        for one in decisions
+        if one.about in seen
+    ]
 
 
 def of_nodes(document: dict[str, Any], seen: Container[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.chronicle import Decision
 from wattherd.service.live.documents import Look
-from wattherd.service.live.privacy import seen_by
+from wattherd.service.live.privacy import of_decisions, seen_by
 from wattherd.service.live.web.paging import paged
 from wattherd.service.live.web.scene import Scene
 
@@ -33,4 +33,4 @@ def _found(look: Look, scene: Scene, caller: Caller) -> tuple[list[Decision], Lo
     if caller.of_site:
         return found, look
     seen = seen_by(look, caller)
-    return [one for one in found if one.about in seen], look
+    return (found if caller.of_site else of_decisions(found, seen)), look

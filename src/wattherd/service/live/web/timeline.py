@@ -12,7 +12,7 @@ from wattherd.report.timeline import time_unit
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.chronicle import Decision, Span
 from wattherd.service.live.documents import Look
-from wattherd.service.live.privacy import OTHERS, seen_by
+from wattherd.service.live.privacy import OTHERS, of_decisions, seen_by
 from wattherd.service.live.web.paging import paged
 from wattherd.service.live.web.picture import TALL, picture
 from wattherd.service.live.web.render import show_w
@@ -79,8 +79,11 @@ def _taken(look: Look, scene: Scene, caller: Caller) -> tuple[Any, ...]:
     ]
     spans = [_copied(one) for one in scene.chronicle.spans]
     seen = None if caller.of_site else seen_by(look, caller)
+    decisions = list(scene.chronicle.decisions)
+    if seen is not None:
+        decisions = of_decisions(decisions, seen)
     most_w = look.machine.gpu.max_w
-    return devices, spans, list(scene.chronicle.decisions), most_w, seen, look.core.now_s
+    return devices, spans, decisions, most_w, seen, look.core.now_s
 
 
 def _copied(one: Span) -> Span:
