@@ -161,7 +161,7 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r"guides/(power-tree|x)\.md|reference/curves\.md", r"^name:|^# tree", read_tree),
     (r"guides/scenarios\.md", "", scenario),
     (r"reference/job-files\.md", "", read_jobs),
-    (r"reference/api\.md", r"^\{", plain),
+    (r"reference/(api|command-line)\.md", "", plain),
     (r"guides/kubernetes\.md", r"^(extenders|conditions):", plain),
     (r"guides/write-a-policy\.md", r"^# pyproject", plain),
 )
