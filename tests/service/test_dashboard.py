@@ -106,6 +106,47 @@ def test_the_budget_is_changed_from_the_page(page: Any, dashboard: Dashboard) ->
     page.locator("text=headroom below 300.0 W").wait_for()
 
 
+def test_a_change_of_the_budget_is_marked_with_who_and_why(page: Any, dashboard: Dashboard) -> None:
+    for budget_w in (290.0, 300.0):
+        event = BudgetChanged(at_s=0.0, budget_w=budget_w)
+        dashboard.site.keeper.post(event, by="ann").result(MOST_S)
+    page.goto("/")
+    row = page.locator("tr[id^='b-']", has_text="290 W").first
+    row.wait_for()
+    assert "ann" in row.inner_text()
+    assert "set at work" in row.inner_text()
+    mark = page.locator(f".wide a[href='#{row.get_attribute('id')}']")
+    words = f"to {row.locator('td').nth(1).inner_text()} by ann: set at work."
+    assert str(mark.get_attribute("aria-label")).endswith(words)
+    tip = mark.locator("text.tip").first
+    assert not tip.is_visible()
+    mark.focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")  # by keyboard, as focus that scripts set may show nothing
+    tip.wait_for(state="visible")
+
+
+def test_a_training_is_shown_as_curves_with_its_restarts(page: Any, dashboard: Dashboard) -> None:
+    program = (
+        'for s in 1 2 3; do echo "{\\"step\\": $s, \\"loss\\": $WATTHERD_ATTEMPT.$s,'
+        ' \\"rate_per_s\\": 2}" >> $WATTHERD_PROGRESS; done; test $WATTHERD_ATTEMPT = 2'
+    )
+    dashboard.site.keeper.post(BudgetChanged(at_s=0.0, budget_w=300.0), by="ann").result(MOST_S)
+    job = dashboard.submit(program, gpus=0, restarts=1, name="curves")
+    until(lambda: dashboard.state(job) == "Succeeded")
+    page.goto(f"/jobs/{job}")
+    shown = page.locator("main").inner_text()
+    assert "Loss 1.1 at first, 2.3 at step 3; dashed lines are where a later run begins." in shown
+    assert "Throughput" in shown
+    runs = page.get_by_role("region", name="Training by run").locator("tbody tr")
+    assert [one.inner_text().split("\t")[0] for one in runs.all()] == ["run 1", "run 2"]
+
+
+def test_a_job_that_reports_nothing_says_how_to(page: Any, dashboard: Dashboard) -> None:
+    page.goto("/jobs/j-1")
+    assert "$WATTHERD_PROGRESS" in page.locator("main").inner_text()
+
+
 def test_a_visitor_logs_in_and_out(closed: tuple[Dashboard, Any]) -> None:
     dashboard, page = closed
     page.goto("/")
@@ -181,7 +222,7 @@ PAGES = {
     "/queue?shown=running": "mlp",
     "/queue?shown=ended": "Succeeded",
     "/jobs/j-3": "Throughput by power",
-    "/decisions": "StartJob j-2",
+    "/decisions": "Run 1 of j-2 starts on",
     "/compare": "fifo",
 }
 AXE = Path(__file__).parents[1] / "vendor" / "axe" / "axe.min.js"

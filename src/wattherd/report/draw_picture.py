@@ -22,6 +22,7 @@ from wattherd.report.svg import (
     band,
     document,
     label,
+    number,
     polyline,
     room_for_ticks,
     round_domain,
@@ -48,6 +49,20 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened at a time of the picture; `lines` say what, `link` leads to more."""
+
+    at: float
+    lines: tuple[str, ...]
+    link: str
+
+    @property
+    def tip(self) -> str:
+        """All that it says."""
+        return " ".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrawPicture:
     """Draw over time; `at` (P,) in `unit`, ascending; `budget_w` (P,) is infinite where none is.
 
@@ -62,6 +77,7 @@ class DrawPicture:
     budget_w: Floats
     estimated: bool
     until: float
+    marks: Sequence[Mark] = ()
 
     @property
     def over(self) -> NDArray[np.bool_]:
@@ -95,7 +111,7 @@ def draw_draw(plot: DrawPicture, frame: Frame, key: str) -> Element:
     x = Scale(low, high if high > low else low + 1.0, *frame.x_range)
     y = Scale(low_w, high_w, *frame.y_range)
     time = Axis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
-    return document(
+    picture = document(
         frame,
         _hatch(key),
         Element("g", *_areas(plot, x, y, frame)),
@@ -105,10 +121,36 @@ def draw_draw(plot: DrawPicture, frame: Frame, key: str) -> Element:
         polyline(_points(plot.at, plot.most_w, x, y), "total"),
         *(polyline(part, "ceiling") for part in _budget(plot, x, y)),
         Element("g", *_key(plot, frame)),
+        *_marks(plot, x, frame),
         title="Draw against budget, by job",
         about=plot.about,
         key=key,
     )
+    if plot.marks:
+        picture.attributes["role"] = "group"  # an image could hold no links
+    return picture
+
+
+def _marks(plot: DrawPicture, x: Scale, frame: Frame) -> Iterator[Element]:
+    """A triangle at the upper edge, a dashed line down; its text shows under mouse and focus."""
+    bottom, top = frame.y_range
+    left, right = frame.x_range
+    for mark in plot.marks:
+        at = x(mark.at)
+        anchor = "start" if at < left + (right - left) / 3 else "end"
+        shown = at + 8 if anchor == "start" else at - 8
+        yield Element(
+            "a",
+            segment((at, bottom), (at, top), "guide"),
+            Element("path", Element("title", mark.tip), class_="marker held",
+                    d=f"M{number(at)} {number(top + 9)}l-5 -9h10z"),
+            *(
+                label(line, shown, top + 14 + 16 * row, anchor=anchor, class_="inside tip")
+                for row, line in enumerate(mark.lines)
+            ),
+            href=mark.link,
+            aria_label=mark.tip,
+        )  # fmt: skip
 
 
 def _hatch(key: str) -> Element:

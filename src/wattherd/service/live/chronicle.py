@@ -22,6 +22,7 @@ from wattherd.model.command import (
     WakeAt,
 )
 from wattherd.model.event import (
+    BudgetAnnounced,
     BudgetChanged,
     CapApplied,
     Event,
@@ -35,7 +36,7 @@ from wattherd.model.event import (
 from wattherd.store.entry import Entry
 from wattherd.store.event_log import plain
 
-DECISIONS, SPANS, WAITS, RATES = 5000, 20_000, 2000, 240
+DECISIONS, SPANS, WAITS, RATES, BUDGETS = 5000, 20_000, 2000, 240, 500
 SYSTEM = "system"
 
 
@@ -79,6 +80,28 @@ class Wait:
     wait_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
+    """A source (empty: the operators) stated another budget of a domain (empty: the site).
+
+    `before_w` is what it had stated before, None for no limit; `known` says whether that is known.
+    `by` is who asked for it, now or when it was announced, `SYSTEM` where a signal did; `cause` is
+    which signal.
+    """
+
+    seq: int
+    at_s: float
+    before_w: float | None
+    known: bool
+    budget_w: float | None
+    domain: str
+    source: str
+    by: str
+    cause: str
+    announced_s: float | None
+    """When it was announced, if it was."""
+
+
 @dataclass(slots=True)
 class Chronicle:
     """The last decisions, spans and waits, the oldest first; `nodes` are numbers by name."""
@@ -87,20 +110,50 @@ class Chronicle:
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=DECISIONS))
     spans: deque[Span] = field(default_factory=lambda: deque(maxlen=SPANS))
     waits: deque[Wait] = field(default_factory=lambda: deque(maxlen=WAITS))
+    budgets: deque[BudgetChange] = field(default_factory=lambda: deque(maxlen=BUDGETS))
     rates: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
     """(time, steps per second) as reported by jobs that are not over."""
     _open: dict[str, list[Span]] = field(default_factory=dict)
     _pending: dict[str, tuple[str, int, float]] = field(default_factory=dict)
+    _stated: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    _announced: deque[Entry] = field(default_factory=lambda: deque(maxlen=BUDGETS))
 
     def note(self, entry: Entry, commands: Sequence[Command]) -> None:
         """Follow one entry and the answer to it."""
         event = entry.event
         self._hear(event)
+        if isinstance(event, BudgetAnnounced):
+            self._announced.append(entry)
+        elif isinstance(event, BudgetChanged):
+            self._change_budget(entry, event)
         for command in commands:
             self._obey(command, event.at_s)
         orders = [one for one in commands if not isinstance(one, WakeAt)]
         if orders or entry.by != SYSTEM:
             self.decisions.append(_decision(entry, orders))
+
+    def _change_budget(self, entry: Entry, event: BudgetChanged) -> None:
+        place = event.domain, event.source
+        before_w, known = self._stated.get(place), place in self._stated
+        self._stated[place] = event.budget_w
+        if known and before_w == event.budget_w:
+            return
+        by, cause, announced_s = entry.by, event.cause, None
+        for other in self._announced:
+            told = other.event
+            if (
+                isinstance(told, BudgetAnnounced)
+                and (told.domain, told.source, told.budget_w) == (*place, event.budget_w)
+                and told.begins_s <= event.at_s
+                and by == SYSTEM
+            ):
+                by, cause, announced_s = other.by, cause or told.cause, told.at_s
+        self.budgets.append(
+            BudgetChange(
+                entry.seq, event.at_s, before_w, known, event.budget_w, *place, by, cause,
+                announced_s,
+            )
+        )  # fmt: skip
 
     def _hear(self, event: Event) -> None:
         match event:

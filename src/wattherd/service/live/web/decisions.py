@@ -10,6 +10,7 @@ from wattherd.service.live.documents import Look
 from wattherd.service.live.privacy import of_decisions, seen_by
 from wattherd.service.live.web.paging import paged
 from wattherd.service.live.web.scene import Scene
+from wattherd.service.live.web.sentences import told
 
 LISTED = 50
 
@@ -24,7 +25,8 @@ def decisions_view(
         place = next((at for at, one in enumerate(found) if one.seq == seq), 0)
         page = place // LISTED + 1
     cut = paged(found, page, LISTED)
-    rows = [(one, epoch.time(one.at_s)) for one in cut.items]
+    names = [node.name for node in epoch.core.config.cluster.nodes]
+    rows = [(one, epoch.time(one.at_s), told(one, names)) for one in cut.items]
     return {"rows": rows, "cut": cut, "text": text, "seq": seq}
 
 

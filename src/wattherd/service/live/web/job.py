@@ -21,8 +21,10 @@ from wattherd.service.live.draw import Sample
 from wattherd.service.live.explanation import explanation
 from wattherd.service.live.logs import TaskLog
 from wattherd.service.live.privacy import seen_by
+from wattherd.service.live.training_reports import training_reports
 from wattherd.service.live.web.picture import HALF, Picture, picture
 from wattherd.service.live.web.scene import Scene
+from wattherd.service.live.web.training import training, widths
 
 LOG_LINES = 200
 MOST_LOG_BYTES = 64_000
@@ -38,14 +40,16 @@ def job_view(scene: Scene, caller: Caller, job_id: str) -> dict[str, Any] | None
     found = scene.look(lambda look: _taken(look, scene, caller, job_id))
     if found is None:
         return None
-    document, told, facts, samples, rates, curve, stories = found
+    document, told, facts, samples, rates, curve, stories, gpus = found
     estimated = facts["estimated"]
+    reports = training_reports(scene.state / "jobs", job_id, document["attempts"])
     return {
         "job": document,
         "told": told,
         "facts": facts,
         "story": stories,
         "hue": hue_of(job_id),
+        "training": training(reports, gpus, hue_of(job_id)),
         "log": _log(scene.state / "jobs", job_id, document["attempts"]),
         "pictures": [
             one
@@ -81,7 +85,8 @@ def _taken(look: Look, scene: Scene, caller: Caller, job_id: str) -> Any:
     }
     told = explanation(look, job_id, scene.chronicle, seen_by(look, caller))
     stories = list(reversed(document["story"] or told["story"]))[:40]
-    return document, told, facts, samples, rates, curve, stories
+    gpus = widths(list(scene.chronicle.spans), job_id)
+    return document, told, facts, samples, rates, curve, stories, gpus
 
 
 def _facts(

@@ -13,9 +13,10 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import OPERATORS, Look, job_row
 from wattherd.service.live.draw import Sample
 from wattherd.service.live.privacy import of_draw, seen_by
+from wattherd.service.live.web.budget_changes import ToldChange, marks, told_changes
 from wattherd.service.live.web.picture import TALL, Picture, picture
 from wattherd.service.live.web.scene import Scene
-from wattherd.service.live.web.watts_view import draw_picture
+from wattherd.service.live.web.watts_view import draw_picture, unit_of
 
 SPANS_S = {"2m": 120.0, "5m": 300.0, "15m": 900.0, "1h": 3600.0, "2h": 7200.0}
 LISTED = 20
@@ -50,25 +51,40 @@ class Numbers:
 def now_view(scene: Scene, caller: Caller, span: str) -> dict[str, Any]:
     """All that the page shows."""
     span_s = SPANS_S[span]
-    samples, numbers, jobs, seen = scene.look(lambda look: _now(look, caller))
+    (samples, numbers, jobs, seen), changes = scene.look(
+        lambda look: (_now(look, caller), _changes(look, scene, caller))
+    )
     end_s = scene.now_s() if scene.live or not samples else samples[-1].at_s
+    changes = [one for one in changes if one.at_s >= end_s - span_s]
     samples = [one for one in samples if one.at_s >= end_s - span_s]
     if seen is not None:
         samples = [replace(one, by_job=of_draw(dict(one.by_job), seen)) for one in samples]
     return {
         "numbers": numbers,
         "jobs": jobs,
-        "picture": _picture(samples, end_s - span_s, end_s),
+        "picture": _picture(samples, changes, end_s - span_s, end_s),
+        "changes": list(reversed(changes))[:LISTED],
+        "more_changes": max(0, len(changes) - LISTED),
         "span": span,
         "spans": list(SPANS_S),
         "signals": scene.signals(),
     }
 
 
-def _picture(samples: list[Sample], begin_s: float, end_s: float) -> Picture | None:
+def _changes(look: Look, scene: Scene, caller: Caller) -> list[ToldChange]:
+    return told_changes(look, caller, scene.chronicle.budgets)
+
+
+def _picture(
+    samples: list[Sample], changes: list[ToldChange], begin_s: float, end_s: float
+) -> Picture | None:
     plot = draw_picture(samples, begin_s, end_s, ago=True)
     if plot is None:
         return None
+    each_s, _ = unit_of(end_s - begin_s)
+    first_s = end_s + float(plot.at[0]) * each_s
+    told = marks(changes[-LISTED:], first_s, end_s, each_s)
+    plot = replace(plot, marks=told)
     chart = Chart(
         key="draw",
         title="Draw against budget",

@@ -34,7 +34,7 @@ def draw_picture(
     groups = _with_gaps(_spans(taken, begin_s, end_s))
     draw_w = np.array([_mean([one.draw_w for one in group]) for _, group in groups])
     layers = _layers(groups, draw_w)
-    each, name = _unit(end_s - begin_s)
+    each, name = unit_of(end_s - begin_s)
     origin_s = end_s if ago else begin_s
     return DrawPicture(
         at=np.array([(at_s - origin_s) / each for at_s, _ in groups]),
@@ -47,7 +47,8 @@ def draw_picture(
     )
 
 
-def _unit(span_s: float) -> tuple[float, str]:
+def unit_of(span_s: float) -> tuple[float, str]:
+    """Seconds per unit of a picture that is so long, and the unit's name."""
     return (1.0, "s") if span_s <= SECONDS_UP_TO_S else time_unit(span_s)
 
 

@@ -1,0 +1,129 @@
+"""Decisions and changes of budgets in sentences."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from wattherd.model import command, event
+from wattherd.model.allocation import Allocation
+from wattherd.model.command import (
+    FinishJob,
+    SetCap,
+    StartJob,
+    StopJob,
+    WakeAt,
+)
+from wattherd.model.event import (
+    BudgetAnnounced,
+    BudgetChanged,
+    Event,
+    JobCancelled,
+    JobExited,
+    JobProgressed,
+)
+from wattherd.model.reason import StopReason
+from wattherd.model.request import Request
+from wattherd.service.live.chronicle import SYSTEM, Chronicle
+from wattherd.service.live.web import sentences
+from wattherd.service.live.web.budget_changes import signal_name
+from wattherd.service.live.web.sentences import Told, told
+from wattherd.store.entry import Entry
+
+
+def _told(happened: Event, *orders: command.Command, by: str = "ann") -> Told:
+    chronicle = Chronicle()
+    chronicle.note(Entry(seq=1, event=happened, by=by), orders)
+    return told(chronicle.decisions[-1], ["north", "south"])
+
+
+def _start(job_id: str = "j-2", cap_w: float | None = 250.0) -> StartJob:
+    where = (Allocation(request=Request(cpu_milli=0, memory_mib=0), node=1, gpus=(0, 3)),)
+    return StartJob(job_id=job_id, attempt=1, allocations=where, cap_w=cap_w)
+
+
+def test_a_cut_says_who_what_why_and_what_next() -> None:
+    stop = StopJob(job_id="j-4", attempt=2, reason=StopReason.BUDGET_CUT, grace_s=30)
+    found = _told(BudgetChanged(at_s=9, budget_w=8000), stop, WakeAt(at_s=10, key="plan"))
+    assert found.happened == "ann set the budget of the site to 8,000 W."
+    assert found.orders == (
+        "j-4 is to save its state and stop within 30.0 s: the budget does not carry it any more.",
+    )
+    assert found.next == "Its devices and watts are given to others when it has stopped."
+
+
+def test_a_start_says_where_and_at_how_many_watts() -> None:
+    found = _told(JobExited(at_s=1, job_id="j-1", attempt=3, exit_code=0), _start(), by=SYSTEM)
+    assert found.happened == "Run 3 of j-1 ended and succeeded."
+    assert found.orders == ("Run 1 of j-2 starts on south [0,3], capped at 250 W per GPU.",)
+
+
+def test_many_caps_are_one_sentence_and_few_are_told_one_by_one() -> None:
+    few = [SetCap(job_id=f"j-{n}", attempt=1, cap_w=100.0 + n) for n in range(2)]
+    many = [SetCap(job_id=f"j-{n}", attempt=1, cap_w=100.0 + n) for n in range(50)]
+    event = BudgetChanged(at_s=1, budget_w=None)
+    assert _told(event, *few).orders[1] == "j-1 may draw 101 W per GPU."
+    assert _told(event, *many).orders == ("50 jobs get other caps, 100 W to 149 W per GPU.",)
+    assert _told(event, *many).happened == "ann lifted the budget of the site."
+
+
+def test_what_leads_to_nothing_says_so() -> None:
+    found = _told(JobCancelled(at_s=1, job_id="j-9"))
+    assert (found.happened, found.orders, found.next) == (
+        "ann cancelled j-9.", (), "Nothing had to be ordered.",
+    )  # fmt: skip
+
+
+def test_a_report_is_told_with_its_numbers() -> None:
+    report = JobProgressed(
+        at_s=1, job_id="j-1", attempt=1, progress=120, total=2000, rate_per_s=9.5
+    )
+    over = FinishJob(job_id="j-1", state="Succeeded")
+    assert _told(report, over).happened == "j-1 reported step 120 of 2,000 at 9.5 a second."
+
+
+def test_every_event_and_order_has_a_sentence() -> None:
+    kinds = [one for one in vars(event).values() if inspect.isclass(one)]
+    events = {
+        one.__name__ for one in kinds
+        if issubclass(one, Event) and one.__name__ not in ("Event", "RunEvent", "Woke")
+    }  # fmt: skip
+    assert events <= sentences._EVENTS.keys()
+    orders = {one.__name__ for one in command.Command.__args__} - {"WakeAt"}
+    assert orders == sentences._ORDERS.keys()
+    assert set(StopReason) == set(sentences.REASONS)
+
+
+def _changes(*entries: Entry) -> list[tuple[float | None, float | None, str, float | None]]:
+    chronicle = Chronicle()
+    for entry in entries:
+        chronicle.note(entry, ())
+    return [(c.before_w, c.budget_w, c.by, c.announced_s) for c in chronicle.budgets]
+
+
+def test_budget_changes_are_kept_with_who_made_them() -> None:
+    assert _changes(
+        Entry(seq=1, event=BudgetChanged(at_s=0, budget_w=300), by="configuration"),
+        Entry(seq=2, event=BudgetChanged(at_s=5, budget_w=250), by="ann"),
+        Entry(seq=3, event=BudgetChanged(at_s=6, budget_w=250), by="ann"),
+    ) == [(None, 300, "configuration", None), (300, 250, "ann", None)]
+
+
+def test_an_announced_change_is_of_who_announced_it() -> None:
+    assert _changes(
+        Entry(seq=1, event=BudgetAnnounced(at_s=2, begins_s=60, budget_w=80), by="ben"),
+        Entry(seq=2, event=BudgetChanged(at_s=60.2, budget_w=80), by=SYSTEM),
+    ) == [(None, 80, "ben", 2)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "name"),
+    [
+        ("schedule:/var/lib/secret/schedule-1.csv?start=2026", "schedule schedule-1.csv"),
+        ("https://user:pass@grid.example/limits?key=hidden", "https grid.example"),
+        ("", ""),
+    ],
+)
+def test_names_of_signals_hold_neither_folders_nor_secrets(cause: str, name: str) -> None:
+    assert signal_name(cause) == name
