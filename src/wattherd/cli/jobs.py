@@ -182,7 +182,9 @@ def submit(
 
 
 def _tell_if_set_aside(job: Mapping[str, Any]) -> None:
-    """On stderr: the job is taken, and no budget in force lets it run."""
+    """On stderr: the job is taken, and no budget in force lets it run; or limits do not hold."""
+    for warning in job.get("unenforced", ()):
+        click.echo(f"warning: {warning}", err=True)
     reason = job["reason"] or {}
     if reason.get("code") in ("NeverFits", "WaitingForBudgetRise"):
         click.echo(f"note: {job['id']} waits: {reason['text']}", err=True)

@@ -106,6 +106,8 @@ def _duration(started: str | None, finished: str | None) -> str:
 def show_job(job: Mapping[str, Any], server: str = "") -> None:
     """One job of `server`, a line for each thing known of it."""
     show_jobs([job], wide=True, fit=True)
+    for warning in job.get("unenforced", ()):
+        click.echo(f"warning: {warning}")
     spec = job["spec"]
     for role in spec["roles"]:
         click.echo(f"{role['name']}: {role['count']} x {' '.join(role['command'])}")

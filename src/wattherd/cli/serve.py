@@ -51,12 +51,17 @@ LEAVE_S = 3
 )
 @click.option("--default-account", help="System account of jobs (root's service only).")
 @click.option("--allow-root-jobs", is_flag=True, default=None, help="Jobs may run as root.")
+@click.option(
+    "--require-limits", is_flag=True, default=None, help="Refuse jobs whose limits do not hold."
+)
 @click.option("--log", type=click.Choice(["none", "text", "json"]), help="Decisions, line by line.")
 def serve(
     config: Path | None, signals: tuple[str, ...], *, accept_store: bool, **changes: object
 ) -> None:
     """Manage this machine: take jobs, run them, keep its power budget."""
     try:
+        from wattherd.runtime.local.cgroups import find
+        from wattherd.runtime.local.enforcement import start_notes
         from wattherd.runtime.local.orders import StatusServer
         from wattherd.service.live.access.accounts import check_accounts
         from wattherd.service.live.api import app_of, desk_of
@@ -77,6 +82,9 @@ def serve(
     desk = desk_of(found)
     check_listening(found, asks=not desk.open)
     account_notes = check_accounts(found, asks=not desk.open)
+    limit_notes = start_notes(
+        find(settle=True), require=found.require_limits, argv=["wattherd", *sys.argv[1:]]
+    )
     tls = tls_of(found)
     listener = listener_of(found)
     app_port = AppOrigins(found.app_url, "").port
@@ -90,7 +98,12 @@ def serve(
     status = StatusServer(url=url, ca_file=str(found.tls_cert or ""))
     site = open_site(found, status, accept_store=accept_store)
     click.echo(f"wattherd serves {url} (state in {found.state})", err=True)
-    for note in (*site.notes, *account_notes, *_door_notes(found, asks=not desk.open)):
+    for note in (
+        *site.notes,
+        *account_notes,
+        *limit_notes,
+        *_door_notes(found, asks=not desk.open),
+    ):
         click.echo(f"note: {note}", err=True)
     housekeeping = Housekeeping(lambda: site.keeper.standing.seq)
     housekeeping.begin()

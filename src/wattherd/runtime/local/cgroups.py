@@ -5,8 +5,15 @@ live in hierarchies of their own (v1), the limits are set there, and the empty v
 them, if mounted, still kills and freezes a tree as a whole. Files are as the kernel documents them
 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/).
 
+Groups are made below the root of a hierarchy where that may be written, else below the group that
+this process is in: systemd and container engines hand such a subtree over (*delegate* it). In v2 a
+group that hands controllers down may hold no process itself, so a service first moves into a leaf
+of its own (`settle`; "no internal process constraint" in the kernel's document).
+
 Where neither can be written, `find` says why, and a run is held together by its supervisor alone:
-every orphan falls to it (PR_SET_CHILD_SUBREAPER), and limits are those of `setrlimit`.
+every orphan falls to it (PR_SET_CHILD_SUBREAPER), and its limits are not enforced
+(`enforcement.py` says so). RLIMIT_AS and RLIMIT_NPROC do not stand in: the first counts addresses,
+of which CUDA reserves more than there is memory, the second all processes of the account.
 
 What the kernel refuses for good (no such controller, no permission) is an answer. What fails for
 want of descriptors or memory is none: it raises `OSError`, and whoever asked tries again.
@@ -19,11 +26,14 @@ import errno
 import os
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from wattherd.runtime.local import processes
 from wattherd.runtime.local.reading import (
+    ABSENT,
     Absent,
     Reading,
     There,
@@ -35,11 +45,15 @@ from wattherd.runtime.local.reading import (
 )
 
 ROOT = Path("/sys/fs/cgroup")
-PARENT = "wattherd"
+OWN = Path("/proc/self/cgroup")
+PARENT, LEAF = "wattherd", "wattherd-service"
+"""Groups that are made: of all runs, and, where processes have to leave it, of the service."""
+CONTROLLERS = ("cpu", "memory", "pids")
+SWAPS = Path("/proc/swaps")
 PERIOD_US = 100_000
 LEAST_QUOTA_US = 1_000
 """The kernel takes no quota below a millisecond."""
-KILL_ROUNDS = 100
+KILL_ROUNDS, MOVE_ROUNDS = 100, 10
 WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
 """By version: the file, what a process outside of any group weighs, and the most there may be."""
 
@@ -70,44 +84,123 @@ class Support:
     why_not: str = ""
 
     @property
+    def missing(self) -> list[str]:
+        """Controllers that no group can be made with."""
+        return [name for name in CONTROLLERS if getattr(self, name) is None]
+
+    @property
     def complete(self) -> bool:
         """Whether every limit can be enforced."""
-        return None not in (self.cpu, self.memory, self.pids)
+        return not self.missing
+
+    def document(self) -> dict[str, Any]:
+        """The same for a run's order: its group stays where it was made."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: str(one) if isinstance(one, Path) else one for name, one in found.items()}
+
+    @classmethod
+    def of(cls, order: Mapping[str, Any]) -> Support:
+        """Where the group of a run is; orders of earlier versions leave that to be found.
+
+        Raises:
+            OSError: that cannot be told now.
+        """
+        told = order.get("cgroup")
+        if told is None:
+            return find()
+        names = ("cpu", "memory", "pids", "kill", "account")
+        paths = {name: Path(told[name]) for name in names if told[name] is not None}
+        return cls(told["version"], **paths, why_not=told["why_not"])
 
 
-def find(root: Path = ROOT) -> Support:
+def find(root: Path = ROOT, *, settle: bool = False) -> Support:
     """Look what can be used, making the parent group where possible.
+
+    With `settle` this process, and others that are in the way, move into a leaf where a delegated
+    subtree needs that: for a service when it starts, not for its supervisors.
 
     Raises:
         OSError: that cannot be told now.
     """
+    own = _own_groups()
     if certain(present(root / "cgroup.controllers")) is not None:
-        return _unified(root)
-    cpu, memory, pids = (_writable(root / name) for name in ("cpu", "memory", "pids"))
+        return _unified(root, own, settle=settle)
+
+    def below(name: str) -> Path | None:
+        return _writable(root / name) or _writable_own(root / name, own.get(name))
+
+    cpu, memory, pids, account = map(below, ("cpu", "memory", "pids", "cpuacct"))
     unified = root / "unified"
     mounted = certain(present(unified / "cgroup.controllers")) is not None
-    kill = _writable(unified) if mounted else None
+    kill = (_writable(unified) or _writable_own(unified, own.get(""))) if mounted else None
     _weigh(1, cpu, os.cpu_count() or 1)
-    missing = [n for n, p in (("cpu", cpu), ("memory", memory), ("pids", pids)) if p is None]
-    why_not = f"no writable cgroup for {', '.join(missing)} below {root}" if missing else ""
-    return Support(1, cpu, memory, pids, kill, _writable(root / "cpuacct"), why_not)
+    found = Support(1, cpu, memory, pids, kill, account)
+    why_not = f"no writable cgroup for {', '.join(found.missing)} below {root}"
+    return found if found.complete else replace(found, why_not=why_not)
 
 
-def _unified(root: Path) -> Support:
+def _own_groups() -> dict[str, str]:
+    """Of this process, by controller; v2 has no name. Leaves that we made count as what is above.
+
+    Raises:
+        OSError: that cannot be told now.
+    """
+    groups: dict[str, str] = {}
+    for line in (certain(text(OWN)) or "").splitlines():
+        _, names, path = line.split(":", 2)
+        if not path.startswith("/.."):  # else it lies outside of what this container sees
+            groups |= dict.fromkeys(names.split(","), path.removesuffix(f"/{LEAF}") or "/")
+    return groups
+
+
+def _writable_own(root: Path, group: str | None) -> Path | None:
+    return None if group in (None, "/") else _writable(root / str(group).lstrip("/"))
+
+
+def _unified(root: Path, own: Mapping[str, str], *, settle: bool) -> Support:
     """v2: the controllers must be handed down to our own group."""
-    parent = _writable(root)
+    places = dict.fromkeys([root, root / own.get("", "/").lstrip("/")])
+    found = [_handed_down(place, settle=settle) for place in places]
+    return min(found, key=lambda one: (len(one.missing), one.kill is None))
+
+
+def _handed_down(folder: Path, *, settle: bool) -> Support:
+    """What can be limited below a group, whose controllers are handed down if need be."""
+    parent = _writable(folder)
     if parent is None:
-        return Support(2, why_not=f"{root} is not writable (run as root, or delegate a subtree)")
-    wanted = ("cpu", "memory", "pids")
-    for folder in (root, parent):
-        for name in wanted:
-            _put(folder / "cgroup.subtree_control", f"+{name}")
+        return Support(2, why_not=f"{folder} is not writable (run as root, or delegate a subtree)")
+    # The root of the whole hierarchy alone hands controllers down with processes in it.
+    below_root = certain(present(folder / "cgroup.type")) is not None
+    if not _hand_down(folder) and settle and below_root:
+        _move_into_leaf(folder)
+        _hand_down(folder)
+    _hand_down(parent)
     held = (certain(text(parent / "cgroup.subtree_control")) or "").split()
-    cpu, memory, pids = (parent if name in held else None for name in wanted)
+    cpu, memory, pids = (parent if name in held else None for name in CONTROLLERS)
     _weigh(2, cpu, os.cpu_count() or 1)
-    missing = [name for name in wanted if name not in held]
-    why_not = f"controllers not delegated: {', '.join(missing)}" if missing else ""
-    return Support(2, cpu, memory, pids, parent, why_not=why_not)
+    found = Support(2, cpu, memory, pids, parent)
+    why_not = f"controllers not delegated to {folder}: {', '.join(found.missing)}"
+    return found if found.complete else replace(found, why_not=why_not)
+
+
+def _hand_down(folder: Path) -> bool:
+    """Whether the kernel hands down all controllers there are; one by one, as some may lack."""
+    there = (certain(text(folder / "cgroup.controllers")) or "").split()
+    file = folder / "cgroup.subtree_control"
+    refused = [name for name in CONTROLLERS if name in there and not _put(file, f"+{name}")]
+    return not refused
+
+
+def _move_into_leaf(folder: Path) -> None:
+    """Put what is in a group that was handed over to us into a group below it."""
+    leaf = folder / LEAF
+    with contextlib.suppress(FileExistsError, PermissionError):
+        leaf.mkdir()
+    for _ in range(MOVE_ROUNDS):  # what is moved may be forking
+        inside = (certain(text(folder / "cgroup.procs")) or "").split()
+        moved = [pid for pid in inside if _put(leaf / "cgroup.procs", pid)]
+        if not moved:
+            return
 
 
 def _writable(folder: Path) -> Path | None:
@@ -139,14 +232,19 @@ class Group:
     def __init__(self, support: Support, name: str, limits: Limits, supervisor: int | None) -> None:
         """Make it and set its limits; nothing is in it yet.
 
+        Without a supervisor, of a run that is over, it may be gone, and what it was in, too.
+
         Raises:
             OSError: it cannot be made.
         """
         self._support, self._name, self._limits = support, name, limits
         self._supervisor = supervisor
         self._stopped = False
+        self.refused: set[str] = set()
+        """Limits, by controller, or `swap`, that the kernel has not taken."""
         for folder in self._folders():
-            folder.mkdir(exist_ok=True)
+            with contextlib.suppress(*(() if supervisor is not None else (FileNotFoundError,))):
+                folder.mkdir(exist_ok=True)
         self._limit()
 
     def _folders(self) -> list[Path]:
@@ -156,20 +254,42 @@ class Group:
 
     def _limit(self) -> None:
         support, limits = self._support, self._limits
-        self.share_cpu(1.0)
+        if not self.share_cpu(1.0) and None not in (support.cpu, limits.cpus):
+            self.refused.add("cpu")
         if support.cpu is not None and limits.cpus is not None:
             _weigh(support.version, support.cpu / self._name, limits.cpus)
         if support.memory and limits.memory_bytes is not None:
             name = "memory.max" if support.version == 2 else "memory.limit_in_bytes"
-            _put(support.memory / self._name / name, limits.memory_bytes)
+            self._take("memory", support.memory / self._name / name, limits.memory_bytes)
             swap, most = (
                 ("memory.swap.max", 0)
                 if support.version == 2
                 else ("memory.memsw.limit_in_bytes", limits.memory_bytes)
             )
-            _put(support.memory / self._name / swap, most)
+            if not _put(support.memory / self._name / swap, most) and _swaps():
+                self.refused.add("swap")
         if support.pids and limits.processes is not None:
-            _put(support.pids / self._name / "pids.max", limits.processes)
+            self._take("pids", support.pids / self._name / "pids.max", limits.processes)
+
+    def _take(self, name: str, file: Path, most: int) -> None:
+        if not _put(file, most):
+            self.refused.add(name)
+
+    def outside(self, pid: int) -> set[str]:
+        """Controllers that a living process of the run is not under; it could not be put there.
+
+        Raises:
+            OSError: that cannot be told now.
+        """
+        known = {name: getattr(self._support, name) for name in CONTROLLERS}
+        lists = {
+            name: certain(text(folder / self._name / "cgroup.procs")) or ""
+            for name, folder in known.items()
+            if folder is not None
+        }
+        without = {name for name, found in lists.items() if str(pid) not in found.split()}
+        lives = processes.alive({pid}) if without else ABSENT
+        return without if certain(lives) else set()
 
     def share_cpu(self, duty: float) -> bool:
         """Let it compute for this part (0 to 1) of its processor time; whether that is so now."""
@@ -306,6 +426,11 @@ def _put(path: Path, value: object) -> bool:
             raise
         return False
     return True
+
+
+def _swaps() -> bool:
+    """Whether memory may go out to a disk: the first line is a heading."""
+    return len((certain(text(SWAPS)) or "").splitlines()) > 1
 
 
 def _number(path: Path) -> int | None:

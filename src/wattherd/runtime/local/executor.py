@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from wattherd.model.event import Event, JobExited, JobStopped
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local import cgroups, processes, run_dir, run_lock
-from wattherd.runtime.local.accounts import Accounts
+from wattherd.runtime.local import cgroups, enforcement, processes, run_dir, run_lock
+from wattherd.runtime.local.accounts import FAIR_MEMORY, Accounts
 from wattherd.runtime.local.apps import App
 from wattherd.runtime.local.descriptors import Reserve
 from wattherd.runtime.local.devices import Caps, Machine
@@ -112,8 +112,12 @@ class LocalExecutor:
         caps: Caps | None = None,
         origin: Callable[[JobSpec], Mapping[str, Any]] | None = None,
         accounts: Accounts | None = None,
+        *,
+        require_limits: bool = False,
     ) -> None:
         """Nothing runs before `adopt`; jobs are told of `status`, where they may report.
+
+        With `require_limits`, runs whose limits cannot be enforced fail.
 
         `accounts` says as whom they run; without it a job may name its own. Without `caps`, and
         where they do not take effect, caps become duties of the processor.
@@ -126,6 +130,7 @@ class LocalExecutor:
         self._machine, self._tell, self._status = machine, tell, status
         self._caps, self._accounts = caps, accounts or Accounts()
         self._origin = origin
+        self._require_limits = require_limits
         self._devices: dict[Key, tuple[str, ...]] = {}
         """UUIDs of the GPUs of every run."""
         self._caps_w: dict[Key, float | None] = {}
@@ -153,6 +158,10 @@ class LocalExecutor:
         self._unwritable: dict[Key, str] = {}
         self.troubles: dict[Key, str] = {}
         """By run: what cannot be done for it at the moment, and is tried again."""
+        self.support = cgroups.find()
+        """By which control groups limits are kept."""
+        self.unkept: dict[Key, list[str]] = {}
+        """By run: limits that the kernel was asked to keep, and does not."""
         self._reserve = Reserve()
         self._capper = ThreadPoolExecutor(1, thread_name_prefix="caps")
         self._runs: dict[Key, Watched] = {}
@@ -322,6 +331,10 @@ class LocalExecutor:
         uid = None if account is None else account[0]
         app = App.made(folders.run, run.spec.id, asked, uid) if asked else None
         order = order_of(run, self._machine, folders, self._status, app)
+        self.support = cgroups.find()
+        if self._require_limits:
+            self._check_limits(run, order)
+        order |= {"cgroup": self.support.document(), "require_limits": self._require_limits}
         own = [folders.work, folders.checkpoint]
         if self._status is not None:
             own.append(run_dir.write_token(folders.run))
@@ -342,6 +355,12 @@ class LocalExecutor:
         with os.fdopen(os.open(folders.run / LOG, _APPEND, 0o600)):
             pass  # it is there, and ours, before the job's account gets in
         hand_over(folders.job, folders.run, own, reports, user_of(run.paper))
+
+    def _check_limits(self, run: RunOrder, order: Mapping[str, Any]) -> None:
+        limits = enforcement.asked(run.spec, run.paper)
+        if run.paper.get(FAIR_MEMORY) and not run.paper.get("container"):
+            limits = replace(limits, memory_bytes=order["limits"]["memory_bytes"])
+        enforcement.check_enforced(enforcement.unenforced(self.support, limits))
 
     def _sign(self, spec: JobSpec, folders: Folders) -> None:
         """Write down which store ordered this run."""
@@ -461,6 +480,7 @@ class LocalExecutor:
                     self._failed[key] = words(error)
             with self._lock:
                 self.troubles = {key: why for key in self._runs if (why := self._trouble(key))}
+                self.unkept = {key: one.unkept for key, one in self._runs.items() if one.unkept}
         return told
 
     def _trouble(self, key: Key) -> str:
@@ -690,7 +710,8 @@ def end_group(folder: Path) -> bool:
     done = run_dir.tidy_up(order)
     try:
         if "group" in order:
-            group = cgroups.Group(cgroups.find(), order["group"], cgroups.Limits(), None)
+            support = cgroups.Support.of(order)
+            group = cgroups.Group(support, order["group"], cgroups.Limits(), None)
             done = group.kill() == There([]) and done
             group.remove()
         left = certain(processes.with_variable(f"WATTHERD_RUN_DIR={folder}")) or []

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wattherd.runtime.local import cgroups, run_dir
+from wattherd.runtime.local.enforcement import refused
 from wattherd.runtime.local.logs import RotatingLog
 from wattherd.runtime.local.reading import (
     Absent,
@@ -103,7 +104,7 @@ class Supervisor:
             self._end({"exit_code": CANNOT_RUN, "why": f"no control group: {words(error)}"})
             return
         self._throttle = Throttle(self._group)
-        code, problem = self._carry_out()
+        code, problem = self._refusal() or self._carry_out()
         self._kill_all()
         while not run_dir.tidy_up(self._order) and self._may_try("tidying up"):
             time.sleep(RETRY_S)
@@ -120,7 +121,22 @@ class Supervisor:
 
     def _make_group(self) -> cgroups.Group:
         limits = cgroups.Limits(**self._order["limits"])
-        return cgroups.Group(cgroups.find(), self._order["group"], limits, os.getpid())
+        support = cgroups.Support.of(self._order)
+        return cgroups.Group(support, self._order["group"], limits, os.getpid())
+
+    def _refusal(self) -> tuple[int, str] | None:
+        """The end of a run that is not begun, as its limits are not kept and have to be."""
+        told = refused(self._group.refused, cgroups.Limits(**self._order["limits"]))
+        if not told or not self._order.get("require_limits"):
+            return None
+        return CANNOT_RUN, "; ".join(told)
+
+    def _unkept(self) -> list[str]:
+        """Limits that the kernel does not keep although its groups are there, in sentences."""
+        known = None in (task.poll() for task in self._tasks)
+        outside = [self._group.outside(task.pid) for task in self._tasks] if known else []
+        limits = cgroups.Limits(**self._order["limits"])
+        return refused(self._group.refused.union(*outside), limits)
 
     def _ending(self, code: int, problem: str) -> dict[str, Any]:
         """What `exit.json` will say."""
@@ -487,6 +503,8 @@ class Supervisor:
         used: dict[str, Any] = {"cpu_s": cpu_s, "memory_bytes": memory, "at": time.time()}
         if self._troubles.worst:
             used["trouble"] = self._troubles.worst
+        if unkept := self._unkept():
+            used["unkept"] = unkept
         self._note(run_dir.USAGE, used)
 
 

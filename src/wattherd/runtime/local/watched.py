@@ -62,6 +62,8 @@ class Watched:
         """What could not be told at the last look, as something could not be read; or nothing."""
         self.trouble = ""
         """What its supervisor cannot do at the moment."""
+        self.unkept: list[str] = []
+        """Limits that the kernel was asked to keep, and does not, in sentences."""
         self.micro_batch: int | None = None
         """Samples at once, as the job says."""
         self.rate_per_s: float | None = None
@@ -231,6 +233,7 @@ class Watched:
         match document(self._folder / run_dir.USAGE):
             case There({"cpu_s": cpu_s, "memory_bytes": memory, "at": at} as used):
                 self.trouble = str(used.get("trouble", ""))
+                self.unkept = [str(one) for one in used.get("unkept", ())]
                 if self._used is not None and at > self._used[1]:
                     rate = (cpu_s - self._used[0]) / (at - self._used[1])
                     self.usage = (max(0.0, rate), memory)

@@ -94,6 +94,9 @@ class ServeConfig(BaseModel):
     require_account: bool = Field(
         default=False, description="refuse jobs of tenants that have no account of their own"
     )
+    require_limits: bool = Field(
+        default=False, description="refuse jobs whose limits this machine does not keep"
+    )
     allow_root_jobs: bool = Field(
         default=False, description="root's service: jobs without an account run as root"
     )

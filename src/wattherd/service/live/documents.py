@@ -16,7 +16,9 @@ from wattherd.engine.lifecycle import State
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.runtime.local.apps import base_of
+from wattherd.runtime.local.cgroups import Support
 from wattherd.runtime.local.devices import Machine
+from wattherd.runtime.local.enforcement import asked, unenforced
 from wattherd.service.explain import HAND_OVER, NEXT_PLAN
 from wattherd.service.live.draw import DrawBook, Sample
 from wattherd.service.live.history import Past
@@ -46,6 +48,10 @@ class Look:
     epoch: float
     troubles: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """By job and attempt: what cannot be read of a run, or done for it, at the moment."""
+    support: Support | None = None
+    """By which control groups limits are kept; None where jobs do not run on this machine."""
+    unkept: Mapping[tuple[str, int], list[str]] = field(default_factory=dict)
+    """By job and attempt: limits that the kernel does not keep although it was asked to."""
 
     @property
     def stated(self) -> str:
@@ -71,7 +77,16 @@ def job_document(look: Look, job_id: str) -> dict[str, Any]:
         {"at": look.time(entry.at_s), "what": entry.what, "cause": entry.cause}
         for entry in (record.story if record else ())
     ]
-    return _whole(job_row(look, job_id), past, story, _app(past, record))
+    whole = _whole(job_row(look, job_id), past, story, _app(past, record))
+    return {**whole, "unenforced": [] if record is None else _unenforced(look, past, record)}
+
+
+def _unenforced(look: Look, past: Past, record: JobRecord) -> list[str]:
+    """Limits that its user asked for, and that nobody keeps."""
+    if look.support is None:
+        return []
+    told = unenforced(look.support, asked(past.spec, past.paper))
+    return told + look.unkept.get((record.id, record.attempt), []) if record.active else told
 
 
 def new_job_document(epoch: float, spec: JobSpec, paper: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +121,7 @@ def _whole(
         "attempts": past.attempts,
         "exit_code": past.exit_code,
         "app": app,
+        "unenforced": [],
         "story": story,
     }
 

@@ -95,7 +95,7 @@ class Site:
         """What documents are made of, for use between two turns."""
         return Look(
             core, self.history, self.meter.book, self.machine, self.clock.epoch,
-            self.executor.troubles,
+            self.executor.troubles, self.executor.support, self.executor.unkept,
         )  # fmt: skip
 
     def catch_up(self) -> None:
@@ -215,6 +215,7 @@ def _begin(
         instruments.caps,
         lambda spec: origins.of(spec, keeper.standing.seq),
         accounts,
+        require_limits=config.require_limits,
     )
 
     headroom = Headroom(keeper, machine)

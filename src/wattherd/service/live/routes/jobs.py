@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from wattherd.runtime.local.enforcement import asked, check_enforced, unenforced
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.dry_run import dry_run
@@ -141,6 +142,9 @@ async def _check(site: Site, caller: Caller, job: JobFile) -> None:
         hint = "send `environment: {variables: {NAME: VALUE}}`, as `wattherd submit` does"
         raise UserError("the service does not know your shell", field="export", hint=hint)
     check_account(site.accounts, caller, job)
+    if site.config.require_limits:
+        limits = asked(job.spec(), job.paper())
+        check_enforced(unenforced(site.executor.support, limits))
     if job.after:  # most jobs need no look at others
         await look_up(site, lambda look: check_request(look, caller, job))
 

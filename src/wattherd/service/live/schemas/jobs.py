@@ -122,6 +122,10 @@ class JobDocument(JobRow):
     attempts: int = told("runs so far", 1)
     exit_code: int | None = told("of its last run", None)
     app: JobPages | None = told("its own pages, while it runs", None)
+    unenforced: list[str] = told(
+        "limits of it that this machine does not keep; live jobs only",
+        ["memory limit 4 GiB is not enforced here: /sys/fs/cgroup is not writable"],
+    )
     story: list[Chapter] = told("what happened to it, oldest first; live jobs only")
 
 
