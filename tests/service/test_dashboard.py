@@ -147,6 +147,37 @@ def test_a_job_that_reports_nothing_says_how_to(page: Any, dashboard: Dashboard)
     assert "$WATTHERD_PROGRESS" in page.locator("main").inner_text()
 
 
+def test_lists_are_filtered_and_the_address_keeps_it(page: Any, dashboard: Dashboard) -> None:
+    page.goto("/queue?shown=running")
+    page.get_by_label("label").fill("name=cnn")
+    page.get_by_label("user").fill("ann")
+    page.get_by_label("state").select_option("Running")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**label=name%3Dcnn*")
+    rows = page.get_by_role("region", name="Jobs", exact=True).locator("tbody tr")
+    page.wait_for_timeout(2500)  # refreshed at least once
+    assert [one.locator("th a").inner_text() for one in rows.all()] == ["j-2"]
+    page.get_by_role("link", name="ended").click()  # the same jobs, in another state
+    page.locator("text=No such job.").wait_for()
+    assert "label=name%3Dcnn" in page.url
+    page.get_by_role("link", name="Show all").click()
+    page.locator("th", has_text="j-1").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("asked", "there"),
+    [("user=ann", True), ("user=ben", False), ("name=OVE", True), ("label=name", True),
+     ("label=name%3Dov", False), ("queue=default", True), ("state=Failed", False)],
+)  # fmt: skip
+def test_jobs_that_are_over_are_filtered_alike(
+    dashboard: Dashboard, asked: str, there: bool
+) -> None:
+    dashboard.site.catch_up()
+    for path in (f"/queue?shown=ended&{asked}", f"/timeline?{asked}"):
+        with urllib.request.urlopen(dashboard.url + path) as answer:
+            assert ("/jobs/j-1" in answer.read().decode()) == there, path
+
+
 def test_a_visitor_logs_in_and_out(closed: tuple[Dashboard, Any]) -> None:
     dashboard, page = closed
     page.goto("/")

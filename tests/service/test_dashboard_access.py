@@ -147,6 +147,17 @@ def test_other_tenants_see_nothing_of_a_job(guarded: Guarded, job: str, path: st
         assert job in mine.text
 
 
+@pytest.mark.parametrize("asked", ["user=user", "name=private", "label=name=private-name"])
+def test_a_filter_tells_nothing_about_jobs_of_others(
+    guarded: Guarded, job: str, asked: str
+) -> None:
+    mine = page(guarded, f"/timeline?{asked}", "user")
+    assert "1 of the runs in this time are shown" in mine.text
+    assert f"/jobs/{job}#story" in mine.text
+    theirs = page(guarded, f"/timeline?{asked}", "stranger")
+    assert "0 of the runs in this time are shown" in theirs.text
+
+
 def test_a_job_of_others_is_not_there(guarded: Guarded, job: str) -> None:
     theirs = page(guarded, f"/jobs/{job}", "stranger")
     assert (theirs.status, "private" in theirs.text) == (404, False)

@@ -77,6 +77,10 @@ class NoArchive:
         del asked
         return ()
 
+    def job(self, job_id: str) -> None:
+        """None."""
+        del job_id
+
 
 class Dashboard:
     """What a scheduler at work lets pages look at; `begin` it before the scheduler."""

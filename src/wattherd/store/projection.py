@@ -42,7 +42,8 @@ class Batch:
 class JobFilter:
     """Which jobs are asked for; the newest first, below number `before` if there is one.
 
-    `text` is looked for in id and name; with `since_s` those that were not over then (seconds since
+    `text` is looked for in id and name, `name` in the name alone; a label without a value may have
+    any; with `since_s` those that were not over then (seconds since
     the journal began).
     """
 
@@ -51,6 +52,8 @@ class JobFilter:
     tenant: str | None = None
     queue: str | None = None
     text: str = ""
+    name: str = ""
+    labels: tuple[tuple[str, str | None], ...] = ()
     since_s: float | None = None
     before: int | None = None
     limit: int = 100
@@ -262,6 +265,15 @@ def _mean(group: Sequence[Row]) -> Row:
     }
 
 
+def _written(key: str, value: str | None) -> str:
+    """A label as specifications have it; its beginning, where any value will do.
+
+    Nothing else in them is a pair of texts but a command of two words, in brackets of its own.
+    """
+    pair = json.dumps([key, value or ""], separators=(",", ":"), ensure_ascii=False)
+    return pair if value is not None else pair.removesuffix('"]')
+
+
 def _filtered(query: sa.Select[Any], asked: JobFilter) -> sa.Select[Any]:
     """Only jobs that pass, on whatever page."""
     if asked.states:
@@ -276,6 +288,10 @@ def _filtered(query: sa.Select[Any], asked: JobFilter) -> sa.Select[Any]:
     if asked.text:
         contains = (column.icontains(asked.text, autoescape=True) for column in _TEXTS)
         query = query.where(sa.or_(*contains))
+    if asked.name:
+        query = query.where(JOBS.c.name.icontains(asked.name, autoescape=True))
+    for pair in asked.labels:
+        query = query.where(JOBS.c.spec.contains(_written(*pair), autoescape=True))
     if asked.since_s is not None:
         still = JOBS.c.finish_s.is_(None), JOBS.c.finish_s >= asked.since_s
         query = query.where(sa.or_(*still))

@@ -23,6 +23,7 @@ from wattherd.service.live.web import now, queue, timeline
 from wattherd.service.live.web.cluster import cluster_view
 from wattherd.service.live.web.compare import compare_report, compare_view
 from wattherd.service.live.web.decisions import decisions_view
+from wattherd.service.live.web.filters import wanted
 from wattherd.service.live.web.forms import SESSION, Forms, keep, session_of
 from wattherd.service.live.web.job import job_view
 from wattherd.service.live.web.render import render, static, style_sheet
@@ -229,7 +230,9 @@ async def _timeline(request: Request, span: str = "10m", page_: Page = 1) -> Res
     return await page(
         request,
         "timeline.html.j2",
-        lambda scene, caller: timeline.timeline_view(scene, caller, chosen, page_),
+        lambda scene, caller: timeline.timeline_view(
+            scene, caller, chosen, wanted(dict(request.query_params)), page_
+        ),
     )
 
 
@@ -240,7 +243,9 @@ async def _queue(
     return await page(
         request,
         "queue.html.j2",
-        lambda scene, caller: queue.queue_view(scene, caller, chosen, q, page_),
+        lambda scene, caller: queue.queue_view(
+            scene, caller, chosen, q, wanted(dict(request.query_params)), page_
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,46 +15,67 @@ from wattherd.report.draw_picture import hue_of
 from wattherd.report.timeline import Line, Lines, draw_timelines
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.chronicle import Wait
-from wattherd.service.live.documents import Look, job_row
+from wattherd.service.live.documents import Look, job_row, shown_state
 from wattherd.service.live.history import past_of
+from wattherd.service.live.web.filters import STATES, Wanted
 from wattherd.service.live.web.paging import Paged, paged
 from wattherd.service.live.web.picture import HALF, Picture, picture
 from wattherd.service.live.web.scene import Scene
-from wattherd.store.projection import JobFilter
 
 LISTED = 50
 FORESEEN = 200
 """Waiting jobs for which a start is worked out."""
-SHOWN = ("waiting", "running", "ended")
+SHOWN = tuple(STATES)
 SIZES = ((1, "1 GPU"), (4, "2 to 4 GPUs"), (16, "5 to 16 GPUs"), (10**9, "more GPUs"))
 
 
-def queue_view(scene: Scene, caller: Caller, shown: str, text: str, page: int) -> dict[str, Any]:
+def queue_view(
+    scene: Scene, caller: Caller, shown: str, text: str, wanted: Wanted, page: int
+) -> dict[str, Any]:
     """All that the page shows."""
     now_s = scene.now_s()
-    taken = scene.look(lambda look: _taken(look, caller, shown, text, page, now_s))
+    asked = _Asked(caller, shown, text, wanted, page)
+    taken = scene.look(lambda look: _taken(look, asked, now_s))
     if shown == "ended":
-        taken |= _ended(scene, caller, text, page)
+        taken |= _ended(scene, asked)
     waits = list(scene.look(lambda _: list(scene.chronicle.waits)))
     return {
         **taken,
         "shown": shown,
         "text": text,
+        "wanted": wanted,
+        "states": STATES[shown],
         "waits": list(_classes(waits)),
         "picture": _picture(waits),
     }
 
 
-def _taken(
-    look: Look, caller: Caller, shown: str, text: str, page: int, now_s: float
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the address asks for."""
+
+    caller: Caller
+    shown: str
+    text: str
+    wanted: Wanted
+    page: int
+
+
+def _taken(look: Look, asked: _Asked, now_s: float) -> dict[str, Any]:
+    shown = asked.shown
     records = list(look.core.jobs.values())
     waiting = [one for one in records if not one.active]
     running = [one for one in records if one.active]
     places = {one.id: place for place, one in enumerate(waiting, start=1)}
     listed = {"waiting": waiting, "running": running}.get(shown, [])
-    mine = [one for one in listed if caller.sees(one.spec) and _has(look, one, text)]
-    cut = paged(mine, page, LISTED)
+    mine = [
+        one
+        for one in listed
+        if asked.caller.sees(one.spec)
+        and (not asked.wanted or _fits(look, one, asked.wanted))
+        and _has(look, one, asked.text)
+    ]
+    cut = paged(mine, asked.page, LISTED)
     starts = _foreseen(look, waiting, running) if shown == "waiting" else {}
     rows = [
         {
@@ -66,6 +88,11 @@ def _taken(
     ]
     counts = {"waiting": len(waiting), "running": len(running)}
     return {"rows": rows, "cut": cut, "counts": counts, "shares": list(_shares(look))}
+
+
+def _fits(look: Look, record: JobRecord, wanted: Wanted) -> bool:
+    called = str(look.history[record.id].paper.get("name") or "")
+    return wanted.fits(record.spec, shown_state(record), called)
 
 
 def _has(look: Look, record: JobRecord, text: str) -> bool:
@@ -145,12 +172,11 @@ def _promised(look: Look) -> dict[str, float]:
     return found
 
 
-def _ended(scene: Scene, caller: Caller, text: str, page: int) -> dict[str, Any]:
+def _ended(scene: Scene, asked: _Asked) -> dict[str, Any]:
     """Jobs that are over, from the archive, the latest first."""
-    states = ("Succeeded", "Failed", "Cancelled")
-    tenant = None if caller.of_site else caller.tenant
-    asked = JobFilter(states=states, tenant=tenant, text=text, limit=page * LISTED + 1)
-    rows = scene.projection.jobs(asked)
+    page = asked.page
+    tenant = None if asked.caller.of_site else asked.caller.tenant
+    rows = scene.projection.jobs(asked.wanted.ended(tenant, asked.text, page * LISTED + 1))
     part = rows[(page - 1) * LISTED : page * LISTED]
     more = page + (len(rows) > page * LISTED)
     cut: Paged[Any] = Paged(part, page, more, len(rows))

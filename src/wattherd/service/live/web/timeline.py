@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wattherd.report.charts import Chart
@@ -11,8 +11,10 @@ from wattherd.report.gpu_gantt import Bar, GpuGantt, Marker, draw_gpu_gantt
 from wattherd.report.timeline import time_unit
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.chronicle import Decision, Span
-from wattherd.service.live.documents import Look
+from wattherd.service.live.documents import Look, shown_state
+from wattherd.service.live.history import past_of
 from wattherd.service.live.privacy import OTHERS, of_decisions, seen_by
+from wattherd.service.live.web.filters import STATES, Wanted
 from wattherd.service.live.web.paging import paged
 from wattherd.service.live.web.picture import TALL, picture
 from wattherd.service.live.web.render import show_w
@@ -21,15 +23,25 @@ from wattherd.service.live.web.scene import Scene
 SPANS_S = {"2m": 120.0, "10m": 600.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0}
 ROWS = 40
 MARKERS = 60
+LOOKED_UP = 1000
+"""Jobs that are over, of which the archive is asked whether they pass a filter."""
 
 
-def timeline_view(scene: Scene, caller: Caller, span: str, page: int) -> dict[str, Any]:
+def timeline_view(
+    scene: Scene, caller: Caller, span: str, wanted: Wanted, page: int
+) -> dict[str, Any]:
     """All that the page shows."""
-    devices, spans, decisions, most_w, seen, now_s = scene.look(
-        lambda look: _taken(look, scene, caller)
+    devices, spans, decisions, most_w, seen, now_s, fitting = scene.look(
+        lambda look: _taken(look, scene, caller, wanted)
     )
     end_s = scene.now_s() if scene.live else now_s
     begin_s = max(0.0, end_s - SPANS_S[span])
+    spans = [one for one in spans if one.stop_s is None or one.stop_s >= begin_s]
+    too_many = False
+    if wanted:
+        too_many = _look_up_ended(scene, caller, spans, fitting, wanted)
+        spans = [one for one in spans if fitting.get(one.job_id)]
+        decisions = [one for one in decisions if fitting.get(one.about)]
     cut = paged(devices, page, ROWS)
     each, name = time_unit(end_s - begin_s) if end_s - begin_s > 300 else (1.0, "s")
     rows = {device[:2]: row for row, device in enumerate(cut.items)}
@@ -42,7 +54,6 @@ def timeline_view(scene: Scene, caller: Caller, span: str, page: int) -> dict[st
         bars=[
             _moved(bar, at)
             for one in spans
-            if one.stop_s is None or one.stop_s >= begin_s
             for bar in _bars(one, rows, end_s, most_w, seen)
             if bar.stop >= begin_s
         ],
@@ -65,10 +76,32 @@ def timeline_view(scene: Scene, caller: Caller, span: str, page: int) -> dict[st
         "cut": cut,
         "span": span,
         "spans": list(SPANS_S),
+        "wanted": wanted,
+        "states": [state for states in STATES.values() for state in states],
+        "fitting": len(spans),
+        "too_many": too_many,
     }
 
 
-def _taken(look: Look, scene: Scene, caller: Caller) -> tuple[Any, ...]:
+def _look_up_ended(
+    scene: Scene,
+    caller: Caller,
+    spans: Sequence[Span],
+    fitting: dict[str, bool],
+    wanted: Wanted,
+) -> bool:
+    """Whether jobs that are over pass, the latest of them; True if there were more."""
+    ended = dict.fromkeys(one.job_id for one in reversed(spans) if one.job_id not in fitting)
+    for job_id in list(ended)[:LOOKED_UP]:
+        row = scene.projection.job(job_id)
+        if row is not None:
+            past = past_of(row)
+            fits = wanted.fits(past.spec, past.state, str(row["name"]))
+            fitting[job_id] = fits and caller.sees(past.spec)
+    return len(ended) > LOOKED_UP
+
+
+def _taken(look: Look, scene: Scene, caller: Caller, wanted: Wanted) -> tuple[Any, ...]:
     """What the picture is made of, as it is between two turns."""
     nodes = look.core.config.cluster.nodes
     many = len(nodes) > 1
@@ -83,7 +116,15 @@ def _taken(look: Look, scene: Scene, caller: Caller) -> tuple[Any, ...]:
     if seen is not None:
         decisions = of_decisions(decisions, seen)
     most_w = look.machine.gpu.max_w
-    return devices, spans, decisions, most_w, seen, look.core.now_s
+    # A job of others never passes: filters must not tell whose it is, or how it is labelled.
+    fitting = {
+        job_id: caller.sees(record.spec)
+        and wanted.fits(
+            record.spec, shown_state(record), str(look.history[job_id].paper.get("name") or "")
+        )
+        for job_id, record in (look.core.jobs.items() if wanted else ())
+    }
+    return devices, spans, decisions, most_w, seen, look.core.now_s, fitting
 
 
 def _copied(one: Span) -> Span:
