@@ -136,7 +136,8 @@ def show_ahead(value_s: float) -> str:
         return "any moment now"
     for size_s, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if value_s >= 2 * size_s:
-            return f"in about {value_s / size_s:.2g} {unit}"
+            count = value_s / size_s
+            return f"in about {count:.0f} {unit}" if count >= 10 else f"in about {count:.2g} {unit}"
     return f"in about {value_s:.0f} s"
 
 

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from effort import times
 from wattherd.engine.core import CoreConfig
 from wattherd.engine.placer import Placer
+from wattherd.engine.waits import parents
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import (
     BudgetChanged,
@@ -85,6 +86,11 @@ def specs(
         min_width=draw(st.sampled_from([None, least])) if elastic else None,
         max_width=draw(st.sampled_from([None, made[0].count, made[0].count + 2])),
         after=tuple(draw(st.lists(others, max_size=2, unique=True))) if draw(st.booleans()) else (),
+        after_any=tuple(draw(st.lists(others, max_size=1))),
+        after_notok=tuple(draw(st.lists(others, max_size=1))) if draw(st.booleans()) else (),
+        singleton=draw(st.sampled_from([False, False, True])),
+        begin_s=draw(st.sampled_from([None, None, 0.0, 30.0, 300.0])),
+        labels=(("name", draw(st.sampled_from(["red", "blue"]))),) if draw(st.booleans()) else (),
         priority=draw(st.integers(-1, 2)),
         queue=draw(st.sampled_from(["default", "a", "b"])),
         user=draw(st.sampled_from(["ann", "bob"])),
@@ -283,7 +289,7 @@ class CoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "shell"):
             return
         for name in sorted(self.shell.submitted):
-            for missing in self.shell.submitted[name].after:
+            for missing in parents(self.shell.submitted[name]):
                 if missing not in self.shell.submitted:
                     self.shell.submit(JobSpec(id=missing, submit_s=0.0))
         self.shell.finish()

@@ -257,3 +257,56 @@ def test_wide_tables_add_columns_and_move_none(say: Say, service: Serving) -> No
 
 def _live(service: Serving) -> Any:
     return service.ask("jobs")["jobs"]
+
+
+def wait_for(say: Say, job_id: str, state: str) -> dict[str, Any]:
+    def there() -> bool:
+        return bool(json.loads(say("show", job_id, "-o", "json")[1])["state"] == state)
+
+    until(there)
+    shown: dict[str, Any] = json.loads(say("show", job_id, "-o", "json")[1])
+    return shown
+
+
+def submitted(say: Say, *words: str) -> str:
+    code, said, why = say("submit", *words)
+    assert code == 0, why
+    return said.strip()
+
+
+def test_jobs_that_follow_others_start_or_end_as_those_do(say: Say) -> None:
+    first = submitted(say, "-n", "first", "--", "sh", "-c", "sleep 2; exit 1")
+    cleans = submitted(say, "--after-any", "first", "--", "true")
+    reports = submitted(say, "--after-notok", first, "--", "true")
+    goes_on = submitted(say, "--after", first, "--", "true")
+    _, said, _ = say("explain", cleans)
+    assert f"waits for {first} to end" in said
+    wait_for(say, first, "Failed")
+    wait_for(say, cleans, "Succeeded")
+    wait_for(say, reports, "Succeeded")
+    never = wait_for(say, goes_on, "Failed")
+    assert never["reason"]["code"] == "DependencyNeverSatisfied"
+    assert f"{first} has ended as Failed (see to {first}" in never["reason"]["text"]
+    late = submitted(say, "--after-notok", cleans, "--", "true")
+    shown = wait_for(say, late, "Cancelled")
+    assert shown["reason"]["code"] == "DependencyNeverSatisfied"
+
+
+def test_a_job_that_is_put_off_says_until_when(say: Say) -> None:
+    job_id = submitted(say, "--begin", "in 5h", "--", "true")
+    shown = json.loads(say("show", job_id, "-o", "json")[1])
+    assert (shown["state"], shown["reason"]["code"]) == ("Queued", "NotBefore")
+    assert "UTC, in about 5 h)" in shown["reason"]["text"]
+    assert shown["spec"]["begin"] > shown["submitted"]
+    say("cancel", job_id)
+    soon = submitted(say, "--begin", "in 1s", "--", "true")
+    wait_for(say, soon, "Succeeded")
+
+
+def test_singletons_of_one_name_run_one_after_the_other(say: Say) -> None:
+    first = submitted(say, "-n", "alone", "--singleton", "--", "sleep", "2")
+    second = submitted(say, "-n", "alone", "--singleton", "--", "true")
+    shown = json.loads(say("show", second, "-o", "json")[1])
+    assert f"waits for {first} to end, which has its name" in shown["reason"]["text"]
+    wait_for(say, second, "Succeeded")
+    assert say("submit", "--singleton", "--", "true")[0] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ def _job_options(command: Any) -> Any:
             click.option("-t", "--time", "limit", help="Time limit: 12h."),
             click.option("--restarts", type=int, help="How often it is tried again."),
             click.option("--after", multiple=True, metavar="JOB", help="Start after its success."),
+            click.option("--after-any", multiple=True, metavar="JOB", help="Start after its end."),
+            click.option("--after-notok", multiple=True, metavar="JOB", help="After its failure."),
+            click.option("--singleton", is_flag=True, help="After earlier jobs of its name."),
+            click.option("--begin", metavar="TIME", help="Not before: 18:00, or 'in 2h'."),
             click.option("--app", type=click.Choice(APPS), help="It serves pages."),
             click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment."),
             click.option("--export", metavar="ALL|NONE|NAME,...", help="Of this shell's own."),
@@ -91,8 +96,24 @@ def _named(client: Client, document: dict[str, Any]) -> dict[str, Any]:
     """The jobs that it waits for, by their ids; and what the shell has for it."""
     document = with_environment(document, client.server)
     if document.get("after"):
-        document["after"] = [job_called(client, one, begins=False) for one in document["after"]]
+        document["after"] = _ids(client, document["after"])
+    if document.get("begin"):
+        document["begin"] = _begin(document["begin"])
     return document
+
+
+def _ids(client: Client, after: Any) -> Any:
+    """The same dependencies by the ids of jobs."""
+    if isinstance(after, dict):
+        return {end: _ids(client, named) for end, named in after.items()}
+    return [job_called(client, one, begins=False) for one in after]
+
+
+def _begin(text: str) -> str:
+    """A time of day in this machine's zone, which the service need not share."""
+    from wattherd.workload.begin_time import begin_time
+
+    return begin_time(text, datetime.now().astimezone()).isoformat()
 
 
 def _changes(
@@ -105,6 +126,10 @@ def _changes(
     limit: str | None,
     restarts: int | None,
     after: tuple[str, ...],
+    after_any: tuple[str, ...],
+    after_notok: tuple[str, ...],
+    singleton: bool,
+    begin: str | None,
     app: str | None,
     env: tuple[str, ...],
     export: str | None,
@@ -117,11 +142,20 @@ def _changes(
         "priority": _number(priority),
         "time": {"limit": limit} if limit else None,
         "restarts": restarts,
-        "after": list(after),
+        "after": _after(after, after_any, after_notok),
+        "singleton": singleton or None,
+        "begin": begin,
         "app": app,
         "envs": dict(_pair(one) for one in env),
         "export": export,
     }
+
+
+def _after(ok: tuple[str, ...], ended: tuple[str, ...], notok: tuple[str, ...]) -> Any:
+    if not (ended or notok):
+        return list(ok)
+    ends = {"ok": list(ok), "any": list(ended), "notok": list(notok)}
+    return {end: jobs for end, jobs in ends.items() if jobs}
 
 
 def _width(text: str) -> Any:

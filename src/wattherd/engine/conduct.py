@@ -34,6 +34,7 @@ from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
 from wattherd.engine.set_aside import SetAside
 from wattherd.engine.tree_watts import TreeWatts
+from wattherd.engine.waits import Waits, unmet
 from wattherd.engine.watts import Watts
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import (
@@ -55,12 +56,14 @@ ROUND = "round"
 class Batch:
     """Commands of one call of `handle`; whether to plan again, soon or at once, and why."""
 
-    __slots__ = ("commands", "due", "replan", "woke")
+    __slots__ = ("commands", "due", "freed", "replan", "woke")
 
     def __init__(self) -> None:
         """Nothing is to be done."""
         self.commands: list[Command] = []
         self.replan = self.due = self.woke = False
+        self.freed = False
+        """Whether a job may be planned now for which no plan was due by itself."""
 
 
 class Conduct:
@@ -116,7 +119,7 @@ class Conduct:
         self._nodes = {node.name: index for index, node in enumerate(config.cluster.nodes)}
         self._starting: dict[str, None] = {}
         """Jobs with a plan that wait for their devices to be given back, oldest plan first."""
-        self._children: dict[str, set[str]] = {}
+        self.waits = Waits()
         self._submitted = 0
         self._round_set = False
         self._instant_s = -1.0
@@ -201,25 +204,35 @@ class Conduct:
         del self.jobs[job.id]
         self.finished[job.id] = job.state
         batch.commands.append(finish_job(job_id=job.id, state=str(job.state)))
-        if job.state is not State.SUCCEEDED:
-            self._orphan(job.id, batch)
-            return
-        for child in sorted(self._children.pop(job.id, ())):
-            waiting = self.jobs.get(child)
-            if waiting is not None:
-                waiting.waits_for.discard(job.id)
-                if not waiting.waits_for and waiting.state is State.BLOCKED:
-                    self._move(waiting, Trigger.UNBLOCK, f"{job.id} succeeded")
+        passed = self.waits.passes(job, self.jobs)
+        self._tell_children(job.id, job.state, batch)
+        for one in passed:
+            if one in self.jobs:  # else it waited for this job in vain
+                self._unblock(self.jobs[one], f"{job.id} is over", batch)
 
-    def _orphan(self, parent: str, batch: Batch) -> None:
-        """Jobs that wait for one that will never succeed fail; so do those that wait for them.
+    def _tell_children(self, parent: str, state: State, batch: Batch) -> None:
+        """Jobs that wait for the end of one go on, or end if they needed another end of it.
 
-        A held one is told when its hold is over.
+        So do those that wait for them. A held one is told when its hold is over.
         """
-        for child in sorted(self._children.pop(parent, ())):
+        succeeded = state is State.SUCCEEDED
+        for child in self.waits.told(parent):
             waiting = self.jobs.get(child)
-            if waiting is not None and waiting.state is State.BLOCKED:
-                self._end(waiting, Trigger.FAIL, f"{parent} did not succeed", batch)
+            if waiting is None:
+                continue
+            never = unmet(waiting.spec, parent, state)
+            if never is None:
+                waiting.waits_for.discard(parent)
+                how = "succeeded" if succeeded else "did not succeed"
+                self._unblock(waiting, f"{parent} {how}", batch)
+            elif waiting.state is State.BLOCKED:
+                self._end(waiting, never.trigger, never.cause, batch)
+
+    def _unblock(self, job: JobRecord, cause: str, batch: Batch) -> None:
+        """Let a job be planned, if nothing keeps it any more."""
+        if job.state is State.BLOCKED and not job.blocked:
+            self._move(job, Trigger.UNBLOCK, cause)
+            batch.replan = batch.freed = True
 
     # Planning -----------------------------------------------------------------------------------
 
@@ -331,7 +344,10 @@ class Conduct:
 
     def _carry_all_out(self, draft: GuardedDraft, batch: Batch) -> None:
         for job_id, why in draft.ended.items():
-            self._call_off(self.jobs[job_id], why, str(why), batch)
+            if job_id in self.jobs:  # else it waited for one that was ended just now
+                self._call_off(self.jobs[job_id], why, str(why), batch)
+        if draft.ended and batch.freed:  # this plan did not see them
+            self._ask_for_instant(batch)
         touched = self._touched | draft.touched
         self._touched = {}
         for job in sorted(self._beyond_waiting(touched, draft), key=_number):

@@ -18,8 +18,9 @@ from wattherd.engine.foresight import BUDGET, LOOKOUTS, Foresight
 from wattherd.engine.least_power import Shortage
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
+from wattherd.engine.waits import unmet
 from wattherd.errors import Bug
-from wattherd.model.command import Command, RejectJob
+from wattherd.model.command import Command, RejectJob, wake_at
 from wattherd.model.event import (
     BatchApplied,
     BudgetAnnounced,
@@ -57,6 +58,8 @@ from wattherd.model.reason import Reason, StopReason
 
 __all__ = ["EXIT_REQUEUE", "ROUND", "Core", "CoreConfig"]
 
+BEGIN = "begin"
+"""Kind of wake-ups for jobs that may not start before a time."""
 EXIT_REQUEUE = 143
 """Exit code of a job that checkpointed on request and wants to be queued again."""
 _PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured, JobDrew, BatchApplied})
@@ -164,7 +167,7 @@ class Core(Foresight, Drains):
         if reason is not None:
             self.finished[spec.id] = State.FAILED
             batch.commands.append(RejectJob(job_id=spec.id, reason=reason, detail=reason.text()))
-            self._orphan(spec.id, batch)
+            self._tell_children(spec.id, State.FAILED, batch)
             return
         job = JobRecord(spec=spec, number=self._submitted, state_since_s=self.now_s)
         job.held_since_s = self.now_s
@@ -175,10 +178,9 @@ class Core(Foresight, Drains):
             self._open_account(job, batch)
         job.reason = job.aside = self._aside.why(spec, self.now_s)
         self._changed(job)
-        job.waits_for = {one for one in spec.after if self.finished.get(one) is not State.SUCCEEDED}
-        for parent in sorted(job.waits_for):
-            self._children.setdefault(parent, set()).add(spec.id)
-        if job.waits_for:
+        self.waits.enter(job, self.jobs, self.finished, self.now_s)
+        self._await_begin(job, batch)
+        if job.blocked:
             self._block(job, batch)
         batch.replan = True
 
@@ -190,14 +192,23 @@ class Core(Foresight, Drains):
             total = sum(node.gpu_count for node in cluster.nodes)
             refusal = refusal or quota.never(spec, spec.least_gpus, total, self.now_s)
         refusal = refusal or self._feasibility.never_fits(spec, self.now_s)
-        return refusal or circle(spec, self.jobs, self.now_s)
+        return refusal or circle(spec, self.jobs, self.waits, self.now_s)
 
     def _block(self, job: JobRecord, batch: Batch) -> None:
-        """Wait for other jobs; in vain if one of them is over without success."""
-        self._move(job, Trigger.BLOCK, f"after {', '.join(sorted(job.waits_for))}")
-        dead = sorted(one for one in job.waits_for if one in self.finished)
-        if dead:
-            self._end(job, Trigger.FAIL, f"{dead[0]} did not succeed", batch)
+        """Wait for other jobs, a time or a turn; in vain if one of the jobs ended otherwise."""
+        cause = f"after {', '.join(sorted(job.waits_for))}" if job.waits_for else ""
+        self._move(job, Trigger.BLOCK, cause or self.waits.reason(job).unblocks)
+        for parent in sorted(one for one in job.waits_for if one in self.finished):
+            never = unmet(job.spec, parent, self.finished[parent])
+            if never is not None:
+                self._end(job, never.trigger, never.cause, batch)
+                return
+
+    def _await_begin(self, job: JobRecord, batch: Batch) -> None:
+        """Ask to be woken when a job may begin, if that is still to come."""
+        if job.not_before_s is not None:
+            key = f"{BEGIN}:{job.id}"
+            batch.commands.append(wake_at(at_s=job.not_before_s, key=key))
 
     def _hold(self, event: JobHeld, batch: Batch) -> None:
         job = self.jobs.get(event.job_id)
@@ -223,7 +234,7 @@ class Core(Foresight, Drains):
             self._changed(job)
         elif job.state is State.HELD:
             self._move(job, Trigger.RELEASE, event.cause)
-            if job.waits_for:
+            if job.blocked:
                 self._block(job, batch)
         batch.replan = True
 
@@ -378,8 +389,19 @@ class Core(Foresight, Drains):
         else:
             self._woke_for_job(event.key, batch)
 
+    def _begins(self, job_id: str, batch: Batch) -> None:
+        """The begin time of a job may have come, unless it was changed meanwhile."""
+        job = self.jobs.get(job_id)
+        if job is None or job.not_before_s is None or job.not_before_s > self.now_s:
+            return
+        job.not_before_s = None
+        self._unblock(job, "its time has come", batch)
+
     def _woke_for_job(self, key: str, batch: Batch) -> None:
         kind, _, job_id = key.partition(":")
+        if kind == BEGIN:
+            self._begins(job_id, batch)
+            return
         job = self.jobs.get(job_id.rpartition("#")[0])
         if job is not None and key == self._key(kind, job):
             if kind == "backoff" and job.state is State.BACKING_OFF:

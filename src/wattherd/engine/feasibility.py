@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from wattherd.engine.draft import share_request
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.waits import Waits, parents
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
@@ -85,9 +86,13 @@ def _too_large(role: TaskRole, asked: int, available: int, largest: int) -> Reas
     )
 
 
-def circle(spec: JobSpec, jobs: Mapping[str, JobRecord], now_s: float) -> Reason | None:
+def circle(
+    spec: JobSpec, jobs: Mapping[str, JobRecord], waits: Waits, now_s: float
+) -> Reason | None:
     """Why `spec` would wait for itself by way of other live `jobs`, or None."""
-    known, ahead = {spec.id}, list(spec.after)
+    if not waits.waited_for(spec.id):
+        return None
+    known, ahead = {spec.id}, [*parents(spec), *waits.would_follow(spec, jobs)]
     while ahead:
         parent = jobs.get(ahead.pop())
         if parent is None or parent.id in known:
@@ -96,5 +101,5 @@ def circle(spec: JobSpec, jobs: Mapping[str, JobRecord], now_s: float) -> Reason
         if spec.id in parent.waits_for:
             why = f"job {parent.id} waits for it in turn"
             return Reason(code=ReasonCode.INVALID_SPEC, since_s=now_s, unblocks=why)
-        ahead.extend(sorted(parent.waits_for))
+        ahead.extend([*sorted(parent.waits_for), *waits.ahead(parent)])
     return None

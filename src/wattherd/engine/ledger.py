@@ -65,6 +65,11 @@ class JobRecord:
     aside: Reason | None = None
     """Why no budget in sight lets it run: planners do not see it, so that nobody waits for it."""
     waits_for: set[str] = field(default_factory=set)
+    """Jobs that have not ended yet as it needs them to."""
+    not_before_s: float | None = None
+    """When it may start at the earliest, as long as that is still to come."""
+    lines: tuple[str, ...] = ()
+    """Lines of jobs (`engine.waits`) in which its turn has not come."""
     story: deque[Entry] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     id: str = field(init=False)
     active: bool = field(init=False)
@@ -76,6 +81,11 @@ class JobRecord:
         """Keep at hand what is asked for all the time."""
         self.id = self.spec.id
         self.active = self.state in ACTIVE
+
+    @property
+    def blocked(self) -> bool:
+        """Whether other jobs or its begin time keep it from being planned."""
+        return bool(self.waits_for) or self.not_before_s is not None or bool(self.lines)
 
     @property
     def gpus(self) -> int:

@@ -2,7 +2,7 @@
 
 The states, and where a job in each of them is kept:
 
-- BLOCKED: waits for jobs it depends on.          - STARTING: told to start, not yet running.
+- BLOCKED: waits for other jobs or its time.      - STARTING: told to start, not yet running.
 - HELD: its user or an operator holds it.         - RUNNING: all its tasks run.
 - BACKING_OFF: failed, will be tried again.       - STOPPING: told to checkpoint and stop.
 - QUEUED: waits for its turn.                     - SUCCEEDED, FAILED, CANCELLED, TIMED_OUT: final.

@@ -70,14 +70,17 @@ def _between(least: int | None, asked: int, most: int | None) -> range:
 class JobSpec:
     """One job, a gang: all its tasks run or none does.
 
-    `width` is the number of tasks of the elastic role (the first one); it runs at `min_width` to
-    `max_width` of them. `after` names jobs that must have succeeded first. `duration_s` is how long
-    it runs at full width where that is known. `profile` names how fast it is, where that depends on
-    more than time, `power_profile` what it draws (empty: as any job), and `steps` how much there is
-    to train, in the unit of its progress. A job of `weight` 2 is owed twice what one of weight 1
-    is, where shares are fair. Where its draw is to be limited by how it trains, it may be told any
-    of `micro_batches` (samples at once); `batch_size` samples a step stay. Its devices draw no more
-    than `energy_budget_j` joules in all.
+    `width` is the number of tasks of the elastic role (the first one); it runs at `min_width`
+    to `max_width` of them. `after` names jobs that must have succeeded first, `after_any` jobs
+    that must be over, however they ended, `after_notok` jobs that must have ended without
+    success. A `singleton` waits until all earlier jobs of its tenant, user and name are over.
+    It does not start earlier than `begin_s` seconds after its submission. `duration_s` is how
+    long it runs at full width where that is known. `profile` names how fast it is, where that
+    depends on more than time, `power_profile` what it draws (empty: as any job), and `steps`
+    how much there is to train, in the unit of its progress. A job of `weight` 2 is owed twice
+    what one of weight 1 is, where shares are fair. Where its draw is to be limited by how it
+    trains, it may be told any of `micro_batches` (samples at once); `batch_size` samples a step
+    stay. Its devices draw no more than `energy_budget_j` joules in all.
 
     Raises:
         UserError: a width, count, time or resource that makes no sense, naming the field.
@@ -94,6 +97,10 @@ class JobSpec:
     tenant: str = ""
     user: str = ""
     after: tuple[str, ...] = ()
+    after_any: tuple[str, ...] = ()
+    after_notok: tuple[str, ...] = ()
+    singleton: bool = False
+    begin_s: float | None = None
     duration_s: float | None = None
     deadline_s: float | None = None
     time_limit_s: float | None = None
@@ -119,7 +126,7 @@ class JobSpec:
             raise self._bad("roles", "is empty", "one role with one task is the least")
         for name in ("submit_s", "backoff_s", "grace_s"):
             self._check_time(name, getattr(self, name))
-        for name in ("duration_s", "deadline_s", "time_limit_s", "checkpoint_s"):
+        for name in ("begin_s", "duration_s", "deadline_s", "time_limit_s", "checkpoint_s"):
             if getattr(self, name) is not None:
                 self._check_time(name, getattr(self, name))
         if not 1 <= self.least_width <= self.most_width:
@@ -136,7 +143,7 @@ class JobSpec:
             raise self._bad("energy_budget_j", f"{joules} is no budget", "joules above zero")
         if self.restarts < 0:
             raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
-        if self.id in self.after:
+        if self.id in (*self.after, *self.after_any, *self.after_notok):
             raise self._bad("after", "the job waits for itself", "remove it from `after`")
 
     def _check_batches(self) -> None:
@@ -164,6 +171,16 @@ class JobSpec:
 
     def _bad(self, name: str, problem: str, hint: str) -> UserError:
         return UserError(problem, where=f"job {self.id}", field=name, hint=hint)
+
+    @property
+    def name(self) -> str:
+        """As its user calls it; empty if it has no name."""
+        return dict(self.labels).get("name", "")
+
+    @property
+    def not_before_s(self) -> float | None:
+        """The time before which it may not start, if there is one."""
+        return None if self.begin_s is None else self.submit_s + self.begin_s
 
     @property
     def least_width(self) -> int:

@@ -48,9 +48,24 @@ _adapters: dict[str, TypeAdapter[Any]] = {
 }
 
 
+_LATER: dict[str, Any] = {
+    "after_any": [], "after_notok": [], "singleton": False, "begin_s": None,
+}  # fmt: skip
+"""Fields of jobs that came later, with the values that are not written: logs of jobs that do not
+use them are, byte for byte, what they were before."""
+
+
+def _leave_out(job: dict[str, Any]) -> None:
+    for name, default in _LATER.items():
+        if job[name] == default:
+            del job[name]
+
+
 def plain(one: Event | Command) -> dict[str, Any]:
     """An event or command as JSON values, with its type (a question has a kind of its own)."""
     body: dict[str, Any] = _adapters[type(one).__name__].dump_python(one, mode="json")
+    if "job" in body:
+        _leave_out(body["job"])
     return {"type": type(one).__name__, **body}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,8 +26,10 @@ from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.workload.app_spec import AppSpec, Kind
+from wattherd.workload.begin_time import begin_time
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_parts import (
+    AfterSpec,
     BatchSpec,
     CheckpointSpec,
     ContainerSpec,
@@ -82,7 +84,15 @@ class JobFile(Strict):
     checkpoint: CheckpointSpec = CheckpointSpec()
     restarts: int = Field(default=0, ge=0)
     backoff: Time = 1.0
-    after: list[str] = Field(default=[], description="ids of jobs that must succeed first")
+    after: list[str] | AfterSpec = Field(
+        default=[], description="ids of jobs that must succeed first; or `ok`, `any`, `notok`"
+    )
+    singleton: bool = Field(
+        default=False, description="wait until all earlier jobs of this name and user are over"
+    )
+    begin: str | datetime | None = Field(
+        default=None, description="not before: 2026-11-23T18:00, 18:00, or `in 2h`"
+    )
     group: str = Field(default="", description="name of a search group of which this is a trial")
     envs: dict[str, str | int | float] = Field(default={})
     export: str | list[str] | None = Field(
@@ -117,6 +127,16 @@ class JobFile(Strict):
         default=None, description="it serves pages: jupyter, vscode, or web"
     )
 
+    @field_validator("begin")
+    @classmethod
+    def _is_begin(cls, begin: str | datetime | None) -> str | datetime | None:
+        if isinstance(begin, str):
+            try:
+                begin_time(begin, datetime(2000, 1, 1, tzinfo=UTC))
+            except UserError as error:
+                raise ValueError(error.line()) from None
+        return begin
+
     @field_validator("app", mode="before", json_schema_input_type=AppSpec | Kind | None)
     @classmethod
     def _kind_alone(cls, app: Any) -> Any:
@@ -141,7 +161,13 @@ class JobFile(Strict):
             self.run = self.app.command
         if (self.run is None) == (not self.task_roles):
             raise ValueError("needs either `run` or `taskRoles`")
+        if self.singleton and not self.name:
+            raise ValueError("`singleton` needs a `name`")
         return self
+
+    def after_spec(self) -> AfterSpec:
+        """The jobs that it waits for, by the end that is needed."""
+        return self.after if isinstance(self.after, AfterSpec) else AfterSpec(ok=self.after)
 
     def spec(self, *, user: str = "", tenant: str = "", at: datetime | None = None) -> JobSpec:
         """What the core decides on; id and time of submission are set by whoever takes it in.
@@ -152,7 +178,7 @@ class JobFile(Strict):
             UserError: values that no scheduler could serve.
         """
         width = self.gpus if isinstance(self.gpus, Width) else None
-        time = self.time
+        time, after = self.time, self.after_spec()
         return JobSpec(
             id="new",
             submit_s=0.0,
@@ -164,7 +190,11 @@ class JobFile(Strict):
             queue=self.queue,
             tenant=tenant,
             user=user,
-            after=tuple(self.after),
+            after=tuple(after.ok),
+            after_any=tuple(after.any),
+            after_notok=tuple(after.notok),
+            singleton=self.singleton,
+            begin_s=_until_begin(self.begin, at),
             duration_s=_seconds(time.expected),
             time_limit_s=_seconds(time.limit),
             deadline_s=_until(time.deadline, at),
@@ -277,14 +307,26 @@ def _seconds(text: Text | None) -> float | None:
     return None if text is None else units.seconds(text)
 
 
-def _until(deadline: datetime | None, at: datetime | None) -> float | None:
+def _until_begin(begin: str | datetime | None, at: datetime | None) -> float | None:
+    """Seconds from `at` to the time that is meant, in this machine's zone."""
+    if isinstance(begin, str) and at is not None:
+        try:
+            begin = begin_time(begin, at.astimezone())
+        except OverflowError:
+            raise UserError(f"{begin} is out of range", field="begin") from None
+    return None if isinstance(begin, str) else _until(begin, at, "begin")
+
+
+def _until(
+    deadline: datetime | None, at: datetime | None, field: str = "time.deadline"
+) -> float | None:
     if deadline is None or at is None:
         return None
     if deadline.tzinfo is None:
         try:
             deadline = deadline.astimezone()
         except (ValueError, OverflowError):  # the first and last days there are
-            raise UserError(f"{deadline} is out of range", field="time.deadline") from None
+            raise UserError(f"{deadline} is out of range", field=field) from None
     return max(0.0, (deadline - at).total_seconds())
 
 

@@ -94,6 +94,18 @@ class PowerSpec(Strict):
     profile: str = ""
 
 
+class AfterSpec(Strict):
+    """Jobs whose end is waited for, by the end that is needed."""
+
+    ok: list[str] = Field(default=[], description="these must succeed first")
+    any: list[str] = Field(default=[], description="these must be over, however they ended")
+    notok: list[str] = Field(default=[], description="these must end without success")
+
+    def all(self) -> list[str]:
+        """Every job that is named, once."""
+        return list(dict.fromkeys([*self.ok, *self.any, *self.notok]))
+
+
 class MicroSpec(Strict):
     """From so many samples at once to so many: halved from the most down."""
 

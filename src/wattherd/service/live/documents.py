@@ -13,6 +13,7 @@ from typing import Any
 from wattherd.engine.core import Core
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
+from wattherd.engine.waits import NEVER
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.runtime.local.apps import base_of
@@ -22,6 +23,7 @@ from wattherd.runtime.local.enforcement import asked, unenforced
 from wattherd.service.explain import HAND_OVER, NEXT_PLAN
 from wattherd.service.live.draw import DrawBook, Sample
 from wattherd.service.live.history import Past
+from wattherd.units import show_ahead
 
 JOB, JOBS, NODES, POWER = (
     "wattherd.job/1",
@@ -77,7 +79,7 @@ def job_document(look: Look, job_id: str) -> dict[str, Any]:
         {"at": look.time(entry.at_s), "what": entry.what, "cause": entry.cause}
         for entry in (record.story if record else ())
     ]
-    whole = _whole(job_row(look, job_id), past, story, _app(past, record))
+    whole = _whole(job_row(look, job_id), past, story, look.epoch, _app(past, record))
     return {**whole, "unenforced": [] if record is None else _unenforced(look, past, record)}
 
 
@@ -105,19 +107,20 @@ def new_job_document(epoch: float, spec: JobSpec, paper: Mapping[str, Any]) -> d
         }
     )
     story = [{"at": row["submitted"], "what": "submitted", "cause": ""}]
-    return _whole(row, past, story)
+    return _whole(row, past, story, epoch)
 
 
 def _whole(
     row: Mapping[str, Any],
     past: Past,
     story: list[dict[str, Any]],
+    epoch: float,
     app: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     return {
         "schema": JOB,
         **row,
-        "spec": _spec(past),
+        "spec": _spec(past, epoch),
         "attempts": past.attempts,
         "exit_code": past.exit_code,
         "app": app,
@@ -208,19 +211,30 @@ def _reason(look: Look, record: JobRecord | None, past: Past) -> dict[str, Any] 
     if record is None:
         failed = past.state == State.FAILED and past.exit_code
         why = past.why or (f"exit code {past.exit_code}" if failed else "")
-        return {"code": past.state, "text": why} if why else None
+        code = NEVER if why.startswith(NEVER) else past.state
+        return {"code": code, "text": why} if why else None
     if record.active:
         trouble = look.troubles.get((record.id, record.attempt), "")
         return {"code": TROUBLED, "text": trouble} if trouble else None
     if record.state is State.BLOCKED:
-        waits = ", ".join(sorted(record.waits_for))
-        return {"code": "Dependency", "text": f"Dependency: waits for {waits}"}
+        return _blocked(look, record)
     if record.state in (State.HELD, State.BACKING_OFF):
         return {"code": str(record.state), "text": str(record.state)}
     if record.reason is None:
         code = HAND_OVER if record.wanted else NEXT_PLAN
         return {"code": code, "text": code}
     return _reason_document(look, record.reason)
+
+
+def _blocked(look: Look, record: JobRecord) -> dict[str, Any]:
+    """What a job waits for before it is planned; its begin time also as a time of the day."""
+    reason = look.core.waits.reason(record)
+    document = _reason_document(look, reason)
+    if reason.due_s is not None:
+        at = datetime.fromtimestamp(look.epoch + reason.due_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        ahead = show_ahead(reason.due_s - look.core.now_s)
+        document["text"] = f"{reason.code} ({reason.unblocks} at {at}, {ahead})"
+    return document
 
 
 def _reason_document(look: Look, reason: Reason) -> dict[str, Any]:
@@ -237,7 +251,7 @@ def _reason_document(look: Look, reason: Reason) -> dict[str, Any]:
     }
 
 
-def _spec(past: Past) -> dict[str, Any]:
+def _spec(past: Past, epoch: float) -> dict[str, Any]:
     spec = past.spec
     return {
         "roles": [
@@ -250,6 +264,10 @@ def _spec(past: Past) -> dict[str, Any]:
         "expected_s": spec.duration_s,
         "restarts": spec.restarts,
         "after": list(spec.after),
+        "after_any": list(spec.after_any),
+        "after_notok": list(spec.after_notok),
+        "singleton": spec.singleton,
+        "begin": None if spec.not_before_s is None else time_of(epoch, spec.not_before_s),
         "group": spec.group,
         "envs": past.paper.get("envs", {}),
         "environment": sorted(past.paper.get("environment", {})),

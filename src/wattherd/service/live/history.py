@@ -11,10 +11,11 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter
 
 from wattherd.engine.lifecycle import FINAL, State
+from wattherd.engine.waits import never_text, parents
 from wattherd.model.command import Command, FinishJob, RejectJob, StartJob
 from wattherd.model.event import Event, JobExited, JobProgressed, JobSubmitted
 from wattherd.model.job import JobSpec
-from wattherd.store.entry import Entry
+from wattherd.store.entry import Entry, StoreFailure
 
 _FINAL = {str(state) for state in FINAL}
 _SPEC = TypeAdapter(JobSpec)
@@ -140,9 +141,23 @@ class History(Mapping[str, Past]):
             case FinishJob():
                 past = self.jobs[command.job_id]
                 past.state, past.finish_s = command.state, at_s
+                if not past.attempts and not past.why:
+                    past.why = self._never(past.spec)
             case _:
                 return set()
         return {command.job_id}
+
+    def _never(self, spec: JobSpec) -> str:
+        """Which of the jobs it waited for has kept it from ever starting, if one has."""
+        for parent in parents(spec):
+            try:
+                past = self.get(parent)
+            except StoreFailure:
+                continue
+            text = never_text(spec, parent, past.state) if past is not None and past.over else ""
+            if text:
+                return text
+        return ""
 
 
 def row_of(past: Past) -> dict[str, Any]:

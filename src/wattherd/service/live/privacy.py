@@ -42,7 +42,7 @@ def check_request(look: Look, caller: Caller, job: JobFile) -> None:
     Raises:
         UserError: it would wait for a job that the caller cannot see.
     """
-    for parent in job.after:
+    for parent in job.after_spec().all():
         past = look.history.get(parent)
         if past is None or not caller.sees(past.spec):
             raise UserError(

@@ -145,7 +145,7 @@ async def _check(site: Site, caller: Caller, job: JobFile) -> None:
     if site.config.require_limits:
         limits = asked(job.spec(), job.paper())
         check_enforced(unenforced(site.executor.support, limits))
-    if job.after:  # most jobs need no look at others
+    if job.after_spec().all():  # most jobs need no look at others
         await look_up(site, lambda look: check_request(look, caller, job))
 
 

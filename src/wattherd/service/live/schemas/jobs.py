@@ -95,7 +95,13 @@ class JobRequest(Shape):
     time_limit_s: float | None = told("a run that takes longer is ended", 86400.0)
     expected_s: float | None = told("how long its user thinks it takes", 5000.0)
     restarts: int = told("how often it is tried again", 3)
-    after: list[str] = told("jobs that must be done before", ["j-7"])
+    after: list[str] = told("jobs that must succeed before", ["j-7"])
+    after_any: list[str] = told("jobs that must be over before, however they ended", [])
+    after_notok: list[str] = told("jobs that must end without success before", [])
+    singleton: bool = Field(
+        default=False, description="it waits for all earlier jobs of its name", examples=[False]
+    )
+    begin: str | None = told("it does not start before", None)
     group: str = told("search group, if any", "")
     envs: dict[str, str] = told("variables that the job sets", {"EPOCHS": "90"})
     environment: list[str] = told(
