@@ -44,7 +44,8 @@ from wattherd.model.event import (
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner, Quota
 from wattherd.runtime.local.devices import Machine
-from wattherd.runtime.local.executor import LocalExecutor, end_stray
+from wattherd.runtime.local.executor import LocalExecutor
+from wattherd.runtime.local.strays import end_stray
 from wattherd.runtime.sim.duration_plant import DurationPlant
 from wattherd.runtime.sim.surroundings import Surroundings
 from wattherd.runtime.sim.world import Computer

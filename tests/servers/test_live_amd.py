@@ -18,7 +18,7 @@ from amdsmi_driver import COMPILER, AmdDriver, wrapper
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from wattherd.cli.client import Client
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.amd_gpus import model_of
 from wattherd.service.live.boards import Found
 

@@ -24,7 +24,7 @@ from test_knobs_zeusd import Daemon
 from test_knobs_zeusd import serving as zeusd
 
 from wattherd.cli.client import Client
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.boards import Found
 from wattherd.service.live.gpus import model_of
 

@@ -15,7 +15,7 @@ import pytest
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 
-from wattherd.runtime.local.executor import end_stray  # noqa: E402
+from wattherd.runtime.local.strays import end_stray  # noqa: E402
 from wattherd.service.live.access.caller import Role  # noqa: E402
 from wattherd.service.live.api import app_of  # noqa: E402
 from wattherd.service.live.config import ServeConfig  # noqa: E402

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.api import app_of, desk_of
 from wattherd.service.live.apps.origin import AppOrigins

@@ -17,7 +17,8 @@ from wattherd.model.event import JobHeld, JobReleased
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
 from wattherd.runtime.local.devices import Machine, slots
-from wattherd.runtime.local.executor import LocalExecutor, end_stray
+from wattherd.runtime.local.executor import LocalExecutor
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.keeper import Keeper
 from wattherd.testing.live import MemoryJournal, SetClock
 

@@ -22,7 +22,7 @@ from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled
 from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.containers import Container, Inside
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import validated_job
 

@@ -35,8 +35,9 @@ from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
 from wattherd.runtime.local import run_dir, run_lock
 from wattherd.runtime.local.devices import slots
-from wattherd.runtime.local.executor import LocalExecutor, end_stray
+from wattherd.runtime.local.executor import LocalExecutor
 from wattherd.runtime.local.reading import There
+from wattherd.runtime.local.strays import end_stray
 from wattherd.runtime.local.transfer import archive, program
 
 MOST_S = 60.0

@@ -15,8 +15,8 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from service.test_live_site import Service
 from wattherd.cli.client import Client
 from wattherd.errors import UserError
-from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.faults import Fault, KernelLog, fault_of
+from wattherd.runtime.local.strays import end_stray
 
 pytestmark = pytest.mark.long
 

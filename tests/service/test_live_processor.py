@@ -14,7 +14,7 @@ from service.serving import until as within
 from service.test_live_site import Service
 from wattherd.cli.client import Client
 from wattherd.runtime.local.devices import slots
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.finding import found
 

@@ -15,8 +15,8 @@ from local_site import MOST_S, Site, until
 from wattherd.model.command import SetCap
 from wattherd.model.event import JobCancelled, JobHeld
 from wattherd.runtime.local import cgroups, processes, run_dir
-from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.reading import certain
+from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 
 

@@ -22,7 +22,7 @@ from serving import WATTHERD, Serving
 from wattherd.errors import UserError
 from wattherd.model.event import JobHeld, JobReleased
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.site import Site, open_site
 

@@ -18,9 +18,9 @@ from local_site import Site, until
 
 from wattherd.model.event import JobCancelled
 from wattherd.runtime.local import run_dir, run_lock
-from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.logs import RotatingLog
 from wattherd.runtime.local.reading import There
+from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 
 MOST_S = 30.0

@@ -23,7 +23,7 @@ from training_runs import (
 )
 
 from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 
 pytestmark = pytest.mark.skipif(

@@ -22,8 +22,8 @@ uvicorn = pytest.importorskip("uvicorn", reason="the extra `server` is not insta
 
 from wattherd.model.event import JobCancelled
 from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.orders import StatusServer
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.api import app_of
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.site import open_site

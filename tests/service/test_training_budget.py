@@ -15,7 +15,7 @@ pytest.importorskip("sqlalchemy", reason="the extra `server` is not installed")
 
 
 from wattherd.model.event import BudgetChanged
-from wattherd.runtime.local.executor import end_stray
+from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.documents import job_document
 from wattherd.service.live.site import Site, open_site

@@ -14,8 +14,8 @@ from local_site import Site, until
 from training_runs import ENVIRONMENT, EXAMPLES, STEP, final_loss, train, under_way, undisturbed
 
 from wattherd.runtime.local import processes, run_dir
-from wattherd.runtime.local.executor import end_stray
 from wattherd.runtime.local.reading import certain
+from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import read_job
 

@@ -18,9 +18,9 @@ import pytest
 from wattherd.model.event import JobExited, JobStarted
 from wattherd.runtime.local import run_dir, run_lock
 from wattherd.runtime.local import watched as watched_module
-from wattherd.runtime.local.executor import end_holders, end_stray
 from wattherd.runtime.local.reading import ABSENT, There, Unknown, certain, words
 from wattherd.runtime.local.run_lock import RunLock
+from wattherd.runtime.local.strays import end_holders, end_stray
 from wattherd.runtime.local.watched import KILLED, LEFT_BEHIND, Watched
 
 KEY = ("j-1", 1)

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from wattherd.model.event import Event, JobExited, JobStopped
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local import cgroups, enforcement, processes, run_dir, run_lock
+from wattherd.runtime.local import cgroups, enforcement, run_dir, run_lock
 from wattherd.runtime.local.accounts import FAIR_MEMORY, Accounts
 from wattherd.runtime.local.apps import App
 from wattherd.runtime.local.descriptors import Reserve
@@ -49,14 +48,20 @@ from wattherd.runtime.local.reading import (
 )
 from wattherd.runtime.local.secrets import secrets_of
 from wattherd.runtime.local.staging import staging_plan
+from wattherd.runtime.local.strays import (
+    end_group,
+    end_holders,
+    end_stray,
+    folders_in,
+    key_of,
+    run_folders,
+)
 from wattherd.runtime.local.transfer import archive
 from wattherd.runtime.local.watched import CANNOT_RUN, LEFT_BEHIND, Watched
 
 POLL_S = 0.1
 OTHERS_S, MOST_PAUSE_S = 1.0, 30.0
 """How often what should not run is looked for, and the longest pause before a start is retried."""
-GONE_S = 0.5
-"""For a process that was killed to be gone."""
 REFUSED = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
 """Failures to start that are the job's own: they would come again."""
 ABANDON_S = 10.0
@@ -599,7 +604,7 @@ class LocalExecutor:
             self._listed = False
             return
         self._listed, keys = True, wanted()
-        self._strays.update(one for one in folders if _key_of(one) not in keys)
+        self._strays.update(one for one in folders if key_of(one) not in keys)
 
     def _wanted(self) -> Collection[Key]:
         with self._lock:
@@ -639,104 +644,3 @@ class LocalExecutor:
 
 def _key(order: StartJob | StopJob | SetCap | SetBatch | GiveNotice) -> Key:
     return order.job_id, order.attempt
-
-
-def _key_of(folder: Path) -> Key:
-    return folder.parent.name, int(folder.name.removeprefix("run-"))
-
-
-def folders_in(folder: Path) -> list[Path]:
-    """All folders in a folder; none where it is none.
-
-    Raises:
-        OSError: they cannot be listed. (`Path.glob` would show none.)
-    """
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def run_folders(job: Path) -> list[Path]:
-    """Directories of a job's runs.
-
-    Raises:
-        OSError: they cannot be listed.
-    """
-    return [
-        one
-        for one in folders_in(job)
-        if one.name.startswith("run-") and one.name.removeprefix("run-").isdigit()
-    ]
-
-
-def end_stray(folder: Path) -> bool:
-    """End a run that nobody counts on; whether that is proven.
-
-    Its supervisor is killed first, which takes its tasks along. One that is about to begin finds
-    that it has been forestalled.
-    """
-    try:
-        if certain(present(folder)) is None or certain(present(folder / run_dir.EXIT)) is not None:
-            return True
-        if certain(present(folder / run_dir.BEGUN)) is None and run_dir.forestall(folder):
-            return True
-    except OSError:
-        return False
-    watched = Watched(_key_of(folder), folder)
-    end_s = time.monotonic() + GONE_S
-    while isinstance(found := watched.supervisor, There):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(found.value, signal.SIGKILL)
-        if time.monotonic() >= end_s:
-            return False
-        time.sleep(0.01)
-    # The lock alone says nothing here: another attempt may hold it, and rightly.
-    if isinstance(found, Unknown) and found.why != LEFT_BEHIND:
-        return False
-    return end_group(folder)
-
-
-def end_group(folder: Path) -> bool:
-    """Kill whatever is left of a run whose supervisor is gone; whether nothing is."""
-    match document(folder / run_dir.ORDER):
-        case There(order):
-            pass
-        case Unknown(_, damaged) if not damaged:
-            return False
-        case _:
-            order = {}
-    done = run_dir.tidy_up(order)
-    try:
-        if "group" in order:
-            support = cgroups.Support.of(order)
-            group = cgroups.Group(support, order["group"], cgroups.Limits(), None)
-            done = group.kill() == There([]) and done
-            group.remove()
-        left = certain(processes.with_variable(f"WATTHERD_RUN_DIR={folder}")) or []
-    except OSError:
-        return False
-    processes.signal_all(left, signal.SIGKILL)
-    return done and not left
-
-
-def end_holders(run: Path) -> list[int]:
-    """Kill processes that hold a job's lock and are no part of `run`; those that were there."""
-    match run_lock.holders(run), processes.with_variable(f"WATTHERD_RUN_DIR={run}"):
-        case There(found), There(own):
-            pass
-        case _:
-            return []
-    left = [pid for pid in found if pid not in own and not _supervises(pid, run)]
-    processes.signal_all(left, signal.SIGKILL)
-    return left
-
-
-def _supervises(pid: int, run: Path) -> bool:
-    """Whether a process is the supervisor of that run, or may be."""
-    try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True
-    return str(run).encode() in line.split(b"\0")

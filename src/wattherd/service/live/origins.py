@@ -26,10 +26,10 @@ from wattherd.engine.core import Core
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
 from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.executor import end_stray, folders_in, run_folders
 from wattherd.runtime.local.ownership import make_passage
 from wattherd.runtime.local.processes import with_variable
 from wattherd.runtime.local.reading import There, Unknown, certain, document, present
+from wattherd.runtime.local.strays import end_stray, folders_in, run_folders
 from wattherd.runtime.local.watched import Watched
 from wattherd.store.entry import StoreFailure
 from wattherd.store.head import HEAD_FILE, HeadFile
