@@ -35,16 +35,27 @@ def wait(guarded: Guarded, job: str, ends: str = "Succeeded") -> None:
     guarded.until(lambda: state(guarded, job) == ends)
 
 
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[Guarded]:
+    """A service whose operator names a folder and a variable of secrets."""
+    (tmp_path / "keys").mkdir()
+    named = {"secret_dirs": [tmp_path / "keys"], "secret_env": ["WATTHERD_SECRET_TOO"]}
+    made = Guarded(tmp_path / "state", **named).let_people_in()
+    yield made
+    made.close()
+
+
 def test_a_secret_is_in_no_answer_and_no_file(
-    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keeping: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job prints it in pieces and as a whole; everything that can be read is read."""
-    (tmp_path / "key").write_text(SECRET + "\n")
+    guarded = keeping
+    (tmp_path / "keys" / "key").write_text(SECRET + "\n")
     monkeypatch.setenv("WATTHERD_SECRET_TOO", SECRET[::-1])
     job = guarded.submit(
         "user",
         "echo got ${#KEY} ${#TOO}; echo $KEY; env; printf %s $TOO; ls $NONE-$KEY",
-        secrets={"KEY": f"file:{tmp_path}/key", "TOO": "env:WATTHERD_SECRET_TOO"},
+        secrets={"KEY": f"file:{tmp_path}/keys/key", "TOO": "env:WATTHERD_SECRET_TOO"},
     )
     wait(guarded, job, "Failed")
     assert "got 16 16" in log(guarded, job, "user")
