@@ -91,7 +91,7 @@ reproduce: .venv/.dev ## both placement papers, every figure (about ten minutes)
 
 lock: .venv/.dev ## renew requirements.lock: every version and hash, resolved by uv
 	@.venv/bin/uv lock --upgrade
-	@.venv/bin/uv export --quiet --all-extras --all-groups --no-emit-project \
+	@.venv/bin/uv export --quiet --all-extras --all-groups --no-emit-project --no-emit-package wattherd-train \
 	  --format requirements-txt --output-file requirements.lock
 
 clean: ## remove what these targets made
