@@ -178,6 +178,39 @@ def test_jobs_that_are_over_are_filtered_alike(
             assert ("/jobs/j-1" in answer.read().decode()) == there, path
 
 
+def test_a_job_is_submitted_and_cloned_by_forms(
+    browser: Any, page: Any, dashboard: Dashboard
+) -> None:
+    """Also without scripts."""
+    context = browser.new_context(base_url=dashboard.url, java_script_enabled=False)
+    context.set_default_timeout(MOST_S * 1000)
+    tab = context.new_page()
+    tab.goto("/queue")
+    tab.get_by_role("link", name="New job").click()
+    tab.get_by_label("Command").fill("echo by-form\necho $EPOCHS")
+    tab.get_by_label("GPUs").fill("many")
+    tab.get_by_label("All other fields").fill("envs: {EPOCHS: 90}")
+    tab.get_by_role("button", name="Submit").click()
+    assert "gpus" in tab.get_by_role("alert").inner_text()
+    assert tab.get_by_label("GPUs").get_attribute("aria-invalid") == "true"
+    tab.get_by_label("GPUs").fill("0")
+    tab.get_by_role("button", name="Check and show").click()
+    assert "EPOCHS: 90" in tab.locator("pre.log").inner_text()
+    tab.get_by_role("button", name="Submit").click()
+    job = tab.url.rpartition("/")[2]
+    until(lambda: dashboard.state(job) == "Succeeded")
+    tab.reload()
+    assert tab.locator("pre.log").inner_text().split() == ["by-form", "90"]
+    tab.get_by_role("link", name="Submit it once more").click()
+    assert tab.get_by_label("Command").input_value() == "echo by-form\necho $EPOCHS"
+    assert "EPOCHS" in tab.get_by_label("All other fields").input_value()
+    tab.get_by_role("button", name="Submit").click()
+    again = tab.url.rpartition("/")[2]
+    assert re.fullmatch(r"j-\d+", again)
+    assert again != job
+    context.close()
+
+
 def test_a_visitor_logs_in_and_out(closed: tuple[Dashboard, Any]) -> None:
     dashboard, page = closed
     page.goto("/")
@@ -255,6 +288,7 @@ PAGES = {
     "/jobs/j-3": "Throughput by power",
     "/decisions": "Run 1 of j-2 starts on",
     "/compare": "fifo",
+    "/submit?from=j-2": "once more",
 }
 AXE = Path(__file__).parents[1] / "vendor" / "axe" / "axe.min.js"
 

@@ -48,6 +48,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/decisions"): Role.VIEWER,
     ("GET", "/compare"): Role.VIEWER,
     ("GET", "/compare/{name}"): Role.VIEWER,
+    ("GET", "/submit"): Role.USER,
+    ("POST", "/submit"): Role.USER,
     ("GET", "/jobs/{job_id}"): Role.VIEWER,
     ("POST", "/jobs/{job_id}/{action}"): Role.USER,
     ("GET", "/jobs/{job_id}/app"): Role.VIEWER,

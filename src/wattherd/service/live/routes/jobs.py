@@ -104,24 +104,33 @@ def _submission_routes(app: FastAPI) -> None:
 
         Whoever did not hear the answer may ask again with the same `Idempotency-Key`.
         """
-        await _check(site, caller, job)
-        spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
-        wish = site.keeper.hand_in(
-            spec,
-            job.paper(),
-            caller.by,
-            idempotency_key,
-            lambda core, job_id: documents.job_document(site.look_at(core), job_id),
-        )
+        wish = await handed_in(site, caller, job, idempotency_key)
         return JSONResponse(await _first_document(site, wish), status_code=201)
 
     @app.post("/api/v1/dry-run", responses=answers(DryRunDocument))
     async def try_out(site: TheSite, caller: TheCaller, job: TheJobFile) -> dict[str, Any]:
         """What would happen to a job now; nothing is changed."""
-        await _check(site, caller, job)
+        await checked(site, caller, job)
         spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
         now_s = site.clock.now_s()
         return await look_up(site, lambda look: dry_run(look, spec, now_s))
+
+
+async def handed_in(site: Site, caller: Caller, job: JobFile, key: str) -> Wish:
+    """Check a job and hand it in, once for each `key` that is not empty.
+
+    Raises:
+        UserError: the caller may not hand it in, or it names what is not there.
+    """
+    await checked(site, caller, job)
+    spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
+    return site.keeper.hand_in(
+        spec,
+        job.paper(),
+        caller.by,
+        key,
+        lambda core, job_id: documents.job_document(site.look_at(core), job_id),
+    )
 
 
 async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
@@ -135,7 +144,12 @@ async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
     return documents.new_job_document(site.clock.epoch, wish.event.job, wish.paper or {})
 
 
-async def _check(site: Site, caller: Caller, job: JobFile) -> None:
+async def checked(site: Site, caller: Caller, job: JobFile) -> None:
+    """Whether the caller may hand that job in here.
+
+    Raises:
+        UserError: why not.
+    """
     check_priority(caller, site.config.priority_ceiling, job.priority)
     check_names(site.keeper.core.config, job)
     if words_of(job.export or NONE) != [NONE]:

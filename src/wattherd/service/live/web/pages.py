@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from urllib.parse import parse_qs, quote
 
 from fastapi import FastAPI, Query, Request
@@ -17,9 +17,11 @@ from wattherd.model.event import BudgetChanged
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.access.gate import COOKIE, Denied, Desk
 from wattherd.service.live.access.rules import is_app
+from wattherd.service.live.history import Past
 from wattherd.service.live.http import done
-from wattherd.service.live.routes.jobs import ACTIONS
-from wattherd.service.live.web import now, queue, timeline
+from wattherd.service.live.routes.jobs import ACTIONS, checked, handed_in
+from wattherd.service.live.site import Site
+from wattherd.service.live.web import now, queue, submission, timeline
 from wattherd.service.live.web.cluster import cluster_view
 from wattherd.service.live.web.compare import compare_report, compare_view
 from wattherd.service.live.web.decisions import decisions_view
@@ -77,6 +79,8 @@ def _routes(app: FastAPI) -> None:
         ("GET", "/jobs/{job_id}", _job),
         ("POST", "/jobs/{job_id}/{action}", _act),
         ("POST", "/budget", _set_budget),
+        ("GET", "/submit", _submission_page),
+        ("POST", "/submit", _submit),
         ("GET", "/login", _login_page),
         ("POST", "/login", _log_in),
         ("POST", "/logout", _log_out),
@@ -152,6 +156,9 @@ def frame(request: Request, caller: Caller | None) -> dict[str, Any]:
     return {
         "caller": caller,
         "may_steer": scene.keeper is not None and steers,
+        "may_submit": (
+            scene.keeper is not None and caller is not None and caller.role.covers(Role.USER)
+        ),
         "form_secret": forms.signature(session),
         "path": request.url.path,
         "part": "hx-request" in request.headers,
@@ -187,14 +194,14 @@ async def page(
     return html(request, await asyncio.to_thread(work))
 
 
-async def form(request: Request) -> dict[str, str]:
+async def form(request: Request, most_bytes: int = MOST_FORM_BYTES) -> dict[str, str]:
     """The fields of a form of ours.
 
     Raises:
         PageProblem: it comes from elsewhere, or is too long.
     """
     body = await request.body()
-    if len(body) > MOST_FORM_BYTES:
+    if len(body) > most_bytes:
         raise PageProblem(413, "Too long", "No form here is that long.")
     fields = {
         name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()
@@ -305,6 +312,66 @@ async def _set_budget(request: Request) -> Response:
         return RedirectResponse(f"/?problem={quote(error.line())}", status_code=303)
     await order(request, BudgetChanged(at_s=0.0, budget_w=budget_w), caller)
     return RedirectResponse("/", status_code=303)
+
+
+# Submission -------------------------------------------------------------------------------------
+
+
+async def _submission_page(request: Request) -> Response:
+    source = request.query_params.get("from", "")
+    if not source:
+        return _shown(request, submission.empty())
+    past = await _source(request, source)
+    if past is None:
+        raise PageProblem(404, "No such job", f"There is no job {source!r}, or not for you.")
+    return _shown(request, submission.from_job(past, viewer(request)))
+
+
+async def _source(request: Request, job_id: str) -> Past | None:
+    scene: Scene = request.app.state.scene
+    caller = viewer(request)
+    return cast(
+        "Past | None",
+        await asyncio.to_thread(
+            scene.look, lambda look: submission.source_of(look, caller, job_id)
+        ),
+    )
+
+
+def _shown(request: Request, filled: submission.Filled, status: int = 200) -> Response:
+    scene: Scene = request.app.state.scene
+    if scene.keeper is None:
+        raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
+    text = render("submit.html.j2", **frame(request, viewer(request)), form=filled)
+    return html(request, text, status)
+
+
+async def _submit(request: Request) -> Response:
+    """Show the job file that the form makes, or hand it in as the API does."""
+    fields = await form(request, submission.MOST_BYTES)
+    scene: Scene = request.app.state.scene
+    site: Site | None = getattr(request.app.state, "site", None)
+    if scene.keeper is None or site is None:
+        raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
+    caller, filled = viewer(request), submission.typed(fields)
+    past = await _source(request, filled.source) if filled.source else None
+    if past is not None and submission.is_own(past, caller):
+        filled.variables = len(past.paper.get("environment") or {})
+    try:
+        document = submission.document_of(filled)
+        filled.yaml = submission.yaml_of(document)
+        job = submission.job_of(document, past, caller, also=filled.takes_environment)
+        if fields.get("do") != "submit":
+            await checked(site, caller, job)
+            return _shown(request, filled)
+        job_id = await done((await handed_in(site, caller, job, filled.key)).done)
+    except UserError as error:
+        filled.error = error
+        return _shown(request, filled, 400)
+    except ClusterError as error:
+        text = f"{error}. It may have been kept: look at the queue before you send it again."
+        raise PageProblem(503, "Not known", text) from None
+    return RedirectResponse(f"/jobs/{quote(job_id)}", status_code=303)
 
 
 async def order(request: Request, event: Any, caller: Caller) -> None:

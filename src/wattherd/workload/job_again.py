@@ -1,0 +1,155 @@
+"""A job file that gives the job that was handed in: for whoever wants to run it once more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.workload.app_spec import COMMANDS
+from wattherd.workload.job_file import PRIORITIES, JobFile
+from wattherd.workload.job_parts import DIGEST, GRACE_S
+
+SHELL = ("/bin/sh", "-c")
+SAME = ("processes", "workdir", "user", "code", "inputs")
+"""Fields that stand in the paper as in the file."""
+
+
+def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dict[str, Any]:
+    """The fields of its file that are not as they are by default, in the order of the reference.
+
+    A deadline is left out, as it was reckoned from the submission; so is the environment of the
+    submitter's shell, and without `secrets` where secrets come from.
+    """
+    fields = {
+        "name": str(paper.get("name") or ""),
+        **_what_runs(spec, paper),
+        "gpu_type": list(spec.gpu_models),
+        "queue": "" if spec.queue == "default" else spec.queue,
+        "priority": _priority(spec.priority),
+        "time": _without_empty({
+            "expected": _seconds(spec.duration_s), "limit": _seconds(spec.time_limit_s),
+        }),
+        "power": _power(paper.get("power") or {}),
+        "batch": _batch(spec),
+        "checkpoint": _without_empty({
+            "dir": paper.get("checkpoint_dir"),
+            "every": _seconds(spec.checkpoint_s),
+            "grace": None if spec.grace_s == GRACE_S else _seconds(spec.grace_s),
+        }),
+        "restarts": spec.restarts,
+        "backoff": None if spec.backoff_s == 1.0 else _seconds(spec.backoff_s),
+        "after": list(spec.after),
+        "group": spec.group,
+        "envs": dict(paper.get("envs") or {}),
+        "secrets": dict(paper.get("secrets") or {}) if secrets else {},
+        "container": _container(paper.get("container")),
+        "outputs": dict(paper.get("outputs") or {}),
+        "s3": _s3(paper.get("s3") or {}),
+        "ulimits": {
+            name: "unlimited" if value < 0 else value
+            for name, value in (paper.get("ulimits") or {}).items()
+        },
+        "app": _app(paper.get("app")),
+        **{name: paper.get(name) for name in SAME},
+    }  # fmt: skip
+    if "labels" in JobFile.model_fields:
+        fields["labels"] = {key: value for key, value in spec.labels if key != "name"}
+    return _without_empty(fields)
+
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    empty: tuple[Any, ...] = (None, "", [], {})
+    return {
+        name: value
+        for name, value in fields.items()
+        if value not in empty and not (value == 0 and name == "restarts")
+    }
+
+
+def _what_runs(spec: JobSpec, paper: Mapping[str, Any]) -> dict[str, Any]:
+    if paper.get("launch") != "node":
+        return {"taskRoles": {role.name: _role(role) for role in spec.roles}}
+    role = spec.roles[0]
+    app = paper.get("app") or {}
+    usual = COMMANDS.get(str(app.get("kind"))) == _run(role)
+    gpus: Any = role.count * role.gpu_count
+    if spec.min_width is not None and spec.max_width is not None:
+        gpus = {"min": spec.min_width, "max": spec.max_width}
+    return {
+        "run": None if usual else _run(role),
+        "gpus": gpus,
+        "cpus_per_gpu": role.cpu_milli / 1000 or None,
+        "memory_per_gpu": f"{role.memory_mib}MiB" if role.memory_mib else None,
+    }
+
+
+def _run(role: TaskRole) -> str | list[str]:
+    if role.command[:2] == SHELL and len(role.command) == 3:
+        return role.command[2]
+    return list(role.command)
+
+
+def _role(role: TaskRole) -> dict[str, Any]:
+    return {
+        "run": _run(role),
+        "taskNumber": role.count,
+        "gpus": role.gpu_count,
+        **({"cpus": role.cpu_milli / 1000} if role.cpu_milli else {}),
+        **({"memory": f"{role.memory_mib}MiB"} if role.memory_mib else {}),
+    }
+
+
+def _priority(number: int) -> int | str | None:
+    names = {value: name for name, value in PRIORITIES.items()}
+    return None if number == 0 else names.get(number, number)
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.12g}s"
+
+
+def _power(power: Mapping[str, Any]) -> dict[str, Any]:
+    slowdown = power.get("max_slowdown")
+    bound = isinstance(slowdown, int | float) and math.isfinite(slowdown)
+    return _without_empty({
+        "cap": None if power.get("cap") == "auto" else power.get("cap"),
+        "max_slowdown": slowdown if bound else None,
+        "profile": power.get("profile"),
+    })  # fmt: skip
+
+
+def _batch(spec: JobSpec) -> dict[str, Any]:
+    if spec.batch_size is None:
+        return {}
+    return {"global": spec.batch_size, "micro": list(spec.micro_batches)}
+
+
+def _container(found: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not found:
+        return {}
+    certain = DIGEST.search(str(found["image"])) is not None
+    return _without_empty({
+        "image": found["image"],
+        "runner": found.get("runner"),
+        "tag_allowed": None if certain else True,
+        "credentials": found.get("credentials"),
+        "shm": found.get("shm_bytes"),
+    })  # fmt: skip
+
+
+def _s3(found: Mapping[str, Any]) -> dict[str, Any]:
+    usual = JobFile.model_fields["s3"].default.model_dump(exclude_none=True)
+    return {name: value for name, value in found.items() if usual.get(name) != value}
+
+
+def _app(found: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not found:
+        return {}
+    return _without_empty({
+        "kind": found["kind"],
+        "share": found.get("share"),
+        "idle": _seconds(found.get("idle_s")),
+        "keep_prefix": found.get("keep_prefix") or None,
+    })  # fmt: skip
