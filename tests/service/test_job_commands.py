@@ -310,3 +310,31 @@ def test_singletons_of_one_name_run_one_after_the_other(say: Say) -> None:
     assert f"waits for {first} to end, which has its name" in shown["reason"]["text"]
     wait_for(say, second, "Succeeded")
     assert say("submit", "--singleton", "--", "true")[0] == 2
+
+
+def test_jobs_are_found_by_label_user_and_name_while_they_live_and_after(say: Say) -> None:
+    job_id = submitted(
+        say, "-n", "labelled", "-l", "team=vision", "-l", "paper=4 2", "--begin", "in 1h", "--",
+        "true",
+    )  # fmt: skip
+    submitted(say, "-n", "other", "-l", "team=Vision", "--begin", "in 1h", "--", "true")
+
+    def found(*words: str) -> list[str]:
+        code, said, why = say(*words, "-o", "json")
+        assert code == 0, why
+        return [row["id"] for row in json.loads(said)["jobs"]]
+
+    for command in ("queue", "history"):
+        assert found(command, "-l", "team=vision") == [job_id]
+        assert len(found(command, "-l", "team")) == 2
+        assert found(command, "-l", "team=vision", "-l", "paper=4 2") == [job_id]
+        assert found(command, "-l", "team=vision", "-l", "paper=4") == []
+        assert found(command, "--name", "labelled", "--user", getpass.getuser()) == [job_id]
+        assert found(command, "--name", "labelled", "--user", "nobody-else") == []
+    shown = json.loads(say("show", job_id, "-o", "json")[1])
+    assert shown["labels"] == {"team": "vision", "paper": "4 2"}
+    say("cancel", job_id, "other")
+    wait_for(say, job_id, "Cancelled")
+    assert found("history", "-l", "team=vision") == [job_id]
+    assert say("submit", "-l", "name=x", "--", "true")[0] == 2
+    assert say("submit", "-l", "x", "--", "true")[0] == 2

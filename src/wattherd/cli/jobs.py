@@ -39,6 +39,7 @@ def _job_options(command: Any) -> Any:
             click.option("-g", "--gpus", metavar="N|MIN..MAX", help="Devices."),
             click.option("--gpu-type", multiple=True, metavar="MODEL", help="Any of these models."),
             click.option("-n", "--name", help="A name, for people."),
+            click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="For lists."),
             click.option("-q", "--queue", "queue_name", help="Queue."),
             click.option("-p", "--priority", help="low, normal, high, or a number."),
             click.option("-t", "--time", "limit", help="Time limit: 12h."),
@@ -121,6 +122,7 @@ def _changes(
     gpus: str | None,
     gpu_type: tuple[str, ...],
     name: str | None,
+    label: tuple[str, ...],
     queue_name: str | None,
     priority: str | None,
     limit: str | None,
@@ -138,6 +140,7 @@ def _changes(
         "gpus": None if gpus is None else _width(gpus),
         "gpu_type": [one for many in gpu_type for one in many.split(",")],
         "name": name,
+        "labels": dict(_pair(one, "--label") for one in label),
         "queue": queue_name,
         "priority": _number(priority),
         "time": {"limit": limit} if limit else None,
@@ -146,7 +149,7 @@ def _changes(
         "singleton": singleton or None,
         "begin": begin,
         "app": app,
-        "envs": dict(_pair(one) for one in env),
+        "envs": dict(_pair(one, "--env") for one in env),
         "export": export,
     }
 
@@ -170,10 +173,10 @@ def _number(text: str | None) -> Any:
     return int(text) if text is not None and text.lstrip("-").isdigit() else text
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, field: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UserError(f"{text!r} is no setting", field="--env", hint="NAME=VALUE")
+        raise UserError(f"{text!r} is no setting", field=field, hint="NAME=VALUE")
     return name, value
 
 

@@ -38,9 +38,33 @@ _limit_option = click.option(
 )
 
 
+def _whose(command: Any) -> Any:
+    """Options by which a list of jobs is filtered."""
+    for option in reversed(
+        [
+            click.option("-m", "--mine", is_flag=True, help="Only my own."),
+            click.option("-u", "--user", metavar="USER", help="Only this user's."),
+            click.option("--name", metavar="TEXT", help="Only jobs with this in their names."),
+            click.option(
+                "-l", "--label", multiple=True, metavar="NAME[=VALUE]", help="Only with this label."
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _asked_of(
+    *, mine: bool, user: str | None, name: str | None, label: tuple[str, ...]
+) -> dict[str, Any]:
+    if mine and user is not None:
+        raise UserError("says whose jobs, as --mine does", field="--user", hint="leave one out")
+    return {"user": getpass.getuser() if mine else user, "name": name, "label": list(label) or None}
+
+
 @click.command()
 @_state_option
-@click.option("-m", "--mine", is_flag=True, help="Only my own.")
+@_whose
 @click.option("-A", "--all", "over", is_flag=True, help="Those that ended, too.")
 @_limit_option
 @click.option("--after", metavar="JOB", help="Only those submitted after this one: the next page.")
@@ -50,16 +74,16 @@ _limit_option = click.option(
 def queue(
     *,
     state: str | None,
-    mine: bool,
     over: bool,
     limit: int | None,
     after: str | None,
     by: str,
     server: str | None,
     output: str,
+    **whose: Any,
 ) -> None:
     """Jobs that run or wait, and why they wait."""
-    asked = {"state": state, "user": getpass.getuser() if mine else None}
+    asked = {"state": state, **_asked_of(**whose)}
     if over or state in FINAL:
         if after is not None:
             hint = "wattherd history --before JOB goes back page by page"
@@ -70,7 +94,7 @@ def queue(
 
 
 @click.command()
-@click.option("-m", "--mine", is_flag=True, help="Only my own.")
+@_whose
 @_state_option
 @click.option("--since", metavar="TIME", help="Not over 2h or 7d ago, or at 2026-11-21T08:00Z.")
 @_limit_option
@@ -80,7 +104,6 @@ def queue(
 @lists
 def history(
     *,
-    mine: bool,
     state: str | None,
     since: str | None,
     limit: int | None,
@@ -88,9 +111,10 @@ def history(
     by: str,
     server: str | None,
     output: str,
+    **whose: Any,
 ) -> None:
     """The last jobs, ended ones too."""
-    asked = {"state": state, "user": getpass.getuser() if mine else None, "since": moment(since)}
+    asked = {"state": state, **_asked_of(**whose), "since": moment(since)}
     behind = _number(before, "--before")
     _show_list(Client(server), output, by, limit, over=True, before=behind, **asked)
 

@@ -291,7 +291,8 @@ def _filtered(query: sa.Select[Any], asked: JobFilter) -> sa.Select[Any]:
     if asked.name:
         query = query.where(JOBS.c.name.icontains(asked.name, autoescape=True))
     for pair in asked.labels:
-        query = query.where(JOBS.c.spec.contains(_written(*pair), autoescape=True))
+        without = sa.func.replace(JOBS.c.spec, _written(*pair), "")
+        query = query.where(without != JOBS.c.spec)  # SQLite's LIKE takes an `a` for an `A`
     if asked.since_s is not None:
         still = JOBS.c.finish_s.is_(None), JOBS.c.finish_s >= asked.since_s
         query = query.where(sa.or_(*still))

@@ -33,6 +33,7 @@ from wattherd.workload.job_parts import (
     BatchSpec,
     CheckpointSpec,
     ContainerSpec,
+    Label,
     Limit,
     LimitName,
     Name,
@@ -67,6 +68,9 @@ class JobFile(Strict):
     """A job as its user describes it."""
 
     name: str = Field(default="", max_length=80, pattern=r"^[\w.-]*$")
+    labels: dict[Label, str] = Field(
+        default={}, description="NAME: VALUE, by which lists of jobs can be filtered"
+    )
     run: str | list[str] | None = Field(default=None, description="a command line, or a list")
     gpus: Annotated[int, Field(ge=0)] | Width = Field(
         default=1, description="devices: GPUs, or slots where there is none"
@@ -161,6 +165,8 @@ class JobFile(Strict):
             self.run = self.app.command
         if (self.run is None) == (not self.task_roles):
             raise ValueError("needs either `run` or `taskRoles`")
+        if "name" in self.labels:
+            raise ValueError("the label `name` is the job's own `name`")
         if self.singleton and not self.name:
             raise ValueError("`singleton` needs a `name`")
         return self
@@ -206,7 +212,7 @@ class JobFile(Strict):
             power_profile=self.power.profile,
             batch_size=None if self.batch is None else self.batch.global_,
             micro_batches=() if self.batch is None else self.batch.sizes(),
-            labels=(("name", self.name),) if self.name else (),
+            labels=(("name", self.name),) * bool(self.name) + tuple(sorted(self.labels.items())),
         )
 
     def _roles(self) -> tuple[TaskRole, ...]:

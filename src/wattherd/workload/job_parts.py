@@ -47,6 +47,7 @@ def _is_limit(value: int | str) -> int | str:
 
 
 Name = Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w./-]{0,62}$")]
 Limit = Annotated[int | str, AfterValidator(_is_limit)]
 LimitName = Literal["core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack"]
 

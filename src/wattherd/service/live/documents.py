@@ -140,6 +140,7 @@ def _told_by(past: Past) -> dict[str, Any]:
     return {
         "id": past.spec.id,
         "name": past.paper.get("name", ""),
+        "labels": {name: value for name, value in past.spec.labels if name != "name"},
         "user": past.spec.user,
         "tenant": past.spec.tenant,
         "queue": past.spec.queue,

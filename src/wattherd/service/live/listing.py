@@ -110,7 +110,15 @@ def _passes(look: Look, record: JobRecord, asked: JobFilter, text: str) -> bool:
     pairs = ((asked.owner, spec.user), (asked.tenant, spec.tenant), (asked.queue, spec.queue))
     if any(wanted is not None and wanted != value for wanted, value in pairs):
         return False
+    if asked.name and asked.name.casefold() not in _name(look, spec.id):
+        return False
+    if not all(_has(spec.labels, *label) for label in asked.labels):
+        return False
     return not text or text in spec.id or text in _name(look, spec.id)
+
+
+def _has(labels: Sequence[tuple[str, str]], name: str, value: str | None) -> bool:
+    return any(name == known and value in (None, has) for known, has in labels)
 
 
 def _name(look: Look, job_id: str) -> str:

@@ -176,6 +176,10 @@ def _look_routes(app: FastAPI) -> None:
         tenant: Annotated[str, Query(description="of which; others see their own")] = "",
         queue: Annotated[str, Query(description="where they wait, or waited")] = "",
         text: Annotated[str, Query(description="in id or name")] = "",
+        name: Annotated[str, Query(description="in the name")] = "",
+        label: Annotated[
+            list[str], Query(description="NAME=VALUE, or NAME with any value; all of these")
+        ] = [],  # noqa: B006 - FastAPI copies it
         since: Since = None,
         before: Annotated[
             int, Query(ge=0, le=MOST, description="with `over`: as the last page said")
@@ -195,6 +199,8 @@ def _look_routes(app: FastAPI) -> None:
             tenant=(tenant or None) if caller.of_site else caller.tenant,
             queue=queue or None,
             text=text,
+            name=name,
+            labels=tuple(_label(one) for one in label),
             since_s=None if since is None else since.timestamp() - site.clock.epoch,
             before=before or None,
             limit=limit,
@@ -220,6 +226,13 @@ def _look_routes(app: FastAPI) -> None:
             log = TaskLog(site.config.state / "jobs", job_id, past.attempts, 0)
             told["log"] = await asyncio.to_thread(last_words, log)
         return told
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise UserError(f"{text!r} is no label", field="label", hint="label=NAME=VALUE")
+    return name, value if equals else None
 
 
 def _check_task(past: Past, attempt: int, rank: int) -> None:

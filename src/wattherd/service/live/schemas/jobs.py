@@ -54,6 +54,7 @@ class JobRow(Shape):
 
     id: str = told("given at submission", "j-12")
     name: str = told("as its user calls it", "resnet")
+    labels: dict[str, str] = told("as its user gave them", {"team": "vision"})
     user: str = told("whose it is", "ann")
     tenant: str = told("of which tenant", "vision")
     queue: str = told("where it waits, or waited", "default")
