@@ -112,9 +112,17 @@ typedef struct { unsigned long long total, free, used; } Memory;
 
 int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
     (void)device;
-    memory->total = memory->free = 40960ULL << 20;
-    memory->used = 0;
+    memory->total = 40960ULL << 20;
+    memory->used = 10240ULL << 20;
+    memory->free = memory->total - memory->used;
     return 0;
+}
+
+/* The second one is a part of a GPU, which does not tell. */
+int nvmlDeviceGetUtilizationRates(void *device, unsigned rates[2]) {
+    rates[0] = 83;
+    rates[1] = 12;
+    return (uintptr_t)device == 1 ? 0 : 3;
 }
 
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -90,6 +91,25 @@ def test_jobs_get_gpus_by_uuid_and_watts_are_measured(service: Service) -> None:
     assert service.client.get("power")["stated"] == "measured"
     log = service.state / "jobs" / job / "run-1" / "logs" / "0.log"
     service.until(lambda: log.exists() and log.read_text() == "GPU-First,GPU-Second\n")
+
+
+def test_pages_say_how_busy_gpus_are_and_how_much_memory_is_taken(service: Service) -> None:
+    job = service.submit("sleep 600", gpus=2)
+    service.until(lambda: service.job(job)["state"] == "Running")
+
+    def shown(path: str) -> str:
+        with urllib.request.urlopen(service.client.server + path, timeout=MOST_S) as answer:
+            return re.sub(r"<[^>]*>|\s+", " ", answer.read().decode())
+
+    service.until(lambda: "83%" in shown("/cluster"))  # of the one that tells
+    assert "21.5 GB" in shown("/cluster")
+    told = re.sub(" +", " ", shown(f"/jobs/{job}"))
+    assert "its GPUs computing, on average 83%" in told
+    assert "memory of its GPUs 21.5 GB of 85.9 GB" in told
+    with urllib.request.urlopen(service.client.server + "/cluster", timeout=MOST_S) as answer:
+        cells = answer.read().decode()
+    assert "83% busy, 10.7 GB of 42.9 GB memory" in cells
+    assert "– busy, 10.7 GB of 42.9 GB memory" in cells
 
 
 def test_a_budget_is_kept_by_limits_that_are_put_back_when_the_job_is_over(

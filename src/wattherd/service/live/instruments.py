@@ -21,6 +21,7 @@ from wattherd.meters.contract import Quality
 from wattherd.meters.meter import Meter
 from wattherd.meters.registry import open_meter
 from wattherd.runtime.local.devices import Device, Machine
+from wattherd.service.live.device_use import DeviceUse
 
 JOURNAL = "caps.json"
 MODEL = "model"
@@ -155,10 +156,12 @@ class Instruments:
         self.total = DeviceMeters(packages) if packages else None
         self.caps = DeviceCaps(folder, knobs) if knobs else None
         self.limit = PackageLimit(folder, limits)
+        self.use = DeviceUse(devices)
 
     def close(self) -> None:
         """Put back what was changed for the whole machine, and let go of all meters."""
         self.limit.close()
+        self.use.close()
         for one in (self.meters, self.total):
             if one is not None:
                 one.close()

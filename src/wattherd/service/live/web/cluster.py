@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from wattherd.report.charts import Chart
 from wattherd.report.gpu_grid import Cell, Row, draw_grid
 from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.device_use import NOT_KNOWN, Use
 from wattherd.service.live.documents import Look
 from wattherd.service.live.privacy import OTHERS
 from wattherd.service.live.web.paging import Paged, paged
 from wattherd.service.live.web.picture import LOW, picture
-from wattherd.service.live.web.render import show_w
+from wattherd.service.live.web.render import NOTHING, show_w
 from wattherd.service.live.web.scene import Scene
+from wattherd.units import show_bytes
 
 CELLS = 512
 """GPUs on one page; more could neither be told apart nor be drawn in time."""
@@ -20,17 +24,32 @@ CELLS = 512
 
 def cluster_view(scene: Scene, caller: Caller, page: int) -> dict[str, Any]:
     """All that the page shows."""
-    rows, cut, counts = scene.look(lambda look: _cluster(look, caller, page))
+    use = scene.use()
+    rows, cut, counts = scene.look(lambda look: _cluster(look, caller, page, use))
     chart = Chart(
         key="grid",
         title="GPUs",
         caption="The darker a cell, the closer its draw to its cap; the lightest are idle.",
         draw=lambda frame, key: draw_grid(rows, frame, key),
     )
-    return {"picture": picture(chart, LOW), "cut": cut, **counts}
+    return {"picture": picture(chart, LOW), "cut": cut, "total": summed(use), **counts}
 
 
-def _cluster(look: Look, caller: Caller, page: int) -> tuple[list[Row], Paged[Any], dict[str, Any]]:
+def summed(use: Sequence[Use]) -> Use:
+    """Of several devices: the mean part that is busy, and bytes in sum; of those that tell."""
+    busy = [one.busy for one in use if one.busy is not None]
+    used = [one.memory_used_bytes for one in use if one.memory_used_bytes is not None]
+    whole = [one.memory_bytes for one in use if one.memory_bytes is not None]
+    return Use(
+        busy=sum(busy) / len(busy) if busy else None,
+        memory_used_bytes=sum(used) if used else None,
+        memory_bytes=sum(whole) if whole else None,
+    )
+
+
+def _cluster(
+    look: Look, caller: Caller, page: int, use: Sequence[Use]
+) -> tuple[list[Row], Paged[Any], dict[str, Any]]:
     devices = [
         (number, gpu)
         for number, node in enumerate(look.core.config.cluster.nodes)
@@ -40,7 +59,11 @@ def _cluster(look: Look, caller: Caller, page: int) -> tuple[list[Row], Paged[An
     holders = _holders(look)
     rows: list[Row] = []
     for node in dict.fromkeys(number for number, _ in cut.items):
-        cells = [_cell(look, caller, node, gpu, holders) for n, gpu in cut.items if n == node]
+        cells = [
+            _with_use(_cell(look, caller, node, gpu, holders), gpu, use)
+            for n, gpu in cut.items
+            if n == node
+        ]
         rows.append(Row(name=_node_name(look, node), cells=cells))
     counts = {
         "gpus": len(devices),
@@ -52,6 +75,22 @@ def _cluster(look: Look, caller: Caller, page: int) -> tuple[list[Row], Paged[An
         "most_w": look.machine.gpu.max_w,
     }
     return rows, cut, counts
+
+
+def _with_use(cell: Cell, gpu: int, use: Sequence[Use]) -> Cell:
+    """The same cell; its text says how busy the device is, where that is known."""
+    if cell.lost or gpu >= len(use) or use[gpu] == NOT_KNOWN:
+        return cell
+    return replace(cell, tip=f"{cell.tip}, {use_text(use[gpu])}")
+
+
+def use_text(use: Use) -> str:
+    """How busy, and how much memory, in words."""
+    busy = NOTHING if use.busy is None else f"{use.busy:.0%}"
+    used, whole = use.memory_used_bytes, use.memory_bytes
+    if used is None or whole is None:
+        return f"{busy} busy"
+    return f"{busy} busy, {show_bytes(used)} of {show_bytes(whole)} memory"
 
 
 def _holders(look: Look) -> dict[tuple[int, int], list[str]]:

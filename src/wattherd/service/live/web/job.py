@@ -16,12 +16,14 @@ from wattherd.report.draw_picture import hue_of
 from wattherd.report.timeline import Line, Lines, draw_timelines, time_unit
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.access.opening import opens
+from wattherd.service.live.device_use import Use
 from wattherd.service.live.documents import Look, job_document
 from wattherd.service.live.draw import Sample
 from wattherd.service.live.explanation import explanation
 from wattherd.service.live.logs import TaskLog
 from wattherd.service.live.privacy import seen_by
 from wattherd.service.live.training_reports import training_reports
+from wattherd.service.live.web.cluster import summed
 from wattherd.service.live.web.picture import HALF, Picture, picture
 from wattherd.service.live.web.scene import Scene
 from wattherd.service.live.web.training import training, widths
@@ -50,6 +52,7 @@ def job_view(scene: Scene, caller: Caller, job_id: str) -> dict[str, Any] | None
         "story": stories,
         "hue": hue_of(job_id),
         "training": training(reports, gpus, hue_of(job_id)),
+        "use": _use(document, scene),
         "log": _log(scene.state / "jobs", job_id, document["attempts"]),
         "pictures": [
             one
@@ -87,6 +90,13 @@ def _taken(look: Look, scene: Scene, caller: Caller, job_id: str) -> Any:
     stories = list(reversed(document["story"] or told["story"]))[:40]
     gpus = widths(list(scene.chronicle.spans), job_id)
     return document, told, facts, samples, rates, curve, stories, gpus
+
+
+def _use(document: dict[str, Any], scene: Scene) -> Use:
+    """Of the devices that it holds; a service has one node, whose devices are numbered."""
+    use = scene.use()
+    held = [gpu for place in document["where"] for gpu in place["gpus"]]
+    return summed([use[gpu] for gpu in held if gpu < len(use)])
 
 
 def _facts(

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from wattherd import __version__
 from wattherd.report import theme
 from wattherd.report.draw_picture import HUES
-from wattherd.units import show_joules, show_seconds
+from wattherd.units import show_bytes, show_joules, show_seconds
 
 NOTHING = "–"
 
@@ -37,6 +37,8 @@ def _environment() -> Environment:
         "joules": lambda value: NOTHING if value is None else show_joules(value),
         "span": lambda value: NOTHING if value is None else show_seconds(value),
         "clock": _clock,
+        "part": lambda value: NOTHING if value is None else f"{value:.0%}",
+        "bytes": lambda value: NOTHING if value is None else show_bytes(value),
         "pretty": lambda value: json.dumps(value, indent=1),
     }
     return environment

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wattherd.service.live.chronicle import Chronicle
+from wattherd.service.live.device_use import Use
 from wattherd.service.live.documents import Look
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.site import Site
@@ -30,6 +31,8 @@ class Scene:
     keeper: Keeper | None = None
     moves: bool = False
     """Whether things happen though nothing can be changed here."""
+    use: Callable[[], Sequence[Use]] = tuple
+    """How busy devices are, in order; nothing where nobody can tell."""
     signals: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What sources of limits from outside say; nothing where nobody listens."""
 
@@ -49,5 +52,6 @@ def scene_of(site: Site) -> Scene:
         state=site.config.state,
         runs=site.config.runs,
         keeper=site.keeper,
+        use=site.instruments.use,
         signals=lambda: site.signals.told()["signals"],
     )
