@@ -18,6 +18,8 @@ import pytest
 from wattherd.cli import client
 from wattherd.cli.main import cli, main
 
+pytestmark = pytest.mark.long
+
 WORDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("submit", "run"), ("--", "true")),
     **dict.fromkeys(("explain", "show", "logs", "cancel", "pause", "resume"), ("j-1",)),

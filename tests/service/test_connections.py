@@ -26,6 +26,8 @@ from service.serving import WATTHERD, Serving, until
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.connections import Hall, Limits, Talk, limits_of, server_of
 
+pytestmark = pytest.mark.long
+
 QUICK = Limits(
     connections=24, reserve=4, per_address=12, streams=6, passed_on=4,
     head_s=1.0, body_s=1.0, body_bytes_per_s=1000.0, stalled_s=2.0,

@@ -40,6 +40,8 @@ from wattherd.runtime.local.reading import There
 from wattherd.runtime.local.strays import end_stray
 from wattherd.runtime.local.transfer import archive, program
 
+pytestmark = pytest.mark.long
+
 MOST_S = 60.0
 SAMPLE = 6
 """Sites of each kind that fail in the quick tests."""

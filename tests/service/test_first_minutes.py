@@ -20,6 +20,8 @@ import pytest
 import docs_commands as docs
 from wattherd import __version__
 
+pytestmark = pytest.mark.long
+
 SCRIPT = docs.REPOSITORY / "scripts" / "first_minutes.py"
 INDEX = "https://pypi.org/simple/pip/"
 MOST_S = 300

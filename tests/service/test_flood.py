@@ -16,6 +16,8 @@ from serving import WATTHERD, Serving, until
 
 from promises import PromiseBroken
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 DESCRIPTORS, CONNECTIONS, FLOOD_S = 256, 300, 8.0

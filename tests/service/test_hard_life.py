@@ -29,6 +29,8 @@ from promises import promise
 from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.reading import There, document, present
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 DESCRIPTORS, CONNECTIONS, DISK, SLOTS = 256, 300, "48m", 4

@@ -17,6 +17,8 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service.serving import Serving, until
 
+pytestmark = pytest.mark.long
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other users")
 SHOWN = "env | sort"
 HIDDEN = "only-the-job-knows"

@@ -21,6 +21,8 @@ from wattherd.cli.main import cli, main
 from wattherd.service.live.access.caller import Role
 from wattherd.workload.scenario import QueueSpec
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 Say = Callable[..., tuple[int, str, str]]
 QUEUES = QueueSpec(name="root", children=[QueueSpec(name="default")])

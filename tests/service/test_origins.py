@@ -26,6 +26,8 @@ from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.site import Site, open_site
 
+pytestmark = pytest.mark.long
+
 OLD = Path(__file__).parent / "old_states" / "schema-0003.tar.gz"
 MOST_S = 30.0
 

@@ -25,6 +25,8 @@ from wattherd.service.live import http as rules
 from wattherd.store import database
 from wattherd.store.entry import StoreDoubt
 
+pytestmark = pytest.mark.long
+
 HEALTH, ALIVE, JOBS = "/api/v1/health", "/api/v1/alive", "/api/v1/jobs"
 
 

@@ -23,6 +23,8 @@ from wattherd.runtime.local.reading import There
 from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 
+pytestmark = pytest.mark.long
+
 MOST_S = 30.0
 
 

@@ -24,6 +24,8 @@ from wattherd.service.live.config import ServeConfig, read_config
 from wattherd.service.live.listening import check_listening, tls_of
 from wattherd.service.live.site import Site, open_site
 
+pytestmark = pytest.mark.long
+
 MOST_S = 30.0
 OLD = Path(__file__).parent / "old_states" / "schema-0003.tar.gz"
 

@@ -29,7 +29,10 @@ from wattherd.runtime.local.apps import App
 from wattherd.runtime.local.processes import descendants
 from wattherd.runtime.local.reading import certain
 
-pytestmark = pytest.mark.skipif(bool(hostile.why_not()), reason=hostile.why_not())
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(hostile.why_not()), reason=hostile.why_not()),
+]
 needs_cgroups = pytest.mark.skipif(
     not cgroups.find().complete, reason=f"cgroups: {cgroups.find().why_not}"
 )
