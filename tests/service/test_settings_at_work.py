@@ -236,7 +236,7 @@ def test_nonsense_at_the_first_start_does_not_spoil_the_next(
 def test_a_state_folder_that_an_earlier_version_spoiled_is_of_use_again(tmp_path: Path) -> None:
     """It kept a policy that does not exist, and never got beyond that."""
     with serving(tmp_path) as site:
-        spoiled = site.store.snapshots.settings()[0][1].replace("fifo-backfill", "capcity")
+        spoiled = site.store.snapshots.settings()[0][1].replace("priority-backfill", "capcity")
         assert "capcity" in spoiled
         site.store.snapshots.set_setting(0, spoiled)
         assert site.store.journal.last_seq == 0

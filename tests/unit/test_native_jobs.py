@@ -27,6 +27,10 @@ FULL = {
     "tenant": "lab",
     "user": "ann",
     "after": ["a"],
+    "after_any": ["a"],
+    "after_notok": ["a"],
+    "singleton": True,
+    "begin_s": 7.5,
     "duration_s": 60.5,
     "deadline_s": 600.0,
     "time_limit_s": 900.0,
@@ -84,6 +88,27 @@ def test_both_forms_say_the_same(tmp_path: Path) -> None:
     assert job.roles == (TaskRole(count=4, gpu_count=2, cpu_milli=500, memory_mib=1024),)
     assert (job.labels, job.gpu_models) == ((("team", "vision"), ("stage", "2")), ("T4", "P100"))
     assert (job.priority, job.gpus, job.after) == (-3, 8, ("a",))
+    assert (job.after_any, job.after_notok, job.singleton, job.begin_s) == (
+        ("a",),
+        ("a",),
+        True,
+        7.5,
+    )
+
+
+@pytest.mark.parametrize("field", ["after", "after_any", "after_notok"])
+def test_whoever_is_waited_for_is_in_the_file_and_waits_for_nobody_in_a_circle(
+    tmp_path: Path, field: str
+) -> None:
+    second = {"id": "b", "submit_s": 1}
+    assert "unknown job" in error(as_json(tmp_path, FIRST, second | {field: ["z"]}))
+    circle = error(as_json(tmp_path, FIRST | {field: ["b"]}, second | {field: ["a"]}))
+    assert "wait for each other" in circle
+
+
+def test_a_flag_is_true_or_false(tmp_path: Path) -> None:
+    assert "no" in error(as_csv(tmp_path, "id,submit_s,singleton", "a,0,perhaps"))
+    assert "true or false" in error(as_json(tmp_path, FIRST | {"singleton": 1}))
 
 
 def test_roles_are_described_in_json(tmp_path: Path) -> None:

@@ -11,19 +11,25 @@ from wattherd.spelling import hint_for
 from wattherd.workload.cells import Place
 from wattherd.workload.source import shown
 
+FIELDS = ("after", "after_any", "after_notok")
+"""Where a job says whom it waits for."""
+
 
 def check_dependencies(jobs: Iterable[JobSpec], places: Mapping[str, Place]) -> None:
-    """See that `after` names known jobs, and that no job waits for itself by way of others.
+    """See that dependencies name known jobs, and that no job waits for itself by way of others.
 
     Raises:
         UserError: at the place of a job that waits in vain, naming the unknown job or the cycle.
     """
-    waits = {job.id: job.after for job in jobs if job.after}
-    for job_id, parents in waits.items():
-        for parent in parents:
-            if parent not in places:
-                problem = f"unknown job {shown(parent)}"
-                raise places[job_id].error("after", problem, hint_for(parent, places))
+    waits: dict[str, tuple[str, ...]] = {}
+    for job in jobs:
+        for field in FIELDS:
+            parents: tuple[str, ...] = getattr(job, field)
+            for parent in parents:
+                if parent not in places:
+                    problem = f"unknown job {shown(parent)}"
+                    raise places[job.id].error(field, problem, hint_for(parent, places))
+            waits[job.id] = waits.get(job.id, ()) + parents
     try:
         TopologicalSorter(waits).prepare()
     except CycleError as error:

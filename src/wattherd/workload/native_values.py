@@ -26,6 +26,7 @@ class Kind(StrEnum):
     INTEGER = "a whole number"
     NUMBER = "a number"
     SECONDS = "seconds, zero or more"
+    FLAG = "true or false"
 
 
 def _bad(place: Place, field: str, value: object, kind: Kind) -> Exception:
@@ -83,6 +84,12 @@ def _names(place: Place, field: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(";") if part.strip())
 
 
+def _flag(place: Place, field: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise _bad(place, field, text, Kind.FLAG)
+    return text.lower() == "true"
+
+
 FromText = Callable[[Place, str, str], Any]
 FROM_TEXT: Mapping[Kind, FromText] = {
     Kind.NAME: _text,
@@ -95,6 +102,7 @@ FROM_TEXT: Mapping[Kind, FromText] = {
     Kind.INTEGER: _integer,
     Kind.NUMBER: _number,
     Kind.SECONDS: _seconds,
+    Kind.FLAG: _flag,
 }
 
 
@@ -143,4 +151,5 @@ FROM_JSON: Mapping[Kind, Callable[[Place, str, Any], Any]] = {
     Kind.INTEGER: _checked(Kind.INTEGER, _is_whole, int),
     Kind.NUMBER: _checked(Kind.NUMBER, _is_number, float),
     Kind.SECONDS: _checked(Kind.SECONDS, lambda value: _is_number(value) and value >= 0, float),
+    Kind.FLAG: _checked(Kind.FLAG, lambda value: isinstance(value, bool), bool),
 }
