@@ -50,6 +50,8 @@ def _job_options(command: Any) -> Any:
             click.option("--singleton", is_flag=True, help="After earlier jobs of its name."),
             click.option("--begin", metavar="TIME", help="Not before: 18:00, or 'in 2h'."),
             click.option("--app", type=click.Choice(APPS), help="It serves pages."),
+            click.option("--notify", multiple=True, metavar="URL|ADDRESS", help="Tell them of it."),
+            click.option("--notify-on", metavar="WHAT,...", help="started, failed, ..."),
             click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment."),
             click.option("--export", metavar="ALL|NONE|NAME,...", help="Of this shell's own."),
             click.argument("command", nargs=-1, type=click.UNPROCESSED),
@@ -133,6 +135,8 @@ def _changes(
     singleton: bool,
     begin: str | None,
     app: str | None,
+    notify: tuple[str, ...],
+    notify_on: str | None,
     env: tuple[str, ...],
     export: str | None,
 ) -> dict[str, Any]:
@@ -149,6 +153,7 @@ def _changes(
         "singleton": singleton or None,
         "begin": begin,
         "app": app,
+        "notify": _notify(notify, notify_on),
         "envs": dict(_pair(one, "--env") for one in env),
         "export": export,
     }
@@ -159,6 +164,24 @@ def _after(ok: tuple[str, ...], ended: tuple[str, ...], notok: tuple[str, ...]) 
         return list(ok)
     ends = {"ok": list(ok), "any": list(ended), "notok": list(notok)}
     return {end: jobs for end, jobs in ends.items() if jobs}
+
+
+def _notify(who: tuple[str, ...], on: str | None) -> dict[str, Any]:
+    """One webhook, one address.
+
+    Raises:
+        UserError: nobody is named, or two of a kind.
+    """
+    if not who:
+        if on:
+            hint = "--notify ann@example.org"
+            raise UserError("needs somebody to tell", field="--notify-on", hint=hint)
+        return {}
+    told = ["webhook" if "://" in one else "email" for one in who]
+    if len(set(told)) < len(told):
+        raise UserError("one webhook and one address at most", field="--notify")
+    named = dict(zip(told, who, strict=True))
+    return {**named, **({"on": on.replace("-", "_").split(",")} if on else {})}
 
 
 def _width(text: str) -> Any:

@@ -108,6 +108,8 @@ def show_job(job: Mapping[str, Any], server: str = "") -> None:
     show_jobs([job], wide=True, fit=True)
     for warning in job.get("unenforced", ()):
         click.echo(f"warning: {warning}")
+    if job.get("undelivered"):
+        click.echo(f"warning: {job['undelivered']}")
     spec = job["spec"]
     for role in spec["roles"]:
         click.echo(f"{role['name']}: {role['count']} x {' '.join(role['command'])}")

@@ -26,7 +26,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, cast
 from urllib.parse import unquote, urljoin, urlsplit
@@ -57,6 +57,10 @@ class NoAnswer(ClusterError):
         super().__init__(problem)
 
 
+class MayNotConnect(OSError):
+    """An address is not to be connected to, by the rules of whoever asks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What may differ between those who ask. Without `timeout_s` nothing is waited for in vain."""
@@ -69,6 +73,8 @@ class Rules:
     redirects: bool = False
     again: bool = False
     """Ask again where that does no harm."""
+    may_connect: Callable[[str], None] | None = None
+    """Asked for each address before it is connected to; raises `MayNotConnect` to refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +215,7 @@ class HttpClient:
         if proxy is not None and self.origin.scheme == "http":
             _keep_secret(request, proxy, self.origin)
         with _told(place, until_s, self.rules.timeout_s):
-            wire = _Wire(until_s)
+            wire = _Wire(until_s, self.rules.may_connect)
             try:
                 wire.connect(self.origin if proxy is None else proxy.origin)
                 if self.origin.scheme == "https":
@@ -307,8 +313,10 @@ class _Wire:
     Takes the place of a socket in `http.client`.
     """
 
-    def __init__(self, until_s: float | None) -> None:
-        self.until_s = until_s
+    def __init__(
+        self, until_s: float | None, may_connect: Callable[[str], None] | None = None
+    ) -> None:
+        self.until_s, self._may_connect = until_s, may_connect
         self._socket: socket.socket | None = None
 
     def connect(self, origin: Origin) -> None:
@@ -319,8 +327,10 @@ class _Wire:
         failure: OSError = OSError("the name has no address")
         for family, address in _addresses(origin.host, origin.port, self.until_s):
             try:
+                if self._may_connect is not None:
+                    self._may_connect(str(address[0]))
                 self._try(family, address)
-            except TimeoutError:
+            except (TimeoutError, MayNotConnect):
                 raise
             except OSError as error:
                 failure = error
@@ -554,6 +564,8 @@ def _told(place: str, until_s: float | None, timeout_s: float) -> Iterator[None]
         raise NoAnswer(
             Trouble.REFUSED, f"certificate not trusted: {error.verify_message}"
         ) from None
+    except MayNotConnect as error:
+        raise NoAnswer(Trouble.REFUSED, f"{place}: {error}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         late = until_s is not None and time.monotonic() >= until_s
         if isinstance(error, TimeoutError) or late:

@@ -47,6 +47,7 @@ from wattherd.workload.job_parts import (
     Width,
 )
 from wattherd.workload.job_places import OutputSpec, Place, S3Spec, Target
+from wattherd.workload.notify_spec import NotifySpec
 from wattherd.workload.scenario import load
 from wattherd.workload.yaml_lines import lines_of
 
@@ -127,6 +128,9 @@ class JobFile(Strict):
         default={}, description="of each process: numbers, sizes or `unlimited`"
     )
     task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
+    notify: NotifySpec | None = Field(
+        default=None, description="who is told what becomes of it: `on`, `webhook`, `email`"
+    )
     app: AppSpec | None = Field(
         default=None, description="it serves pages: jupyter, vscode, or web"
     )
@@ -244,6 +248,7 @@ class JobFile(Strict):
         environment = {} if self.environment is None else self.environment.here()
         return {
             **({"environment": environment} if environment else {}),
+            **({} if self.notify is None else {"notify": self.notify.model_dump(mode="json")}),
             "name": self.name,
             "launch": "node" if self.run is not None else "task",
             "envs": {name: str(value) for name, value in self.envs.items()},

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from wattherd.misfit import misfit
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.access.oidc.settings import OidcSettings
+from wattherd.service.live.notify.settings import NotifySettings
 from wattherd.service.live.structured_log import Form
 from wattherd.workload.job_file import Level
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
@@ -105,6 +106,9 @@ class ServeConfig(BaseModel):
     )
     secret_env: tuple[str, ...] = Field(
         default=(), description="variables of the service that they may have so"
+    )
+    notify: NotifySettings = Field(
+        default=NotifySettings(), description="how users are told of their jobs"
     )
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()

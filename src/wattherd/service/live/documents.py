@@ -52,6 +52,8 @@ class Look:
     """By job and attempt: what cannot be read of a run, or done for it, at the moment."""
     support: Support | None = None
     """By which control groups limits are kept; None where jobs do not run on this machine."""
+    undelivered: Mapping[str, str] = field(default_factory=dict)
+    """By job: the last notification that could not be sent."""
     unkept: Mapping[tuple[str, int], list[str]] = field(default_factory=dict)
     """By job and attempt: limits that the kernel does not keep although it was asked to."""
 
@@ -80,7 +82,11 @@ def job_document(look: Look, job_id: str) -> dict[str, Any]:
         for entry in (record.story if record else ())
     ]
     whole = _whole(job_row(look, job_id), past, story, look.epoch, _app(past, record))
-    return {**whole, "unenforced": [] if record is None else _unenforced(look, past, record)}
+    return {
+        **whole,
+        "unenforced": [] if record is None else _unenforced(look, past, record),
+        "undelivered": look.undelivered.get(job_id, ""),
+    }
 
 
 def _unenforced(look: Look, past: Past, record: JobRecord) -> list[str]:
@@ -125,6 +131,7 @@ def _whole(
         "exit_code": past.exit_code,
         "app": app,
         "unenforced": [],
+        "undelivered": "",
         "story": story,
     }
 

@@ -36,6 +36,8 @@ from wattherd.service.live.instruments import Instruments
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.metrics.tally import Tally
 from wattherd.service.live.notices import Notices
+from wattherd.service.live.notify.channels import Channels
+from wattherd.service.live.notify.notifier import Notifier
 from wattherd.service.live.origins import RUNS, Origins, check_journal_file
 from wattherd.service.live.pace import PaceWatch
 from wattherd.service.live.rank_watch import RankWatch
@@ -51,6 +53,7 @@ from wattherd.store.entry import Entry
 from wattherd.store.lock import FileLock, InUse
 from wattherd.store.store import Store
 from wattherd.units import watts
+from wattherd.wire.http_client import origin_of
 
 Answer = TypeVar("Answer")
 
@@ -80,6 +83,7 @@ class Site:
     notes: tuple[str, ...]
     """What was noticed when the store was opened."""
     feed: Feed
+    notifier: Notifier
     alone: FileLock | None = None
     """Keeps other services out of the state folder."""
 
@@ -95,7 +99,8 @@ class Site:
         """What documents are made of, for use between two turns."""
         return Look(
             core, self.history, self.meter.book, self.machine, self.clock.epoch,
-            self.executor.troubles, self.executor.support, self.executor.unkept,
+            self.executor.troubles, self.executor.support, self.notifier.problems,
+            self.executor.unkept,
         )  # fmt: skip
 
     def catch_up(self) -> None:
@@ -110,6 +115,7 @@ class Site:
         self.meter.end()
         self.instruments.close()
         self.notices.end()
+        self.notifier.end()
         self.idle.end()
         self.signals.end()
         self.keeper.end()
@@ -255,11 +261,14 @@ def _begin(
     notices.begin()
     idle = IdleWatch(keeper)
     idle.begin()
+    own_ports = {config.port} if status is None else {origin_of(status.url).port, config.port}
+    notifier = Notifier(store, history, Channels(config.notify, own_ports), epoch)
+    notifier.begin()
     problems = [one for one in (signal_note, faults.problem, signals.problem) if one]
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
         machine, instruments, clock, scribe, snapshots, tally, faults, idle,
-        accounts, (*origins.notes, *recovered.notes, *problems), feed,
+        accounts, (*origins.notes, *recovered.notes, *problems, *notifier.notes), feed, notifier,
     )  # fmt: skip
     _set_budget(site, said)
     said.keep(config)

@@ -33,6 +33,7 @@ from wattherd.service.live.http import (
 from wattherd.service.live.known_names import check_names
 from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import LogReader, TaskLog
+from wattherd.service.live.notify.channels import check_notify
 from wattherd.service.live.privacy import (
     check_account,
     check_priority,
@@ -156,6 +157,7 @@ async def checked(site: Site, caller: Caller, job: JobFile) -> None:
         hint = "send `environment: {variables: {NAME: VALUE}}`, as `wattherd submit` does"
         raise UserError("the service does not know your shell", field="export", hint=hint)
     check_account(site.accounts, caller, job)
+    check_notify(site.config.notify, job.paper().get("notify"))
     if site.config.require_limits:
         limits = asked(job.spec(), job.paper())
         check_enforced(unenforced(site.executor.support, limits))

@@ -133,6 +133,7 @@ class JobDocument(JobRow):
         "limits of it that this machine does not keep; live jobs only",
         ["memory limit 4 GiB is not enforced here: /sys/fs/cgroup is not writable"],
     )
+    undelivered: str = told("the last notification that could not be sent, and why", "")
     story: list[Chapter] = told("what happened to it, oldest first; live jobs only")
 
 

@@ -1,0 +1,1 @@
+"""Tells users what becomes of their jobs, by webhooks and e-mail."""
