@@ -99,9 +99,11 @@ class Channels:
             permanent = error.smtp_code >= HTTPStatus.INTERNAL_SERVER_ERROR
             raise NotSent(f"mail server: {error.smtp_code} {told}", final=permanent) from None
         except smtplib.SMTPRecipientsRefused as error:
-            code, told = next(iter(error.recipients.values()))
+            code, reply = next(iter(error.recipients.values()))
             final = code >= HTTPStatus.INTERNAL_SERVER_ERROR
-            raise NotSent(f"mail server: {code} {told!r}", final=final) from None
+            raise NotSent(
+                f"mail server: {code} {reply.decode(errors='replace')}", final=final
+            ) from None
         except (OSError, smtplib.SMTPException, DeviceError, ValueError) as error:
             raise NotSent(f"mail server {smtp.host}: {error}") from None
 
