@@ -44,7 +44,7 @@ PAGES = {
     "timeline": ("/timeline?span=2m", 1200, 420, "light"),
     "queue": ("/queue", 1200, 800, "light"),
     "job": ("/jobs/j-2", 1200, 1700, "light"),
-    "submit": ("/submit?from=j-2", 1200, 1150, "light"),
+    "submit": ("/submit", 1200, 1120, "light"),
     "decisions": ("/decisions", 1200, 600, "light"),
     "compare": ("/compare", 1200, 420, "light"),
 }

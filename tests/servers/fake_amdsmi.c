@@ -77,6 +77,20 @@ int amdsmi_get_power_info(void *gpu, PowerInfo *info) {
     return code();
 }
 
+/* The second does not tell how busy it is. */
+int amdsmi_get_gpu_activity(void *gpu, uint32_t usage[3]) {
+    usage[0] = (uintptr_t)gpu == 1 ? 64 : 0xFFFF;
+    usage[1] = usage[2] = 0;
+    return code();
+}
+
+int amdsmi_get_gpu_vram_usage(void *gpu, uint32_t mib[2]) {
+    (void)gpu;
+    mib[0] = 192 << 10;
+    mib[1] = 48 << 10;
+    return code();
+}
+
 int amdsmi_get_power_cap_info(void *gpu, uint32_t sensor, CapInfo *info) {
     (void)sensor;
     memset(info, 0, sizeof *info);

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,16 @@ def test_amd_gpus_are_measured_capped_and_put_back(service: Service) -> None:
     assert [service.gpus.kept(gpu) for gpu in (0, 1)] == [500_000_000, 500_000_000]
     client.post(f"jobs/{job}/cancel", {})
     service.until(lambda: service.gpus.kept(0) == service.gpus.kept(1) == 750_000_000)
+
+
+@pytest.mark.long
+def test_pages_say_how_busy_amd_gpus_are(service: Service) -> None:
+    def page() -> str:
+        with urllib.request.urlopen(service.client.server + "/cluster", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    service.until(lambda: "64% busy, 51.5 GB of 206.2 GB memory" in page())
+    assert "– busy, 51.5 GB of 206.2 GB memory" in page()
 
 
 @pytest.mark.parametrize(

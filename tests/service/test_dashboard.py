@@ -350,7 +350,7 @@ def test_a_bar_leads_to_its_job_and_a_marker_to_its_decision(page: Any) -> None:
 
 
 def test_what_is_unfolded_stays_so(page: Any) -> None:
-    page.goto("/decisions?q=StartJob")
+    page.goto("/decisions?q=starts")
     page.locator("summary").first.click()
     page.wait_for_timeout(2500)  # refreshed at least once
     assert page.locator("details[open]").count() == 1

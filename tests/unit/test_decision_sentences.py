@@ -63,9 +63,15 @@ def test_many_caps_are_one_sentence_and_few_are_told_one_by_one() -> None:
     few = [SetCap(job_id=f"j-{n}", attempt=1, cap_w=100.0 + n) for n in range(2)]
     many = [SetCap(job_id=f"j-{n}", attempt=1, cap_w=100.0 + n) for n in range(50)]
     event = BudgetChanged(at_s=1, budget_w=None)
-    assert _told(event, *few).orders[1] == "j-1 may draw 101 W per GPU."
+    assert _told(event, *few).orders[1] == "j-1 may draw 101 W per GPU at most."
     assert _told(event, *many).orders == ("50 jobs get other caps, 100 W to 149 W per GPU.",)
     assert _told(event, *many).happened == "ann lifted the budget of the site."
+
+
+def test_the_words_of_a_sentence_are_found() -> None:
+    found = _told(BudgetChanged(at_s=9, budget_w=8000), _start())
+    assert found.mentions("budget STARTS j-2")
+    assert not found.mentions("budget stops")
 
 
 def test_what_leads_to_nothing_says_so() -> None:

@@ -20,12 +20,14 @@ def decisions_view(
 ) -> dict[str, Any]:
     """All that the page shows; the page that entry `seq` is on, if it is asked for."""
     found, epoch = scene.look(lambda look: _found(look, scene, caller))
-    found = [one for one in reversed(found) if one.mentions(text)]
+    names = [node.name for node in epoch.core.config.cluster.nodes]
+    found = [
+        one for one in reversed(found) if one.mentions(text) or told(one, names).mentions(text)
+    ]
     if seq is not None:
         place = next((at for at, one in enumerate(found) if one.seq == seq), 0)
         page = place // LISTED + 1
     cut = paged(found, page, LISTED)
-    names = [node.name for node in epoch.core.config.cluster.nodes]
     rows = [(one, epoch.time(one.at_s), told(one, names)) for one in cut.items]
     return {"rows": rows, "cut": cut, "text": text, "seq": seq}
 

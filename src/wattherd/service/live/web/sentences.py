@@ -42,6 +42,11 @@ class Told:
     orders: tuple[str, ...]
     next: str
 
+    def mentions(self, text: str) -> bool:
+        """Whether every word of `text` occurs in what it says, in whatever case."""
+        said = " ".join((self.happened, *self.orders)).casefold()
+        return all(word in said for word in text.casefold().split())
+
 
 def told(one: Decision, names: Sequence[str]) -> Told:
     """The sentences of a decision; `names` are the nodes', by number."""
@@ -233,7 +238,7 @@ def _set_cap(order: Document, _: Callable[[int], str], __: float) -> str:
     cap = order.get("cap_w")
     if cap is None:
         return f"{order['job_id']} may draw as much as it can."
-    return f"{order['job_id']} may draw {_cap(cap)}."
+    return f"{order['job_id']} may draw {_cap(cap)} at most."
 
 
 def _cap(cap_w: float | None) -> str:

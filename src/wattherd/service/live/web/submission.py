@@ -46,6 +46,11 @@ class Filled:
     error: UserError | None = None
 
     @property
+    def words(self) -> bool:
+        """Whether the command stands among the other fields, as a list of words."""
+        return not self.texts["run"] and self.rest.startswith("run:")
+
+    @property
     def fault(self) -> str:
         """The field of the form that is at fault: one of its own, or the rest."""
         name = "" if self.error is None else self.error.field
