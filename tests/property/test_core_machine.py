@@ -26,6 +26,7 @@ from wattherd.model.event import (
     DeviceDrained,
     DeviceReturned,
     JobCancelled,
+    JobEdited,
     JobHeld,
     JobProgressed,
     JobReleased,
@@ -161,6 +162,36 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from([JobHeld, JobReleased, JobCancelled]), job_id=JOBS)
     def operate(self, what: type[JobHeld | JobReleased | JobCancelled], job_id: str) -> None:
         self.shell.deliver(what(at_s=self.shell.now_s, job_id=job_id))
+
+    @rule(
+        job_id=JOBS,
+        priority=st.sampled_from([None, -1, 2]),
+        queue=st.sampled_from([None, "default", "a", "b"]),
+        limit_s=st.sampled_from([None, 20.0, 500.0]),
+        gpus=st.sampled_from([None, (1, 1), (3, 3), (99, 99)]),
+        wait_s=st.sampled_from([None, 0.0, 100.0]),
+    )
+    def edit(
+        self,
+        job_id: str,
+        priority: int | None,
+        queue: str | None,
+        limit_s: float | None,
+        gpus: tuple[int, int] | None,
+        wait_s: float | None,
+    ) -> None:
+        begin_at_s = None if wait_s is None else self.shell.now_s + wait_s
+        self.shell.deliver(
+            JobEdited(
+                at_s=self.shell.now_s,
+                job_id=job_id,
+                priority=priority,
+                queue=queue,
+                time_limit_s=limit_s,
+                gpus=gpus,
+                begin_at_s=begin_at_s,
+            )
+        )
 
     @rule(what=st.sampled_from([QueueStopped, QueueStarted]), queue=QUEUES)
     def operate_queue(self, what: type[QueueStopped | QueueStarted], queue: str) -> None:

@@ -338,3 +338,31 @@ def test_jobs_are_found_by_label_user_and_name_while_they_live_and_after(say: Sa
     assert found("history", "-l", "team=vision") == [job_id]
     assert say("submit", "-l", "name=x", "--", "true")[0] == 2
     assert say("submit", "-l", "x", "--", "true")[0] == 2
+
+
+def test_a_waiting_job_is_edited_and_its_story_says_by_whom(say: Say) -> None:
+    job_id = submitted(say, "--begin", "in 1h", "-g", "1", "--", "true")
+    code, said, why = say("edit", job_id, "--priority", "high", "--time", "10m")
+    assert (code, said.strip()) == (
+        0, f"{job_id} edited: priority 0 -> 10, time limit none -> 600 s"
+    ), why  # fmt: skip
+    shown = json.loads(say("show", job_id, "-o", "json")[1])
+    assert (shown["priority"], shown["spec"]["time_limit_s"]) == (10, 600.0)
+    assert any(getpass.getuser() in one["cause"] for one in shown["story"])
+    for words in (["--gpus", "400"], ["--queue", "prodd"], []):
+        assert say("edit", job_id, *words)[0] == 2
+    assert json.loads(say("show", job_id, "-o", "json")[1])["gpus"] == 1
+    assert say("edit", job_id, "--begin", "in 0s")[0] == 0
+    wait_for(say, job_id, "Succeeded")
+    code, _, why = say("edit", job_id, "--priority", "low")
+    assert (code, "is over" in why) == (2, True)
+
+
+def test_of_a_running_job_only_the_time_limit_is_lowered(say: Say) -> None:
+    job_id = submitted(say, "-t", "10m", "--", "sleep", "60")
+    wait_for(say, job_id, "Running")
+    for words in (["--priority", "high"], ["--time", "20m"]):
+        code, _, why = say("edit", job_id, *words)
+        assert (code, "runs: " in why) == (2, True)
+    assert say("edit", job_id, "--time", "1s")[0] == 0
+    wait_for(say, job_id, "TimedOut")

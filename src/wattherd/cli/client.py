@@ -86,6 +86,10 @@ class Client:
         """Set something; as `get`."""
         return self._json("PUT", path, {}, body)
 
+    def patch(self, path: str, body: Any) -> Any:
+        """Change parts of something; as `get`."""
+        return self._json("PATCH", path, {}, body)
+
     def delete(self, path: str, **query: object) -> Any:
         """Do away with something; as `get`."""
         return self._json("DELETE", path, query)

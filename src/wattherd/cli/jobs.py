@@ -400,3 +400,47 @@ def _action(name: str, help_text: str, done: str) -> click.Command:
 cancel = _action("cancel", "End JOBS, running or not.", "is being cancelled")
 pause = _action("pause", "Stop JOBS after a checkpoint, until resumed.", "is being paused")
 resume = _action("resume", "Let paused JOBS go on.", "resumed")
+
+
+@click.command()
+@click.argument("job")
+@click.option("-p", "--priority", help="low, normal, high, or a number.")
+@click.option("-q", "--queue", "queue_name", help="Queue.")
+@click.option("-t", "--time", "limit", help="Time limit: 12h.")
+@click.option("-g", "--gpus", metavar="N|MIN..MAX", help="Devices.")
+@click.option("--begin", metavar="TIME", help="Not before: 18:00, or 'in 2h'; 'in 0s' is at once.")
+@server_option
+@prints
+def edit(
+    *,
+    job: str,
+    priority: str | None,
+    queue_name: str | None,
+    limit: str | None,
+    gpus: str | None,
+    begin: str | None,
+    server: str | None,
+    output: str,
+) -> None:
+    """Change what JOB asks for while it waits; of a running one the time limit may be lowered."""
+    asked = {
+        "priority": _number(priority),
+        "queue": queue_name,
+        "time": {"limit": limit} if limit else None,
+        "gpus": None if gpus is None else _width(gpus),
+        "begin": None if begin is None else _begin(begin),
+    }
+    changes = {name: value for name, value in asked.items() if value is not None}
+    if not changes:
+        hint = f"wattherd edit {job} --priority high"
+        raise UserError("changes nothing", field="JOB", hint=hint)
+    client = Client(server)
+    job_id = job_called(client, job, begins=False)
+    document = client.patch(f"jobs/{job_id}", changes)
+    show(document, output, lambda: click.echo(_last_edit(document)))
+
+
+def _last_edit(job: Mapping[str, Any]) -> str:
+    """The last edit, as the story of a live job tells it."""
+    told = [one["what"] for one in job["story"] if one["what"].startswith("edited")]
+    return f"{job['id']} {told[-1]}" if told else f"{job['id']} stays as it was"

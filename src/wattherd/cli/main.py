@@ -33,6 +33,7 @@ COMMANDS = {
     "explain": ("wattherd.cli.jobs:explain", "Why a job waits, or what became of it."),
     "show": ("wattherd.cli.jobs:show_command", "Everything about a job."),
     "logs": ("wattherd.cli.jobs:logs", "What a job printed."),
+    "edit": ("wattherd.cli.jobs:edit", "Change what a waiting job asks for."),
     "cancel": ("wattherd.cli.jobs:cancel", "End jobs."),
     "pause": ("wattherd.cli.jobs:pause", "Stop jobs after a checkpoint."),
     "resume": ("wattherd.cli.jobs:resume", "Let paused jobs go on."),

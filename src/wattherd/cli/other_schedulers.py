@@ -70,6 +70,8 @@ def _controlled(words: Words) -> Words:
             return ("pause", *(named or ("JOB",)))
         case "release" | "resume":
             return ("resume", *(named or ("JOB",)))
+        case "update":
+            return ("edit", "JOB", "--priority", "high")
         case "show":
             return (
                 ("nodes",)

@@ -157,6 +157,11 @@ class Conduct:
         if eligible is not job.listed:
             self.roster.put(job, eligible=eligible)
 
+    def _leave_roster(self, job: JobRecord) -> None:
+        """Take a waiting job from the plan and from planners, until it is put there again."""
+        self._forget_plan(job)
+        self.roster.put(job, eligible=False)
+
     def _give_back(self, job: JobRecord, rest: tuple[Allocation, ...] = ()) -> None:
         """The run is over, but for its ranks on `rest`: what else it held is free."""
         for allocation in job.allocations:

@@ -13,13 +13,14 @@ from wattherd.engine.conduct import ROUND, Batch
 from wattherd.engine.core_config import CoreConfig
 from wattherd.engine.draft import WAKE
 from wattherd.engine.drains import Drains
+from wattherd.engine.edits import amended, amendment, differences
 from wattherd.engine.feasibility import circle
 from wattherd.engine.foresight import BUDGET, LOOKOUTS, Foresight
 from wattherd.engine.least_power import Shortage
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
 from wattherd.engine.waits import unmet
-from wattherd.errors import Bug
+from wattherd.errors import Bug, UserError
 from wattherd.model.command import Command, RejectJob, wake_at
 from wattherd.model.event import (
     BatchApplied,
@@ -33,6 +34,7 @@ from wattherd.model.event import (
     Event,
     JobCancelled,
     JobDrew,
+    JobEdited,
     JobExited,
     JobHeld,
     JobMeasured,
@@ -130,6 +132,8 @@ class Core(Foresight, Drains):
                 self._submitted_job(event, batch)
             case Woke():
                 self._woke(event, batch)
+            case JobEdited():
+                self._edit(event, batch)
             case JobHeld():
                 self._hold(event, batch)
             case JobReleased():
@@ -186,13 +190,17 @@ class Core(Foresight, Drains):
 
     def _never(self, spec: JobSpec) -> Reason | None:
         """Why the job can never run, or None."""
+        refusal = self._never_alone(spec)
+        return refusal or circle(spec, self.jobs, self.waits, self.now_s)
+
+    def _never_alone(self, spec: JobSpec) -> Reason | None:
+        """The same, whatever other jobs there are."""
         cluster, quota = self.config.cluster, self.config.quota
         refusal = self._joules.refuses(spec, self.now_s)
         if quota is not None:
             total = sum(node.gpu_count for node in cluster.nodes)
             refusal = refusal or quota.never(spec, spec.least_gpus, total, self.now_s)
-        refusal = refusal or self._feasibility.never_fits(spec, self.now_s)
-        return refusal or circle(spec, self.jobs, self.waits, self.now_s)
+        return refusal or self._feasibility.never_fits(spec, self.now_s)
 
     def _block(self, job: JobRecord, batch: Batch) -> None:
         """Wait for other jobs, a time or a turn; in vain if one of the jobs ended otherwise."""
@@ -209,6 +217,52 @@ class Core(Foresight, Drains):
         if job.not_before_s is not None:
             key = f"{BEGIN}:{job.id}"
             batch.commands.append(wake_at(at_s=job.not_before_s, key=key))
+
+    def refusal(self, spec: JobSpec) -> Reason | None:
+        """Why a job that asks for this could never run here, or None."""
+        return self._never_alone(spec)
+
+    def _edit(self, event: JobEdited, batch: Batch) -> None:
+        """A job asks for something else; what is too late, or could never run, is not done."""
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            return
+        try:
+            order = amendment(job.spec, event, active=job.active)
+            spec = amended(job.spec, order)
+        except UserError as error:
+            job.story.append(Entry(self.now_s, "edit refused", error.line()))
+            return
+        refused = None if job.active else self._never_alone(spec)
+        if refused is not None:
+            job.story.append(Entry(self.now_s, "edit refused", refused.text()))
+            return
+        changed = ", ".join(differences(job.spec, spec))
+        if not changed:
+            return
+        job.story.append(Entry(self.now_s, f"edited: {changed}", event.cause))
+        if not job.active:
+            self._leave_roster(job)
+        job.spec = spec
+        batch.commands.append(order)
+        if job.state is State.RUNNING:
+            self._limit_time(job, batch)
+        if not job.active:
+            self._enter_again(job, event, batch)
+
+    def _enter_again(self, job: JobRecord, event: JobEdited, batch: Batch) -> None:
+        """Planners hear of an edited job as of one that has just come."""
+        job.reason = job.aside = self._aside.why(job.spec, self.now_s)
+        if event.begin_at_s is not None and job.state is not State.BACKING_OFF:
+            self.waits.begin_at(job, self.now_s)
+            self._await_begin(job, batch)
+        if job.state is State.QUEUED and job.blocked:
+            self._block(job, batch)
+        elif job.state is State.BLOCKED:
+            self._unblock(job, "edited", batch)
+        if job.id in self.jobs:
+            self._changed(job)
+        batch.replan = True
 
     def _hold(self, event: JobHeld, batch: Batch) -> None:
         job = self.jobs.get(event.job_id)

@@ -54,6 +54,21 @@ class RejectJob:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmendJob:
+    """From now on the job asks for this; later runs are ordered by it.
+
+    `gpus` are the least and the most devices, None where these stay as they are.
+    """
+
+    job_id: str
+    priority: int
+    queue: str
+    time_limit_s: float | None
+    begin_s: float | None
+    gpus: tuple[int, int] | None = None
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishJob:
@@ -129,6 +144,7 @@ Command = (
     | StopJob
     | GiveNotice
     | RejectJob
+    | AmendJob
     | FinishJob
     | SetCap
     | SetBatch

@@ -31,6 +31,22 @@ class JobSubmitted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobEdited(Event):
+    """A user or operator changed what a job asks for; None: that stays as it is.
+
+    Of a job that holds devices only the time limit may change, and only be lowered. `gpus` are the
+    least and the most devices of a job of one role.
+    """
+
+    job_id: str
+    priority: int | None = None
+    queue: str | None = None
+    time_limit_s: float | None = None
+    gpus: tuple[int, int] | None = None
+    begin_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobHeld(Event):
     """A user or operator wants it not to be started."""
 

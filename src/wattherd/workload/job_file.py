@@ -77,7 +77,7 @@ class JobFile(Strict):
         default=1, description="devices: GPUs, or slots where there is none"
     )
     gpu_type: str | list[str] = Field(default=[], description="any of these models")
-    cpus_per_gpu: float = Field(default=0, ge=0)
+    cpus_per_gpu: float = Field(default=0, ge=0, le=1e6)
     memory_per_gpu: Size | None = None
     queue: str = "default"
     priority: Level = "normal"
@@ -204,7 +204,7 @@ class JobFile(Strict):
             after_any=tuple(after.any),
             after_notok=tuple(after.notok),
             singleton=self.singleton,
-            begin_s=_until_begin(self.begin, at),
+            begin_s=begin_as_written(self.begin, at),
             duration_s=_seconds(time.expected),
             time_limit_s=_seconds(time.limit),
             deadline_s=_until(time.deadline, at),
@@ -318,7 +318,7 @@ def _seconds(text: Text | None) -> float | None:
     return None if text is None else units.seconds(text)
 
 
-def _until_begin(begin: str | datetime | None, at: datetime | None) -> float | None:
+def begin_as_written(begin: str | datetime | None, at: datetime | None) -> float | None:
     """Seconds from `at` to the time that is meant, in this machine's zone."""
     if isinstance(begin, str) and at is not None:
         try:

@@ -189,5 +189,5 @@ class RoleSpec(Strict):
     run: str | list[str]
     count: int = Field(default=1, ge=1, alias="taskNumber")
     gpus: int = Field(default=1, ge=0)
-    cpus: float = Field(default=0, ge=0)
+    cpus: float = Field(default=0, ge=0, le=1e6)
     memory: Size | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattherd.model.command import (
+    AmendJob,
     Command,
     FinishJob,
     GiveNotice,
@@ -26,6 +27,7 @@ from wattherd.model.event import (
     BudgetChanged,
     CapApplied,
     Event,
+    JobEdited,
     JobExited,
     JobProgressed,
     JobStopped,
@@ -248,6 +250,7 @@ _AWAITED = {
     "ramp": "the site may draw more by now",
     "hold": "caps may be changed again",
     "backoff": "the wait before another try is over",
+    "begin": "the begin time of a job has come",
     "limit": "a time limit has passed",
     "joules": "an energy budget is spent",
 }
@@ -255,6 +258,8 @@ _AWAITED = {
 
 
 def _words(event: Event) -> str:
+    if isinstance(event, JobEdited):
+        return f"{event.job_id} was edited"
     if isinstance(event, BudgetChanged):
         return f"BudgetChanged to {_watts(event.budget_w)}"
     if isinstance(event, JobExited):
@@ -288,5 +293,7 @@ def order_line(command: Command) -> str:
             return f"{name} {command.job_id}: {command.reason.text()}"
         case FinishJob():
             return f"{name} {command.job_id}: {command.state}"
+        case AmendJob():
+            return f"{name} {command.job_id}"
         case _:
             return name

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
+from wattherd.engine.edits import amended
 from wattherd.engine.lifecycle import FINAL, State
 from wattherd.engine.waits import never_text, parents
-from wattherd.model.command import Command, FinishJob, RejectJob, StartJob
+from wattherd.model.command import AmendJob, Command, FinishJob, RejectJob, StartJob
 from wattherd.model.event import Event, JobExited, JobProgressed, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.store.entry import Entry, StoreFailure
@@ -135,6 +136,9 @@ class History(Mapping[str, Past]):
                 past = self.jobs[command.job_id]
                 past.attempts = command.attempt
                 past.first_start_s = at_s if past.first_start_s is None else past.first_start_s
+            case AmendJob():
+                past = self.jobs[command.job_id]
+                past.spec = amended(past.spec, command)
             case RejectJob():
                 past = self.jobs[command.job_id]
                 past.state, past.finish_s, past.why = str(State.FAILED), at_s, command.detail

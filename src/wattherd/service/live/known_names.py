@@ -23,7 +23,7 @@ def check_names(config: CoreConfig, job: JobFile) -> None:
     Raises:
         UserError: it has not; the hint names those it has.
     """
-    _check_queue(config, job.queue)
+    check_queue(config, job.queue)
     models = [job.gpu_type] if isinstance(job.gpu_type, str) else job.gpu_type
     known = config.cluster.gpu_models
     if models and known and not set(models) & set(known):
@@ -31,7 +31,12 @@ def check_names(config: CoreConfig, job: JobFile) -> None:
         raise UserError(f"no GPU here is {' or '.join(models)}", field="gpu_type", hint=hint)
 
 
-def _check_queue(config: CoreConfig, name: str) -> None:
+def check_queue(config: CoreConfig, name: str) -> None:
+    """Whether this site has that queue, and it takes jobs.
+
+    Raises:
+        UserError: it has not; the hint names those it has.
+    """
     tree = config.quota
     if not isinstance(tree, QueueTree):
         if name != NO_QUEUE:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from wattherd.engine.edits import amended
 from wattherd.model.command import (
+    AmendJob,
     Command,
     Compute,
     FinishJob,
@@ -75,6 +77,8 @@ class Orders:
                 self._change(command.job_id, command.attempt, cap_w=command.cap_w)
             case SetBatch():
                 self._change(command.job_id, command.attempt, batch=command)
+            case AmendJob():
+                self.specs[command.job_id] = amended(self.specs[command.job_id], command)
             case FinishJob() | RejectJob():
                 self.runs.pop(command.job_id, None)
                 self.specs.pop(command.job_id, None)

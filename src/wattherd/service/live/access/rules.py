@@ -62,6 +62,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{V1}/jobs"): Role.USER,
     ("POST", f"{V1}/dry-run"): Role.USER,
     ("GET", f"{V1}/jobs/{{job_id}}"): Role.VIEWER,
+    ("PATCH", f"{V1}/jobs/{{job_id}}"): Role.USER,
     ("GET", f"{V1}/jobs/{{job_id}}/explain"): Role.VIEWER,
     ("GET", f"{V1}/jobs/{{job_id}}/logs"): Role.VIEWER,
     ("POST", f"{V1}/jobs/{{job_id}}/{{action}}"): Role.USER,

@@ -16,6 +16,7 @@ from wattherd.runtime.local.enforcement import asked, check_enforced, unenforced
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.dry_run import dry_run
+from wattherd.service.live.editing import check_edit, was_done
 from wattherd.service.live.explanation import explanation, last_words
 from wattherd.service.live.history import Past
 from wattherd.service.live.http import (
@@ -30,7 +31,7 @@ from wattherd.service.live.http import (
     look_up,
     the_job,
 )
-from wattherd.service.live.known_names import check_names
+from wattherd.service.live.known_names import check_names, check_queue
 from wattherd.service.live.listing import job_list
 from wattherd.service.live.logs import LogReader, TaskLog
 from wattherd.service.live.notify.channels import check_notify
@@ -50,6 +51,7 @@ from wattherd.service.live.schemas.jobs import (
 from wattherd.service.live.schemas.shape import Responses, answers
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
+from wattherd.workload.job_edit import JobEdit
 from wattherd.workload.job_environment import NONE, words_of
 from wattherd.workload.job_file import JobFile
 
@@ -70,11 +72,13 @@ Action = Annotated[str, action_of(ACTIONS)]
 TheJobFile = Annotated[
     JobFile, Body(examples=[{"run": "python train.py", "gpus": 2, "name": "resnet"}])
 ]
+TheEdit = Annotated[JobEdit, Body(examples=[{"priority": "high", "time": {"limit": "12h"}}])]
 
 
 def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
     _submission_routes(app)
+    _edit_route(app)
     _look_routes(app)
     _log_route(app)
 
@@ -88,6 +92,25 @@ def routes(app: FastAPI) -> None:
             raise NotFound(f"no action {action!r}", hint=", ".join(ACTIONS))
         event = ACTIONS[action](at_s=0.0, job_id=job_id)
         await done(site.keeper.post(event, by=caller.by))
+        return await look_up(site, lambda look: documents.job_document(look, job_id))
+
+
+def _edit_route(app: FastAPI) -> None:
+    @app.patch("/api/v1/jobs/{job_id}", responses=answers(JobDocument))
+    async def edit(
+        site: TheSite, caller: TheCaller, job_id: JobId, changes: TheEdit
+    ) -> dict[str, Any]:
+        """Change what a waiting job asks for; of a running one the time limit may be lowered."""
+        await the_job(site, caller, job_id, touch=True)
+        if changes.priority is not None:
+            check_priority(caller, site.config.priority_ceiling, changes.priority)
+        if changes.queue is not None:
+            check_queue(site.keeper.core.config, changes.queue)
+        event = changes.event(job_id, by=caller.by, now=datetime.now(UTC), now_s=site.clock.now_s())
+        await look_up(site, lambda look: check_edit(look, event))
+        await done(site.keeper.post(event, by=caller.by))
+        if not await look_up(site, lambda look: was_done(look, event)):
+            raise UserError("began or changed meanwhile", where=job_id, hint="look at it again")
         return await look_up(site, lambda look: documents.job_document(look, job_id))
 
 

@@ -1,0 +1,55 @@
+"""What may be changed of a job after its submission, as people write it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from wattherd import units
+from wattherd.model.event import JobEdited
+from wattherd.workload.job_file import Level, begin_as_written, priority_of
+from wattherd.workload.job_parts import Strict, Time, Width
+
+
+class EditedTime(Strict):
+    """The part of `time` that may be changed."""
+
+    limit: Time
+
+
+class JobEdit(Strict):
+    """Fields of a job file with their new values; those that are left out stay as they are."""
+
+    priority: Level | None = None
+    queue: str | None = None
+    time: EditedTime | None = Field(default=None, description="`limit`")
+    gpus: Annotated[int, Field(ge=0)] | Width | None = None
+    begin: str | None = Field(default=None, description="as in a job file")
+
+    @model_validator(mode="after")
+    def _something(self) -> JobEdit:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError(f"changes nothing; it may have {', '.join(JobEdit.model_fields)}")
+        return self
+
+    def event(self, job_id: str, *, by: str, now: datetime, now_s: float) -> JobEdited:
+        """What the core is told; `now` and `now_s` are the same moment.
+
+        Raises:
+            UserError: a begin time that means no time.
+        """
+        begin_s = begin_as_written(self.begin, now)
+        gpus = self.gpus
+        width = None if gpus is None else (gpus, gpus) if isinstance(gpus, int) else gpus
+        return JobEdited(
+            at_s=now_s,
+            cause=f"by {by}",
+            job_id=job_id,
+            priority=None if self.priority is None else priority_of(self.priority),
+            queue=self.queue,
+            time_limit_s=None if self.time is None else units.seconds(self.time.limit),
+            gpus=(width.min, width.max) if isinstance(width, Width) else width,
+            begin_at_s=None if begin_s is None else now_s + begin_s,
+        )

@@ -1,0 +1,149 @@
+"""Edits: of waiting jobs whatever they ask for, of running ones a lower time limit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.invariants import validate
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.command import AmendJob, StartJob, WakeAt
+from wattherd.model.event import Event, JobEdited, JobExited, JobHeld, JobStarted, JobSubmitted
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.schedule.lineup import Rules
+from wattherd.policy.schedule.ordered import Discipline, Ordered
+from wattherd.policy.schedule.orders import Priority
+from wattherd.service.live.history import History
+from wattherd.service.live.standing import Standing
+from wattherd.store.entry import Entry
+from wattherd.store.event_log import command_of, event_of, plain
+
+NODE = NodeSpec(name="n", cpu_milli=64_000, memory_mib=65_536, gpu_count=4, gpu_model="T4")
+PLANNER = Ordered(
+    rules=Rules(order=Priority()), discipline=Discipline.STRICT, preemptive=False, wakes=False
+)
+
+
+class Told:
+    """A core on four GPUs by priority, and what a service keeps beside it."""
+
+    def __init__(self) -> None:
+        self.core = Core(CoreConfig(cluster=ClusterSpec((NODE,)), planner=PLANNER))
+        self.standing, self.history = Standing(), History()
+
+    def tell(self, event: Event) -> list[Any]:
+        entry = Entry(seq=self.standing.seq + 1, event=event, by="ann", paper={})
+        ((_, commands),) = self.standing.replay(self.core, [entry])
+        self.history.note(entry, commands)
+        validate(self.core)
+        for job in self.core.jobs.values():
+            known = self.standing.orders.specs[job.id], self.history[job.id].spec
+            assert known == (job.spec, job.spec)
+        return commands
+
+    def submit(self, job_id: str, gpus: int = 4, **more: Any) -> list[Any]:
+        job = JobSpec(id=job_id, submit_s=0.0, roles=(TaskRole(count=gpus),), **more)
+        return self.tell(JobSubmitted(at_s=0.0, job=job))
+
+    def run(self, job_id: str, **more: Any) -> None:
+        self.submit(job_id, **more)
+        self.tell(JobStarted(at_s=0.0, job_id=job_id, attempt=1))
+
+    def edit(self, job_id: str, at_s: float = 1.0, **changes: Any) -> list[Any]:
+        return self.tell(JobEdited(at_s=at_s, job_id=job_id, cause="by ann", **changes))
+
+    def ends(self, job_id: str) -> list[str]:
+        commands = self.tell(JobExited(at_s=2.0, job_id=job_id, attempt=1))
+        return [one.job_id for one in commands if isinstance(one, StartJob)]
+
+    def story(self, job_id: str) -> tuple[str, str]:
+        entry = self.core.jobs[job_id].story[-1]
+        return entry.what, entry.cause
+
+
+def test_a_job_whose_priority_is_raised_goes_before_those_that_came_earlier() -> None:
+    told = Told()
+    for job_id in "abc":
+        told.submit(job_id)
+    told.edit("c", priority=5)
+    assert told.story("c") == ("edited: priority 0 -> 5", "by ann")
+    assert told.ends("a") == ["c"]
+
+
+def test_a_job_that_asks_for_fewer_devices_starts_at_once_where_these_are_free() -> None:
+    told = Told()
+    told.submit("a", gpus=2)
+    told.submit("b", gpus=4)
+    commands = told.edit("b", gpus=(2, 2))
+    assert [type(one) for one in commands] == [AmendJob, StartJob]
+    assert told.core.jobs["b"].spec.gpus == 2
+
+
+def test_an_edit_by_which_a_job_could_never_run_is_not_done() -> None:
+    told = Told()
+    told.submit("a")
+    told.submit("b")
+    assert told.edit("b", gpus=(99, 99), priority=3) == []
+    assert told.core.jobs["b"].spec.priority == 0
+    assert told.story("b")[0] == "edit refused"
+
+
+def test_of_a_running_job_only_a_lower_time_limit_counts() -> None:
+    told = Told()
+    told.run("a", time_limit_s=100.0)
+    assert told.edit("a", priority=9, gpus=(1, 1), queue="b", time_limit_s=200.0) == []
+    amended, wake = told.edit("a", priority=9, time_limit_s=50.0)
+    assert isinstance(amended, AmendJob)
+    assert (amended.priority, amended.time_limit_s) == (0, 50.0)
+    assert wake == WakeAt(at_s=50.0, key="limit:a#1")
+
+
+def test_a_begin_time_is_moved_and_an_older_wake_up_for_it_means_nothing() -> None:
+    told = Told()
+    told.submit("a", begin_s=100.0)
+    told.edit("a", begin_at_s=300.0)
+    assert told.core.jobs["a"].not_before_s == 300.0
+    commands = told.edit("a", begin_at_s=1.0)
+    assert any(isinstance(one, StartJob) for one in commands)
+
+
+def test_a_queued_job_can_be_put_off_and_a_held_one_edited() -> None:
+    told = Told()
+    told.submit("a")
+    told.submit("b")
+    told.edit("b", begin_at_s=500.0)
+    assert str(told.core.jobs["b"].state) == "Blocked"
+    assert told.ends("a") == []
+    told.tell(JobHeld(at_s=3.0, job_id="b"))
+    told.edit("b", at_s=4.0, priority=2)
+    assert (str(told.core.jobs["b"].state), told.core.jobs["b"].spec.priority) == ("Held", 2)
+
+
+def test_jobs_of_several_roles_keep_their_devices() -> None:
+    told = Told()
+    told.submit("a")
+    roles = (TaskRole(name="worker"), TaskRole(name="ps", gpu_count=0))
+    told.tell(JobSubmitted(at_s=0.0, job=JobSpec(id="b", submit_s=0.0, roles=roles)))
+    told.edit("b", gpus=(2, 2))
+    assert told.story("b")[0] == "edit refused"
+
+
+def test_an_edit_of_a_job_that_waits_for_a_namesake_is_no_circle() -> None:
+    told = Told()
+    told.submit("a")
+    for job_id, after in (("b", ("a",)), ("c", ("b",))):
+        label = (("name", "x"),)
+        told.submit(job_id, after=after, labels=label, singleton=True)
+    told.edit("b", priority=4)
+    assert told.story("b")[0] == "edited: priority 0 -> 4"
+
+
+def test_edits_are_kept_when_they_are_written_down() -> None:
+    event = JobEdited(at_s=1.0, job_id="a", gpus=(1, 4), begin_at_s=3.0, cause="by ann")
+    assert event_of(json.loads(json.dumps(plain(event))), "here") == event
+    told = Told()
+    told.submit("a")
+    told.submit("b")
+    (order,) = told.edit("b", time_limit_s=9.0)
+    assert command_of(json.loads(json.dumps(plain(order))), "here") == order
