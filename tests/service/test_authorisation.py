@@ -24,6 +24,7 @@ LEAST = {
     "GET /jobs/{job_id}/explain": "viewer",
     "GET /jobs/{job_id}/logs": "viewer",
     "PATCH /jobs/{job_id}": "user",
+    "POST /jobs/{job_id}/rerun": "user",
     "POST /jobs/{job_id}/{action}": "user",
     "GET /nodes": "viewer",
     "POST /nodes/{node}/{action}": "operator",

@@ -366,3 +366,15 @@ def test_of_a_running_job_only_the_time_limit_is_lowered(say: Say) -> None:
         assert (code, "runs: " in why) == (2, True)
     assert say("edit", job_id, "--time", "1s")[0] == 0
     wait_for(say, job_id, "TimedOut")
+
+
+def test_a_job_that_is_over_is_run_again_with_what_it_had(say: Say) -> None:
+    words = ("-n", "once-more", "-l", "team=vision", "-e", "WORD=hello", "--export", "GREETING=hi")
+    first = submitted(say, *words, "--", "sh", "-c", 'test "$WORD$GREETING" = hellohi')
+    wait_for(say, first, "Succeeded")
+    code, said, why = say("rerun", first)
+    assert code == 0, why
+    shown = wait_for(say, said.strip(), "Succeeded")
+    assert shown["labels"] == {"team": "vision", "rerun-of": first}
+    assert shown["id"] != first
+    assert say("rerun", "j-99999")[0] != 0

@@ -444,3 +444,15 @@ def _last_edit(job: Mapping[str, Any]) -> str:
     """The last edit, as the story of a live job tells it."""
     told = [one["what"] for one in job["story"] if one["what"].startswith("edited")]
     return f"{job['id']} {told[-1]}" if told else f"{job['id']} stays as it was"
+
+
+@click.command()
+@click.argument("job")
+@server_option
+@prints
+def rerun(*, job: str, server: str | None, output: str) -> None:
+    """Hand JOB in once more, as a new job: whether it is over or not, as it was asked for."""
+    client = Client(server)
+    job_id = job_called(client, job, begins=False)
+    new = client.post(f"jobs/{job_id}/rerun")
+    show(new, output, lambda: click.echo(new["id"]))

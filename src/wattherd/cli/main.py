@@ -34,6 +34,7 @@ COMMANDS = {
     "show": ("wattherd.cli.jobs:show_command", "Everything about a job."),
     "logs": ("wattherd.cli.jobs:logs", "What a job printed."),
     "edit": ("wattherd.cli.jobs:edit", "Change what a waiting job asks for."),
+    "rerun": ("wattherd.cli.jobs:rerun", "Hand a job in once more."),
     "cancel": ("wattherd.cli.jobs:cancel", "End jobs."),
     "pause": ("wattherd.cli.jobs:pause", "Stop jobs after a checkpoint."),
     "resume": ("wattherd.cli.jobs:resume", "Let paused jobs go on."),

@@ -12,6 +12,8 @@ from wattherd.workload.job_file import PRIORITIES, JobFile
 from wattherd.workload.job_parts import DIGEST, GRACE_S
 
 SHELL = ("/bin/sh", "-c")
+ORIGIN = "rerun-of"
+"""The label of a job that was run again, with the id of the job it was made of."""
 SAME = ("processes", "workdir", "user", "code", "inputs")
 """Fields that stand in the paper as in the file."""
 
@@ -40,7 +42,8 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
         }),
         "restarts": spec.restarts,
         "backoff": None if spec.backoff_s == 1.0 else _seconds(spec.backoff_s),
-        "after": list(spec.after),
+        "after": _after(spec),
+        "singleton": spec.singleton or None,
         "group": spec.group,
         "envs": dict(paper.get("envs") or {}),
         "secrets": dict(paper.get("secrets") or {}) if secrets else {},
@@ -57,6 +60,29 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
     if "labels" in JobFile.model_fields:
         fields["labels"] = {key: value for key, value in spec.labels if key != "name"}
     return _without_empty(fields)
+
+
+def rerun_of(spec: JobSpec, paper: Mapping[str, Any], *, own: bool) -> dict[str, Any]:
+    """The fields of a job that runs the same once more, at once; a label names its origin.
+
+    It waits for nothing that the first one waited for. Secrets and the environment of the shell are
+    taken along only where it is the caller's `own` job.
+    """
+    fields = file_again(spec, paper, secrets=own)
+    for name in ("after", "singleton"):
+        fields.pop(name, None)
+    environment = dict(paper.get("environment") or {}) if own else {}
+    if environment:
+        fields["environment"] = {"variables": environment}
+    fields["labels"] = {**fields.get("labels", {}), ORIGIN: spec.id}
+    return fields
+
+
+def _after(spec: JobSpec) -> Any:
+    if not (spec.after_any or spec.after_notok):
+        return list(spec.after)
+    ends = {"ok": spec.after, "any": spec.after_any, "notok": spec.after_notok}
+    return {end: list(jobs) for end, jobs in ends.items() if jobs}
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:

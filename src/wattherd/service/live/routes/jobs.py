@@ -51,9 +51,10 @@ from wattherd.service.live.schemas.jobs import (
 from wattherd.service.live.schemas.shape import Responses, answers
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
+from wattherd.workload.job_again import rerun_of
 from wattherd.workload.job_edit import JobEdit
 from wattherd.workload.job_environment import NONE, words_of
-from wattherd.workload.job_file import JobFile
+from wattherd.workload.job_file import JobFile, validated_job
 
 FAILED = ("Failed", "TimedOut")
 POLL_S = 0.3
@@ -128,6 +129,22 @@ def _submission_routes(app: FastAPI) -> None:
 
         Whoever did not hear the answer may ask again with the same `Idempotency-Key`.
         """
+        wish = await handed_in(site, caller, job, idempotency_key)
+        return JSONResponse(await _first_document(site, wish), status_code=201)
+
+    @app.post("/api/v1/jobs/{job_id}/rerun", status_code=201, responses=answers(JobDocument, 201))
+    async def rerun(
+        site: TheSite,
+        caller: TheCaller,
+        job_id: JobId,
+        idempotency_key: Annotated[
+            str, Header(max_length=200, description="anything; the same gives the same job")
+        ] = "",
+    ) -> JSONResponse:
+        """Hand the same job in once more, as the caller's; its label `rerun-of` names the first."""
+        past = await the_job(site, caller, job_id, touch=True)
+        own = (past.spec.user, past.spec.tenant) == (caller.user, caller.tenant)
+        job = validated_job(rerun_of(past.spec, past.paper, own=own), job_id)
         wish = await handed_in(site, caller, job, idempotency_key)
         return JSONResponse(await _first_document(site, wish), status_code=201)
 
