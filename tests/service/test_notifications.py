@@ -23,10 +23,15 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
 from service.serving import Serving, free_port, until
+from wattherd.engine.lifecycle import FINAL
 from wattherd.errors import UserError
+from wattherd.model.event import Woke
+from wattherd.service.live.notify.notices_of import notices_of
 from wattherd.service.live.notify.reach import guard
+from wattherd.store.entry import Entry
 from wattherd.wire.http_client import MayNotConnect
 from wattherd.workload.job_file import validated_job
+from wattherd.workload.notify_spec import ENDINGS
 
 SECRET = b"only-the-two-of-us"
 ALL = ["started", "preempted", "succeeded", "failed", "timed_out", "cancelled"]
@@ -322,3 +327,16 @@ def test_a_wish_that_cannot_be_meant_is_refused(notify: dict[str, Any]) -> None:
     with pytest.raises(UserError) as error:
         validated_job({"run": "true", "notify": notify}, "job.yaml")
     assert "notify" in error.value.field
+
+
+def test_there_is_a_word_for_every_end_of_a_job() -> None:
+    """A new final state would otherwise be told to nobody."""
+    entry = Entry(seq=7, event=Woke(at_s=1.0, key="x"), by="system")
+    told = [
+        [
+            one.what
+            for one in notices_of(entry, [{"type": "FinishJob", "job_id": "j-1", "state": s}])
+        ]
+        for s in map(str, FINAL)
+    ]
+    assert sorted(word for words in told for word in words) == sorted(ENDINGS)

@@ -163,8 +163,10 @@ class LocalExecutor:
         self._unwritable: dict[Key, str] = {}
         self.troubles: dict[Key, str] = {}
         """By run: what cannot be done for it at the moment, and is tried again."""
-        self.support = cgroups.find()
-        """By which control groups limits are kept."""
+        self.support: cgroups.Support | None = None
+        """By which control groups limits are kept; None while that cannot be told."""
+        with contextlib.suppress(OSError):  # a run's order is written with what holds by then
+            self.support = cgroups.find()
         self.unkept: dict[Key, list[str]] = {}
         """By run: limits that the kernel was asked to keep, and does not."""
         self._reserve = Reserve()
@@ -336,10 +338,10 @@ class LocalExecutor:
         uid = None if account is None else account[0]
         app = App.made(folders.run, run.spec.id, asked, uid) if asked else None
         order = order_of(run, self._machine, folders, self._status, app)
-        self.support = cgroups.find()
+        self.support = support = cgroups.find()
         if self._require_limits:
-            self._check_limits(run, order)
-        order |= {"cgroup": self.support.document(), "require_limits": self._require_limits}
+            self._check_limits(run, order, support)
+        order |= {"cgroup": support.document(), "require_limits": self._require_limits}
         own = [folders.work, folders.checkpoint]
         if self._status is not None:
             own.append(run_dir.write_token(folders.run))
@@ -361,11 +363,13 @@ class LocalExecutor:
             pass  # it is there, and ours, before the job's account gets in
         hand_over(folders.job, folders.run, own, reports, user_of(run.paper))
 
-    def _check_limits(self, run: RunOrder, order: Mapping[str, Any]) -> None:
+    def _check_limits(
+        self, run: RunOrder, order: Mapping[str, Any], support: cgroups.Support
+    ) -> None:
         limits = enforcement.asked(run.spec, run.paper)
         if run.paper.get(FAIR_MEMORY) and not run.paper.get("container"):
             limits = replace(limits, memory_bytes=order["limits"]["memory_bytes"])
-        enforcement.check_enforced(enforcement.unenforced(self.support, limits))
+        enforcement.check_enforced(enforcement.unenforced(support, limits))
 
     def _sign(self, spec: JobSpec, folders: Folders) -> None:
         """Write down which store ordered this run."""

@@ -42,7 +42,7 @@ def notices_of(entry: Entry, answers: Sequence[Mapping[str, Any]]) -> Iterator[N
         yield _notice(entry, event.job_id, "started", attempt=event.attempt)
     for one in answers:
         match one:
-            case {"type": "FinishJob", "job_id": job_id, "state": state}:
+            case {"type": "FinishJob", "job_id": job_id, "state": state} if state in _ENDS:
                 yield _notice(entry, job_id, _ENDS[state], **_end(entry, job_id))
             case {"type": "RejectJob", "job_id": job_id}:
                 yield _notice(entry, job_id, "failed", why=str(one.get("detail", "")))

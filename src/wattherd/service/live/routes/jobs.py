@@ -198,7 +198,7 @@ async def checked(site: Site, caller: Caller, job: JobFile) -> None:
         raise UserError("the service does not know your shell", field="export", hint=hint)
     check_account(site.accounts, caller, job)
     check_notify(site.config.notify, job.paper().get("notify"))
-    if site.config.require_limits:
+    if site.config.require_limits and site.executor.support is not None:
         limits = asked(job.spec(), job.paper())
         check_enforced(unenforced(site.executor.support, limits))
     if job.after_spec().all():  # most jobs need no look at others
