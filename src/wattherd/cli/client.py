@@ -132,7 +132,7 @@ class Client:
         target = f"{self._base}/api/v1/{path}?{urllib.parse.urlencode(given, doseq=True)}"
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers
-        if (method, path) == ("POST", "jobs"):
+        if method == "POST" and (path == "jobs" or path.endswith("/rerun")):
             # Where the answer is lost, asking again gives the job that was made, not another.
             headers = {**headers, "idempotency-key": str(uuid.uuid4())}
         return Request(method, target, headers, data)
