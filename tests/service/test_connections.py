@@ -7,7 +7,7 @@ import http.client
 import json
 import os
 import resource
-import select
+import selectors
 import socket
 import ssl
 import subprocess
@@ -54,6 +54,13 @@ def post(token: str, *more: bytes) -> bytes:
     return b"\r\n".join(head) + b"\r\n\r\n"
 
 
+def readable(wire: socket.socket, timeout_s: float) -> bool:
+    """Whether something is to be read; `select` would refuse numbers of files above 1,023."""
+    with selectors.DefaultSelector() as asked:
+        asked.register(wire, selectors.EVENT_READ)
+        return bool(asked.select(timeout_s))
+
+
 def left_after(wire: socket.socket, drip: Callable[[], bytes]) -> float:
     """Seconds until the other side hangs up, while it is sent a little every 0.1 s."""
     began_s, wire_is_open = time.monotonic(), True
@@ -61,7 +68,7 @@ def left_after(wire: socket.socket, drip: Callable[[], bytes]) -> float:
         assert time.monotonic() - began_s < LEFT_S, "the connection was kept"
         with contextlib.suppress(OSError):
             wire.sendall(drip())
-        if select.select([wire], [], [], 0.1)[0]:
+        if readable(wire, 0.1):
             try:
                 wire_is_open = bool(wire.recv(65_536))
             except OSError:
@@ -342,7 +349,7 @@ def _is_gone(wire: socket.socket, drip: bytes) -> bool:
     try:
         if drip:
             wire.send(drip)
-        if not select.select([wire], [], [], 0)[0]:
+        if not readable(wire, 0.0):
             return False
         return wire.recv(4096) == b""
     except (OSError, ValueError):

@@ -43,6 +43,7 @@ LEFT_OUT = {
     r"pytest .*tests/kube|benchmarks/kube": "needs a control plane; run by tests/kube",
     r"^wattherd view": "serves until Ctrl-C; run by tests/service/test_dashboard.py",
     r"^wattherd completion": "writes into the home folder; run by tests/service/test_completion.py",
+    r"^wattherd login": "asks for a token; run by tests/service/test_contexts.py",
     r"--tls-cert|gpu1\.example": "needs certificates; run by tests/service/test_gate.py",
     r"postgresql|^createdb": "needs a server; run by tests/servers/test_store_service.py",
     r"store (export later|import archive)": (

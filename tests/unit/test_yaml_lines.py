@@ -56,3 +56,20 @@ def test_a_file_that_is_gone_or_no_yaml_has_no_lines(tmp_path: Path) -> None:
     assert line_of(path, "run") is None
     path.write_text("run: x\n")
     assert line_of(path, "time.limit") is None
+
+
+@pytest.mark.parametrize("key", ["on", "'on'"])
+def test_a_key_that_yaml_takes_for_true_is_a_name(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"run: 'true'\nnotify:\n  {key}: [failed]\n  webhook: https://h.example/x\n")
+    notify = read_job(path).notify
+    assert notify is not None
+    assert list(notify.on) == ["failed"]
+
+
+@pytest.mark.parametrize("key", ["off", "Yes", "no", "true"])
+def test_such_a_key_that_is_no_field_is_named_as_written(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"run: 'true'\ntime:\n  {key}: 3\n")
+    with pytest.raises(UserError, match=f"time.{key}: unknown field"):
+        read_job(path)

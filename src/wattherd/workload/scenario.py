@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.workload.tree_spec import DomainSpec
-from wattherd.workload.yaml_lines import lines_of
+from wattherd.workload.yaml_lines import fields_of, lines_of
 
 Time = str | float
 """Seconds, or a text such as 90s, 15m, 2h30m."""
@@ -173,7 +173,7 @@ def load(path: Path, *, hint: str = "see docs/guides/scenarios.md") -> dict[str,
         UserError: unreadable, or something else.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = fields_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
         raise UserError(problem, where=str(path), hint=hint) from None
@@ -208,7 +208,7 @@ def change_field(document: dict[str, Any], change: str) -> None:
     if not isinstance(at, dict):
         raise UserError(f"{name!r} is no field of a group", field="--set")
     try:
-        at[last] = yaml.safe_load(value)
+        at[last] = fields_of(value)
     except yaml.YAMLError:
         raise UserError(f"{value!r} is no YAML value", field="--set") from None
 

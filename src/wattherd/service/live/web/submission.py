@@ -17,6 +17,7 @@ from wattherd.service.live.history import Past
 from wattherd.workload.job_again import file_again
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_file import JobFile, validated_job
+from wattherd.workload.yaml_lines import fields_of
 
 FORM = "form"
 COMMON = ("name", "run", "gpus", "gpu_type", "queue", "priority", "limit", "restarts", "workdir")
@@ -190,7 +191,7 @@ def _rest(text: str) -> dict[str, Any]:
         if any(isinstance(one, yaml.AliasToken) for one in yaml.scan(text)):
             problem = "aliases are not taken here"
             raise UserError(problem, where=FORM, field="rest", hint="write the value out")
-        found = yaml.safe_load(text)
+        found = fields_of(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" at line {line + 1}"
