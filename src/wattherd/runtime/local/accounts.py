@@ -8,6 +8,7 @@ of it, and again when a run starts, since the configuration may have changed mea
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,12 @@ from wattherd.runtime.contract import RunOrder
 
 LEAST_OWN_UID = 1000
 """`own_accounts` gives people's accounts only: those below belong to the system (login.defs(5))."""
+NOBODY_UID = 65534
+"""The system's too: services and mounts of others share it."""
+ROOT_BY_ANOTHER_NAME = frozenset(
+    {"root", "shadow", "disk", "kmem", "docker", "lxd", "sudo", "wheel"}
+)
+"""Groups whose members can become root, or read what only root should."""
 MOST_PROCESSES = 4096
 MOST_FILES = 1 << 20
 PID_MAX = Path("/proc/sys/kernel/pid_max")
@@ -117,10 +124,39 @@ class Accounts:
         found = None if rule is None else rule.account_for(owner)
         if found is None:
             return self.default
-        own = rule is not None and rule.own_accounts and owner not in rule.users
-        if own and _uid(found) < LEAST_OWN_UID:
-            raise UserError(f"{found!r} is an account of the system, not a person's", field="user")
+        if rule is not None and rule.own_accounts and owner not in rule.users:
+            self._check_own(tenant, found)
         return found
+
+    def _check_own(self, tenant: str, name: str) -> None:
+        """An account that a job has because its user is called so, which the user may have chosen.
+
+        Raises:
+            UserError: it is the system's, has the rights of root, or is one of others' jobs.
+        """
+        entry = _entry(name)
+        if entry.pw_uid < LEAST_OWN_UID or entry.pw_uid == NOBODY_UID:
+            raise UserError(f"{name!r} is an account of the system, not a person's", field="user")
+        if os.geteuid() == 0 and (groups := root_groups(entry)):
+            problem = f"{name!r} has the rights of root (group {groups[0]})"
+            raise UserError(problem, field="user", hint=f"an operator takes it out; {GUIDE}")
+        for other in self._of_others(tenant):
+            if entry.pw_uid == other.pw_uid or entry.pw_gid == other.pw_gid:
+                hint = f"an operator sets `tenants.{tenant}.users`; {GUIDE}"
+                raise UserError(
+                    f"{name!r} has the account or primary group of others' jobs",
+                    field="user",
+                    hint=hint,
+                )
+
+    def _of_others(self, tenant: str) -> Iterator[pwd.struct_passwd]:
+        """Accounts that the rules name for other tenants or for everybody else."""
+        names = {one for at, rule in self.tenants.items() if at != tenant for one in rule.named()}
+        for name in sorted({*names, *filter(None, [self.default])}):
+            try:
+                yield pwd.getpwnam(name)
+            except KeyError:  # no job runs as an account that is gone
+                continue
 
     def _needs_one(self) -> bool:
         if self.require:
@@ -215,13 +251,36 @@ def most_processes() -> int:
         return MOST_PROCESSES
 
 
+def root_groups(entry: pwd.struct_passwd) -> list[str]:
+    """The groups of an account by which it could become root.
+
+    All of them count, not only the primary one: a job begins without the others, but `newgrp(1)`
+    gives them back.
+    """
+    names = map(_group, os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return [name for name in names if name in ROOT_BY_ANOTHER_NAME]
+
+
+def _group(number: int) -> str:
+    if number == 0:
+        return "root"
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
+def _entry(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise UserError(f"no user {name!r} on this machine", field="user") from None
+
+
 def _uid(name: str) -> int:
     """The number of an account.
 
     Raises:
         UserError: there is none of that name.
     """
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise UserError(f"no user {name!r} on this machine", field="user") from None
+    return _entry(name).pw_uid

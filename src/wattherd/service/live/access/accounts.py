@@ -5,7 +5,6 @@ Jobs of tenants who show tokens are kept apart by accounts of the machine, and b
 
 from __future__ import annotations
 
-import grp
 import os
 import pwd
 import stat
@@ -13,14 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wattherd.errors import UserError
-from wattherd.runtime.local.accounts import GUIDE, Accounts, TenantRule
+from wattherd.runtime.local.accounts import GUIDE, Accounts, TenantRule, root_groups
 from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.config import ServeConfig
-
-ROOT_BY_ANOTHER_NAME = frozenset(
-    {"root", "shadow", "disk", "kmem", "docker", "lxd", "sudo", "wheel"}
-)
-"""Groups whose members can become root, or read what only root should."""
 
 
 def accounts_of(config: ServeConfig) -> Accounts:
@@ -101,23 +95,26 @@ def _check_account(field: str, account: str, *, root: bool) -> None:
             return
         hint = "only root may run jobs as somebody else"
         raise UserError(f"cannot run as {account!r}", field=field, hint=hint)
-    if entry.pw_uid == 0 or _group(entry.pw_gid) in ROOT_BY_ANOTHER_NAME:
-        problem = f"{account!r} has the rights of root (user {entry.pw_uid}, "
-        problem += f"group {_group(entry.pw_gid)})"
-        raise UserError(problem, field=field, hint="choose an account without them")
-
-
-def _group(number: int) -> str:
-    if number == 0:
-        return "root"
-    try:
-        return grp.getgrgid(number).gr_name
-    except KeyError:
-        return str(number)
+    groups = root_groups(entry)
+    if entry.pw_uid == 0 or groups:
+        why = f"group {groups[0]}" if groups else "user 0"
+        raise UserError(
+            f"{account!r} has the rights of root ({why})",
+            field=field,
+            hint="choose an account without them",
+        )
 
 
 def _check_apart(config: ServeConfig) -> None:
-    """No two tenants share an account or a primary group: the group lets jobs into folders."""
+    """No two tenants share an account or a primary group: the group lets jobs into folders.
+
+    Accounts of `own_accounts` are known only when their users come, and are looked at then.
+    """
+    own = [name for name, spec in config.tenants.items() if spec.own_accounts]
+    if len(own) > 1:
+        problem = f"only one tenant may have them, and {own[0]!r} has"
+        hint = "users of two tenants may be called alike, and would share an account"
+        raise UserError(problem, field=f"tenants.{own[1]}.own_accounts", hint=hint)
     owners: dict[tuple[str, int], str] = {}
     for field, account in _used(config):
         tenant = field if field == "default_account" else field.split(".")[1]
