@@ -31,12 +31,20 @@ LATER = frozenset({408, 425, 429})
 """Refusals that may be over later; other ones of the kind 4xx would come again."""
 
 
+MOST_TOLD = 200
+"""Characters kept of a problem: a receiver may answer with as many as it likes."""
+
+
 class NotSent(Exception):
-    """It was not taken; `final` if it would not be the next time either."""
+    """It was not taken; `final` if it would not be the next time either.
+
+    The problem may be a stranger's words. They are shown in terminals and stand in the log, so
+    there are only printable ASCII characters in it, and not many.
+    """
 
     def __init__(self, problem: str, *, final: bool = False) -> None:
         """Keep both."""
-        super().__init__(problem)
+        super().__init__(_printable(problem))
         self.final = final
 
 
@@ -106,6 +114,14 @@ class Channels:
             ) from None
         except (OSError, smtplib.SMTPException, DeviceError, ValueError) as error:
             raise NotSent(f"mail server {smtp.host}: {error}") from None
+
+
+def _printable(text: str) -> str:
+    """One line without anything that a terminal would obey."""
+    # Cut twice: the whole is not gone through, and what is left after that is no more than it says.
+    words = " ".join(text[: 4 * MOST_TOLD].split())
+    shown = "".join(one if " " <= one <= "~" else "?" for one in words)
+    return shown if len(shown) <= MOST_TOLD else f"{shown[: MOST_TOLD - 3]}..."
 
 
 def signature(secret: bytes, stamp: str, body: bytes) -> str:

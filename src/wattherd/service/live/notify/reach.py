@@ -14,7 +14,27 @@ from collections.abc import Callable, Collection
 from wattherd.wire.http_client import MayNotConnect
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
+"""The 32 bits before an IPv4 address (RFC 5214)."""
+NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "::/96",  # "IPv4-compatible", given up (RFC 4291)
+            "64:ff9b:1::/48",  # translated to IPv4 by a rule of the site (RFC 8215)
+            "100::/64",  # discarded
+            "2001::/32",  # Teredo: two IPv4 addresses, one of them in disguise (RFC 4380)
+            "3fff::/20",  # documentation
+            "5f00::/16",  # segment routing within a site
+            "fec0::/10",  # site-local, given up (RFC 3879)
+            "168.63.129.16/32",  # Azure's own services, from within any of its machines
+            "192.0.0.0/24",  # protocols; Oracle's cloud has its metadata there
+            "192.88.99.0/24",  # relays of 6to4, given up (RFC 7526)
+        ),
+    )
+)
+"""Networks that `is_global` of some Python takes for public and that are not for users."""
 
 
 def guard(
@@ -25,14 +45,15 @@ def guard(
     named = host.lower().rstrip(".") in {one.lower() for one in allow}
 
     def check(text: str) -> None:
-        address = _inner(ipaddress.ip_address(text.partition("%")[0]))
-        if port in own_ports and _is_ours(address):
-            raise MayNotConnect(f"{address} port {port} is this service itself")
-        listed = named or any(address in one for one in networks)
-        if not listed and (not address.is_global or address.is_multicast or _is_ours(address)):
-            raise MayNotConnect(
-                f"{address} is not a public address, and not listed in `notify.allow`"
-            )
+        for address in _faces(ipaddress.ip_address(text.partition("%")[0])):
+            ours = _is_ours(address)
+            if port in own_ports and ours:
+                raise MayNotConnect(f"{address} port {port} is this service itself")
+            listed = named or any(address in one for one in networks)
+            if not listed and (ours or not _is_public(address)):
+                raise MayNotConnect(
+                    f"{address} is not a public address, and not listed in `notify.allow`"
+                )
 
     return check
 
@@ -45,13 +66,26 @@ def _is_network(text: str) -> bool:
     return True
 
 
-def _inner(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one carries."""
+def _faces(address: Address) -> tuple[Address, ...]:
+    """The address and the IPv4 ones within it that a gateway may take it for; each must do."""
     if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+        return (address,)
+    if address.ipv4_mapped is not None:  # the very same, written otherwise
+        return (address.ipv4_mapped,)
+    last = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    carries_last = address in NAT64 or (int(address) >> 32) & 0xFFFF_FFFF in ISATAP
+    inner = [address.sixtofour, *(address.teredo or ()), last if carries_last else None]
+    return (address, *(one for one in inner if one is not None))
+
+
+def _is_public(address: Address) -> bool:
+    if (
+        not address.is_global
+        or address.is_multicast
+        or (address.is_reserved and address not in NAT64)
+    ):
+        return False
+    return not any(address in one for one in NOT_PUBLIC)
 
 
 def _is_ours(address: Address) -> bool:
