@@ -131,6 +131,7 @@ class CoreMachine(RuleBasedStateMachine):
     roles: st.SearchStrategy[tuple[TaskRole, ...]]
     quota: Quota | None = None
     elastic: bool = True
+    pods: bool = False
     cluster: ClusterSpec = CLUSTER
 
     @initialize(
@@ -181,6 +182,8 @@ class CoreMachine(RuleBasedStateMachine):
         wait_s: float | None,
     ) -> None:
         begin_at_s = None if wait_s is None else self.shell.now_s + wait_s
+        if self.pods and gpus == (3, 3):
+            gpus = (1, 1)  # a pod is one task: where this planner decides, nobody edits it to more
         self.shell.deliver(
             JobEdited(
                 at_s=self.shell.now_s,
@@ -332,6 +335,7 @@ def machine(
     *roles: object,
     quota: Quota | None = None,
     elastic: bool = True,
+    pods: bool = False,
     kind: type[CoreMachine] = CoreMachine,
 ) -> type[CoreMachine]:
     """A machine for one planner and the shapes of jobs it is meant for."""
@@ -340,6 +344,7 @@ def machine(
         "roles": st.one_of(*roles),
         "quota": quota,
         "elastic": elastic,
+        "pods": pods,
     }
     return type("Machine", (kind,), made)
 
@@ -383,7 +388,7 @@ def fgd_desk() -> Placer:
 
 
 PLANNERS = {
-    "placed": machine(lambda: Placed(fgd_desk), POD, elastic=False),
+    "placed": machine(lambda: Placed(fgd_desk), POD, elastic=False, pods=True),
     "hived": machine(lambda: HIVED, NARROW, WIDE, SERVED, quota=HIVED),
     "tiresias": machine(Tiresias, FLAT, elastic=False),
     "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),

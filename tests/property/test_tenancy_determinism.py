@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
 SCRIPT = """
 import hashlib, sys
 import numpy as np
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}, {above!r}
 import test_core_machine as machines
 from wattherd.testing.timed_world import Story, timed
 machine = machines.PLANNERS[{name!r}]
@@ -36,7 +37,7 @@ print(len(story.commands), hashlib.sha256(repr(story.commands).encode()).hexdige
 
 @pytest.mark.parametrize("name", ["capacity", "drf", "hived"])
 def test_the_same_run_under_three_hash_seeds(name: str) -> None:
-    script = SCRIPT.format(here=str(Path(__file__).parent), name=name)
+    script = SCRIPT.format(here=str(HERE), above=str(HERE.parent), name=name)
     told = {
         subprocess.run(
             [sys.executable, "-c", script],

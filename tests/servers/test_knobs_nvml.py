@@ -37,7 +37,7 @@ def test_a_limit_is_set_by_number_or_uuid_and_read_back(gpus: Driver) -> None:
     found, code = ordered(gpus, "nvml://0", "250W")
     assert (found["result"], found["read_back"], code) == ("took-effect", 250.0, 0)
     assert gpus.kept("limit0") == 250_000
-    found, _ = ordered(gpus, "nvml://GPU-Second", "200")
+    found, _ = ordered(gpus, "nvml://GPU-Second", "200W")
     assert (gpus.kept("limit0"), gpus.kept("limit1")) == (250_000, 200_000)
 
 

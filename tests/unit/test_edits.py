@@ -147,3 +147,15 @@ def test_edits_are_kept_when_they_are_written_down() -> None:
     told.submit("b")
     (order,) = told.edit("b", time_limit_s=9.0)
     assert command_of(json.loads(json.dumps(plain(order))), "here") == order
+
+
+def test_a_job_without_devices_may_be_given_some() -> None:
+    site = Told()
+    site.run("first")
+    role = TaskRole(gpu_count=0, gpu_milli=0, cpu_milli=500)
+    site.tell(
+        JobSubmitted(at_s=0.0, job=JobSpec(id="cpu", submit_s=0.0, after=("first",), roles=(role,)))
+    )
+    site.edit("cpu", gpus=(2, 2))
+    assert site.core.jobs["cpu"].spec.gpus == 2
+    assert site.ends("first") == ["cpu"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from wattherd.errors import UserError
+from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.command import AmendJob
 from wattherd.model.event import JobEdited
 from wattherd.model.job import JobSpec
@@ -51,7 +52,10 @@ def _of_width(spec: JobSpec, least: int, most: int) -> JobSpec:
     if len(spec.roles) > 1 or role.gpu_count > 1:
         hint = "cancel it and submit it again"
         raise UserError("its tasks have roles of their own", field="gpus", hint=hint)
-    role = replace(role, count=max(1, most), gpu_count=min(1, most))
+    if role.gpu_count:
+        role = replace(role, count=max(1, most), gpu_count=min(1, most))
+    else:  # it had none: from now on its tasks have whole ones
+        role = replace(role, count=max(1, most), gpu_count=min(1, most), gpu_milli=WHOLE_GPU_MILLI)
     if least == most:
         return replace(spec, roles=(role,), min_width=None, max_width=None)
     return replace(spec, roles=(role,), min_width=least, max_width=most)

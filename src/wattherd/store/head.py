@@ -76,6 +76,8 @@ class HeadFile:
             return None
         except OSError as error:
             raise UserError(f"cannot be read: {error.strerror}", where=str(self.path)) from None
+        if not text:
+            return None  # made, and killed before the first note
         lines = (text[:_LINE], text[_LINE : 2 * _LINE])
         heads = [head for line in lines if (head := Head.read(line)) is not None]
         if not heads:
@@ -109,7 +111,7 @@ class HeadFile:
 
     def _opened(self) -> int:
         """The file, made so that its name outlives a power cut too; a later head is not undone."""
-        fresh = not self.path.exists()
+        fresh = not self.path.exists() or not self.path.stat().st_size
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if fresh:
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -413,6 +413,10 @@ class LocalExecutor:
                     self._refuse(key, folders, str(error))
                 else:
                     launch.put_off(f"cannot be started: {words(error)}")
+            except ValueError as error:
+                # An order that no process can be made of, such as a zero byte in a variable: it
+                # would come again, and must neither stop the core nor the next start.
+                self._refuse(key, folders, f"cannot be started: {error}")
 
     def _refuse(self, key: Key, folders: Folders, why: str) -> None:
         """What cannot even be prepared has failed."""

@@ -12,6 +12,8 @@ Without a user of its own a job runs as the service does, and is kept from nothi
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -52,22 +54,52 @@ def open_to_all(program: Path) -> bool:
 def hand_over(job: Path, run: Path, own: Iterable[Path], reports: Path, user: User | None) -> None:
     """Give the folders of a run to whom they belong; `reports` is made for the job to write to.
 
+    The folder of the run is closed to the account until its own files are given away, and is opened
+    last: other jobs of the same account run meanwhile, and could put a link in place of a file.
+
     Raises:
         UserError: the user could not reach the folders.
         OSError: modes or owners cannot be set.
     """
-    reports.touch(mode=0o600)
+    _make_plain(reports)
     if user is None:
         job.chmod(0o700)
         return
-    for folder, mode in ((job, 0o710), (run, 0o1770)):
-        os.chown(folder, 0, user[1], follow_symlinks=False)
-        folder.chmod(mode)
     for path in (*own, reports):
-        os.chown(path, *user, follow_symlinks=False)
-        path.chmod(0o700 if path.is_dir() else 0o600)
+        _give(path, user, file_mode=0o600, folder_mode=0o700)
+    _give(job, (0, user[1]), folder_mode=0o710)
+    _give(run, (0, user[1]), folder_mode=0o1770)
     for folder in job.parents:
         _check_passage(folder, user)
+
+
+def _make_plain(path: Path) -> None:
+    """See that an empty file of ours is there, or one that was there before and is a plain file."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return
+        path.unlink()  # planted by a job, before a start that is tried again
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+
+
+def _give(path: Path, owner: User, *, folder_mode: int, file_mode: int | None = None) -> None:
+    """Set mode and owner of just this folder or file, whatever takes its place meanwhile.
+
+    Raises:
+        OSError: it is a link, has a second name, or is something else.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        mode = folder_mode if stat.S_ISDIR(found.st_mode) else file_mode if is_file else None
+        if mode is None:
+            raise OSError(errno.EINVAL, "no plain file or folder", str(path))
+        os.fchown(descriptor, *owner)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _check_passage(folder: Path, user: User) -> None:

@@ -8,6 +8,7 @@ names no place any file counts; a job that runs as the service could read it any
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +23,13 @@ from wattherd.runtime.local.reading import passes
 FOR_JOBS = "WATTHERD_SECRET_"
 """Variables of the service that jobs of other accounts may have begin so, unless the operator names
 variables."""
-MOST_S = 30.0
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MOST_S = 10.0
 MOST_BYTES = 1 << 20
+
+
+class _TooLong(Exception):
+    """No secret is as long as that."""
 
 
 def check_secrets(paper: Mapping[str, Any], places: SecretPlaces) -> None:
@@ -44,6 +50,10 @@ def secrets_of(paper: Mapping[str, Any], user: User | None, places: SecretPlaces
         OSError: one cannot be read now, for want of something.
     """
     check_secrets(paper, places)
+    for name in paper.get("secrets", {}):
+        if not NAME.fullmatch(str(name)):
+            hint = "letters, digits and _, no digit first"
+            raise UserError(f"{name!r} is no name of a variable", field="secrets", hint=hint)
     apart = user if user is not None and user[0] != os.geteuid() else None
     return {
         name: _secret(f"secrets.{name}", str(source), apart, places)
@@ -84,26 +94,34 @@ def _secret(field: str, source: str, user: User | None, places: SecretPlaces) ->
     try:
         if kind == "env":
             return os.environ[where]
-        return _file(Path(where), user, places).decode("utf-8").rstrip("\n")
+        text = _file(Path(where), user, places).decode("utf-8").rstrip("\n")
+    except _TooLong as error:
+        raise UserError(f"{source!r} {error}", field=field, hint="name the right file") from None
     except (OSError, KeyError, UnicodeDecodeError, subprocess.SubprocessError) as error:
         if passes(error):
             raise
         raise UserError(f"cannot read {source!r}", field=field) from None
+    if "\0" in text:
+        raise UserError(f"{source!r} holds a zero byte", field=field, hint="keep text in it")
+    return text
 
 
 def _file(path: Path, user: User | None, places: SecretPlaces) -> bytes:
     """The file's bytes; below a named folder no part of its path may be a link."""
     found = _below(path, places.folders)
     if found is None:
-        return _read_as(path, user) if user else path.read_bytes()
+        if user:
+            return _read_as(path, user)
+        with path.open("rb") as stream:
+            return _short(stream.read(MOST_BYTES + 1))
     with run_dir.open_below(found[0], *found[1]) as stream:
-        return _read_as(path, user) if user else stream.read(MOST_BYTES)
+        return _read_as(path, user) if user else _short(stream.read(MOST_BYTES + 1))
 
 
 def _read_as(path: Path, user: User) -> bytes:
     """A file, read by a process of that user's; whatever stands there, it is theirs to read."""
     done = subprocess.run(  # noqa: S603 - the path is an argument, and no option
-        ["/bin/cat", "--", str(path)],
+        ["/usr/bin/head", f"--bytes={MOST_BYTES + 1}", "--", str(path)],
         user=user[0],
         group=user[1],
         extra_groups=[],
@@ -113,4 +131,11 @@ def _read_as(path: Path, user: User) -> bytes:
         timeout=MOST_S,
         check=True,
     )
-    return done.stdout
+    return _short(done.stdout)
+
+
+def _short(text: bytes) -> bytes:
+    """The same, unless it is longer than any secret: no file without end gets into memory."""
+    if len(text) > MOST_BYTES:
+        raise _TooLong(f"is longer than {MOST_BYTES:,} bytes")
+    return text

@@ -53,8 +53,16 @@ def end_stray(folder: Path) -> bool:
     that it has been forestalled.
     """
     try:
-        if certain(present(folder)) is None or certain(present(folder / run_dir.EXIT)) is not None:
+        if certain(present(folder)) is None:
             return True
+        # A file that the job itself put there says nothing: `document` takes only our own.
+        match document(folder / run_dir.EXIT):
+            case There(_):
+                return True
+            case Unknown(_, damaged) if not damaged:
+                return False
+            case _:
+                pass
         if certain(present(folder / run_dir.BEGUN)) is None and run_dir.forestall(folder):
             return True
     except OSError:

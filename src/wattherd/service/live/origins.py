@@ -28,7 +28,7 @@ from wattherd.model.job import JobSpec
 from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.ownership import make_passage
 from wattherd.runtime.local.processes import with_variable
-from wattherd.runtime.local.reading import There, Unknown, certain, document, present
+from wattherd.runtime.local.reading import There, Unknown, certain, document
 from wattherd.runtime.local.strays import end_stray, folders_in, run_folders
 from wattherd.runtime.local.watched import Watched
 from wattherd.store.entry import StoreFailure
@@ -149,10 +149,13 @@ class Origins:
         """
         try:
             runs = [_run(folder) for folder in _run_folders(self._state / RUNS)]
-            others = [run for run in runs if run in self._others(runs, core)]
+            others = self._others(runs, core)
+            apart = {run.folder for run in others}
             self._end([run for run in others if not _over(run.folder)])
             self._move(runs, others, core)
-            self._stamp([run for run in runs if run not in others and run.origin is None], core)
+            self._stamp(
+                [run for run in runs if run.folder not in apart and run.origin is None], core
+            )
         except OSError as error:
             hint = "a run that cannot be read is neither ended nor counted: see to it, start again"
             where = str(error.filename or self._state)
@@ -160,9 +163,7 @@ class Origins:
 
     def _others(self, runs: Sequence[_Run], core: Core) -> list[_Run]:
         """Runs of another origin."""
-        entries = sorted(
-            {int(run.origin["entry"]) for run in runs if run.origin and "entry" in run.origin}
-        )
+        entries = sorted({entry for run in runs if (entry := _entry(run)) > 0})
         digests = self._store.journal.digests(entries)
         base = self._store.journal.base().seq
         last = self._store.journal.last_seq
@@ -172,7 +173,7 @@ class Origins:
                 return run.attempt > self._attempts(run.job_id, core)
             if run.origin.get("store") != self.identity:
                 return True
-            entry = int(run.origin.get("entry", -1))
+            entry = _entry(run)
             if 0 < entry < base <= last:
                 return False  # a compaction dropped the entry
             return digests.get(entry) != run.origin.get("digest")
@@ -297,8 +298,21 @@ def _run(folder: Path) -> _Run:
     return _Run(folder, folder.parent.name, int(folder.name.removeprefix("run-")), origin)
 
 
+def _entry(run: _Run) -> int:
+    """The entry that ordered a run; -1 where its folder, in which jobs may write, names none."""
+    found = (run.origin or {}).get("entry")
+    return found if isinstance(found, int) and not isinstance(found, bool) else -1
+
+
 def _over(folder: Path) -> bool:
-    return certain(present(folder / run_dir.EXIT)) is not None
+    """Whether its supervisor has said so; a file that the job itself put there says nothing."""
+    match document(folder / run_dir.EXIT):
+        case There(_):
+            return True
+        case Unknown(why, damaged) if not damaged:
+            raise OSError(errno.EIO, why, str(folder))
+        case _:
+            return False
 
 
 def _processes(run: _Run) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -130,7 +131,10 @@ class SignalWatch:
         self._listen(uris, schedule)
         self._uris, self._schedule, self.problem = uris, schedule, ""
         fresh = self._folder / f".{KEPT}"
-        fresh.write_text(json.dumps({"signals": uris, "schedule": schedule}), encoding="utf-8")
+        with fresh.open("w", encoding="utf-8") as stream:
+            json.dump({"signals": uris, "schedule": schedule}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())  # a power cut leaves no empty file
         fresh.replace(self._folder / KEPT)
         for path in self._folder.glob(f"{SCHEDULE}-*"):
             if quote(str(path.absolute())) not in schedule:
@@ -257,12 +261,22 @@ def _as_number(watts: float | None) -> float:
 
 
 def kept(folder: Path) -> tuple[tuple[str, ...], str] | None:
-    """Signals and schedule as they were set at work last; None if they never were."""
+    """Signals and schedule as they were set at work last; None if they never were.
+
+    Raises:
+        UserError: they were, and cannot be read: a limit from outside is not forgotten for that.
+    """
+    path = folder / KEPT
+    hint = "repair or remove the file; without it, signals are those of the configuration"
     try:
-        found = json.loads((folder / KEPT).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
         return tuple(str(one) for one in found["signals"]), str(found["schedule"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=str(path), hint=hint) from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError("names no signals", where=str(path), hint=hint) from None
 
 
 def forget_kept(folder: Path) -> None:

@@ -8,6 +8,7 @@ leaves is therefore what that service would have come to.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from wattherd.store.projection import Projection
 from wattherd.store.snapshots import Snapshot, Snapshots
 
 NICENESS = 10
+_LOG = logging.getLogger(__name__)
 
 
 class SnapshotProcess:
@@ -39,7 +41,11 @@ class SnapshotProcess:
         self._since += entries
         if self._since >= self._every and not self.busy:
             self._since = 0
-            self._begin()
+            try:
+                self._begin()
+            except OSError as error:  # no descriptors or processes left: the next turns try again
+                _LOG.warning("no snapshot is made now: %s", error.strerror)
+                self.end()
 
     @property
     def busy(self) -> bool:

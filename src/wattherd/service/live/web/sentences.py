@@ -144,9 +144,26 @@ def _capped(event: Document, _: str) -> str:
     return f"The cap of {event['job_id']} is now in force: {_cap(event.get('cap_w'))}"
 
 
+def _edited(event: Document, who: str) -> str:
+    said = {
+        "priority": event.get("priority"),
+        "queue": event.get("queue"),
+        "time limit": _if_any(event.get("time_limit_s"), show_seconds),
+        "devices": _if_any(event.get("gpus"), lambda one: "..".join(map(str, sorted(set(one))))),
+        "begin": _if_any(event.get("begin_at_s"), lambda one: show_ahead(one - event["at_s"])),
+    }
+    wanted = ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
+    return f"{who or 'The service'} edited {event['job_id']}: {wanted or 'nothing'}"
+
+
+def _if_any(value: Any, show: Callable[[Any], str]) -> str | None:
+    return None if value is None else show(value)
+
+
 _EVENTS: dict[str, Callable[[Document, str], str]] = {
     "JobSubmitted": _submitted,
     "JobCancelled": _by("cancelled"),
+    "JobEdited": _edited,
     "JobHeld": _by("paused"),
     "JobReleased": _by("resumed"),
     "JobProgressed": _progressed,
@@ -260,6 +277,7 @@ _ORDERS: dict[str, Callable[[Document, Callable[[int], str], float], str]] = {
     "RejectJob": _reject,
     "FinishJob": _finish,
     "SetCap": _set_cap,
+    "AmendJob": lambda o, _, __: f"{o['job_id']} is ordered as edited from now on.",
     "SetBatch": lambda o, _, __: f"{o['job_id']} is to compute {o['micro_batch']} samples at once.",
     "SleepNode": lambda o, _, __: f"Node {o['node']} is switched off: nothing runs there.",
     "WakeNode": lambda o, _, __: f"Node {o['node']} is switched on.",
