@@ -14,6 +14,7 @@ import re
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
@@ -23,8 +24,11 @@ from wattherd.errors import UserError
 ENTER = "/.wattherd/enter"
 """Where tickets are taken, on the apps' origin; no app has this address."""
 TICKET_S, SESSION_S = 30.0, 12 * 3600.0
-MOST = 10_000
-"""Tickets, and sessions; beyond that the oldest ends."""
+MOST_OF_APP, MOST_OF_CALLER, MOST = 20, 500, 10_000
+"""Tickets, and sessions, of one caller: to one app, and to all; beyond that its own oldest ends.
+
+Beyond the last, of all callers, the oldest of the caller ends who has most.
+"""
 COOKIE = "wattherd_app"
 JOB = "{job}"
 _LABEL = r"(?P<job>j-\d+)-(?P<mark>[0-9a-f]{6})"
@@ -43,9 +47,13 @@ class AppHost:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """What a ticket or a cookie stands for: one job's app, opened by who showed `shown`."""
+    """What a ticket or a cookie stands for: one job's app, opened by who showed `shown`.
+
+    `caller` stays the same from one login of a user to the next, as `shown` does not.
+    """
 
     job_id: str
+    caller: str
     shown: str
     until_s: float
 
@@ -69,6 +77,10 @@ class AppOrigins:
         self._tickets: dict[str, _Pass] = {}
         self._sessions: dict[str, _Pass] = {}
         self._changing = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many tickets and sessions are kept."""
+        return len(self._tickets) + len(self._sessions)
 
     @property
     def by_name(self) -> bool:
@@ -112,9 +124,10 @@ class AppOrigins:
 
     # Handing over -------------------------------------------------------------------------------
 
-    def entry(self, address: str, job_id: str, shown: str, there: str) -> str:
+    def entry(self, address: str, job_id: str, shown: str, there: str, *, caller: str) -> str:
         """Where to send a browser that may open the app, with a new ticket; `there` is a path."""
-        ticket = self._keep(self._tickets, job_id, shown, TICKET_S)
+        until_s = self._clock() + TICKET_S
+        ticket = self._keep(self._tickets, _Pass(job_id, caller, shown, until_s))
         return f"{address}{ENTER}?job={quote(job_id)}&ticket={ticket}&next={quote(there, safe='')}"
 
     def redeem(self, ticket: str, job_id: str) -> str | None:
@@ -123,7 +136,8 @@ class AppOrigins:
             found = self._tickets.pop(_hash(ticket), None)
         if found is None or found.job_id != job_id or found.until_s <= self._clock():
             return None
-        return self._keep(self._sessions, job_id, found.shown, SESSION_S)
+        until_s = self._clock() + SESSION_S
+        return self._keep(self._sessions, _Pass(job_id, found.caller, found.shown, until_s))
 
     def shown(self, cookie: str, job_id: str) -> str | None:
         """What was shown to us by who has this cookie for that app; it may be worthless by now."""
@@ -139,13 +153,28 @@ class AppOrigins:
                 for key in [key for key, one in known.items() if one.shown == shown]:
                     del known[key]
 
-    def _keep(self, known: dict[str, _Pass], job_id: str, shown: str, for_s: float) -> str:
+    def _keep(self, known: dict[str, _Pass], new: _Pass) -> str:
         secret = secrets.token_urlsafe(32)
         with self._changing:
-            while len(known) >= MOST:
-                del known[next(iter(known))]
-            known[_hash(secret)] = _Pass(job_id, shown, self._clock() + for_s)
+            self._drop_expired()
+            own = [key for key, one in known.items() if one.caller == new.caller]
+            of_app = [key for key in own if known[key].job_id == new.job_id]
+            if len(of_app) >= MOST_OF_APP:
+                del known[of_app[0]]
+            elif len(own) >= MOST_OF_CALLER:
+                del known[own[0]]
+            elif len(known) >= MOST:
+                [(most, _)] = Counter(one.caller for one in known.values()).most_common(1)
+                del known[next(key for key, one in known.items() if one.caller == most)]
+            known[_hash(secret)] = new
         return secret
+
+    def _drop_expired(self) -> None:
+        """All of one kind are good for the same time, so the oldest are over first."""
+        now_s = self._clock()
+        for known in (self._tickets, self._sessions):
+            while known and known[first := next(iter(known))].until_s <= now_s:
+                del known[first]
 
 
 def _checked(url: str | None) -> str | None:

@@ -85,7 +85,8 @@ async def _handed_over(request: Request, job_id: str) -> Response:
     Raises:
         PageProblem: it may not, or it asks for more than to be sent there.
     """
-    await _found(request, viewer(request), job_id)
+    caller = viewer(request)
+    await _found(request, caller, job_id)
     if request.method not in ("GET", "HEAD"):
         text = "Pages of jobs are shown at an address of their own; programs show a token."
         raise PageProblem(403, "Not here", text)
@@ -97,7 +98,7 @@ async def _handed_over(request: Request, job_id: str) -> Response:
         text = "Pages of jobs need an address of their own: an operator sets `app_url`."
         raise PageProblem(503, "Not set up", text)
     there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    entry = origins.entry(address, job_id, request.state.shown, there)
+    entry = origins.entry(address, job_id, request.state.shown, there, caller=caller.by)
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     return RedirectResponse(entry, status_code=303, headers=headers)
 
