@@ -27,6 +27,10 @@ PASSED = {
     "WATTHERD_SERVER": "http://127.0.0.1:8700",
     "MODULEPATH": "/modules",
     "AWS_REGION": "eu-central-1",
+    "GIT_REMOTE": "ssh://git@git.example/x",
+    "XLA_FLAGS": "--xla_config=a --xla_design=b",
+    "SASROOT": "/sas",
+    "JOBS_SEEN_AT": "https://x.example/a?page=2 & ann@example.org",
 }
 SECRETS = {
     "WATTHERD_TOKEN": "w",
@@ -57,6 +61,24 @@ SECRETS = {
     "SENTRY_DSN": "s",
     "BASIC_AUTH": "b",
     "API_TOKEN_2": "b",
+    "SLACK_WEBHOOK": "w",
+    "TEAMS_WEBHOOK_URL": "w",
+    "BLOB_SAS": "s",
+    "AZURE_SAS_URL": "s",
+    "VAULT_SECRETID": "s",
+    "VAULT_SECRET_ID": "s",
+    "PASSWORDFILE": "/p",
+    "STORE": "https://x.blob.core.windows.net/c?sv=1&sig=abc",
+    "BUCKET": "https://s3.example/b?X-Amz-Signature=abc",
+    "JDBC": "jdbc:postgresql://db/x?user=ann&password=pw",
+    "PG": "host=db user=ann password=pw",
+    "MSSQL": "Server=db;User Id=ann;Pwd = pw",
+    "QUEUE": "Endpoint=sb://x/;SharedAccessKey=abc",
+    "FEED": "https://x/y?access_token=abc",
+    "PIP_INDEX_URL": "https://abcdef@pypi.example/simple",
+    "SLASHED": "redis://ann:p/w@db",
+    "CURL_OPTIONS": "-H Authorization: Bearer abc",
+    "JAVA_OPTS": "-Djavax.net.ssl.keyStorePassword=pw",
 }
 NOT_FOR_JOBS = {
     "HOME": "/home/ann",
@@ -84,6 +106,11 @@ WHOLE = {**PASSED, **SECRETS, **NOT_FOR_JOBS}
 
 def test_all_passes_an_activated_environment_and_leaves_secrets_and_sessions() -> None:
     assert exported("ALL", WHOLE) == PASSED
+
+
+def test_the_address_of_a_service_is_left_out_where_a_password_is_in_it() -> None:
+    shell = {"WATTHERD_SERVER": "https://ann:pw@gpu1.example", "WATTHERD_CA": "/ca.pem"}
+    assert exported("ALL", shell) == {"WATTHERD_CA": "/ca.pem"}
 
 
 def test_names_alone_are_taken_alone_secrets_too() -> None:

@@ -51,14 +51,22 @@ SCHEDULERS_BEGIN = ("WATTHERD_", "PET_", "KUBEFLOW_TRAINER_", "TORCHELASTIC_")
 KEPT = frozenset({"WATTHERD_SERVER", "WATTHERD_CA"})
 """A job may submit others."""
 SECRET = re.compile(
-    r"(TOKENS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|PASSPHRASES|CREDENTIALS?|CREDS|COOKIES?|KEYS?"
+    r"(TOKENS?|PASSWD|PASSPHRASE|PASSPHRASES|CREDENTIALS?|CREDS|COOKIES?|KEYS?"
     r"|AUTH|AUTHORIZATION|ASKPASS|JWT|BEARER)\d*(_|$)"
-    r"|(^|_)(PASS|PWD|PAT|DSN)\d*(_|$)|PRIVATE_|CONNECTION_?STRING",
+    r"|(^|_)(PASS|PWD|PAT|DSN|SAS)\d*(_|$)|PRIVATE_|CONNECTION_?STRING|SECRET|PASSWORD|WEBHOOK",
     re.IGNORECASE,
 )
 """Names of secrets: a part of them ends so. TOKENIZERS_PARALLELISM is none."""
-SECRET_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|\w://[^/\s@]*:[^/\s@]+@")
-"""A private key, or an address with a password in it."""
+SECRET_VALUE = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|\w://[^\s@/]*:[^\s@]+@"  # a password, in which there may be a slash
+    r"|\bhttps?://[^\s@/?#]+@"  # a token in place of a user
+    r"|(password|passwd|passphrase|secret|token|credentials?|signature|(api|access|account)_?key"
+    r"|(?<![a-z])(sig|pwd))\s*=\s*[^\s&;]"
+    r"|\bbearer\s+\w|\bauthorization\s*:",
+    re.IGNORECASE,
+)
+"""A private key, an address with a password or token in it, or `password=...` and its kin."""
 
 
 class Environment(BaseModel):
@@ -112,15 +120,13 @@ def exported(export: str | Sequence[str], shell: Mapping[str, str]) -> dict[str,
 
 def is_passed_on(name: str, value: str) -> bool:
     """Whether ALL takes this variable: neither of account, session nor scheduler, nor a secret."""
-    if name in KEPT:
-        return True
-    return not (
+    if SECRET_VALUE.search(value) or not _writable(value):
+        return False
+    return name in KEPT or not (
         not NAME.fullmatch(name)
         or name in ACCOUNT | SESSION | SCHEDULERS
         or name.startswith((*SESSIONS, *SCHEDULERS_BEGIN))
         or SECRET.search(name)
-        or SECRET_VALUE.search(value)
-        or not _writable(value)
     )
 
 
