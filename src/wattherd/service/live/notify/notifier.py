@@ -12,6 +12,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ PERIOD_S = 0.5
 POSITION = "notified"
 """The fact that holds the position."""
 AT_ONCE, MOST_WAITING, MOST_PROBLEMS = 8, 10_000, 1_000
+AT_ONCE_OF_ONE, MOST_OF_ONE = 4, 1_000
+"""The same for one user, whose receivers may all be silent."""
 ENTRIES = 2_000
 """Read at a time."""
 KEEP_S = 10.0
@@ -54,8 +57,14 @@ class _Delivery:
     @property
     def place(self) -> str:
         """Whom one waits for: no two are sent there at once."""
-        host = urlsplit(self.target).netloc if self.kind == "webhook" else ""
-        return f"{self.kind} {host}".strip()
+        # Without the port: one machine has thousands, and is waited for at one of them.
+        host = urlsplit(self.target).hostname if self.kind == "webhook" else None
+        return f"{self.kind} {(host or '').rstrip('.')}".strip()
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Tenant and user of the job."""
+        return self.document["job"]["tenant"], self.document["job"]["user"]
 
 
 class Notifier(Rounds):
@@ -83,6 +92,8 @@ class Notifier(Rounds):
             entry = self._kept + 1
             self.notes = (f"notifications from entry {entry} on may come twice (with the same id)",)
         self._waiting: list[_Delivery] = []
+        self._held: dict[tuple[str, str], int] = {}
+        """Users of whom enough waits, each with the last entry that was read for them."""
         self._busy: dict[str, _Delivery] = {}
         self._done: list[tuple[_Delivery, NotSent | None]] = []
         self._lock = threading.Lock()
@@ -108,17 +119,52 @@ class Notifier(Rounds):
     # What is to be told -------------------------------------------------------------------------
 
     def _take(self) -> None:
-        until = self._store.projection.projected()
-        if until <= self._read or len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MOST_WAITING:
             return
-        until = min(until, self._read + ENTRIES)
-        answers = self._store.projection.answers(self._read, until)
-        for entry in self._store.journal.entries(self._read):
+        self._read = self._taken(self._read, self._store.projection.projected())
+        counts = Counter(one.owner for one in self._waiting)
+        for owner, last in self._held.items():
+            if counts[owner] <= MOST_OF_ONE // 2:
+                reached = self._taken(last, self._read, owner)
+                del self._held[owner]
+                if reached < self._read:
+                    self._held[owner] = reached  # at the end: others' turn comes first
+                return
+
+    def _taken(self, after: int, until: int, owner: tuple[str, str] | None = None) -> int:
+        """Take what entries tell everybody who is not held, or one user; the last entry read.
+
+        Raises:
+            StoreFailure: an entry cannot be read; then nothing is taken.
+        """
+        until = min(until, after + ENTRIES)
+        if until <= after:
+            return after
+        after = max(after, self._store.journal.base().seq - 1)
+        counts = Counter(one.owner for one in self._waiting)
+        answers = self._store.projection.answers(after, until)
+        held = {} if owner else dict(self._held)
+        fresh: list[_Delivery] = []
+        for entry in self._store.journal.entries(after):
             if entry.seq > until:
                 break
-            for notice in notices_of(entry, answers.get(entry.seq, ())):
-                self._waiting.extend(self._deliveries(notice))
-        self._read = until
+            notices = notices_of(entry, answers.get(entry.seq, ()))
+            found = [one for notice in notices for one in self._deliveries(notice)]
+            wanted = [one for one in found if owner in (None, one.owner)]
+            # All of an entry or nothing, since it would be read again as a whole.
+            full = {one.owner for one in wanted if counts[one.owner] >= MOST_OF_ONE}
+            if owner in full:
+                until = entry.seq - 1
+                break
+            for one in full:
+                held.setdefault(one, entry.seq - 1)
+            taken = [one for one in wanted if one.owner not in held]
+            fresh.extend(taken)
+            counts.update(one.owner for one in taken)
+        self._waiting.extend(fresh)
+        if owner is None:
+            self._held = held
+        return until
 
     def _deliveries(self, notice: Notice) -> list[_Delivery]:
         past = self._history.get(notice.job_id)
@@ -145,11 +191,15 @@ class Notifier(Rounds):
 
     def _dispatch(self) -> None:
         now_s = time.monotonic()
+        busy = Counter(one.owner for one in self._busy.values())
         for one in self._waiting:
             if len(self._busy) >= AT_ONCE:
                 return
             if one.next_s > now_s or one.place in self._busy:
                 continue
+            if busy[one.owner] >= AT_ONCE_OF_ONE:
+                continue
+            busy[one.owner] += 1
             self._busy[one.place] = one
             # Not of a pool, which would be waited for at the end of the program.
             send = threading.Thread(target=self._send, args=(one,), name="notify", daemon=True)
@@ -204,7 +254,7 @@ class Notifier(Rounds):
     def _keep(self) -> None:
         """Write the position down: at once where something was settled, else now and then."""
         oldest = min((one.notice.number for one in self._waiting), default=self._read + 1)
-        settled = oldest - 1
+        settled = min(oldest - 1, self._read, *self._held.values())
         now_s = time.monotonic()
         if settled > self._kept and now_s >= self._kept_s + KEEP_S:
             self._store.journal.set_fact(POSITION, str(settled))
