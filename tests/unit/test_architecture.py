@@ -31,7 +31,7 @@ from wattherd.testing.builders import (
 PACKAGE = Path(wattherd.__file__).parent
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-MOST_LINES = 650
+MOST_LINES = 700
 UNNAMED = {"util", "utils", "helper", "helpers", "common", "misc", "base", "manager"}
 PURE_ROOMS = ("model", "catalog", "estimate", "policy", "engine")
 # Redraws the published simulator's own shuffle, from the seed it is given.
