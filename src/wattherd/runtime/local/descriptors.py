@@ -12,6 +12,7 @@ import errno
 import os
 import resource
 import threading
+import weakref
 from collections.abc import Iterator
 
 RESERVED = 32
@@ -38,6 +39,8 @@ class Reserve:
         self._held: list[int] = []
         self._users = 0
         self._lock = threading.Lock()
+        # A service that fails while it starts closes nothing: what it held must not stay taken.
+        weakref.finalize(self, _let_go, self._held)
         self._take()
 
     @contextlib.contextmanager
@@ -46,7 +49,7 @@ class Reserve:
         with self._lock:
             self._users += 1
             if self._held and _short():
-                self._let_go()
+                _let_go(self._held)
         try:
             yield
         finally:
@@ -59,16 +62,17 @@ class Reserve:
         """Hold nothing any more."""
         with self._lock:
             self._count = 0
-            self._let_go()
+            _let_go(self._held)
 
     def _take(self) -> None:
         with contextlib.suppress(OSError):  # what is missing is taken once there is some
             while len(self._held) < self._count:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
-    def _let_go(self) -> None:
-        while self._held:
-            os.close(self._held.pop())
+
+def _let_go(held: list[int]) -> None:
+    while held:
+        os.close(held.pop())
 
 
 def _short() -> bool:
