@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -313,11 +314,12 @@ def test_singletons_of_one_name_run_one_after_the_other(say: Say) -> None:
 
 
 def test_jobs_are_found_by_label_user_and_name_while_they_live_and_after(say: Say) -> None:
+    lab = f"lab-{secrets.token_hex(4)}"  # name and key of its own: others here label jobs too
     job_id = submitted(
-        say, "-n", "labelled", "-l", "team=vision", "-l", "paper=4 2", "--begin", "in 1h", "--",
+        say, "-n", lab, "-l", f"{lab}=vision", "-l", "paper=4 2", "--begin", "in 1h", "--",
         "true",
     )  # fmt: skip
-    submitted(say, "-n", "other", "-l", "team=Vision", "--begin", "in 1h", "--", "true")
+    other = submitted(say, "-n", "other", "-l", f"{lab}=Vision", "--begin", "in 1h", "--", "true")
 
     def found(*words: str) -> list[str]:
         code, said, why = say(*words, "-o", "json")
@@ -325,17 +327,18 @@ def test_jobs_are_found_by_label_user_and_name_while_they_live_and_after(say: Sa
         return [row["id"] for row in json.loads(said)["jobs"]]
 
     for command in ("queue", "history"):
-        assert found(command, "-l", "team=vision") == [job_id]
-        assert len(found(command, "-l", "team")) == 2
-        assert found(command, "-l", "team=vision", "-l", "paper=4 2") == [job_id]
-        assert found(command, "-l", "team=vision", "-l", "paper=4") == []
-        assert found(command, "--name", "labelled", "--user", getpass.getuser()) == [job_id]
-        assert found(command, "--name", "labelled", "--user", "nobody-else") == []
+        assert found(command, "-l", f"{lab}=vision") == [job_id]
+        assert len(found(command, "-l", lab)) == 2
+        assert found(command, "-l", f"{lab}=vision", "-l", "paper=4 2") == [job_id]
+        assert found(command, "-l", f"{lab}=vision", "-l", "paper=4") == []
+        mine = (command, "--name", lab, "--user", getpass.getuser())
+        assert found(*mine) == [job_id]
+        assert found(command, "--name", lab, "--user", "nobody-else") == []
     shown = json.loads(say("show", job_id, "-o", "json")[1])
-    assert shown["labels"] == {"team": "vision", "paper": "4 2"}
-    say("cancel", job_id, "other")
+    assert shown["labels"] == {lab: "vision", "paper": "4 2"}
+    say("cancel", job_id, other)
     wait_for(say, job_id, "Cancelled")
-    assert found("history", "-l", "team=vision") == [job_id]
+    assert found("history", "-l", f"{lab}=vision") == [job_id]
     assert say("submit", "-l", "name=x", "--", "true")[0] == 2
     assert say("submit", "-l", "x", "--", "true")[0] == 2
 
