@@ -18,6 +18,8 @@ access service. The loop is pure: no clock, no device, no chance.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from wattherd.engine.safety_aims import Aims
@@ -26,15 +28,29 @@ from wattherd.engine.safety_caps import SAME_W, CapBook
 from wattherd.engine.safety_fill import fill
 from wattherd.engine.safety_limits import Allowance
 from wattherd.engine.safety_meters import Meters, Seen
+from wattherd.engine.safety_state import SafetyState, nothing_known
 from wattherd.engine.safety_terms import (
     Bools,
+    Breaker,
     Fleet,
     Floats,
+    Note,
     Orders,
     Readings,
     SafetyConfig,
 )
 from wattherd.engine.safety_wants import Wants
+
+__all__ = [
+    "Breaker",
+    "Fleet",
+    "Note",
+    "Orders",
+    "Readings",
+    "SafetyConfig",
+    "SafetyLoop",
+    "SafetyState",
+]
 
 NEVER_LAPSES = float("inf")
 
@@ -53,8 +69,12 @@ class SafetyLoop:
         config: SafetyConfig | None = None,
         found_w: Floats | None = None,
         aims: Aims | None = None,
+        *,
+        state: SafetyState | None = None,
     ) -> None:
-        """Nothing is known of the devices until the first cycle."""
+        """Nothing is known of the devices until the first cycle, but what `state` tells."""
+        if found_w is None and state is not None:
+            found_w = state.found_w
         self._aims = aims
         self.fleet = fleet
         self.config = config or SafetyConfig()
@@ -91,6 +111,20 @@ class SafetyLoop:
             switch_on=on,
             stop_job=self._backstop.jobs.stopped.copy(),
         )
+
+    def state(self) -> SafetyState:
+        """All that was learned, for a successor."""
+        return replace(
+            nothing_known(self.fleet.size, self.fleet.feeds + 1),
+            found_w=self.found_w.copy(),
+            ordered_w=self.caps.ordered_w.copy(),
+            held_w=self.caps.held_w.copy(),
+            heat=self._allowance.heat.copy(),
+        )
+
+    def notes(self) -> tuple[Note, ...]:
+        """What the last cycle noticed, for an operator."""
+        return ()
 
     def _stopped(self, budget_w: Floats, limit_w: Floats, seen: Seen, now_s: float) -> Bools:
         """The backstop's turn: outlets (N,) to switch off; jobs to stop are kept there."""

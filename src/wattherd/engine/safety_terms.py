@@ -46,7 +46,10 @@ class Fleet:
     `floor_w` is the lowest cap and where a lapsed lease ends; `max_w` what a device may draw
     uncapped and where a reboot leaves its cap. All arrays (N,), `feed` counts from 0. `above` (F,)
     is the feed or the site (F) that each feed hangs on, lower ones first; the site if left out.
-    `metered` (F,) says which feeds have a meter; all if left out.
+    `metered` (F,) says which feeds have a meter, `device_metered` (N,) which devices; all if left
+    out. The site has one only if `site_metered`. `step_w` (N,) is what each knob rounds to; whole
+    watts if left out. `base_w` (F + 1,) is other load that the operator states for each level
+    itself, beside its devices and the levels below it: at least so much is drawn there.
 
     Raises:
         UserError: a floor above its maximum, or a feed that no breaker belongs to.
@@ -58,6 +61,10 @@ class Fleet:
     breaker: Breaker
     above: Ints | None = None
     metered: Bools | None = None
+    step_w: Floats | None = None
+    site_metered: bool = False
+    device_metered: Bools | None = None
+    base_w: Floats | None = None
     tree: Levels = field(init=False, compare=False)
     rows: tuple[Ints, ...] = field(init=False, compare=False)
     """The devices below every level."""
@@ -86,6 +93,28 @@ class Fleet:
     def feeds(self) -> int:
         """How many feeds there are."""
         return len(self.breaker.rated_w) - 1
+
+    @property
+    def steps_w(self) -> Floats:
+        """What each knob (N,) rounds to, in watts."""
+        return np.ones(self.size) if self.step_w is None else np.maximum(self.step_w, 1.0)
+
+    @property
+    def stated_base_w(self) -> Floats:
+        """Other load (F + 1,) that is stated for each level itself."""
+        return np.zeros(self.feeds + 1) if self.base_w is None else self.base_w
+
+    @property
+    def device_read(self) -> Bools:
+        """Which devices (N,) have a meter."""
+        if self.device_metered is None:
+            return np.ones(self.size, dtype=np.bool_)
+        return self.device_metered
+
+    @property
+    def level_read(self) -> Bools:
+        """Which levels (F + 1,) have a meter."""
+        return np.append(self.read, self.site_metered)
 
     @property
     def read(self) -> Bools:
@@ -129,7 +158,8 @@ def _rows_below(feed: Ints, tree: Levels) -> tuple[Ints, ...]:
 class Readings:
     """What meters and knobs answered at `now_s`; timestamps are the meters' own.
 
-    `draw_w`, `draw_at_s`, `cap_w` are (N,), `feed_w`, `feed_at_s` (F,). `off` says which devices
+    `draw_w`, `draw_at_s`, `cap_w` are (N,), `feed_w`, `feed_at_s` (F,); `site_w` and `site_at_s`
+    are the site's own meter's. `off` says which devices
     are without power; it comes from the outlets, which answer when the device does not.
     """
 
@@ -140,6 +170,8 @@ class Readings:
     feed_w: Floats
     feed_at_s: Floats
     off: Bools
+    site_w: float = float("nan")
+    site_at_s: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +187,36 @@ class Orders:
     switch_off: Bools
     switch_on: Bools
     stop_job: Bools | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the loop noticed and an operator may want to know; it orders nothing.
+
+    `level` counts feeds and, last, the site; `device` counts devices; -1 where it is not about one.
+    """
+
+    kind: str
+    """One of `NOTE_KINDS`."""
+    since_s: float
+    """On the clock of the readings."""
+    watts: float = float("nan")
+    level: int = -1
+    device: int = -1
+
+
+NOTE_KINDS = (
+    "over-limit",
+    "base-load",
+    "floor-not-reached",
+    "defiant",
+    "late",
+    "frozen-meter",
+    "coarse-meter",
+    "no-meter",
+    "swing",
+)
+"""What a note may be about."""
 
 
 class Controller(Protocol):
