@@ -233,7 +233,9 @@ def test_snapshots_come_back_as_they_were_and_changed_ones_show(store: Store) ->
 
 
 def test_settings_hold_from_an_entry_on(store: Store) -> None:
-    store.snapshots.set_setting(0, "a")
-    store.snapshots.set_setting(7, "b")
-    store.snapshots.set_setting(7, "c")
-    assert list(store.snapshots.settings()) == [(0, "a"), (7, "c")]
+    store.snapshots.begin_with("x")
+    store.snapshots.begin_with("a")
+    store.snapshots.add_setting(9, "y")
+    store.snapshots.add_setting(7, "b")
+    store.snapshots.add_setting(7, "c")
+    assert list(store.snapshots.settings()) == [(0, "a"), (7, "b"), (7, "c")]

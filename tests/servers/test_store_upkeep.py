@@ -292,6 +292,46 @@ def test_another_policy_is_in_the_journal(url: str) -> None:
     assert verdict(url)["problems"] == []
 
 
+@pytest.mark.parametrize("policies", [["fifo"], ["fifo", "sjf"], ["fifo", "drf", "fifo"]])
+def test_a_store_compacted_at_its_last_entry_may_be_configured_anew(
+    url: str, tmp_path: Path, policies: list[str]
+) -> None:
+    hands = lived(url)
+    for number, policy in enumerate(policies):
+        call(url, "compact", "--archive", str(tmp_path / f"{number}.gz"), "--keep", "0s")
+        info = json.loads(call(url, "info", "-o", "json").stdout)
+        assert info["first_entry"] == info["last_entry"]
+        for _ in range(2):  # with news, and without
+            life = Life(url, hands, policy=policy)
+            assert life.recovered.replay.blueprint.policy == policy
+            assert len(life.keeper.core.jobs) > 0
+            life.store.close()  # before anything happened
+        assert verdict(url)["problems"] == []
+    life = Life(url, hands, policy=policies[-1])
+    life.submit(2)
+    life.work(3)
+    states = {job.id: (job.state, job.attempt) for job in life.keeper.core.jobs.values()}
+    life.end()
+    assert verdict(url)["problems"] == []
+    life = Life(url, hands, policy=policies[-1])
+    assert {one.id: (one.state, one.attempt) for one in life.keeper.core.jobs.values()} == states
+    life.end()
+
+
+def test_a_snapshot_by_a_setting_that_follows_its_entry_is_found_sound(url: str) -> None:
+    hands = lived(url)
+    Life(url, hands, policy="fifo").store.close()
+    store = Store.open(url)
+    make_snapshot(store.database)
+    store.close()
+    assert verdict(url) | {"problems": [], "snapshots": 1} == verdict(url)
+    life = Life(url, hands, policy="drf")
+    assert "have changed" in life.recovered.notes[0]
+    assert life.recovered.entries == 0
+    life.store.close()
+    assert verdict(url)["problems"] == []
+
+
 def test_a_folder_without_a_store_is_said(tmp_path: Path) -> None:
     for name in ("info", "verify"):
         with pytest.raises(UserError, match="there is no store"):

@@ -238,7 +238,7 @@ def test_a_state_folder_that_an_earlier_version_spoiled_is_of_use_again(tmp_path
     with serving(tmp_path) as site:
         spoiled = site.store.snapshots.settings()[0][1].replace("priority-backfill", "capcity")
         assert "capcity" in spoiled
-        site.store.snapshots.set_setting(0, spoiled)
+        site.store.snapshots.begin_with(spoiled)
         assert site.store.journal.last_seq == 0
     with serving(tmp_path) as site:
         assert "capcity" not in site.store.snapshots.settings()[0][1]

@@ -33,7 +33,7 @@ class Day:
         self.url = in_folder(state)
         self.blueprint = Blueprint.of(ServeConfig(**config), slots("n0", 2))
         self.store = Store.open(self.url)
-        self.store.snapshots.set_setting(0, self.blueprint.text())
+        self.store.snapshots.begin_with(self.blueprint.text())
         from wattherd.engine.core import Core
 
         core = Core(self.blueprint.core_config(self.blueprint.scheduler()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,19 +90,44 @@ class Snapshots:
     def settings(self) -> Sequence[tuple[int, str]]:
         """How decisions were made: the entry after which each began, and the document.
 
+        Several may follow the same entry, in the order in which they were taken on.
+
         Raises:
             StoreFailure: they cannot be read.
         """
         query = sa.select(SETTINGS.c.seq, SETTINGS.c.document).order_by(SETTINGS.c.seq)
         with self._database.reading() as connection:
-            return [(row.seq, row.document) for row in connection.execute(query)]
+            rows = connection.execute(query).all()
+        return [(row.seq, document) for row in rows for document in _documents(row.document)]
 
-    def set_setting(self, after: int, document: str) -> None:
-        """From the entry after `after` on, decisions are made like this.
+    def begin_with(self, document: str) -> None:
+        """Nothing was decided yet: from the first entry on, decisions are made like this.
 
         Raises:
             StoreFailure: it was not kept.
         """
         with self._database.writing() as connection:
+            connection.execute(SETTINGS.delete())
+            connection.execute(SETTINGS.insert().values(seq=0, document=document))
+
+    def add_setting(self, after: int, document: str) -> None:
+        """From the entry after `after` on, decisions are made like this.
+
+        What else was to follow `after` stays before it: a snapshot of that entry may need it.
+
+        Raises:
+            StoreFailure: it was not kept.
+        """
+        same = SETTINGS.c.seq == after
+        with self._database.writing() as connection:
+            known = connection.scalar(sa.select(SETTINGS.c.document).where(same))
+            documents = [*([] if known is None else _documents(known)), document]
+            text = document if len(documents) == 1 else json.dumps(documents)
             connection.execute(SETTINGS.delete().where(SETTINGS.c.seq >= after))
-            connection.execute(SETTINGS.insert().values(seq=after, document=document))
+            connection.execute(SETTINGS.insert().values(seq=after, document=text))
+
+
+def _documents(text: str) -> list[str]:
+    """One document is kept as it is, several as a JSON list of texts."""
+    found: list[str] = json.loads(text) if text.startswith("[") else [text]
+    return found

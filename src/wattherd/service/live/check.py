@@ -150,6 +150,7 @@ class _Known:
 
     def _compare_snapshot(self, snapshot: Snapshot, replay: Replay) -> None:
         self._verdict.snapshots += 1
+        replay.arrive(snapshot.seq, snapshot.setting)
         try:
             config = replay.blueprint.core_config(replay.scheduler)
             found = thaw(snapshot.body, config)

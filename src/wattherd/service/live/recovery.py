@@ -44,7 +44,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
     settings = settings_of(store.snapshots) if store.journal.last_seq else []
     if not settings:
         settings = [(0, wanted)]
-        store.snapshots.set_setting(0, wanted.text())
+        store.snapshots.begin_with(wanted.text())
     replay, notes = resumed(store.journal, store.snapshots, settings, store.projection)
     book = book_of(store)
     scribe = Scribe(store.projection, replay.history.forgettable, book)
@@ -60,7 +60,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
     if not _same(replay.blueprint, wanted):
         before = replay.state.core
         scribe.corrected(replay.take_on(wanted))
-        store.snapshots.set_setting(store.journal.last_seq, wanted.text())
+        store.snapshots.add_setting(store.journal.last_seq, wanted.text())
         if replay.state.core is not before:
             notes.append("policy, queues or devices have changed: what ran begins again")
     return Recovered(replay, book, scribe, chronicle, entries, tuple(notes))

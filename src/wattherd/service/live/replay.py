@@ -6,6 +6,7 @@ answered with what was answered then.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,46 @@ class Lived:
     touched: Sequence[Past]
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """How decisions were made after an entry.
+
+    A service may be started with another configuration several times before anything happens: then
+    several settings follow the same entry, one taken on after the other. The name is the digest of
+    those that follow the entry, up to this one, so that it tells them apart.
+    """
+
+    after: int
+    blueprint: Blueprint
+    name: str
+
+
+def _named(settings: Sequence[tuple[int, Blueprint]]) -> list[_Setting]:
+    texts: dict[int, list[str]] = {}
+    named = []
+    for after, blueprint in settings:
+        so_far = texts.setdefault(after, [])
+        so_far.append(blueprint.text())
+        name = hashlib.sha256("\n".join(so_far).encode()).hexdigest()
+        named.append(_Setting(after, blueprint, name))
+    return named
+
+
+def _setting_of(snapshot: Snapshot, settings: Sequence[_Setting]) -> int:
+    """By which of the settings that held at its entry a snapshot was made.
+
+    Raises:
+        Unfit: by none of them.
+    """
+    passed = [number for number, one in enumerate(settings) if one.after <= snapshot.seq]
+    for number in reversed(passed):
+        if settings[number].name == snapshot.setting:
+            return number
+        if settings[number].after < snapshot.seq:
+            break  # none before this one held there
+    raise Unfit("decisions were made differently then")
+
+
 class Replay:
     """Stands at an entry of a journal, and goes on from there."""
 
@@ -48,16 +89,16 @@ class Replay:
             Unfit: the snapshot is of no use here.
             UserError: a setting is of no use here.
         """
-        seq = 0 if snapshot is None else snapshot.seq
-        passed = [blueprint for after, blueprint in settings if after <= seq]
-        self.blueprint = passed[-1] if passed else settings[0][1]
+        named = _named(settings)
+        first = 0 if snapshot is None else _setting_of(snapshot, named)
+        self._ahead = named[first + 1 :]
+        self.setting, self.blueprint = named[first].name, named[first].blueprint
         self.scheduler: Scheduler = self.blueprint.scheduler()
-        self._ahead = [one for one in settings if one[0] > seq]
         config = self.blueprint.core_config(self.scheduler)
         if snapshot is None:
             self.state = Frozen(Core(config), Standing(), {}, 0)
         else:
-            self.state = _usable(snapshot, self.blueprint, thaw(snapshot.body, config))
+            self.state = _usable(snapshot, thaw(snapshot.body, config))
         self.history = History(
             jobs=self.state.live, archive=archive, submitted=self.state.submitted
         )
@@ -70,10 +111,12 @@ class Replay:
             ((_, commands),) = standing.replay(core, [entry])
             yield Lived(entry, commands, self.history.note(entry, commands))
 
-    def arrive(self, seq: int) -> None:
-        """Take on the settings that hold after entry `seq`."""
-        while self._ahead and self._ahead[0][0] <= seq:
-            self.take_on(self._ahead.pop(0)[1])
+    def arrive(self, seq: int, setting: str | None = None) -> None:
+        """Take on the settings that hold after entry `seq`; several only up to `setting`."""
+        while self._ahead and self._ahead[0].after <= seq and self.setting != setting:
+            following = self._ahead.pop(0)
+            self.take_on(following.blueprint)
+            self.setting = following.name
 
     def take_on(self, blueprint: Blueprint) -> list[Past]:
         """From here on decisions are made as `blueprint` says; jobs that this ended.
@@ -107,11 +150,9 @@ class Replay:
         return Frozen.of(self.state.core, self.state.standing, self.history)
 
 
-def _usable(snapshot: Snapshot, blueprint: Blueprint, state: Frozen) -> Frozen:
+def _usable(snapshot: Snapshot, state: Frozen) -> Frozen:
     if state.standing.seq != snapshot.seq:
         raise Unfit(f"is of entry {state.standing.seq}, not {snapshot.seq}")
-    if snapshot.setting != blueprint.digest():
-        raise Unfit("decisions were made differently then")
     return state
 
 

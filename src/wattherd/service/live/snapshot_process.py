@@ -94,7 +94,7 @@ def make_snapshot(database: Database, goal: int | None = None) -> int:
             seq=seq,
             digest=journal.digest(seq),
             version=__version__,
-            setting=replay.blueprint.digest(),
+            setting=replay.setting,
             body=freeze(replay.frozen()),
         )
         snapshots.put(snapshot, base=journal.base().seq)
