@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -29,7 +32,100 @@ NOW = datetime(2026, 11, 23, 9, 30, 15, tzinfo=ZONE)
     ],
 )
 def test_times_mean_what_people_mean_by_them(text: str, meant: datetime) -> None:
-    assert begin_time(text, NOW) == meant
+    assert begin_time(text, NOW, ZONE) == meant
+
+
+BERLIN, NEW_YORK, SYDNEY = (
+    ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Australia/Sydney")
+)
+DAY = datetime(2026, 11, 23, 17, 30, tzinfo=UTC)  # 18:30 in Berlin, 12:30 in New York
+NIGHT = datetime(2026, 10, 25, 0, 10, tzinfo=UTC)  # 02:10 in Berlin; at 03:00 it is 02:00 again
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "meant"),
+    [
+        ("18:00Z", DAY, "2026-11-23T18:00Z"),
+        ("18:00+02:00", DAY, "2026-11-24T16:00Z"),
+        ("18:00-08:00", DAY, "2026-11-24T02:00Z"),
+        ("18:00", DAY, "2026-11-24T17:00Z"),
+        ("18:00 UTC", DAY, "2026-11-23T18:00Z"),
+        ("18:00 America/New_York", DAY, "2026-11-23T23:00Z"),
+        ("2026-11-23T18:00 America/New_York", DAY, "2026-11-23T23:00Z"),
+        ("2026-11-24 Australia/Sydney", DAY, "2026-11-23T13:00Z"),
+        # summer and winter time of the day that is meant, not of today
+        ("2026-07-01T18:00", DAY, "2026-07-01T16:00Z"),
+        ("2027-07-01", DAY, "2027-06-30T22:00Z"),
+        # the evening before clocks are set: the time of tomorrow
+        ("12:00", datetime(2026, 3, 28, 20, tzinfo=UTC), "2026-03-29T10:00Z"),
+        ("12:00", datetime(2026, 10, 24, 20, tzinfo=UTC), "2026-10-25T11:00Z"),
+        # an hour that is left out
+        ("2026-03-29T02:30", DAY, "2026-03-29T01:30Z"),
+        ("02:30", datetime(2026, 3, 28, 20, tzinfo=UTC), "2026-03-29T01:30Z"),
+        ("02:30", datetime(2026, 3, 29, 1, 45, tzinfo=UTC), "2026-03-30T00:30Z"),
+        # an hour that comes twice
+        ("2026-10-25T02:30", DAY, "2026-10-25T00:30Z"),
+        ("02:30", NIGHT, "2026-10-25T00:30Z"),
+        ("02:30", NIGHT + timedelta(minutes=30), "2026-10-25T01:30Z"),
+        ("02:30", NIGHT + timedelta(minutes=90), "2026-10-26T01:30Z"),
+        # hours pass, whatever clocks show
+        ("in 2h", datetime(2026, 3, 29, 0, 30, tzinfo=UTC), "2026-03-29T02:30Z"),
+        ("in 1d", NIGHT, "2026-10-26T00:10Z"),
+    ],
+)
+@pytest.mark.parametrize("zone", [BERLIN, None])
+def test_zones_and_summer_time_count(
+    text: str, now: datetime, meant: str, zone: ZoneInfo | None, berlin: None
+) -> None:
+    del berlin
+    assert begin_time(text, now, zone).astimezone(UTC) == datetime.fromisoformat(meant)
+    assert begin_time(text, now.astimezone(BERLIN), zone) == datetime.fromisoformat(meant)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine is in Berlin."""
+    with monkeypatch.context() as context:
+        context.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_a_job_file_is_of_the_zone_of_its_day(berlin: None) -> None:
+    del berlin
+    winter = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    job = validated_job({"run": "true", "begin": "2027-07-01T18:00"}, "job")
+    meant = datetime(2027, 7, 1, 16, tzinfo=UTC)
+    assert job.spec(at=winter).begin_s == (meant - winter).total_seconds()
+
+
+@pytest.mark.parametrize("text", ["18:00 Europe/Berln", "2026-11-23 Mars/Base", "18:00 ../etc/x"])
+def test_a_zone_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        begin_time(text, DAY)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("0001-01-01", 14), ("9999-12-31T23:59", -12), ("in 9000000d", 0)]
+)
+def test_days_that_no_clock_reaches_are_refused_in_words(text: str, hours: int) -> None:
+    with pytest.raises(UserError, match="out of range"):
+        begin_time(text, DAY, timezone(timedelta(hours=hours)))
+
+
+def test_a_begin_out_of_range_is_said_once() -> None:
+    with pytest.raises(UserError, match=r"^job: begin: is out of range"):
+        validated_job({"run": "true", "begin": "in 9000000d"}, "job")
+
+
+@pytest.mark.parametrize("number", [1080, 64800, 18.5, True])
+def test_a_number_is_no_begin(number: object) -> None:
+    """YAML reads `18:00` without quotes as 1080, which would have been long ago."""
+    with pytest.raises(UserError, match="in quotes"):
+        validated_job({"run": "true", "begin": number}, "job")
+    with pytest.raises(UserError, match="in quotes"):
+        validated_job({"run": "true", "time": {"deadline": number}}, "job")
 
 
 @pytest.mark.parametrize(

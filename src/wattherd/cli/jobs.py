@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ def _named(client: Client, document: dict[str, Any]) -> dict[str, Any]:
         document["after"] = _ids(client, document["after"])
     if document.get("begin"):
         document["begin"] = _begin(document["begin"])
+    if (document.get("time") or {}).get("deadline"):
+        document["time"]["deadline"] = _deadline(document["time"]["deadline"])
     return document
 
 
@@ -116,7 +118,17 @@ def _begin(text: str) -> str:
     """A time of day in this machine's zone, which the service need not share."""
     from wattherd.workload.begin_time import begin_time
 
-    return begin_time(text, datetime.now().astimezone()).isoformat()
+    return begin_time(text, datetime.now(UTC)).isoformat()
+
+
+def _deadline(text: str) -> str:
+    """The same for a date that the job file has."""
+    from wattherd.workload.begin_time import moment
+
+    try:
+        return moment(datetime.fromisoformat(text)).isoformat()
+    except OverflowError:
+        raise UserError(f"{text} is out of range", field="time.deadline") from None
 
 
 def _changes(

@@ -26,7 +26,7 @@ from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.workload.app_spec import AppSpec, Kind
-from wattherd.workload.begin_time import begin_time
+from wattherd.workload.begin_time import begin_time, moment
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_parts import (
     AfterSpec,
@@ -45,6 +45,7 @@ from wattherd.workload.job_parts import (
     Time,
     TimeSpec,
     Width,
+    no_number,
 )
 from wattherd.workload.job_places import OutputSpec, Place, S3Spec, Target
 from wattherd.workload.notify_spec import NotifySpec
@@ -135,15 +136,15 @@ class JobFile(Strict):
         default=None, description="it serves pages: jupyter, vscode, or web"
     )
 
-    @field_validator("begin")
+    @field_validator("begin", mode="before")
     @classmethod
-    def _is_begin(cls, begin: str | datetime | None) -> str | datetime | None:
+    def _is_begin(cls, begin: Any) -> Any:
         if isinstance(begin, str):
             try:
                 begin_time(begin, datetime(2000, 1, 1, tzinfo=UTC))
             except UserError as error:
-                raise ValueError(error.line()) from None
-        return begin
+                raise ValueError(f"{error.problem}: {error.hint}") from None
+        return no_number(begin)
 
     @field_validator("app", mode="before", json_schema_input_type=AppSpec | Kind | None)
     @classmethod
@@ -321,10 +322,7 @@ def _seconds(text: Text | None) -> float | None:
 def begin_as_written(begin: str | datetime | None, at: datetime | None) -> float | None:
     """Seconds from `at` to the time that is meant, in this machine's zone."""
     if isinstance(begin, str) and at is not None:
-        try:
-            begin = begin_time(begin, at.astimezone())
-        except OverflowError:
-            raise UserError(f"{begin} is out of range", field="begin") from None
+        begin = begin_time(begin, at)
     return None if isinstance(begin, str) else _until(begin, at, "begin")
 
 
@@ -333,12 +331,10 @@ def _until(
 ) -> float | None:
     if deadline is None or at is None:
         return None
-    if deadline.tzinfo is None:
-        try:
-            deadline = deadline.astimezone()
-        except (ValueError, OverflowError):  # the first and last days there are
-            raise UserError(f"{deadline} is out of range", field=field) from None
-    return max(0.0, (deadline - at).total_seconds())
+    try:
+        return max(0.0, (moment(deadline) - at).total_seconds())
+    except OverflowError:
+        raise UserError(f"{deadline} is out of range", field=field) from None
 
 
 def _mib(text: Text | None) -> int:

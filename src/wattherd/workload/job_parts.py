@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from wattherd import units
 from wattherd.errors import UserError
@@ -75,6 +75,18 @@ class Width(Strict):
         return self
 
 
+def no_number(time: Any) -> Any:
+    """A time as it was written: YAML makes a number of `18:00`, which would have been in 1970.
+
+    Raises:
+        ValueError: it is a number.
+    """
+    if isinstance(time, int | float):
+        message = f"{time} is a number: put times in quotes, as in '18:00'"
+        raise ValueError(message)  # noqa: TRY004 - what pydantic reports
+    return time
+
+
 class TimeSpec(Strict):
     """How long it takes, may take, and by when it is wanted."""
 
@@ -83,6 +95,11 @@ class TimeSpec(Strict):
     expected: Time | None = None
     limit: Time | None = None
     deadline: datetime | None = None
+
+    @field_validator("deadline", mode="before")
+    @classmethod
+    def _is_date(cls, deadline: Any) -> Any:
+        return no_number(deadline)
 
 
 class PowerSpec(Strict):
