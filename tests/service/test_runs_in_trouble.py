@@ -98,6 +98,15 @@ def test_ended_supervisors_leave_no_zombies(site: Site) -> None:
     until(lambda: not children() - before)
 
 
+def test_nothing_is_kept_of_runs_that_are_over_or_could_not_be_prepared(site: Site) -> None:
+    refused = site.submit("true", paper={"secrets": {"KEY": "env:NO_SUCH_VARIABLE_HERE"}})
+    done = site.submit("true")
+    site.wait(refused, "Failed")
+    site.wait(done, "Succeeded")
+    kept = site.executor._devices, site.executor._caps_w, site.executor._by_duty
+    until(lambda: not any(kept))
+
+
 def children() -> set[int]:
     """Processes that we have started, ended ones among them that nobody has waited for."""
     threads = Path("/proc/self/task").iterdir()

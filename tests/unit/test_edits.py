@@ -9,7 +9,16 @@ from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.invariants import validate
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import AmendJob, StartJob, WakeAt
-from wattherd.model.event import Event, JobEdited, JobExited, JobHeld, JobStarted, JobSubmitted
+from wattherd.model.event import (
+    Event,
+    JobEdited,
+    JobExited,
+    JobHeld,
+    JobReleased,
+    JobStarted,
+    JobSubmitted,
+    Woke,
+)
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.lineup import Rules
 from wattherd.policy.schedule.ordered import Discipline, Ordered
@@ -159,3 +168,41 @@ def test_a_job_without_devices_may_be_given_some() -> None:
     site.edit("cpu", gpus=(2, 2))
     assert site.core.jobs["cpu"].spec.gpus == 2
     assert site.ends("first") == ["cpu"]
+
+
+def _backing_off(job_id: str = "a") -> tuple[Told, WakeAt]:
+    """A job whose first run has failed, and the wake-up for its second."""
+    told = Told()
+    told.run(job_id, restarts=1, backoff_s=10.0)
+    commands = told.tell(JobExited(at_s=5.0, job_id=job_id, attempt=1, exit_code=1))
+    assert str(told.core.jobs[job_id].state) == "BackingOff"
+    (wake,) = (one for one in commands if isinstance(one, WakeAt))
+    return told, wake
+
+
+def test_a_job_that_failed_and_waits_for_another_try_can_be_put_off() -> None:
+    told, wake = _backing_off()
+    commands = told.edit("a", at_s=6.0, begin_at_s=500.0)
+    (begins,) = (one for one in commands if isinstance(one, WakeAt))
+    assert begins.at_s == 500.0
+    commands = told.tell(Woke(at_s=15.0, key=wake.key))
+    assert not any(isinstance(one, StartJob) for one in commands)
+    assert str(told.core.jobs["a"].state) == "Blocked"
+    commands = told.tell(Woke(at_s=500.0, key=begins.key))
+    assert any(isinstance(one, StartJob) for one in commands)
+
+
+def test_a_begin_time_within_the_wait_for_another_try_makes_it_no_shorter_or_longer() -> None:
+    told, wake = _backing_off()
+    (begins,) = (one for one in told.edit("a", at_s=6.0, begin_at_s=8.0) if isinstance(one, WakeAt))
+    assert not any(isinstance(one, StartJob) for one in told.tell(Woke(at_s=8.0, key=begins.key)))
+    assert str(told.core.jobs["a"].state) == "BackingOff"
+    assert any(isinstance(one, StartJob) for one in told.tell(Woke(at_s=15.0, key=wake.key)))
+
+
+def test_a_job_that_was_put_off_while_it_backs_off_may_be_paused_and_resumed() -> None:
+    told, _ = _backing_off()
+    told.edit("a", at_s=6.0, begin_at_s=500.0)
+    told.tell(JobHeld(at_s=7.0, job_id="a"))
+    told.tell(JobReleased(at_s=8.0, job_id="a"))
+    assert str(told.core.jobs["a"].state) == "Blocked"

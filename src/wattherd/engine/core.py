@@ -253,7 +253,7 @@ class Core(Foresight, Drains):
     def _enter_again(self, job: JobRecord, event: JobEdited, batch: Batch) -> None:
         """Planners hear of an edited job as of one that has just come."""
         job.reason = job.aside = self._aside.why(job.spec, self.now_s)
-        if event.begin_at_s is not None and job.state is not State.BACKING_OFF:
+        if event.begin_at_s is not None:
             self.waits.begin_at(job, self.now_s)
             self._await_begin(job, batch)
         if job.state is State.QUEUED and job.blocked:
@@ -460,6 +460,8 @@ class Core(Foresight, Drains):
         if job is not None and key == self._key(kind, job):
             if kind == "backoff" and job.state is State.BACKING_OFF:
                 self._move(job, Trigger.BACKOFF_OVER)
+                if job.blocked:  # it was put off meanwhile
+                    self._block(job, batch)
                 batch.replan = True
             elif kind == "limit" and job.state in (State.STARTING, State.RUNNING):
                 self._forget_plan(job)

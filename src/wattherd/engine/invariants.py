@@ -86,7 +86,7 @@ def _check_job(core: Core, job: JobRecord) -> None:
         broken = f"is {job.state} and holds {len(job.allocations)} allocations"
     elif job.state is State.BLOCKED and not job.blocked:
         broken = "is blocked by nothing"
-    elif job.blocked and job.state not in (State.BLOCKED, State.HELD):
+    elif job.blocked and job.state not in (State.BLOCKED, State.HELD, State.BACKING_OFF):
         broken = f"is {job.state} and has to wait for {sorted(job.waits_for)} or its time"
     elif job.wanted and job.state in (State.BLOCKED, State.HELD, State.BACKING_OFF):
         broken = f"is {job.state} and has a plan"

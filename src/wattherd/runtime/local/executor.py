@@ -425,7 +425,7 @@ class LocalExecutor:
             if key in self._launches:
                 self._sign(self._launches[key].order.spec, folders)
             run_dir.write(folders.run / run_dir.EXIT, {"exit_code": CANNOT_RUN, "why": why})
-        self._forget(key)
+        self._bury(key)
         self._tell(
             JobExited(at_s=0.0, job_id=key[0], attempt=key[1], exit_code=CANNOT_RUN, cause=why)
         )
@@ -637,6 +637,8 @@ class LocalExecutor:
         self._by_duty.discard(key)
         if self._caps is not None:
             self._capper.submit(self._uncap, key)
+        else:
+            self._devices.pop(key, None)
         with contextlib.suppress(OSError):  # room that nobody needs any more
             (self._folders(key).run / run_dir.STOP_SPARE).unlink(missing_ok=True)
 
