@@ -13,6 +13,7 @@ from wattherd.cli import (
     power_rl,
     power_signal,
     power_surface,
+    power_swings,
 )
 from wattherd.cli.jobs import server_option
 from wattherd.cli.output import lists
@@ -37,5 +38,6 @@ for _command in (
     power_bench.bench,
     power_hold.hold,
     power_signal.signal,
+    power_swings.swings,
 ):
     power.add_command(_command)

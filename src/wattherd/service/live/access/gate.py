@@ -7,6 +7,7 @@ rule (`access.rules`) is not there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import ipaddress
 import logging
@@ -42,6 +43,9 @@ ALONE = (
 )
 """Of all answers but those of apps: other pages get no hold of ours, and cannot show them."""
 MOST_BODY = 1 << 20
+DRAINED = 8 << 20
+DRAINED_S = 2.0
+"""Of a body that is refused for its length so much is read, so long, that its sender is told."""
 SAFE = ("GET", "HEAD")
 FAILURES_PER_S, FAILURES_BURST = 2.0, 20.0
 """How often one address may show tokens that open nothing, and be told so. More of them are not
@@ -229,6 +233,8 @@ class Gate:
             if visit.status:
                 raise
             visit.status = denied.status
+            if denied.status == 413:
+                await _drain(receive)
             await self._deny(denied, scope, receive, send)
         except ClientDisconnect:
             visit.status = GONE  # in the middle of its body: there is nobody to tell
@@ -465,6 +471,21 @@ def _is_page(scope: Scope) -> bool:
 def _length(headers: Headers) -> int:
     text = headers.get("content-length", "0")
     return int(text) if text.isdigit() else 0
+
+
+async def _drain(receive: Receive) -> None:
+    """Take in what is still sent of a body that is too long, for a while, and forget it.
+
+    A connection that is closed while bytes lie unread is reset, and the answer is lost with it.
+    """
+    taken = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAINED_S):
+            while taken < DRAINED:
+                message = await receive()
+                taken += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
 
 
 async def _nothing() -> Message:

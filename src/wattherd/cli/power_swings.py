@@ -1,0 +1,175 @@
+"""`wattherd power swings`: how unsteady a draw is, from recordings or from a meter."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wattherd.cli.options import check_folder
+from wattherd.cli.output import printed, prints
+from wattherd.errors import UserError
+
+if TYPE_CHECKING:
+    from wattherd.workload.power_samples import Recording
+
+HEAD = ["RECORDING", "LENGTH s", "MEAN W", "SWING W", "WORST SWING W", "UP W/s", "DOWN W/s",
+        "STRONGEST Hz", "ITS SWING W"]  # fmt: skip
+FASTEST_S = 0.001
+
+
+@click.command("swings")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--meter", "uri", metavar="URI", help="Record from this meter first.")
+@click.option("--for", "length", default="60s", show_default=True, help="How long, from a meter.")
+@click.option("--every", default="0.1s", show_default=True, help="How often, from a meter.")
+@click.option("--averaged", default="0s", show_default=True, metavar="TIME",
+              help="What each sample is a mean over, as of power.draw on an H100: 1s.")  # fmt: skip
+@click.option("--ramp-up", metavar="POWER", help="Allowed rise each second.")
+@click.option("--ramp-down", metavar="POWER", help="Allowed fall each second.")
+@click.option("--swing", metavar="POWER", help="Allowed range within 10 s.")
+@click.option("--ramp-over", default="1s", show_default=True, help="Ramps are means over this.")
+@click.option("--jobs", default=1, show_default=True,
+              help="Also add up so many jobs like it, begun together and spread out.")  # fmt: skip
+@click.option("--drift", default=0.0, show_default=True, help="By how much their pace differs.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--out", type=click.Path(path_type=Path), help="Also write a page, plots, tables.")
+@prints
+def swings(
+    *,
+    files: tuple[Path, ...],
+    uri: str | None,
+    length: str,
+    every: str,
+    averaged: str,
+    ramp_up: str | None,
+    ramp_down: str | None,
+    swing: str | None,
+    ramp_over: str,
+    jobs: int,
+    drift: float,
+    seed: int,
+    out: Path | None,
+    output: str,
+) -> int:
+    """Tell how far, how fast and at which frequencies draws swing.
+
+    FILES are logs of nvidia-smi (timestamp, power.draw) or tables of time_s and watts. Exits with 1
+    if a draw is beyond a limit that was given.
+    """
+    from wattherd.service.power_swings import Limits, report
+    from wattherd.units import seconds, watts
+    from wattherd.workload.power_samples import read_samples
+
+    if not files and uri is None:
+        raise UserError("nothing to judge", field="FILES", hint="a recording, or --meter URI")
+    if out is not None:
+        check_folder(out)
+
+    def optional_w(given: str | None, field: str) -> float | None:
+        return None if given is None else watts(given, field=field)
+
+    limits = Limits(
+        ramp_up_w_s=optional_w(ramp_up, "--ramp-up"),
+        ramp_down_w_s=optional_w(ramp_down, "--ramp-down"),
+        swing_w=optional_w(swing, "--swing"),
+        ramp_s=_above_zero(ramp_over, "--ramp-over"),
+    )
+    averaged_s = seconds(averaged, field="--averaged")
+    recordings = [one for path in files for one in read_samples(path, averaged_s)]
+    if uri is not None:
+        length_s, every_s = _above_zero(length, "--for"), _above_zero(every, "--every")
+        recordings.append(_recorded(uri, length_s, every_s, averaged_s))
+    document, drawn = report(recordings, limits, jobs=jobs, drift=drift, seed=seed)
+    if out is not None:
+        from wattherd.report.swings_page import write_swings
+
+        click.echo(str(write_swings(document, drawn, out)), err=True)
+    if not printed(document, output):
+        _show(document)
+    return int(any(one["beyond"] for one in document["recordings"]))
+
+
+def _above_zero(text: str, field: str) -> float:
+    from wattherd.units import seconds
+
+    found_s = seconds(text, field=field)
+    if found_s < FASTEST_S:
+        raise UserError("is too short", field=field, hint="write 1s")
+    return found_s
+
+
+def _recorded(uri: str, length_s: float, every_s: float, averaged_s: float) -> Recording:
+    """What a meter says, read at even times; what was read late is stamped as it was read.
+
+    Raises:
+        UserError: the meter does not answer for a tenth of the time, or at all.
+    """
+    import numpy as np
+
+    from wattherd.estimate.swing import Samples
+    from wattherd.meters.registry import open_meter
+    from wattherd.wire.trouble import DeviceError
+    from wattherd.workload.power_samples import Recording
+
+    rows: list[tuple[float, float]] = []
+    missed, problem = 0, ""
+    with open_meter(uri) as meter:
+        began_s = due_s = time.monotonic()
+        while (now_s := time.monotonic()) < began_s + length_s:
+            try:
+                rows.append((now_s - began_s, meter.read().watts))
+            except DeviceError as error:
+                missed, problem = missed + 1, error.problem
+            due_s = max(due_s + every_s, time.monotonic())
+            time.sleep(max(min(due_s, began_s + length_s) - time.monotonic(), 0.0))
+    if not rows or missed > len(rows) / 9:
+        raise UserError(f"{missed} of {missed + len(rows)} readings failed: {problem}", where=uri)
+    table = np.array(rows)
+    samples = Samples(at_s=table[:, 0], watts=table[:, 1], averaged_s=averaged_s)
+    return Recording(name=uri, parts=1, samples=samples)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from wattherd.cli.tables import print_table
+
+    rows = document["recordings"]
+    print_table(HEAD, [_row(one) for one in rows], right_from=1)
+    click.echo()
+    bands = [f"{band['low_hz']:g}-{band['high_hz']:g} Hz" for band in rows[0]["bands"]]
+    print_table(
+        ["RMS W BY BAND", *bands, "SEEN TO Hz"],
+        [[one["name"], *map(_band, one["bands"]), f"{one['seen_up_to_hz']:.2f}"] for one in rows],
+        right_from=1,
+    )
+    for one in rows:
+        if one.get("mean_wait_s"):
+            click.echo(f"{one['name']}: starts wait {one['mean_wait_s']:.1f} s on average")
+        for beyond in one["beyond"]:
+            unit = "W" if beyond["limit"] == "swing_w" else "W/s"
+            click.echo(
+                f"{one['name']}: {beyond['limit'].removesuffix('_s').removesuffix('_w')} "
+                f"{beyond['worst']:,.0f} {unit}, allowed {beyond['allowed']:,.0f} {unit}"
+            )
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    strongest = one["strongest"]
+    return [
+        one["name"],
+        f"{one['length_s']:,.0f}",
+        *(f"{one[key]:,.0f}" for key in
+          ("mean_w", "swing_w", "worst_swing_w", "ramp_up_w_s", "ramp_down_w_s")),
+        "-" if strongest is None else f"{strongest['frequency_hz']:.3f}",
+        "-" if strongest is None else f"{strongest['swing_w']:,.0f}",
+    ]  # fmt: skip
+
+
+def _band(band: dict[str, Any]) -> str:
+    """Its RMS; marked where only part of the band is seen."""
+    if band["rms_w"] is None:
+        return "unseen"
+    part = "" if band["seen_to_hz"] >= band["high_hz"] else " (part)"
+    return f"{band['rms_w']:,.0f}{part}"

@@ -1,0 +1,106 @@
+"""`wattherd power swings` as typed: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattherd.cli.main import main
+from wattherd.errors import UserError
+from wattherd.estimate.swing import Samples, swing
+from wattherd.service.power_swings import Limits, report, spreads
+from wattherd.workload.power_samples import Recording
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Ten seconds at 1,000 W, ten at 3,000 W, for five minutes."""
+    at_s = np.arange(0, 300, 0.1)
+    watts = np.where(at_s % 20 < 10, 1_000.0, 3_000.0)
+    path = tmp_path / "job.csv"
+    rows = [f"{at:.1f},{draw}" for at, draw in zip(at_s, watts, strict=True)]
+    path.write_text("time_s,watts\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["power", "swings", *words])
+    out, err = capsys.readouterr()
+    return int(left.value.code or 0), out, err
+
+
+def test_spreading_jobs_takes_most_of_the_swing_away(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(capsys, str(recorded), "--jobs", "10", "--out", str(tmp_path / "page"),
+                        "-o", "json")  # fmt: skip
+    alone, together, spread = json.loads(out)["recordings"]
+    assert code == 0
+    assert alone["strongest"]["frequency_hz"] == pytest.approx(0.05, abs=0.003)
+    assert together["worst_swing_w"] == pytest.approx(20_000)
+    assert spread["worst_swing_w"] < 0.1 * together["worst_swing_w"]
+    assert spread["mean_w"] == pytest.approx(together["mean_w"], rel=0.01)
+    assert spread["mean_wait_s"] == pytest.approx(9.0, abs=0.6)
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "10 spread" in page
+    assert (tmp_path / "page" / "plots" / "spectrum.svg").stat().st_size > 1_000
+
+
+def test_a_draw_beyond_a_limit_is_said_and_exits_with_one(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = ["--ramp-up", "500W", "--ramp-down", "5kW", "--swing", "1.5kW"]
+    code, out, _ = said(capsys, str(recorded), *limits)
+    assert code == 1
+    assert "ramp_up 2,000 W/s, allowed 500 W/s" in out
+    assert "swing 2,000 W, allowed 1,500 W" in out
+    assert "ramp_down" not in out
+
+
+def test_a_meter_is_recorded_and_judged(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = f"replay:{recorded}?column=watts&time=time_s&speed=20&loop=1"
+    code, out, _ = said(capsys, "--meter", uri, "--for", "4s", "--every", "0.02s", "-o", "json")
+    (found,) = json.loads(out)["recordings"]
+    assert (code, found["worst_swing_w"]) == (0, 2_000.0)
+    assert found["strongest"]["frequency_hz"] == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "FILES: nothing to judge"),
+        (["FILE", "--jobs", "0"], "--jobs: 0 jobs"),
+        (["FILE", "--drift", "2"], "--drift: 2 is no small share"),
+        (["FILE", "--ramp-over", "0s"], "--ramp-over: is too short"),
+        (["FILE", "--swing", "5"], "--swing"),
+        (["--meter", "replay:none.csv"], "none.csv"),
+    ],
+)
+def test_wrong_words_are_refused(
+    recorded: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    code, _, err = said(capsys, *(str(recorded) if word == "FILE" else word for word in words))
+    assert (code, says in err) == (2, True), err
+
+
+@given(jobs=st.integers(2, 20), drift=st.sampled_from([0.0, 0.01]), seed=st.integers(0, 9))
+def test_no_way_of_starting_changes_what_jobs_draw_on_average(
+    jobs: int, drift: float, seed: int
+) -> None:
+    at_s = np.arange(0, 120, 0.5)
+    samples = Samples(at_s=at_s, watts=500.0 + 300.0 * np.sin(2 * np.pi * 0.1 * at_s))
+    for way in spreads(samples, swing(samples), jobs, drift, seed):
+        assert way.samples.watts.mean() == pytest.approx(500.0 * jobs, rel=0.02)
+        assert way.samples.watts.max() <= 800.0 * jobs + 1e-6
+
+
+def test_a_recording_too_short_to_judge_is_named() -> None:
+    short = Recording(name="mine", parts=1, samples=Samples(at_s=np.arange(3.0), watts=np.ones(3)))
+    with pytest.raises(UserError, match="mine: 3 samples"):
+        report([short], Limits())
