@@ -98,6 +98,24 @@ def watched(room: Room, seconds: float) -> list[float]:
     return seen_w
 
 
+@contextmanager
+def sampled(room: Room) -> Iterator[list[float]]:
+    """The true draw of a room in the background, fifty times a second."""
+    over, seen_w = threading.Event(), list[float]()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            seen_w.append(room.draw_w())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen_w
+    finally:
+        over.set()
+        thread.join()
+
+
 def end_watchdogs(site: Path) -> None:
     """Those of killed loops would try to reach their boards for ever."""
     for orphan in watchdogs(site):

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hold_site import Loop, end_watchdogs, eventually, holding, watchdog_of, watched, write_site
+from hold_site import (
+    Loop,
+    end_watchdogs,
+    eventually,
+    holding,
+    sampled,
+    watchdog_of,
+    watchdogs,
+    watched,
+    write_site,
+)
 
 from wattherd.testing.boards import Board, Room, a_room
 
@@ -40,7 +50,7 @@ def journal(site: Path) -> dict[str, object]:
 
 def test_a_quarter_less_is_met_and_every_cap_is_put_back(room: Room, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "0:2400W,3s:1800W")
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1800.0)
         took_s = eventually(lambda: room.draw_w() <= 1800.0)
         assert took_s < 10.0
@@ -61,12 +71,98 @@ def test_a_killed_loop_leaves_floors_and_its_successor_restores(room: Room, tmp_
     assert min(cap_w or 0.0 for cap_w in room.caps_w()) > 420.0  # the lease still runs
     assert eventually(lambda: room.caps_w() == FLOORS, 15.0) > 0.5
     assert len(journal(site)) == 4
-    with holding(site) as successor:
+    with holding(site, "--release") as successor:
         assert successor.said("start")[0]["from_predecessor"] == 4
         eventually(lambda: min(cap_w or 0.0 for cap_w in room.caps_w()) > 300.0)
         assert max(watched(room, 1.0)) <= 1800.0
         assert successor.end(signal.SIGINT) == 0
     assert room.caps_w() == FOUND
+
+
+def test_five_upgrades_in_place_never_let_the_draw_above_the_limit(
+    room: Room, tmp_path: Path
+) -> None:
+    """Half of what the nodes want: were caps lifted for a moment, it would show."""
+    site = write_site(tmp_path / "site.yaml", room, "1200W", lease="10s")
+    with holding(site) as loop:
+        eventually(lambda: room.draw_w() <= 1200.0)
+        eventually(lambda: room.draw_w() > 0.95 * 1200.0)
+        with sampled(room) as seen_w:
+            assert loop.end() == 0
+            for _ in range(5):
+                ended_with_w = room.caps_w()
+                with holding(site) as successor:
+                    assert successor.said("start")[0]["taken_over"] is True
+                    time.sleep(2.0)
+                    assert successor.end() == 0
+                assert successor.said("handed-over")
+                assert min(cap_w or 0.0 for cap_w in ended_with_w) > 200.0  # no lease lapsed
+    assert max(seen_w) <= 1200.0
+    assert min(seen_w) > 0.9 * 1200.0
+    assert len(journal(site)) == 4  # still known: what there was before the first of them
+    with holding(site, "--restore") as after:
+        assert after.process.wait(timeout=60) == 0
+    assert room.caps_w() == FOUND
+    time.sleep(1.0)
+    assert room.caps_w() == FOUND  # watchdogs of those that are over leave it alone
+
+
+def test_a_killed_loop_is_succeeded_within_its_lease_without_a_moment_above(
+    room: Room, tmp_path: Path
+) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1200W", lease="10s")
+    with holding(site) as loop:
+        eventually(lambda: 0.95 * 1200.0 < room.draw_w() <= 1200.0)
+        loop.end(signal.SIGKILL)
+    with sampled(room) as seen_w, holding(site, "--release") as successor:
+        assert successor.said("start")[0]["taken_over"] is True
+        time.sleep(3.0)
+        assert max(seen_w) <= 1200.0
+        assert min(seen_w) > 0.9 * 1200.0
+        assert successor.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_without_a_successor_caps_stay_for_the_time_of_the_hand_over_only(
+    room: Room, tmp_path: Path
+) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1200W", lease="1s", handover="4s")
+    with holding(site) as loop:
+        eventually(lambda: 0.95 * 1200.0 < room.draw_w() <= 1200.0)
+        held_w = room.caps_w()
+        assert loop.end() == 0
+    assert loop.said("handed-over")[0]["keeps_s"] == 4.0
+    time.sleep(2.5)
+    assert room.caps_w() == held_w
+    eventually(lambda: room.caps_w() == FLOORS, 10.0)
+
+
+def test_what_was_put_back_by_hand_stays_though_a_watchdog_still_waits(
+    room: Room, tmp_path: Path
+) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1200W", lease="4s")
+    with holding(site) as loop:
+        eventually(lambda: None not in room.caps_w())
+        assert loop.end() == 0
+    with holding(site, "--restore") as after:
+        assert after.process.wait(timeout=60) == 0
+    assert room.caps_w() == FOUND
+    eventually(lambda: not watchdogs(site), 15.0)
+    assert room.caps_w() == FOUND
+
+
+def test_known_steps_of_a_limit_go_on_after_an_upgrade(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "0:1200W,1h:2400W", lease="10s")
+    with holding(site) as loop:
+        eventually(lambda: None not in room.caps_w())
+        assert loop.end() == 0
+    first_s = json.loads(site.with_name("site.journal.json.state").read_text())["since_s"]
+    with holding(site, "--release") as successor:
+        eventually(lambda: bool(successor.said("cycle")))
+        kept = json.loads(site.with_name("site.journal.json.state").read_text())
+        assert kept["since_s"] == first_s
+        assert successor.end() == 0
+    assert not site.with_name("site.journal.json.state").exists()  # the next one begins anew
 
 
 def test_what_a_killed_loop_changed_can_be_put_back_without_holding(
@@ -85,7 +181,7 @@ def test_what_a_killed_loop_changed_can_be_put_back_without_holding(
 
 def test_a_loop_that_hangs_loses_its_caps_and_gets_them_back(room: Room, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: None not in room.caps_w())
         os.kill(loop.process.pid, signal.SIGSTOP)
         try:
@@ -111,7 +207,7 @@ def test_a_watchdog_that_dies_is_replaced(room: Room, tmp_path: Path) -> None:
 def test_a_board_that_ignores_its_cap_is_paid_for_by_the_others(room: Room, tmp_path: Path) -> None:
     room.boards[0].deaf = True
     site = write_site(tmp_path / "site.yaml", room, "1700W")
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: room.draw_w() <= 1700.0)
         eventually(lambda: "node-0" in loop.said("cycle")[-1]["late"])
         assert max(watched(room, 2.0)) <= 1700.0
@@ -126,7 +222,7 @@ def test_meters_that_freeze_are_counted_at_their_worst(room: Room, tmp_path: Pat
     """Node 0 claims to idle, always in the same digits: it may not lend its watts to others."""
     room.boards[0].reads_w = 90.0
     site = write_site(tmp_path / "site.yaml", room, "1800W")
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: "node-0" in loop.said("cycle")[-1]["unread"])
         eventually(lambda: room.draw_w() <= 1800.0)
         assert max(watched(room, 3.0)) <= 1800.0
@@ -139,7 +235,7 @@ def test_meters_that_say_half_buy_nobody_watts(room: Room, tmp_path: Path) -> No
     for board in room.boards[:2]:
         board.reads_share = 0.5
     site = write_site(tmp_path / "site.yaml", room, "1800W")
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: room.draw_w() <= 1800.0)
         assert max(watched(room, 6.0)) <= 1800.0
         assert loop.end() == 0
@@ -148,7 +244,7 @@ def test_meters_that_say_half_buy_nobody_watts(room: Room, tmp_path: Path) -> No
 
 def test_what_cannot_be_put_back_is_told_and_kept(room: Room, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: None not in room.caps_w())
         room.boards[0].mute = True
         assert loop.end() == 1
@@ -163,7 +259,7 @@ def test_what_cannot_be_put_back_is_told_and_kept(room: Room, tmp_path: Path) ->
 
 def test_a_board_that_falls_silent_is_counted_at_its_most(room: Room, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W")
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: room.draw_w() <= 1800.0)
         room.boards[3].mute = True
         eventually(lambda: "node-3" in loop.said("cycle")[-1]["silent"])
@@ -180,7 +276,7 @@ def test_the_last_resort_is_the_outlet_and_it_comes_back(room: Room, tmp_path: P
     outlet = {"node-0": {"outlet": room.uri(0, "Systems")}}
     safety = {"backstop_s": 1.0, "settle_s": 1.0, "silent_s": 1.0}
     site = write_site(tmp_path / "site.yaml", room, "1100W", each=outlet, safety=safety)
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         eventually(lambda: any("node-0" in line["switch_off"] for line in loop.said("cycle")))
         eventually(lambda: not room.boards[0].on)
         eventually(lambda: room.draw_w() <= 1100.0)
@@ -209,7 +305,7 @@ def test_a_limit_from_outside_counts_early_and_ends(room: Room, tmp_path: Path) 
     limits.write_text(f"at,until,limit\n{now_s + 16:.1f},{now_s + 18:.1f},1500W\n")
     site = write_site(tmp_path / "site.yaml", room, "2400W", lead="6s",
                       signals=[f"schedule:{limits}"])  # fmt: skip
-    with holding(site) as loop:
+    with holding(site, "--release") as loop:
         assert loop.said("cycle")[0]["limit_w"][-1] == 2400.0
         eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1500.0)
         eventually(lambda: room.draw_w() <= 1500.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,21 @@ import pytest
 
 from wattherd.engine.safety import SafetyLoop
 from wattherd.engine.safety_meters import Meters, Seen
+from wattherd.engine.safety_state import nothing_known
 from wattherd.engine.safety_terms import Breaker, Fleet, Readings, SafetyConfig
 from wattherd.errors import UserError
 from wattherd.service.hold import to_stream
-from wattherd.service.hold_devices import fleet_of
+from wattherd.service.hold_fleet import fleet_of
 from wattherd.service.hold_lines import Line
 from wattherd.service.hold_site import UNLIMITED_W, Site, read_site
+from wattherd.service.hold_state import (
+    Keeper,
+    Memory,
+    forget,
+    memory_of,
+    remembered,
+    state_path,
+)
 
 
 @pytest.fixture
@@ -79,6 +89,108 @@ def test_a_range_that_nobody_tells_is_asked_for(zone: Path, tmp_path: Path) -> N
         fleet_of(site_of(tmp_path, content))
 
 
+def test_feeds_hang_on_feeds_to_any_depth(zone: Path, tmp_path: Path) -> None:
+    content = document(zone)
+    content["feeds"] = {
+        "hall": {"limit": "30kW", "meter": "rapl:"},
+        "row": {"feed": "hall", "limit": "20kW", "base": "400W"},
+        "a": {"feed": "row", "limit": "12kW"},
+        "shelf": {"feed": "hall"},
+    }
+    content |= {"base": "1kW", "meter": "rapl:"}
+    site = site_of(tmp_path, content)
+    assert [feed.name for feed in site.feeds] == ["a", "row", "shelf", "hall"]  # lower ones first
+    fleet = fleet_of(site)
+    assert fleet.tree.above.tolist() == [1, 3, 3, 4]
+    assert fleet.levels(np.array([70.0])).tolist() == [70.0, 70.0, 0.0, 70.0, 70.0]
+    assert site.limit_w(0.0).tolist() == [12e3, 20e3, UNLIMITED_W, 30e3, 20e3]
+    assert fleet.read.tolist() == [False, False, False, True]
+    assert fleet.site_metered
+    assert fleet.stated_base_w.tolist() == [0.0, 400.0, 0.0, 0.0, 1000.0]
+
+
+def test_a_feed_or_device_without_a_meter_is_a_fact(zone: Path, tmp_path: Path) -> None:
+    content = document(zone)
+    content["devices"]["cpu-1"] = {"feed": "b", "knob": f"rapl://{zone}", "floor": "80W"}
+    fleet = fleet_of(site_of(tmp_path, content))
+    assert fleet.read.tolist() == [False, False]
+    assert fleet.device_read.tolist() == [True, False]
+    assert not fleet.site_metered
+
+
+def test_steps_are_the_drivers_unless_the_site_knows_coarser_ones(
+    zone: Path, tmp_path: Path
+) -> None:
+    board = {"feed": "a", "floor": "80W", "max": "200W", "knob": "redfish+http://127.0.0.1:9"}
+    content = document(zone)
+    content["devices"] |= {"bmc": board, "slow": {**board, "step": "5W"}}
+    site = site_of(tmp_path, content)
+    assert [device.step_w for device in site.devices] == [0.5, 1.0, 5.0]
+
+
+def test_what_a_loop_learned_is_there_again_for_the_same_devices_of_the_same_site(
+    zone: Path, tmp_path: Path
+) -> None:
+    content = document(zone)
+    node = content["devices"]["cpu-0"]
+    content["devices"]["cpu-1"] = {**node, "knob": f"rapl://{zone}?constraint=1", "max": "200W"}
+    site = site_of(tmp_path, content)
+    kept = a_memory(site, held_w=[101.0, 102.0], heat=[0.1, 0.2, 0.3])
+    Keeper(site).keep(kept, sync=True)
+    del content["devices"]["cpu-0"]
+    content["devices"]["cpu-9"] = {**node, "knob": f"rapl://{zone}?constraint=9"}
+    content["feeds"] = {"b": {}, "a": {}}
+    changed = site_of(tmp_path, content)
+    memory, problem = remembered(changed)
+    assert problem == ""
+    assert memory is not None
+    assert memory.switched_off == {"cpu-1"}
+    state = memory.of(changed, kept.at_s + 5.0)
+    assert np.array_equal(state.held_w, [102.0, np.nan], equal_nan=True)
+    assert state.heat.tolist() == [0.2, 0.1, 0.3]
+    assert np.array_equal(state.off_age_s, [6.0, np.nan], equal_nan=True)
+    forget(changed)
+    assert remembered(changed) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"schema": "wattherd.hold-state/1"}', "cannot be read"),
+        ("other version", "is of another version: 'wattherd.hold-state/9'"),
+        ("other site", "is of another site: /elsewhere/site.journal.json"),
+    ],
+)
+def test_a_state_that_is_not_of_this_site_and_version_is_not_used(
+    zone: Path, tmp_path: Path, text: str, problem: str
+) -> None:
+    site = site_of(tmp_path, document(zone))
+    Keeper(site).keep(a_memory(site, held_w=[101.0], heat=[0.1, 0.2, 0.3]))
+    path = state_path(site)
+    told = json.loads(path.read_text())
+    if text == "other version":
+        text = json.dumps({**told, "schema": "wattherd.hold-state/9"})
+    if text == "other site":
+        text = json.dumps({**told, "site": "/elsewhere/site.journal.json"})
+    path.write_text(text)
+    memory, said = remembered(site)
+    assert memory is None
+    assert problem in said
+
+
+def a_memory(site: Site, *, held_w: list[float], heat: list[float]) -> Memory:
+    fleet = fleet_of(site)
+    state = replace(
+        nothing_known(fleet.size, fleet.feeds + 1),
+        held_w=np.array(held_w), heat=np.array(heat), off_age_s=np.full(fleet.size, 1.0),
+    )  # fmt: skip
+    off = [site.devices[-1].name]
+    return memory_of(site, fleet, state, switched_off=off, identities=[""] * fleet.size,
+                     signal_w=None, since_s=7.0)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -91,6 +203,13 @@ def test_a_range_that_nobody_tells_is_asked_for(zone: Path, tmp_path: Path) -> N
         ({"devices": {}}, "devices"),
         ({"safety": {"magic": 1}}, "safety.magic: no such constant"),
         ({"feeds": {"b": {}}}, "devices.cpu-0.feed: no feed 'a'"),
+        ({"feeds": {"a": {"feed": "row"}, "rows": {}}}, "feeds.a.feed: no feed 'row' (hint: did"),
+        ({"feeds": {"a": {"feed": "b"}, "b": {"feed": "a"}}}, "hangs on itself: a -> b -> a"),
+        ({"feeds": {"a": {"feed": "a"}}}, "feeds.a.feed: hangs on itself: a -> a"),
+        ({"feeds": {"a": {"limit": "lots"}}}, "feeds.a.limit"),
+        ({"feeds": {"a": {"base": "-1W"}}}, "feeds.a.base"),
+        ({"base": "much"}, "base"),
+        ({"handover": "soon"}, "handover"),
         ({"feeds": {"a": {"meter": "modbsu://h"}}}, "protocol 'modbsu' is unknown"),
     ],
 )

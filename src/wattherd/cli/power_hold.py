@@ -14,13 +14,16 @@ import click
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--duration", metavar="10m", help="Stop after this time.")
 @click.option("--dry-run", is_flag=True, help="Read and decide, but set nothing.")
-@click.option("--restore", is_flag=True, help="Only put back what a killed loop left changed.")
-def hold(*, config: Path, duration: str | None, dry_run: bool, restore: bool) -> int:
-    """Keep a site within its limits until SIGTERM or SIGINT, then put every cap back.
+@click.option("--release", is_flag=True, help="At the end, put every cap back as it was found.")
+@click.option("--restore", is_flag=True, help="Only put back what an earlier loop left changed.")
+def hold(*, config: Path, duration: str | None, dry_run: bool, release: bool, restore: bool) -> int:
+    """Keep a site within its limits until SIGTERM or SIGINT.
 
     CONFIG is a YAML file of feeds, devices, meters and knobs; decisions are JSON lines on stdout.
-    Should the loop die, a watchdog lowers every device to its floor; the next start puts back at
-    its end what the first one found. Exits with 1 if a device could not be put back.
+    At the end caps stay for a lease, in which the next start goes on from them; then, or should
+    the loop die, a watchdog lowers every device to its floor. With --release, or by --restore
+    later, everything is put back as the first start found it. Exits with 1 if a device could not
+    be put back.
     """
     import math
 
@@ -37,6 +40,7 @@ def hold(*, config: Path, duration: str | None, dry_run: bool, restore: bool) ->
         ended=ended,
         duration_s=seconds(duration, field="--duration") if duration else math.inf,
         dry_run=dry_run,
+        release=release,
     )
     return int(not (life.restore() if restore else life.run()))
 

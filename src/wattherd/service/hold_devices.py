@@ -14,25 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from wattherd.engine.safety_caps import SAME_W
-from wattherd.engine.safety_terms import Breaker, Fleet, Orders, Readings
-from wattherd.errors import UserError
-from wattherd.knobs.contract import NO_LIMIT, Limits, Outcome, Reading, State
+from wattherd.engine.safety import Fleet, Orders, Readings
+from wattherd.knobs.contract import NO_LIMIT, Outcome, Reading, State
 from wattherd.knobs.journal import Journal
 from wattherd.knobs.registry import open_knob
 from wattherd.knobs.switch import Position
 from wattherd.meters.contract import Quality
 from wattherd.meters.contract import Reading as Watts
 from wattherd.meters.meter import Meter
+from wattherd.service.hold_fleet import START_S
 from wattherd.service.hold_lines import Line, ask_all, wait_for
-from wattherd.service.hold_site import UNLIMITED_W, Device, Site
+from wattherd.service.hold_site import Device, Site
 from wattherd.wire.trouble import DeviceError
 
 GATHER = 0.5
 """Share of the period after which the loop decides with what it has."""
 FIRST_S = 3.0
-START_S = 10.0
-"""How long devices may take to tell their limits at the start."""
 BEAT = 0.25
 """Of a lease: the longest time without news for the watchdog."""
 RESTORE_LEASES = 2.0
@@ -50,6 +47,8 @@ class Devices:
     journal: Journal
     tell: Tell
     fleet: Fleet
+    switched_off: frozenset[str] = frozenset()
+    """Devices whose outlets a predecessor switched off."""
     _meters: Sequence[Line[Watts]] = ()
     _knobs: Sequence[Line[Reading]] = ()
     _outlets: Sequence[Line[Position] | None] = ()
@@ -60,8 +59,8 @@ class Devices:
 
     def __post_init__(self) -> None:
         """A line to every instrument; orders of knobs are noted in the journal first."""
-        feeds = [feed.meter for feed in self.site.feeds]
-        meters = [*(device.meter for device in self.site.devices), *feeds]
+        levels = [*(feed.meter for feed in self.site.feeds), self.site.meter]
+        meters = [*(device.meter for device in self.site.devices), *levels]
         self._meters = [Line(_reader(meter)) for meter in meters]
         self._knobs = [Line(device.knob.read) for device in self.site.devices]
         self._outlets = [
@@ -70,8 +69,15 @@ class Devices:
         ]
         self._sent_w = [math.nan] * len(self.site.devices)
         self._sent_at_s = [-math.inf] * len(self.site.devices)
-        for device in self.site.devices:
+        for number, device in enumerate(self.site.devices):
             device.knob.journal = self.journal
+            if device.name in self.switched_off:
+                self._stopped.add(number)
+
+    @property
+    def stopped(self) -> frozenset[str]:
+        """Names of the devices whose outlets were switched off, by this loop or before it."""
+        return frozenset(self.site.devices[number].name for number in self._stopped)
 
     def readings(self) -> Readings:
         """What all instruments answer within half a period; later answers count the next time.
@@ -139,7 +145,8 @@ class Devices:
         return Readings(
             now_s=time.time(),
             draw_w=value_w[:size], draw_at_s=at_s[:size],
-            feed_w=value_w[size:], feed_at_s=at_s[size:],
+            feed_w=value_w[size:-1], feed_at_s=at_s[size:-1],
+            site_w=float(value_w[-1]), site_at_s=float(at_s[-1]),
             cap_w=np.array([self._cap_w(n, cap) for n, cap in enumerate(caps)]),
             off=np.array([self._is_off(line) for line in self._outlets], dtype=np.bool_),
         )  # fmt: skip
@@ -157,10 +164,13 @@ class Devices:
 
     def _is_due(self, number: int, cap_w: float, holds_w: float) -> bool:
         """New, or not in force though the device has had its time."""
+        held = abs(holds_w - cap_w) <= max(float(self.fleet.steps_w[number]), 1.0)
+        if math.isnan(self._sent_w[number]) and held:
+            self._sent_w[number] = cap_w  # a predecessor's order
         if self._sent_w[number] != cap_w:
             return True
         waited_s = time.monotonic() - self._sent_at_s[number]
-        return abs(holds_w - cap_w) > 2 * SAME_W and waited_s >= self.site.config.settle_s
+        return not held and not math.isnan(holds_w) and waited_s >= self.site.config.settle_s
 
     def _setter(self, device: Device, cap_w: float) -> Callable[[], None]:
         def order() -> None:
@@ -196,58 +206,6 @@ class Devices:
         line = self._knobs[self.site.devices.index(device)]
         line.order(order)
         return line
-
-
-def fleet_of(site: Site) -> Fleet:
-    """The devices' ranges: what the site states, within what the knobs tell.
-
-    Raises:
-        UserError: a knob that does not tell its range, though the site leaves it to it.
-    """
-    told = ask_all((_limits_of(device) for device in site.devices), START_S)
-    ranges = [_range(one, limits) for one, limits in zip(site.devices, told, strict=True)]
-    return _fleet(site, ranges)
-
-
-def unranged(site: Site) -> Fleet:
-    """The devices where their ranges do not matter: to put them back, nothing is asked of them."""
-    return _fleet(site, [(0.0, UNLIMITED_W)] * len(site.devices))
-
-
-def _fleet(site: Site, ranges: Sequence[tuple[float, float]]) -> Fleet:
-    return Fleet(
-        feed=np.array([device.feed for device in site.devices]),
-        floor_w=np.array([floor_w for floor_w, _ in ranges]),
-        max_w=np.array([max_w for _, max_w in ranges]),
-        breaker=Breaker(rated_w=np.array([*(feed.rated_w for feed in site.feeds), site.rated_w])),
-    )
-
-
-def _range(device: Device, told: Limits | DeviceError | None) -> tuple[float, float]:
-    limits = told if isinstance(told, Limits) else None
-    lowest_w = None if limits is None else limits.lowest
-    highest_w = None if limits is None else limits.highest
-    floor_w = lowest_w if device.floor_w is None else device.floor_w
-    max_w = highest_w if device.max_w is None else device.max_w
-    if floor_w is None or max_w is None:
-        field = "floor" if floor_w is None else "max"
-        why = told.problem if isinstance(told, DeviceError) else "the knob does not tell it"
-        raise UserError(f"is not known: {why}", where=str(device.knob.source),
-                        field=f"devices.{device.name}.{field}", hint="state it")  # fmt: skip
-    # Orders outside the knob's own range would be clamped, and never be read back.
-    floor_w = floor_w if lowest_w is None else max(floor_w, lowest_w)
-    max_w = max_w if highest_w is None else min(max_w, highest_w)
-    return floor_w, max_w
-
-
-def _limits_of(device: Device) -> Callable[[], Limits | DeviceError]:
-    def ask() -> Limits | DeviceError:
-        try:
-            return device.knob.limits()
-        except DeviceError as error:
-            return error
-
-    return ask
 
 
 def _state_of(device: Device) -> Callable[[], State | None]:

@@ -5,15 +5,19 @@ limit: 0:20kW,2h:15kW        # of the site; one level, or steps from `since`, or
 signals: ["schedule:limits.csv"]
 period: 1s
 lease: 15s                   # without news of the loop for this long, devices go to their floor
-feeds:
+meter: "modbus://meter-0/1/70?unit=kW"
+base: 500W                   # other load that hangs on the site itself
+feeds:                       # feeds may hang on feeds, to any depth
   row-a: {limit: 12kW, meter: "modbus://meter-a/1/70?unit=kW"}
+  rack-1: {feed: row-a, limit: 6kW, base: 300W}
 devices:
-  node-0: {feed: row-a, meter: "redfish+https://bmc-0", knob: "redfish+https://bmc-0", floor: 2kW}
+  node-0: {feed: rack-1, meter: "redfish+https://bmc-0", knob: "redfish+https://bmc-0", floor: 2kW}
 ```
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -31,12 +35,15 @@ from wattherd.knobs.switch import Switch
 from wattherd.meters.meter import Meter
 from wattherd.meters.registry import open_meter
 from wattherd.misfit import misfit
+from wattherd.spelling import hint_for
 from wattherd.units import seconds, watts
 from wattherd.workload.budget_text import Steps, parse_steps
 from wattherd.workload.scenario import load
 
 UNLIMITED_W = 1e12
 """Stands for a feed without limit, or without a breaker that is known: more than any site draws."""
+KNOB_STEPS = 2.0
+"""Drivers say how far a read-back may be off: half of the step that they round to."""
 
 
 class _Strict(BaseModel):
@@ -44,19 +51,28 @@ class _Strict(BaseModel):
 
 
 class FeedSpec(_Strict):
-    """A feed: its limit in steps, its breaker's rating, and its meter, as far as there are any."""
+    """A feed: its limit in steps, its breaker's rating, and its meter, as far as there are any.
 
+    `feed` is the one that it hangs on, the site if none is named.
+    """
+
+    feed: str | None = None
     limit: str | float | None = None
     rated: str | float | None = None
     meter: str | None = None
+    base: str | float | None = Field(default=None, description="other load on this feed itself")
 
 
 class DeviceSpec(_Strict):
-    """A device: what a knob limits. `floor` and `max` are the knob's own limits if not given."""
+    """A device: what a knob limits. `floor` and `max` are the knob's own limits if not given.
+
+    `step` is what the knob rounds to where that is coarser than its protocol tells.
+    """
 
     feed: str
-    meter: str
+    meter: str | None = None
     knob: str
+    step: str | float | None = None
     floor: str | float | None = None
     max: str | float | None = None
     outlet: str | None = Field(default=None, description="switch of last resort")
@@ -67,9 +83,14 @@ class SiteSpec(_Strict):
 
     limit: str | float
     rated: str | float | None = None
+    meter: str | None = None
+    base: str | float | None = Field(default=None, description="other load on the site itself")
     since: datetime | None = Field(default=None, description="when the steps of limits begin")
     period: str | float = "1s"
     lease: str | float = "15s"
+    handover: str | float | None = Field(
+        default=None, description="how long caps stay after a deliberate end; default: the lease"
+    )
     signals: list[str] = Field(default=[], description="limits from outside, as of `power signal`")
     lead: str | float = Field(default="10s", description="how early announced cuts are met")
     journal: str | None = Field(default=None, description="default: NAME.journal.json beside it")
@@ -80,11 +101,16 @@ class SiteSpec(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """A feed; no meter, no reading."""
+    """A feed that hangs on feed number `above`, or on the site (which counts last).
+
+    `base_w` is other load that is known to hang on it, beside its devices and the feeds below.
+    """
 
     name: str
+    above: int
     limit: Steps
     rated_w: float
+    base_w: float
     meter: Meter | None
 
 
@@ -94,21 +120,27 @@ class Device:
 
     name: str
     feed: int
-    meter: Meter
+    meter: Meter | None
     knob: Knob
     floor_w: float | None
     max_w: float | None
+    step_w: float
     outlet: Switch | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is to be held, from where to where; times in seconds, `since_s` in Unix time."""
+    """What is to be held, from where to where; times in seconds, `since_s` in Unix time.
+
+    Every feed stands before the one that it hangs on; otherwise feeds keep the file's order.
+    """
 
     path: Path
     journal: Path
     limit: Steps
     rated_w: float
+    base_w: float
+    meter: Meter | None
     since_s: float | None
     period_s: float
     feeds: tuple[Feed, ...]
@@ -116,6 +148,7 @@ class Site:
     config: SafetyConfig
     signals: tuple[str, ...] = ()
     lead_s: float = 0.0
+    handover_s: float = 0.0
 
     def limit_w(self, passed_s: float) -> Floats:
         """Limits (F + 1,) of the feeds and, last, the site, `passed_s` after the steps began.
@@ -147,7 +180,7 @@ def read_site(path: Path) -> Site:
 
 def _site(path: Path, spec: SiteSpec) -> Site:
     named = path.parent / (spec.journal or f"{path.stem}.journal.json")
-    names = list(spec.feeds)
+    names = {name: number for number, name in enumerate(_lower_first(spec.feeds))}
     if _seconds(spec.lease, "lease") < 2 * _seconds(spec.period, "period"):
         raise UserError("is shorter than two periods", field="lease")
     return Site(
@@ -155,32 +188,62 @@ def _site(path: Path, spec: SiteSpec) -> Site:
         journal=named.resolve(),
         limit=parse_steps(spec.limit, field="limit"),
         rated_w=_watts(spec.rated, "rated", UNLIMITED_W),
+        base_w=_watts(spec.base, "base"),
+        meter=None if spec.meter is None else open_meter(spec.meter),
         since_s=spec.since.timestamp() if spec.since else None,
         period_s=_seconds(spec.period, "period"),
-        feeds=tuple(_feed(name, one) for name, one in spec.feeds.items()),
+        feeds=tuple(_feed(name, spec.feeds[name], names) for name in names),
         devices=tuple(_device(name, one, names) for name, one in spec.devices.items()),
         config=_config(spec),
         signals=tuple(spec.signals),
         lead_s=_seconds(spec.lead, "lead", least_s=0.0),
+        handover_s=_seconds(spec.lease if spec.handover is None else spec.handover, "handover"),
     )
 
 
-def _feed(name: str, spec: FeedSpec) -> Feed:
+def _lower_first(feeds: Mapping[str, FeedSpec]) -> list[str]:
+    """The feeds' names, the farthest from the site first.
+
+    Raises:
+        UserError: one hangs on a feed that is not there, or on itself.
+    """
+    depth: dict[str, int] = {}
+    for name in feeds:
+        way, at = [name], feeds[name].feed
+        while at is not None and at not in depth:
+            if at not in feeds:
+                raise UserError(f"no feed {at!r}", field=f"feeds.{way[-1]}.feed",
+                                hint=hint_for(at, feeds))  # fmt: skip
+            if at in way:
+                circle = " -> ".join([*way[way.index(at) :], at])
+                raise UserError(f"hangs on itself: {circle}", field=f"feeds.{at}.feed",
+                                hint="one of them must hang on the site: no feed")  # fmt: skip
+            way.append(at)
+            at = feeds[at].feed
+        far = 0 if at is None else depth[at]
+        for one in reversed(way):
+            depth[one] = far = far + 1
+    return sorted(feeds, key=lambda name: -depth[name])
+
+
+def _feed(name: str, spec: FeedSpec, names: Mapping[str, int]) -> Feed:
     field = f"feeds.{name}"
     unlimited = ((0.0, UNLIMITED_W),)
     return Feed(
         name=name,
-        limit=unlimited if spec.limit is None else parse_steps(spec.limit, field=field),
+        above=len(names) if spec.feed is None else names[spec.feed],
+        limit=unlimited if spec.limit is None else parse_steps(spec.limit, field=f"{field}.limit"),
         rated_w=_watts(spec.rated, f"{field}.rated", UNLIMITED_W),
+        base_w=_watts(spec.base, f"{field}.base"),
         meter=None if spec.meter is None else open_meter(spec.meter),
     )
 
 
-def _device(name: str, spec: DeviceSpec, feeds: list[str]) -> Device:
+def _device(name: str, spec: DeviceSpec, feeds: Mapping[str, int]) -> Device:
     field = f"devices.{name}"
     if spec.feed not in feeds:
         raise UserError(f"no feed {spec.feed!r}", field=f"{field}.feed",
-                        hint=f"feeds: {', '.join(feeds)}")  # fmt: skip
+                        hint=hint_for(spec.feed, feeds))  # fmt: skip
     knob = open_knob(spec.knob)
     if knob.unit is not Unit.WATT:
         raise UserError("limits no watts", where=spec.knob, field=f"{field}.knob")
@@ -188,11 +251,12 @@ def _device(name: str, spec: DeviceSpec, feeds: list[str]) -> Device:
     knob.settle_s = 0.0
     return Device(
         name=name,
-        feed=feeds.index(spec.feed),
-        meter=open_meter(spec.meter),
+        feed=feeds[spec.feed],
+        meter=None if spec.meter is None else open_meter(spec.meter),
         knob=knob,
         floor_w=None if spec.floor is None else _watts(spec.floor, f"{field}.floor"),
         max_w=None if spec.max is None else _watts(spec.max, f"{field}.max"),
+        step_w=_watts(spec.step, f"{field}.step", KNOB_STEPS * knob.driver.step),
         outlet=None if spec.outlet is None else open_switch(spec.outlet),
     )
 

@@ -3,8 +3,9 @@
 A raised cap is a lease. Knobs know no leases, so this process, a child in a session of its own,
 stands for them: its parent tells it each cycle that it lives. After a lease without news all
 devices go to their floor: while the pipe is open the parent hangs and may come back; once it is
-closed the parent is dead, and the watchdog ends when all are low or a successor owns the journal.
-What was found stays in the journal.
+closed the parent is dead, and the watchdog ends when all are low or a successor owns the journal,
+or has owned it since. A parent that ends deliberately says for how long its caps may stay for a
+successor to take over. What was found stays in the journal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,9 @@ from wattherd.knobs.journal import Journal, owned
 from wattherd.knobs.knob import Knob
 from wattherd.knobs.registry import open_knob
 from wattherd.service.hold_lines import ask_all
+from wattherd.service.hold_state import owner_of, replace_file
 
-BEAT, LEAVE = b".", b"x"
+BEAT, LEAVE, KEEP = b".", b"x", b"k"
 ROUND_S = 10.0
 """How long one attempt to lower all may take."""
 AGAIN_S = 1.0
@@ -41,6 +44,7 @@ class Guard:
     floor_w: Mapping[str, float]
     lease_s: float
     journal: Path
+    handover_s: float = 0.0
     starts: int = 0
     _child: subprocess.Popen[bytes] | None = None
 
@@ -56,16 +60,37 @@ class Guard:
             self._child.wait()
         self._child = None
 
+    def keep(self) -> None:
+        """Tell that caps are to stay as they are for `handover_s`, and go: a successor comes."""
+        if self._child is None or not _told(self._child, KEEP):
+            self._start()
+            if self._child is not None:
+                _told(self._child, KEEP)
+        child, self._child = self._child, None
+        if child is not None and child.stdin is not None:
+            with suppress(OSError):
+                child.stdin.close()
+            child.returncode = 0  # it outlives this process: nobody is to wait for it
+
     def _start(self) -> None:
         self.starts += 1
-        command = [sys.executable, "-m", "wattherd.service.hold_watchdog", str(self.journal)]
-        child = subprocess.Popen(  # noqa: S603 - this very program
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        owner = owner_of(self.journal)
+        order = {
+            "floor_w": dict(self.floor_w),
+            "lease_s": self.lease_s,
+            "handover_s": self.handover_s,
+            "owner": owner.token if owner else "",
+        }
+        # A file that is there before the child is: a parent that dies at once leaves a guard that
+        # knows what to do, and long orders would not fit into a pipe.
+        path = self.journal.with_name(f"{self.journal.name}.guard")
+        replace_file(path, json.dumps(order), sync=False)
+        command = [sys.executable, "-m", "wattherd.service.hold_watchdog"]
+        self._child = subprocess.Popen(  # noqa: S603 - this very program
+            [*command, str(self.journal), str(path)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        order = {"floor_w": dict(self.floor_w), "lease_s": self.lease_s}
-        _told(child, json.dumps(order).encode() + b"\n")
-        self._child = child
 
 
 def _told(child: subprocess.Popen[bytes], news: bytes) -> bool:
@@ -87,6 +112,9 @@ class Watch:
     lease_s: float
     journal: Path
     inbox: int
+    handover_s: float = 0.0
+    owner: str = ""
+    """Whose devices these are: whoever else held the site since has seen to them."""
     _heard_s: float = field(default_factory=time.monotonic)
     _knobs: Sequence[tuple[Knob, float]] = ()
 
@@ -112,6 +140,9 @@ class Watch:
                 time.sleep(max(self._heard_s + self.lease_s - time.monotonic(), 0.0))
                 return None
             self._heard_s = time.monotonic()
+            if KEEP in said:
+                self.lease_s = max(self.lease_s, self.handover_s)
+                self._note("parent", state="left", keeps_s=self.lease_s)
             return LEAVE if LEAVE in said else BEAT
         self._heard_s = time.monotonic() - self.lease_s + AGAIN_S
         return b""
@@ -120,7 +151,7 @@ class Watch:
         pause_s = AGAIN_S
         while True:
             with owned(self.journal) as mine:
-                if not mine:
+                if not mine or self._succeeded():
                     self._note("successor")
                     return
                 self._keep_notes()
@@ -128,6 +159,10 @@ class Watch:
                     return
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_S)
+
+    def _succeeded(self) -> bool:
+        owner = owner_of(self.journal)
+        return bool(self.owner) and owner is not None and owner.token != self.owner
 
     def _keep_notes(self) -> None:
         """Devices that the dead loop never heard of are noted before they are lowered."""
@@ -167,16 +202,16 @@ def _lowering(knob: Knob, floor_w: float) -> Any:
 
 
 def main() -> None:
-    """The child's beginning: its parent's first line says what to guard."""
-    inbox = sys.stdin.fileno()
-    head = b""
-    while not head.endswith(b"\n"):  # byte by byte: what follows is news
-        said = os.read(inbox, 1)
-        if not said:
-            return
-        head += said
-    order = json.loads(head)
-    watch = Watch(order["floor_w"], order["lease_s"], Path(sys.argv[1]), inbox)
+    """The child's beginning: a file says what to guard, a pipe that its parent lives."""
+    order = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    watch = Watch(
+        floor_w=order["floor_w"],
+        lease_s=order["lease_s"],
+        journal=Path(sys.argv[1]),
+        inbox=sys.stdin.fileno(),
+        handover_s=order["handover_s"],
+        owner=order["owner"],
+    )
     try:
         watch.run()
     except UserError as error:
