@@ -14,6 +14,7 @@ from wattherd.cli import (
     power_signal,
     power_surface,
     power_swings,
+    power_tree,
 )
 from wattherd.cli.jobs import server_option
 from wattherd.cli.output import lists
@@ -39,5 +40,6 @@ for _command in (
     power_hold.hold,
     power_signal.signal,
     power_swings.swings,
+    power_tree.tree,
 ):
     power.add_command(_command)

@@ -97,7 +97,7 @@ class Server:
         if raw.status == http.HTTPStatus.NOT_MODIFIED:
             return Answer(None, etag, unchanged=True)
         if not 200 <= raw.status < 300:
-            raise _no_answer(target, raw)
+            raise no_answer(target, raw)
         try:
             return Answer(json.loads(raw.body) if raw.body.strip() else None, etag)
         except (ValueError, RecursionError):  # the latter: brackets in brackets in brackets
@@ -145,7 +145,8 @@ def _context(uri: Uri) -> ssl.SSLContext:
     return context
 
 
-def _no_answer(target: str, raw: http_client.Answer) -> DeviceError:
+def no_answer(target: str, raw: http_client.Answer) -> DeviceError:
+    """What an answer that is no success means for who asked."""
     problem = f"{target}: HTTP {raw.status} {raw.headers.get('location') or raw.reason}"
     match raw.status:
         case 401 | 403:
