@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -178,6 +179,40 @@ def test_a_full_disk_stops_no_training_and_loses_no_end(small_disk: Path, tmp_pa
         site.keeper.end()
         for folder in small_disk.glob("*/run-*"):
             end_stray(folder)
+
+
+def test_a_run_that_found_no_room_can_be_called_off_on_the_full_disk(small_disk: Path) -> None:
+    site = Site(small_disk, MemoryJournal())
+    try:
+        fill(small_disk)
+        job = site.submit("echo never")
+        until(lambda: "no space left" in trouble(site, job))
+        site.keeper.post(JobCancelled(at_s=0.0, job_id=job), by="ann").result(MOST_S)
+        site.wait(job, "Cancelled")
+    finally:
+        site.keeper.end()
+
+
+def test_a_run_that_waits_for_another_can_be_called_off_on_a_full_disk(small_disk: Path) -> None:
+    """Its supervisor is there, and must find that the run never begins."""
+    site = Site(small_disk, MemoryJournal())
+    lock = small_disk / "j-1" / run_dir.LOCK
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            job = site.submit("echo never", grace_s=0.5)
+            run = small_disk / job / "run-1"
+            until((run / run_dir.ORDER).exists)
+            until(lambda: site.executor._launches[job, 1].child is not None)
+            fill(small_disk)
+            site.keeper.post(JobCancelled(at_s=0.0, job_id=job), by="ann").result(MOST_S)
+            site.wait(job, "Cancelled")
+            assert run_dir.read(run / run_dir.BEGUN) == run_dir.NOBODY
+            assert run_dir.forestall(run)  # asked again, it says the same
+        finally:
+            site.keeper.end()
+    assert site.log(job) == ""
 
 
 def test_text_that_found_no_room_is_counted_in_the_log(

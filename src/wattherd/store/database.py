@@ -7,6 +7,7 @@ connection; the next one makes another, so that a database that comes back is us
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ POSTGRES: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+ROOM_BYTES = 1 << 18
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -69,6 +71,8 @@ class Database:
         except (SQLAlchemyError, OSError) as error:
             self.close()
             hint = "is it there, reachable and writable?"
+            if self.path is not None and _is_full(self.path.parent):
+                hint = "its disk is full: give it some room"
             raise UserError(f"cannot be opened: {why(error)}", where=self.url, hint=hint) from None
 
     @property
@@ -293,6 +297,15 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     """A writer asks for the lock at once: a reader that becomes one could not wait for it."""
     writes = connection.get_execution_options().get("wattherd_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether there is no room on a disk for the files that SQLite makes beside a database."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < ROOM_BYTES
 
 
 def _version(connection: sa.Connection) -> str | None:

@@ -35,17 +35,18 @@ class FileLock:
 
         Raises:
             InUse: somebody else has it.
-            OSError: the file cannot be made.
+            OSError: the file can be neither made nor locked.
         """
         self._path = database.with_name(f"{database.name}.lock")
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._take()
-        except InUse:
+        except BaseException:
             os.close(self._file)
             raise
-        os.truncate(self._file, 0)
-        os.write(self._file, f"{os.getpid()}\n".encode())
+        with contextlib.suppress(OSError):  # on a full disk: the lock counts, not who is named
+            who = f"{os.getpid()}\n".encode()
+            os.truncate(self._file, os.pwrite(self._file, who, 0))
 
     def _take(self) -> None:
         end_s = time.monotonic() + PATIENCE_S

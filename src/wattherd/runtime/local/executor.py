@@ -131,6 +131,10 @@ class LocalExecutor:
         Raises:
             UserError: the folder cannot be made.
         """
+        try:
+            make_passage(root)
+        except OSError as error:
+            raise UserError(f"cannot be made: {error.strerror}", where=str(root)) from None
         self._root = root.absolute()  # jobs are told of files below it, and run elsewhere
         self._machine, self._tell, self._status = machine, tell, status
         self._caps, self._accounts = caps, accounts or Accounts()
@@ -175,10 +179,6 @@ class LocalExecutor:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="executor", daemon=True)
-        try:
-            make_passage(root)
-        except OSError as error:
-            raise UserError(f"cannot be made: {error.strerror}", where=str(root)) from None
 
     # The core's orders --------------------------------------------------------------------------
 
@@ -349,6 +349,7 @@ class LocalExecutor:
         (folders.run / run_dir.LOGS).mkdir(mode=0o700, exist_ok=True)
         for spare in (run_dir.EXIT_SPARE, run_dir.STOP_SPARE):
             run_dir.set_aside(folders.run / spare)  # a run that has no room is not begun
+        run_dir.write(folders.run / run_dir.NEVER, run_dir.NOBODY)
         os.close(os.open(run_lock.lock_of(folders.run), os.O_RDONLY | os.O_CREAT, run_lock.MODE))
         key = _key(run.start)
         duty = 1.0 if run.cap_w is None else self._duty(key, run.cap_w)
@@ -575,8 +576,8 @@ class LocalExecutor:
         """Whether a run will never begin."""
         folder = self._folders(key).run
         with self._launching:
-            if launch.child is None and isinstance(present(folder), Absent):
-                return True  # nobody has been told of it
+            if launch.child is None and isinstance(present(folder / run_dir.ORDER), Absent):
+                return True  # no supervisor, of an earlier service either, has been told of it
             try:
                 return run_dir.forestall(folder)
             except OSError as error:

@@ -66,6 +66,9 @@ READABLE = 0o644
 SPARE_BYTES = 4096
 """Room that is kept for a document that must be written on a full disk, too."""
 EXIT_SPARE, STOP_SPARE = ".exit.spare", ".stop.spare"
+NEVER = ".never"
+"""What `begun` is to say of a run that never will: written while there is room on the disk."""
+NOBODY: Mapping[str, Any] = {"pid": 0, "ticks": -1, "boot": ""}
 LOCK = "lock"
 """In the folder of the job, not of one run: held by whatever runs of it, so that two never do."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -234,7 +237,13 @@ def forestall(run_dir: Path) -> bool:
     Raises:
         OSError: that cannot be told.
     """
-    return _begin(run_dir, {"pid": 0, "ticks": -1, "boot": ""})
+    try:
+        os.link(run_dir / NEVER, run_dir / BEGUN)  # takes no room: the disk may be full
+    except FileExistsError:
+        return read(run_dir / BEGUN) == NOBODY
+    except OSError:
+        return _begin(run_dir, NOBODY)
+    return True
 
 
 def _begin(run_dir: Path, who: Mapping[str, Any]) -> bool:

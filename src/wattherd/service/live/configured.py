@@ -62,7 +62,8 @@ class Configured:
         """
         if self.now["signals"] and not self._same_signals:
             forget_kept(config.state)
-        self.store.journal.set_fact(FACT, json.dumps(self.now, sort_keys=True))
+        if self.now != self.before:  # a start that changes nothing needs no room on the disk
+            self.store.journal.set_fact(FACT, json.dumps(self.now, sort_keys=True))
 
     def budget(self, known_w: float | None, epoch: float) -> tuple[BudgetChanged | None, str]:
         """The budget to state, if it is to be another than the journal's; and a note, or none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -84,8 +85,8 @@ class Site:
     """What was noticed when the store was opened."""
     feed: Feed
     notifier: Notifier
-    alone: FileLock | None = None
-    """Keeps other services out of the state folder."""
+    ending: ExitStack
+    """What is to be done when it ends, the last thing that was begun first."""
 
     def look(self, of: Callable[[Look], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
@@ -110,20 +111,7 @@ class Site:
 
     def close(self) -> None:
         """Leave everything as it is; runs go on."""
-        self.feed.end()
-        self.faults.end()
-        self.meter.end()
-        self.instruments.close()
-        self.notices.end()
-        self.notifier.end()
-        self.idle.end()
-        self.signals.end()
-        self.keeper.end()
-        self.scribe.end()
-        self.snapshots.end()
-        self.store.close()
-        if self.alone is not None:
-            self.alone.release()
+        self.ending.close()
 
 
 def open_site(
@@ -131,11 +119,24 @@ def open_site(
 ) -> Site:
     """Recover what was, and begin; jobs are told of `status`, where they may report.
 
-    With `accept_store` a store counts although the state folder knows of more than it does.
+    With `accept_store` a store counts although the state folder knows of more than it does. Where
+    the start fails, nothing of it is left: no thread, no lock, no descriptor.
 
     Raises:
         UserError: something in the configuration, or the state folder cannot be used.
+        StoreFailure: the store can be neither read nor written, where a start has to.
     """
+    with ExitStack() as ending:
+        try:
+            return _opened(config, status, ending, accept_store=accept_store)
+        except OSError as error:
+            where = str(error.filename or config.state)
+            raise UserError(f"cannot be used: {error.strerror}", where=where) from None
+
+
+def _opened(
+    config: ServeConfig, status: StatusServer | None, ending: ExitStack, *, accept_store: bool
+) -> Site:
     try:
         make_passage(config.state)
     except OSError as error:
@@ -147,23 +148,16 @@ def open_site(
     if config.store is None and not accept_store:
         check_journal_file(config.state / JOURNAL_FILE, config.state)
     here = found(config)
+    ending.callback(here.instruments.close)
     store = Store.open(_url(config), state=config.state)
+    ending.callback(store.close)
     try:
-        alone = FileLock(config.state / "serve")
+        ending.callback(FileLock(config.state / "serve").release)
     except InUse as who:
-        store.close()
         hint = "two services cannot share a state folder, whatever stores they have"
         raise UserError(f"in use by {who}", where=str(config.state), hint=hint) from None
-    try:
-        origins = Origins(store, config.state, accept=accept_store)
-        site = _begin(config, here, store, status, origins)
-    except BaseException:
-        store.close()
-        alone.release()
-        raise
-    site.alone = alone
-    site.notes = (*site.notes, *here.notes)
-    return site
+    origins = Origins(store, config.state, accept=accept_store)
+    return _begin(config, here, store, status, origins, ending)
 
 
 def _url(config: ServeConfig) -> str:
@@ -171,13 +165,20 @@ def _url(config: ServeConfig) -> str:
 
 
 def _begin(
-    config: ServeConfig, here: Found, store: Store, status: StatusServer | None, origins: Origins
+    config: ServeConfig,
+    here: Found,
+    store: Store,
+    status: StatusServer | None,
+    origins: Origins,
+    ending: ExitStack,
 ) -> Site:
     machine, instruments = here.machine, here.instruments
     snapshots = SnapshotProcess(_url(config), config.snapshot_every)
+    ending.callback(snapshots.end)
     epoch = float(store.journal.fact("epoch", repr(time.time())))
     recovered = recover(store, Blueprint.of(config, machine))
     replay, scribe = recovered.replay, recovered.scribe
+    ending.callback(scribe.end)
     history, core = replay.history, replay.state.core
     origins.sort_out(core)
     tally = Tally(config.policy, recovered.book.joules, core.jobs.values(), [machine.node.name])
@@ -202,12 +203,14 @@ def _begin(
         snapshots.grown(len(told))
 
     clock = JournalClock(epoch, store.journal.last_s())
+    pool = ThreadPoolExecutor(1)
+    ending.callback(pool.shutdown, wait=False, cancel_futures=True)
     keeper = Keeper(
         core,
         store.journal,
         clock,
         computers=replay.scheduler.computers,
-        pool=ThreadPoolExecutor(1),
+        pool=pool,
         on_turn=on_turn,
         on_cycle=tally.cycle,
         standing=replay.state.standing,
@@ -223,6 +226,8 @@ def _begin(
         accounts,
         require_limits=config.require_limits,
     )
+    ending.callback(executor.close)
+    ending.callback(keeper.end)
 
     headroom = Headroom(keeper, machine)
     steering = DrawReports(executor.steered, keeper.tell)
@@ -250,29 +255,35 @@ def _begin(
     said = Configured.of(config, store)
     uris, signal_note = said.signals(config)
     signals = SignalWatch(keeper, clock, _limited(config, machine), config.state, uris)
+    ending.callback(signals.end)
     keeper.recover(executor)
     snapshots.grown(recovered.entries)
     faults = FaultWatch(config.kernel_log, machine, keeper.tell, tally.fault)
+    ending.callback(faults.end)
+    notices, idle = Notices(keeper, clock), IdleWatch(keeper)
+    own_ports = {config.port} if status is None else {origin_of(status.url).port, config.port}
+    notifier = Notifier(store, history, Channels(config.notify, own_ports), epoch)
+    for part in (idle, notifier, notices, meter, feed):
+        ending.callback(part.end)
     keeper.begin()
     scribe.begin()
     meter.begin()
     faults.begin()
-    notices = Notices(keeper, clock)
     notices.begin()
-    idle = IdleWatch(keeper)
     idle.begin()
-    own_ports = {config.port} if status is None else {origin_of(status.url).port, config.port}
-    notifier = Notifier(store, history, Channels(config.notify, own_ports), epoch)
     notifier.begin()
     problems = [one for one in (signal_note, faults.problem, signals.problem) if one]
     site = Site(
         config, keeper, executor, store, history, recovered.chronicle, meter, notices, signals,
         machine, instruments, clock, scribe, snapshots, tally, faults, idle,
         accounts, (*origins.notes, *recovered.notes, *problems, *notifier.notes), feed, notifier,
+        ExitStack(),
     )  # fmt: skip
     _set_budget(site, said)
     said.keep(config)
     signals.begin()
+    site.notes = (*site.notes, *here.notes)
+    site.ending = ending.pop_all()
     return site
 
 
