@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -18,15 +19,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wattherd.engine.safety import SafetyLoop
 from wattherd.engine.safety_terms import Controller, Floats
 from wattherd.errors import UserError
 from wattherd.report.power_bench_page import History
 from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
 from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault, no_fault
-from wattherd.service.power_bench_controllers import MAKERS, Clairvoyant, Maker
+from wattherd.service.power_bench_controllers import (
+    MAKERS,
+    Clairvoyant,
+    Maker,
+    Proportional,
+)
 from wattherd.service.power_bench_external import External
-from wattherd.service.power_bench_measured import measured_file
-from wattherd.service.power_bench_scenarios import FEEDS, PLANS, Scenario, build
+from wattherd.service.power_bench_scenarios import Scenario
 from wattherd.service.power_bench_scores import (
     RunLog,
     jain,
@@ -35,9 +41,11 @@ from wattherd.service.power_bench_scores import (
     recovered_s,
     scores,
 )
+from wattherd.service.power_bench_worlds import NAMES, build, is_measured
 from wattherd.spelling import hint_for
 
 LEAVE_S = 90
+BISECTIONS = 7
 NONE = "none"
 EXTERNAL = "external"
 
@@ -46,7 +54,7 @@ EXTERNAL = "external"
 class Choice:
     """What to run; faults are `none`, a kind, or two kinds joined by `+`."""
 
-    scenarios: tuple[str, ...] = tuple(PLANS)
+    scenarios: tuple[str, ...] = NAMES
     faults: tuple[str, ...] = (NONE, *KINDS)
     controllers: tuple[str, ...] = tuple(MAKERS)
     seed: int = 1
@@ -61,7 +69,7 @@ class Choice:
             UserError: a scenario, fault or controller that does not exist.
         """
         kinds = [kind for fault in self.faults for kind in fault.split("+")]
-        _check(self.scenarios, list(PLANS), "--scenario")
+        _check(self.scenarios, list(NAMES), "--scenario")
         _check(kinds, [NONE, *KINDS], "--fault")
         for fault in self.faults:
             _check_together(fault)
@@ -127,10 +135,10 @@ def bench_and_histories(
 
 def _missing(name: str) -> dict[str, str] | None:
     """Why a scenario cannot be run here."""
-    if not PLANS[name].measured:
+    if not is_measured(name):
         return None
     try:
-        measured_file()
+        build(name, seed=0, quick=True)
     except UserError as error:
         return {"scenario": name, "reason": error.problem}
     return None
@@ -158,11 +166,13 @@ def statement(scenario: Scenario) -> dict[str, Any]:
     breaker = scenario.room.fleet.breaker
     return {
         "scenario": scenario.name,
+        "about": scenario.about,
         "seconds": scenario.seconds,
         "nodes": scenario.room.fleet.size,
         "limit_w": {"highest": float(scenario.limit_w[:, -1].max()),
                     "lowest": float(scenario.limit_w[:, -1].min())},
         "response_s": scenario.response_s,
+        "surprises_s": list(scenario.surprises_s),
         "ahead_s": scenario.ahead_s,
         "actuator_delay_s": scenario.room.delay_s,
         "breaker": {"rated_w": breaker.rated_w.tolist(), "constant_s": breaker.constant_s,
@@ -254,10 +264,10 @@ def _fault(scenario: Scenario, text: str) -> Fault:
         return no_fault(fleet.size, fleet.feeds)
     kinds = tuple(text.split("+"))
     rng = np.random.default_rng([scenario.seed, 77, *sorted(map(KINDS.index, kinds))])
-    first = np.arange(fleet.feeds) == fleet.feeds - FEEDS
+    first = np.arange(fleet.feeds) == scenario.fault_feed
     return drawn_fault(
         kinds, rng, fleet.feed.tolist(), hit_feeds=first, share=scenario.fault_share,
-        window_s=scenario.fault_window_s,
+        window_s=scenario.fault_window_s, hit_site=fleet.site_metered and not fleet.read.any(),
     )  # fmt: skip
 
 
@@ -266,36 +276,70 @@ def run_log(scenario: Scenario, fault: Fault, make: Maker) -> RunLog:
     plant = PowerPlant(scenario.room, np.random.default_rng([scenario.seed, 99]), fault)
     seconds, steps = scenario.seconds, round(1 / STEP_S)
     size, levels = scenario.room.fleet.size, scenario.room.fleet.feeds + 1
-    level_w, draw_w = np.zeros((seconds, levels)), np.zeros((seconds, size))
-    cap_w = np.zeros((seconds, size))
+    level_w, peak_w = np.zeros((seconds, levels)), np.zeros((seconds, levels))
+    draw_w, cap_w = np.zeros((seconds, size)), np.zeros((seconds, size))
+    wall_w = np.zeros(seconds)
+    safe_mode_s, noted = 0, Counter[str]()
     alive: Controller | None = make(scenario, None)
     journal: Floats | None = None
     for second in range(seconds):
         readings = plant.read()
         if fault.kills(plant.now_s):
             alive, journal = None, getattr(alive, "found_w", journal)
-        else:
+        elif not fault.stalls(plant.now_s):
             alive = alive or make(scenario, journal)
             plant.order(alive.cycle(readings, scenario.known_limit_w(second)))
-        for _ in range(steps):
-            plant.step(scenario.demand_w[second])
+            if isinstance(alive, SafetyLoop):
+                safe_mode_s += alive.safe_mode
+                noted.update({note.kind for note in alive.notes()})
+        for step in range(steps):
+            plant.step(scenario.demand_at_w(second, step))
             draw_w[second] += plant.draw_w / steps
-        level_w[second] = scenario.room.fleet.levels(draw_w[second])
+            wall_w[second] += plant.wall_w().sum() / steps
+            now_w = plant.levels_w()
+            level_w[second] += now_w / steps
+            np.maximum(peak_w[second], now_w, out=peak_w[second])
         cap_w[second] = plant.cap_w
+    trips, sure_trips = plant.trips, plant.sure_trips
     restored = _leave(plant, alive or make(scenario, journal), scenario)
     return RunLog(
-        level_w=level_w, draw_w=draw_w, cap_w=cap_w, trips=plant.trips, caps_restored=restored
-    )
+        level_w=level_w, draw_w=draw_w, cap_w=cap_w, trips=trips, caps_restored=restored,
+        wall_w=wall_w, peak_w=peak_w, sure_trips=sure_trips, safe_mode_s=safe_mode_s,
+        noted=dict(sorted(noted.items())),
+    )  # fmt: skip
+
+
+def best_steady_pct(scenario: Scenario) -> float | None:
+    """The most of what is usable that caps in a fixed share of the limit draw with no excess.
+
+    Where caps hold means, what a sum of moments leaves is out of everybody's reach: a swing that
+    begins is over before a cap bites. None where caps hold every moment.
+    """
+    if not np.any(scenario.room.capping.window_s):
+        return None
+    calm = _fault(scenario, NONE)
+    low, high, best = 0.0, 1.5, 0.0
+    for _ in range(BISECTIONS):
+        share = 0.5 * (low + high)
+        found = scores(scenario, run_log(scenario, calm, partial(_proportional, share)))
+        if found["over_limit_s"]:
+            high = share
+        else:
+            low, best = share, max(best, found["usable_pct"] or 0.0)
+    return best
+
+
+def _proportional(share: float, scenario: Scenario, _journal: Floats | None) -> Controller:
+    return Proportional(scenario.room.fleet, share)
 
 
 def _leave(plant: PowerPlant, controller: Controller, scenario: Scenario) -> bool:
     """Ask the controller to hand the devices back; whether they are as they were found."""
-    found_w, trips = scenario.room.found_w, plant.trips
+    found_w = plant.room.found_w
     for _ in range(LEAVE_S):
         if np.array_equal(plant.cap_w, found_w) and not plant.dark.any():
             break
         plant.order(controller.leave(plant.read()))
         for _ in range(round(1 / STEP_S)):
             plant.step(scenario.room.idle_w)
-    plant.trips = trips
     return bool(np.array_equal(plant.cap_w, found_w) and not plant.outlet_off.any())

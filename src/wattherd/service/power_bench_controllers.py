@@ -1,4 +1,8 @@
-"""Controllers of `wattherd power bench`: ours, two without feedback, one that knows the future."""
+"""Controllers of `wattherd power bench`: ours, two without feedback, one that knows the future.
+
+Ours is the one that ships, in the configuration that ships: nothing is told to it here that
+`wattherd power hold` does not know.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +61,27 @@ class Static:
 
 
 @dataclass(slots=True)
+class Proportional:
+    """Every device's cap is the same share of the limit at all times: a yardstick, no contender.
+
+    No controller that sees neither swings nor bursts coming does better where caps hold means.
+    """
+
+    fleet: Fleet
+    share: float
+
+    def cycle(self, readings: Readings, limit_w: Floats) -> Orders:  # noqa: ARG002
+        """So much of the lowest limit above each device."""
+        count = self.fleet.levels(np.ones(self.fleet.size))
+        cap_w = self.share * self.fleet.least(limit_w / np.maximum(count, 1))
+        return _orders(np.clip(cap_w, self.fleet.floor_w, self.fleet.max_w))
+
+    def leave(self, readings: Readings) -> Orders:
+        """It found nothing."""
+        return self.cycle(readings, np.full(self.fleet.feeds + 1, np.inf))
+
+
+@dataclass(slots=True)
 class Clairvoyant:
     """Knows demand, limits and the fault ahead of time; the same knobs as everybody.
 
@@ -103,11 +128,19 @@ class Clairvoyant:
         return fleet.max_w if fresh else fleet.floor_w
 
 
+SHIPPED = SafetyConfig(wake_found=False)
+"""What `wattherd power hold` builds from a site file that states no constants; a test holds the two
+together."""
+
+
 def _wattherd(scenario: Scenario, journal: Floats | None) -> Controller:
-    """Ours; a successor does not know how warm the breakers are and takes the default."""
-    heat = float(scenario.room.heat.max())
-    config = SafetyConfig(stops_jobs=True)
-    config = replace(config, start_heat=heat) if journal is None else config
+    """The loop as `wattherd power hold` runs it: no curves, no stops, no past of the breakers."""
+    return SafetyLoop(scenario.room.fleet, SHIPPED, journal)
+
+
+def _with_curves(scenario: Scenario, journal: Floats | None) -> Controller:
+    """The same loop with jobs' curves, and a shell that stops jobs: where a core is there."""
+    config = replace(SHIPPED, stops_jobs=True)
     return SafetyLoop(scenario.room.fleet, config, journal, _aims(scenario))
 
 
@@ -136,6 +169,7 @@ def _curve(top_w: float, exponent: float, room: Room) -> PowerCurve:
 
 MAKERS: Mapping[str, Maker] = {
     "wattherd": _wattherd,
+    "with-curves": _with_curves,
     "uniform": lambda scenario, _: Static(scenario.room.fleet),
     "open-loop": lambda scenario, _: Static(scenario.room.fleet, OVERSUBSCRIBED),
 }

@@ -72,3 +72,43 @@ def _runs(path: Path) -> list[list[tuple[Floats, Floats]]]:
         at_s = table[:, 0] - table[0, 0]
         runs[node[:3]].append((at_s[at_s <= KEPT_S], table[at_s <= KEPT_S, 1]))
     return list(runs.values())
+
+
+GPU_FOLDER = Path("power/h100_8gpu_train_ckpt")
+GPU_FILES = ("ckpt1.csv.gz", "ckpt50.csv.gz", "ckpt100.csv.gz", "ckpt500.csv.gz")
+"""Training that saves its state every so many steps (grantwilkins/training_profile)."""
+GPUS = 8
+
+
+def measured_gpus_w(rng: np.random.Generator, steps: int, count: int) -> Floats:
+    """Draw (steps, count) every 100 ms of H100s that train; every eight are one node of a file.
+
+    A file that is shorter begins anew; each node starts at a random moment of its file.
+
+    Raises:
+        UserError: there are no such measurements.
+    """
+    columns: list[Floats] = []
+    while len(columns) < count:
+        trace = _gpu_trace(_gpu_file(GPU_FILES[len(columns) // GPUS % len(GPU_FILES)]))
+        first = int(rng.integers(len(trace)))
+        rows = (first + np.arange(steps)) % len(trace)
+        columns += list(trace[rows].T)
+    return np.stack(columns[:count], axis=1)
+
+
+def _gpu_file(name: str) -> Path:
+    path = Path(os.environ.get("WATTHERD_DATA", "")) / GPU_FOLDER / name
+    if not path.is_file():
+        problem = f"no measured loads: {GPU_FOLDER / name} is not in WATTHERD_DATA"
+        hint = "set WATTHERD_DATA to the folder that has power/"
+        raise UserError(problem, field="--scenario", hint=hint)
+    return path
+
+
+def _gpu_trace(path: Path) -> Floats:
+    """Watts (T, 8): the file has a row for each GPU in turn, and no number that says which."""
+    with gzip.open(path, "rt", encoding="utf-8") as text:
+        words = [line.split(",")[1].strip() for line in text if line.count(",") == 3]
+    watts = np.array([float(word[:-2]) for word in words if word.endswith(" W")])
+    return watts[: len(watts) // GPUS * GPUS].reshape(-1, GPUS)

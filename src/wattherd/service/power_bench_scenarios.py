@@ -1,8 +1,8 @@
-"""Scenarios of `wattherd power bench`: a machine room, its limits and its loads, all from a seed.
+"""What a scenario of `wattherd power bench` is, and the ones in a large orderly machine room.
 
-40 nodes of eight H100 (10.2 kW) in ten racks on two feeds. What each scenario states (limits,
-breaker curve, response, share of devices that a fault hits) is in `Scenario` and printed with the
-results.
+That room has 40 nodes of eight H100 (10.2 kW) in ten racks on two feeds. What each scenario states
+(limits, breaker curve, response, share of devices that a fault hits) is in `Scenario` and printed
+with the results. The rooms that are not orderly are in `power_bench_worlds`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.engine.safety_terms import Breaker, Fleet, Floats, Ints
-from wattherd.errors import UserError
-from wattherd.runtime.sim.power_plant import Room
+from wattherd.runtime.sim.power_plant import STEP_S, Room
 from wattherd.service.power_bench_measured import measured_w
-from wattherd.spelling import hint_for
 
 NODES, FEEDS, RACKS, JOB_NODES = 40, 2, 10, 4
 MAX_W, FLOOR_W, IDLE_W = 10_200.0, 3_600.0, 2_000.0
@@ -40,7 +38,8 @@ class Scenario:
 
     `event_s` is when the limit falls for good, None where it does not. A job's rate is
     ((draw - idle) / (demand - idle)) to its exponent, `top_w` (J,) what each of its nodes draws
-    uncapped, dips and flicker aside.
+    uncapped, dips and flicker aside. `fine_w` (T / STEP_S, N) is the same demand step by step.
+    `surprises_s` are seconds in which other load rises so fast that no controller could have known.
     """
 
     name: str
@@ -52,8 +51,51 @@ class Scenario:
     top_w: Floats
     ahead_s: int
     event_s: int | None
+    level_names: tuple[str, ...]
+    fault_feed: int = 0
+    """The feed whose meter a fault on meters hits; the site's is hit where no feed has one."""
     response_s: float = RESPONSE_S
     fault_share: float = FAULT_SHARE
+    fine_w: Floats | None = None
+    surprises_s: tuple[int, ...] = ()
+    about: str = ""
+
+    def demand_at_w(self, second: int, step: int) -> Floats:
+        """What loads ask for (N,) in one step of a second."""
+        if self.fine_w is None:
+            return np.asarray(self.demand_w[second])
+        return np.asarray(self.fine_w[second * round(1 / STEP_S) + step])
+
+    def other_w(self) -> Floats:
+        """Other load (T, F + 1) on and below each level when devices draw all that fits."""
+        fleet, other = self.room.fleet, self.room.other
+        if other is None:
+            return np.zeros_like(self.limit_w)
+        rows = other.watts[: self.seconds * round(1 / STEP_S)]
+        own_w = rows.reshape(self.seconds, -1, fleet.feeds + 1).mean(axis=1)
+        cooling = float(other.cooling.sum())
+        room_w = (self.limit_w[:, -1] - own_w.sum(axis=1)) / (1.0 + cooling)
+        fits_w = np.minimum(self.wall_demand_w().sum(axis=1), room_w)
+        own_w = own_w + np.outer(fits_w, other.cooling)
+        return np.stack([fleet.tree.sums(row) for row in own_w])
+
+    def wall_demand_w(self) -> Floats:
+        """What devices would draw (T, N) with all their parts if no limit held them."""
+        capping, fleet = self.room.capping, self.room.fleet
+        capped_w = np.minimum(self.demand_w, fleet.max_w)
+        return np.asarray(capped_w * (1.0 + capping.rest_share) + capping.rest_w)
+
+    def usable_w(self) -> Floats:
+        """What devices may draw (T,) together: every limit less other load, bounded by demand."""
+        fleet = self.room.fleet
+        left_w = np.maximum(self.limit_w - self.other_w(), 0.0)
+        demand_w = self.wall_demand_w()
+        below_w = np.stack([fleet.own(row) for row in demand_w])
+        for number in range(fleet.feeds + 1):
+            below_w[:, number] = np.minimum(below_w[:, number], left_w[:, number])
+            if number < fleet.feeds:
+                below_w[:, fleet.tree.above[number]] += below_w[:, number]
+        return np.asarray(below_w[:, -1])
 
     @property
     def job(self) -> Ints:
@@ -90,6 +132,7 @@ class _Plan:
     ahead_s: int = 0
     event: float | None = None
     measured: bool = False
+    about: str = ""
 
 
 def _flat(level: float) -> Callable[[Floats], Floats]:
@@ -110,30 +153,41 @@ def _response_event(part: Floats) -> Floats:
 
 
 PLANS: Mapping[str, _Plan] = {
-    "nominal": _Plan(load=_flat(0.68), limit=_flat(1.0), spread=0.5),
-    "step-25": _Plan(
-        load=_flat(0.95), limit=lambda part: 1 - 0.25 * _between(part, 0.45, 0.85), event=0.45
+    "nominal": _Plan(
+        about="forty nodes, two thirds busy", load=_flat(0.68), limit=_flat(1.0), spread=0.5
     ),
-    "demand-response": _Plan(load=_flat(0.90), limit=_response_event, ahead_s=30, event=0.5),
-    "two-peaks": _Plan(load=_two_peaks, limit=_flat(1.0)),
-    "breaker-near-trip": _Plan(load=_flat(1.0), limit=_flat(1.0), heat=0.8),
-    "nominal-measured": _Plan(load=_flat(1.0), limit=_flat(1.0), measured=True),
+    "step-25": _Plan(
+        about="a quarter less at once",
+        load=_flat(0.95),
+        limit=lambda part: 1 - 0.25 * _between(part, 0.45, 0.85),
+        event=0.45,
+    ),
+    "demand-response": _Plan(
+        about="an event known 30 s ahead",
+        load=_flat(0.90),
+        limit=_response_event,
+        ahead_s=30,
+        event=0.5,
+    ),
+    "two-peaks": _Plan(about="load above the limit twice", load=_two_peaks, limit=_flat(1.0)),
+    "breaker-near-trip": _Plan(
+        about="breakers at 0.8 of a trip", load=_flat(1.0), limit=_flat(1.0), heat=0.8
+    ),
+    "nominal-measured": _Plan(
+        about="MLPerf nodes replayed, 2 s", load=_flat(1.0), limit=_flat(1.0), measured=True
+    ),
 }
 ORDER = ("breaker-near-trip", "demand-response", "nominal", "step-25", "two-peaks",
          "nominal-measured")  # fmt: skip
 """Of random streams: a new scenario goes to the end, so that the others keep theirs."""
 
 
-def build(name: str, *, seed: int, quick: bool) -> Scenario:
-    """A scenario by name.
+def build_plan(name: str, *, seed: int, quick: bool) -> Scenario:
+    """One of `PLANS`.
 
     Raises:
-        UserError: there is none of that name, or it needs data that are not there.
+        UserError: it needs data that are not there.
     """
-    if name not in PLANS:
-        raise UserError(
-            f"no scenario {name!r}", field="--scenario", hint=hint_for(name, list(PLANS))
-        )
     plan = PLANS[name]
     seconds = QUICK_S if quick else FULL_S
     rng = np.random.default_rng([seed, ORDER.index(name)])
@@ -156,6 +210,13 @@ def build(name: str, *, seed: int, quick: bool) -> Scenario:
         exponent=rng.permutation(np.resize(EXPONENTS, jobs)),
         top_w=top_w,
         ahead_s=plan.ahead_s,
+        level_names=(
+            *(f"rack-{number}" for number in range(RACKS)),
+            *(f"feed-{number}" for number in range(FEEDS)),
+            "site",
+        ),
+        fault_feed=RACKS,
+        about=plan.about,
         event_s=None if plan.event is None else round(plan.event * seconds),
     )
 

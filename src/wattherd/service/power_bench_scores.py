@@ -5,27 +5,38 @@ Definitions: docs/reference/bench-json.md. Everything is judged by the true draw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from wattherd.engine.safety_terms import Bools, Floats
-from wattherd.service.power_bench_scenarios import FEEDS, Scenario
+from wattherd.service.power_bench_scenarios import Scenario
 
 HOLD_S = 10
 RECOVERED = 0.02
+BACK_SHARE, BACK_MEAN_S = 0.95, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """One row per second: `level_w` (T, F + 1), `draw_w`, `cap_w` (T, N), means of the second."""
+    """One row per second: `level_w` (T, F + 1), `draw_w`, `cap_w` (T, N), means of the second.
+
+    `wall_w` (T,) is what all devices draw with the parts that no cap acts on, `peak_w` (T, F + 1)
+    the highest moment of each second; `noted` counts the seconds of each kind of alarm.
+    """
 
     level_w: Floats
     draw_w: Floats
     cap_w: Floats
     trips: int
     caps_restored: bool
+    wall_w: Floats
+    peak_w: Floats
+    sure_trips: int = 0
+    safe_mode_s: int = 0
+    noted: Mapping[str, int] = field(default_factory=dict)
 
 
 def scores(scenario: Scenario, log: RunLog) -> dict[str, Any]:
@@ -41,11 +52,20 @@ def scores(scenario: Scenario, log: RunLog) -> dict[str, Any]:
         "levels": [
             {"level": name, "over_limit_s": int((over[:, i] & late).sum()),
              "over_limit_j": round(float(over_j[i]), 1)}
-            for i, name in enumerate(level_names(scenario))
+            for i, name in enumerate(scenario.level_names)
         ],
         "worst_overshoot_pct": {
             str(width): round(_worst(above_w / scenario.limit_w, width), 3) for width in (1, 10, 60)
         },
+        "worst_excess_pct": round(_worst_after(above_w / scenario.limit_w, late), 3),
+        "worst_moment_pct": round(
+            _worst_after((log.peak_w - scenario.limit_w) / scenario.limit_w, late), 3
+        ),
+        "usable_pct": _used(scenario, log, late),
+        "back_s": _back(scenario, log),
+        "sure_trips": log.sure_trips,
+        "safe_mode_s": log.safe_mode_s,
+        "alarms": dict(log.noted),
         "settling_s": _settling(scenario, np.asarray(over.any(axis=1))),
         "headroom_pct": _headroom(scenario, log),
         "over_shed_pct": _over_shed(scenario, log),
@@ -55,13 +75,6 @@ def scores(scenario: Scenario, log: RunLog) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def level_names(scenario: Scenario) -> list[str]:
-    """Names of the limits, in the order of their columns."""
-    top = scenario.room.fleet.feeds - FEEDS
-    racks, feeds = (f"rack-{number}" for number in range(top)), (f"feed-{n}" for n in range(FEEDS))
-    return [*racks, *feeds, "site"]
-
-
 def _falls(scenario: Scenario) -> list[int]:
     """Seconds at which a limit falls; the first second counts, the limit is news then."""
     lower = (np.diff(scenario.limit_w, axis=0) < 0).any(axis=1)
@@ -69,9 +82,9 @@ def _falls(scenario: Scenario) -> list[int]:
 
 
 def _grace(scenario: Scenario) -> Bools:
-    """Seconds in which the hardware may still be answering to a lower limit."""
+    """Seconds in which the hardware may still be answering to a lower limit or a surprise."""
     grace = np.zeros(scenario.seconds, dtype=np.bool_)
-    for at in _falls(scenario):
+    for at in (*_falls(scenario), *scenario.surprises_s):
         grace[at : at + int(np.ceil(scenario.response_s))] = True
     return grace
 
@@ -81,6 +94,36 @@ def _worst(excess: Floats, width: int) -> float:
     sums = np.cumsum(np.vstack((np.zeros(excess.shape[1]), excess)), axis=0)
     means = (sums[width:] - sums[:-width]) / width
     return max(100.0 * float(means.max()), 0.0)
+
+
+def _worst_after(excess: Floats, late: Bools) -> float:
+    """The worst excess of a second at any level once the hardware has answered, in percent."""
+    return max(100.0 * float(excess[late].max(initial=0.0)), 0.0)
+
+
+def _used(scenario: Scenario, log: RunLog, late: Bools) -> float | None:
+    """What devices drew of what they could have, in percent, seconds of response left out."""
+    usable_w = scenario.usable_w()[late]
+    whole_w = float(usable_w.sum())
+    # Draw above what is usable is an excess; it makes up for nothing.
+    used_w = float(np.minimum(log.wall_w[late], usable_w).sum())
+    return round(100.0 * used_w / whole_w, 2) if whole_w > 0 else None
+
+
+def _back(scenario: Scenario, log: RunLog) -> int | None:
+    """Seconds from the end of the last cut until 95 % of what is usable is drawn, over 5 s.
+
+    None without a cut that ends; the rest of the run where it is over before.
+    """
+    rises = np.flatnonzero(np.diff(scenario.limit_w[:, -1]) > 0)
+    if not len(rises):
+        return None
+    end = int(rises[-1]) + 1
+    kernel = np.ones(BACK_MEAN_S) / BACK_MEAN_S
+    drawn_w = np.convolve(log.wall_w[end:], kernel, mode="valid")
+    usable_w = np.convolve(scenario.usable_w()[end:], kernel, mode="valid")
+    there = np.flatnonzero(drawn_w >= BACK_SHARE * usable_w)
+    return int(there[0]) if len(there) else scenario.seconds - end
 
 
 def _settling(scenario: Scenario, over: Bools) -> int | None:
@@ -140,6 +183,8 @@ def progress(scenario: Scenario, draw_w: Floats) -> Floats:
 def oracle_draw(scenario: Scenario) -> Floats:
     """The draws (T, N) of most progress within the limits, with no lag, floor or fault in the way.
 
+    Limits are those that other load and the parts that no cap acts on leave.
+
     Equal marginal progress across devices (the condition of optimality): with rate (x / d)^a a
     device of span d gets x = (price * d^a / a)^(-1 / (1 - a)), at most d; the price is found by
     bisection at every level.
@@ -149,8 +194,14 @@ def oracle_draw(scenario: Scenario) -> Floats:
     span_w = given_w.copy()
     # From the lowest levels up, each bounded by what those below it let through: the condition of
     # optimality holds at every one of them, because what fits into a tree is a polymatroid.
+    capping = scenario.room.capping
+    rest_w = np.broadcast_to(np.asarray(capping.rest_w, dtype=np.float64), (fleet.size,))
+    share = float(np.mean(capping.rest_share))
+    limit_w = (scenario.limit_w - scenario.other_w() - fleet.levels(rest_w)) / (1.0 + share)
     for number, rows in enumerate(fleet.rows):
-        left_w = scenario.limit_w[:, number] - idle_w[rows].sum()
+        if not len(rows):
+            continue
+        left_w = limit_w[:, number] - idle_w[rows].sum()
         exponent = scenario.exponent[scenario.job[rows]]
         given_w[:, rows] = _priced(span_w[:, rows], given_w[:, rows], exponent, left_w)
     return np.asarray(idle_w + given_w)

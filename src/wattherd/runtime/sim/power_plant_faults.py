@@ -24,18 +24,15 @@ KINDS = (
     "actuator-delay",
     "clock-skew",
     "nodes-silent",
+    "knob-lost",
+    "orders-lost",
+    "loop-stalled",
 )
-"""Every single fault, in the order of the tables."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What meters show, with their own timestamps."""
-
-    draw_w: Floats
-    draw_at_s: Floats
-    feed_w: Floats
-    feed_at_s: Floats
+"""Every single fault, in the order of the tables; new ones go to the end: streams are by number."""
+LOST_SHARE = 0.5
+"""Of the orders to hit devices."""
+STALL_S = (10.0, 30.0)
+"""How long the loop's process may hang: a full disk, a page-in, a frozen container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +50,10 @@ class Fault:
     hit_feeds: Bools
     boasts: Bools
     delay_s: Floats
+    stall_s: float = 0.0
+    """How long the loop hangs from the start of the fault on."""
+    hit_site: bool = False
+    """Whether the site's meter is hit, too."""
 
     def acting(self, now_s: float) -> bool:
         """Whether the fault is there now."""
@@ -82,34 +83,39 @@ class Fault:
         """Whether the controller is dead now."""
         return "controller-killed" in self.kinds and self.acting(now_s)
 
-    def meters(
-        self, now_s: float, history: Sequence[tuple[float, Floats, Floats]], chance: Floats
-    ) -> Shown:
-        """What the meters show; `history` ends with the truth of now, `chance` is uniform."""
-        _, draw_w, feed_w = history[-1]
-        value = np.concatenate((draw_w, feed_w))
-        at_s = np.full(len(value), now_s)
-        if self.acting(now_s):
-            hit = np.concatenate((self.hits, self.hit_feeds))
-            value, at_s = self._spoilt(value, at_s, hit, history, chance)
-        size = len(draw_w)
-        return Shown(value[:size], at_s[:size], value[size:], at_s[size:])
+    @property
+    def deaf(self) -> bool:
+        """Knobs of hit devices neither answer nor obey; their meters do."""
+        return "knob-lost" in self.kinds
 
-    def _spoilt(
-        self,
-        value: Floats,
-        at_s: Floats,
-        hit: Bools,
-        history: Sequence[tuple[float, Floats, Floats]],
-        chance: Floats,
+    @property
+    def loses(self) -> bool:
+        """Of orders to hit devices a share is lost."""
+        return "orders-lost" in self.kinds
+
+    def stalls(self, now_s: float) -> bool:
+        """Whether the loop hangs now; it goes on afterwards as if nothing had been."""
+        late_s = now_s - self.start_s
+        return "loop-stalled" in self.kinds and 0.0 <= late_s < self.stall_s
+
+    def on_meters(
+        self, now_s: float, history: Sequence[tuple[float, Floats, Floats]], chance: Floats
     ) -> tuple[Floats, Floats]:
-        now_s = float(at_s[0])
+        """What meters (N + F + 1,) show and when they say that was.
+
+        `history` is of (time of reading, watts, time told); it ends with what they would show now
+        without a fault. `chance` is uniform.
+        """
+        _, value, at_s = history[-1]
+        if not self.acting(now_s):
+            return value, at_s
+        hit = np.concatenate((self.hits, self.hit_feeds, [self.hit_site]))
         for kind in self.kinds:
             if kind == "meter-lost":
                 value = np.where(hit, np.nan, value)
             elif kind == "meter-stale":
-                then_s, old = _at(history, now_s - STALE_S)
-                value, at_s = np.where(hit, old, value), np.where(hit, then_s, at_s)
+                _, old_w, old_s = _at(history, now_s - STALE_S)
+                value, at_s = np.where(hit, old_w, value), np.where(hit, old_s, at_s)
             elif kind == "meter-frozen":
                 value = np.where(hit, _at(history, self.start_s)[1], value)
             elif kind == "meter-spiking":
@@ -121,14 +127,16 @@ class Fault:
         return value, at_s
 
 
-def _at(history: Sequence[tuple[float, Floats, Floats]], when_s: float) -> tuple[float, Floats]:
+def _at(
+    history: Sequence[tuple[float, Floats, Floats]], when_s: float
+) -> tuple[float, Floats, Floats]:
     """The last readings up to `when_s`, or the first kept."""
-    then_s, draw_w, feed_w = history[0]
-    for at_s, draw, feed in history:
-        if at_s > when_s:
+    found = history[0]
+    for one in history:
+        if one[0] > when_s:
             break
-        then_s, draw_w, feed_w = at_s, draw, feed
-    return then_s, np.concatenate((draw_w, feed_w))
+        found = one
+    return found
 
 
 def no_fault(devices: int, feeds: int) -> Fault:
@@ -150,13 +158,14 @@ def drawn_fault(
     hit_feeds: Bools,
     share: float,
     window_s: tuple[float, float],
+    hit_site: bool = False,
 ) -> Fault:
     """A fault on a random `share` of devices; meter faults also hit those of `hit_feeds` (F,).
 
     Silent nodes are a fifth, whatever the share; slow knobs take from `FASTEST_S` to `SLOWEST_S`.
     """
     size = len(feed)
-    count = round((0.2 if "nodes-silent" in kinds else share) * size)
+    count = max(round((0.2 if "nodes-silent" in kinds else share) * size), 1)
     hits = np.zeros(size, dtype=np.bool_)
     hits[rng.permutation(size)[:count]] = True
     boasts = hits & (rng.random(size) < 0.5)
@@ -172,4 +181,6 @@ def drawn_fault(
         boasts=boasts,
         hit_feeds=hit_feeds & on_meters,
         delay_s=delay_s,
+        stall_s=float(rng.uniform(*STALL_S)),
+        hit_site=hit_site and on_meters,
     )

@@ -1,0 +1,129 @@
+"""What the shipped safety loop owes in rooms written from data sheets, one unkindness each.
+
+Targets without a fault: never above a limit once the stated response has passed, no trip on the
+early edge of the breakers' band, 95 % of what is usable drawn, back there within a minute after a
+cut. Where caps hold means, nothing that sees no swing coming reaches 95 %: there it is 95 % of what
+the best caps in a fixed share of the limit reach.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattherd.errors import UserError
+from wattherd.runtime.sim.power_plant_faults import no_fault
+from wattherd.service.hold_site import read_site
+from wattherd.service.power_bench import best_steady_pct, run_log
+from wattherd.service.power_bench_controllers import MAKERS, SHIPPED
+from wattherd.service.power_bench_scenarios import Scenario
+from wattherd.service.power_bench_scores import scores
+from wattherd.service.power_bench_worlds import WORLDS, build, is_measured
+
+USED_PCT, BACK_S = 95.0, 60
+NOT_YET = {
+    "gpus-on-rack-meter": "194 s above by up to 69 %, two trips: the rack's reading is thrown away",
+    "cooling-feed": "331 s above by 19 %: the reading of a feed without devices is thrown away",
+    "other-load-20": "39 s above, 93 % used: other load is forgotten at 0.5 %/s",
+    "other-load-35": "21 s above, 81 % used",
+    "other-load-ramping": "45 s above",
+    "other-load-daily": "18 s above by up to 2.3 %",
+    "other-load-switched": "8 s above, 88 % used",
+    "other-load-site-meter": "263 s above by up to 26 %, one trip: the site's meter is not read",
+    "floor-not-reached": "80 % used, not back within 90 s: whoever draws 121 W is defiant for ever",
+    "coarse-meters": "58 % used, 312 of 360 s in safe mode: honest meters are called frozen",
+    "coarse-meters-measured": "59 % used, 305 of 360 s in safe mode",
+    "slow-meters": "35 % used, 353 of 360 s in safe mode",
+    "knob-steps-5": "48 % used, never back: a knob that rounds is late for ever",
+    "knob-steps-25": "48 % used, never back",
+    "slow-knobs": "85 % used",
+    "high-caps": "183 s above by up to 4.3 %: devices' own meters are not believed over caps",
+    "site-meter-only": "19 % used, in safe mode all the time: no meter counts as a broken one",
+    "swing-0.1": "61 s above by up to 25 %",
+    "swing-0.5": "168 s above by up to 16 %",
+    "bursts": "1 s above",
+    "gpus-measured": "1 s above by 0.4 %",
+    "deep-tree": "38 s above by up to 4.3 %",
+}
+"""What the loop did not hold when these rooms were written."""
+
+
+def _owed(name: str) -> Any:
+    why = NOT_YET.get(name)
+    marks = [pytest.mark.xfail(strict=False, reason=why)] if why else []
+    return pytest.param(name, marks=marks, id=name)
+
+
+@cache
+def _scored(name: str) -> dict[str, Any]:
+    scenario = _built(name)
+    fleet = scenario.room.fleet
+    log = run_log(scenario, no_fault(fleet.size, fleet.feeds), MAKERS["wattherd"])
+    return {**scores(scenario, log), "trips": log.trips}
+
+
+def _built(name: str) -> Scenario:
+    if is_measured(name) and not Path(os.environ.get("WATTHERD_DATA") or "/nowhere").is_dir():
+        pytest.skip("needs the measured loads under WATTHERD_DATA")
+    return build(name, seed=1, quick=False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [_owed(name) for name in WORLDS])
+def test_the_limit_holds_and_is_used_without_a_fault(name: str) -> None:
+    found = _scored(name)
+    best = best_steady_pct(_built(name))
+    least = USED_PCT if best is None else min(USED_PCT, 0.95 * best)
+    assert found["over_limit_s"] == 0, found
+    assert found["trips"] == 0, found
+    assert found["usable_pct"] >= least, found
+    assert found["back_s"] <= BACK_S, found
+
+
+# --- the yardsticks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in WORLDS if not is_measured(name)])
+def test_every_world_can_be_held_at_its_floors_and_asks_for_more_than_it_may_have(
+    name: str,
+) -> None:
+    """Else nobody could keep its limits, or nobody had to."""
+    scenario = _built(name)
+    fleet, capping = scenario.room.fleet, scenario.room.capping
+    least_w = np.maximum(fleet.floor_w, capping.reachable_w)
+    least_w = np.maximum(least_w, scenario.room.knobs.lowest_w) * capping.regulates_at
+    floors_w = fleet.levels(least_w * (1 + capping.rest_share) + capping.rest_w)
+    assert (floors_w + scenario.other_w() < scenario.limit_w).all()
+    asked_w = scenario.wall_demand_w().sum(axis=1) + scenario.other_w()[:, -1]
+    assert (asked_w > scenario.limit_w[:, -1]).mean() > 0.05
+
+
+def test_what_is_usable_is_the_limit_less_other_load_and_never_more_than_is_asked_for() -> None:
+    scenario = _built("other-load-20")
+    limit_w = scenario.limit_w[:, -1]
+    assert scenario.usable_w() == pytest.approx(limit_w - 0.2 * limit_w[0])
+    cooled = _built("cooling-feed")
+    assert cooled.usable_w() == pytest.approx(cooled.limit_w[:, -1] / 1.165)
+    idle = _built("floor-not-reached")
+    assert (idle.usable_w() <= idle.wall_demand_w().sum(axis=1) + 1e-6).all()
+
+
+def test_the_scored_controller_is_configured_as_power_hold_configures_it(tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(
+        "limit: 20kW\n"
+        "feeds: {row: {}}\n"
+        "devices: {node: {feed: row, meter: 'redfish+http://127.0.0.1:9/redfish/v1/Chassis/0',"
+        " knob: 'redfish+http://127.0.0.1:9/redfish/v1/Chassis/0'}}\n"
+    )
+    assert read_site(path).config == SHIPPED
+
+
+def test_a_world_of_that_name_is_looked_for_before_anything_runs() -> None:
+    with pytest.raises(UserError, match="no scenario"):
+        build("swing", seed=1, quick=True)
