@@ -28,6 +28,7 @@ PAPERS = (
     "tiresias-nsdi19",
     "hkbu-dvfs",
     "aiturbo-hpdc21",
+    "emerald-phoenix",
 )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from wattherd.errors import UserError
 from wattherd.service.reproduce import (
     aiturbo_hpdc21,
+    emerald_phoenix,
     fgd_atc23,
     gavel_osdi20,
     hkbu_dvfs,
@@ -59,13 +60,21 @@ def _pollux_policy(wish: Wish) -> Iterator[Check]:
     return pollux_osdi21.compare_policy(wish.data or _traces_directory() / "pollux", wish.seeds)
 
 
+def _emerald_phoenix(wish: Wish) -> Iterator[Check]:
+    return emerald_phoenix.compare(wish.data or _data() / "power" / "emerald_phoenix_2025")
+
+
 def _traces_directory() -> Path:
+    return _data() / "traces"
+
+
+def _data() -> Path:
     root = os.environ.get("WATTHERD_DATA")
     if not root:
         raise UserError(
             "WATTHERD_DATA is not set", hint="name the folder of the paper's files with --data"
         )
-    return Path(root).expanduser() / "traces"
+    return Path(root).expanduser()
 
 
 PAPERS: Mapping[str, Compare] = {
@@ -78,6 +87,7 @@ PAPERS: Mapping[str, Compare] = {
     "tiresias-nsdi19": _traces("tiresias", tiresias_nsdi19.SUITE.compare),
     "hkbu-dvfs": _traces("hkbu_dvfs", hkbu_dvfs.compare),
     "aiturbo-hpdc21": _traces("aiturbo", aiturbo_hpdc21.compare),
+    "emerald-phoenix": _emerald_phoenix,
 }
 
 
