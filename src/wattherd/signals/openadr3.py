@@ -1,64 +1,132 @@
 """`openadr3+https://VTN/PATH?program=ID&credentials=FILE`: OpenADR 3 events, plain REST and JSON.
 
-A server's (VTN's) `GET /events?programID=ID` is read again and again with a bearer token; the list
-is complete, so that an event that is gone from it is cancelled. Where the server is lost, what it
-said last keeps counting. OpenADR 3 knows no answers to events.
+A server's (VTN's) `GET /events?programID=ID` is read again and again, page by page, with a bearer
+token or one that client credentials bring. The list is complete, so that an event that is gone from
+it is cancelled. Where the server is lost, what it said last keeps counting; so does the last
+version of an event that has become unreadable. What events mean is in `openadr3_events`.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
-from datetime import datetime
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-
-from wattherd.engine.limit_events import EventBook, LimitEvent
-from wattherd.engine.limit_timeline import FOREVER, Span
+from wattherd.engine.limit_events import EventBook, LimitEvent, Opt
+from wattherd.engine.limit_timeline import Span
 from wattherd.errors import UserError
 from wattherd.signals.contract import Contact, Site, Told
-from wattherd.signals.payloads import UNITS_3, limit_w_3
+from wattherd.signals.openadr3_events import Asked, Reader, counting
 from wattherd.signals.polled import Poller
+from wattherd.signals.rows import level_w
 from wattherd.wire import web
 from wattherd.wire.clock import SYSTEM, Clock
+from wattherd.wire.credentials import read_credentials
+from wattherd.wire.oauth import ClientCredentials
+from wattherd.wire.trouble import DeviceError, Trouble
 from wattherd.wire.uri import Uri
 
-OPTIONS = web.OPTIONS | {"program", "every", "timeout"}
-_DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
-_UNIT_S = (604_800.0, 86_400.0, 3_600.0, 60.0, 1.0)
+OPTIONS = web.OPTIONS | {"program", "every", "timeout", "name", "targets", "simple", "report"}
+PAGE = 50
+"""The most that a server has to give at once."""
+MOST_PAGES = 200
+TIMEOUT_S = 10.0
 
 
-class _Period(BaseModel):
-    start: datetime
-    duration: str | None = None
+class Vtn:
+    """A server and who we are to it.
+
+    Raises:
+        UserError: (on opening) the address names no host or program, or has a bad option.
+    """
+
+    def __init__(self, uri: Uri, clock: Clock = SYSTEM) -> None:
+        """Nothing is asked yet."""
+        self._uri = uri
+        self._server = replace(
+            web.server(uri, web.bearer), timeout_s=uri.seconds("timeout", TIMEOUT_S)
+        )
+        self.program = uri.text_of("program")
+        self._path = uri.path.rstrip("/")
+        self._oauth = ClientCredentials(
+            self._token_url,
+            tls=self._server.tls,
+            timeout_s=self._server.timeout_s,
+            clock=clock,
+        )
+
+    def events(self, targets: Iterable[str]) -> tuple[list[Any], int]:
+        """All events of the program, and how many pages they came on.
+
+        A page that brings nothing new is the last: some servers do not know `skip`.
+        """
+        found: dict[str, Any] = {}
+        named = "".join(f"&targets={quote(one, safe='')}" for one in targets)
+        for number in range(MOST_PAGES):
+            query = f"programID={quote(self.program, safe='')}&skip={len(found)}&limit={PAGE}"
+            target = f"{self._path}/events?{query}{named}"
+            rows = self._request("GET", target)
+            if not isinstance(rows, list):
+                raise UserError("is no list of events", where=target)
+            before = len(found)
+            for row in rows:
+                key = row.get("id") if isinstance(row, Mapping) else None
+                found.setdefault(str(key) if key else json.dumps(row), row)
+            if len(found) == before:
+                return list(found.values()), number
+        raise UserError(f"has more than {MOST_PAGES} pages of events", where=self._uri.text)
+
+    def report(self, body: Mapping[str, Any]) -> Any:
+        """Tell the server; what it has made of it."""
+        content = {"objectType": "REPORT", "programID": self.program, **body}
+        return self._request("POST", f"{self._path}/reports", content)
+
+    def _request(self, method: str, target: str, content: Any = None) -> Any:
+        """One question; where a token is refused, once more with another one."""
+        credentials = read_credentials(self._server.secrets)
+        if not credentials.client_id:
+            return self._server.request(method, target, content).content
+        for last in (False, True):
+            head = self._oauth.header(credentials)
+            try:
+                return self._server.request(method, target, content, head).content
+            except DeviceError as error:
+                if last or error.trouble is not Trouble.REFUSED or " 401 " not in str(error):
+                    raise
+                self._oauth.forget()
+        raise AssertionError  # the loop returns or raises
+
+    def _token_url(self, credentials: Any) -> str:
+        """Where tokens are: as the credentials, or else the server itself, says."""
+        if credentials.token_url:
+            return str(credentials.token_url)
+        scheme = "http" if self._server.tls is None else "https"
+        own = f"{scheme}://{self._uri.authority}{self._path}/auth/token"
+        try:
+            said = self._server.request("GET", f"{self._path}/auth/server").content
+        except DeviceError as error:
+            if error.trouble is Trouble.ABSENT:
+                return own
+            raise
+        url = said.get("tokenURL") if isinstance(said, Mapping) else None
+        if not isinstance(url, str) or not url:
+            return own
+        if scheme == "https" and not url.startswith("https://"):
+            problem = f"the server names {url} for tokens, which would show our secret to anybody"
+            raise DeviceError(Trouble.REFUSED, problem)
+        return url
 
 
-class _Payload(BaseModel):
-    type: str
-    values: list[Any] = Field(min_length=1)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was made of the last list: events, what is wrong with some, and what was reported."""
 
-
-class _Interval(BaseModel):
-    payloads: list[_Payload]
-    intervalPeriod: _Period | None = None  # noqa: N815  # OpenADR's spelling
-
-
-class _Descriptor(BaseModel):
-    payloadType: str  # noqa: N815
-    units: str | None = None
-
-
-class _Event(BaseModel):
-    id: str
-    intervals: list[_Interval]
-    intervalPeriod: _Period | None = None  # noqa: N815
-    payloadDescriptors: list[_Descriptor] | None = None  # noqa: N815
-
-
-_EVENTS = TypeAdapter(list[_Event])
+    events: Mapping[str, Asked]
+    missing: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 class OpenAdr3:
@@ -71,26 +139,35 @@ class OpenAdr3:
     def __init__(self, uri: Uri, site: Site, clock: Clock = SYSTEM) -> None:
         """Begin to listen."""
         self._uri, self._site, self._clock = uri, site, clock
-        self._server = web.server(uri, web.bearer)
-        self._target = f"{uri.path.rstrip('/')}/events?programID={quote(uri.text_of('program'))}"
-        self._poller: Poller[tuple[LimitEvent, ...]] = Poller(
-            self._ask, uri.seconds("every", 10.0), clock
+        self._vtn = Vtn(uri, clock)
+        self._targets = tuple(one for one in uri.options.get("targets", "").split(",") if one)
+        simple = [one for one in uri.options.get("simple", "").split(",") if one]
+        self._reader = Reader(
+            site=site,
+            name=uri.options.get("name", ""),
+            targets=frozenset(self._targets),
+            simple_w=tuple(level_w(one, site.base_w, field="simple") for one in simple),
         )
+        self._reported: set[tuple[str, float]] = set()
+        self._known = _Known({})
+        self._poller: Poller[_Known] = Poller(self._ask, uri.seconds("every", 10.0), clock)
 
     def told(self) -> Told:
         """All events that are followed, whether or not the server still answers."""
         heard = self._poller.heard
-        book = EventBook(self._site.least_w)
-        for event in heard.content or ():
-            book.take(event)
+        known = heard.content or _Known({})
+        book = self._book(known)
         book.forget(self._clock.unix_s())
+        followed = [
+            known.events[key] for key, one in book.events.items() if book.opt(one) is Opt.IN
+        ]
         waiting = heard.content is None
         return Told(
             source=self._uri.text,
             contact=Contact.WAITING if waiting else Contact.LOST if heard.note else Contact.HEARD,
-            spans=book.spans(),
+            spans=counting(followed),
             heard_at_s=heard.at_s,
-            note=heard.note,
+            note=heard.note or "; ".join(known.notes),
             events=tuple(
                 (key, str(book.opt(one)), book.problem(one)) for key, one in book.events.items()
             ),
@@ -100,71 +177,99 @@ class OpenAdr3:
         """Stop listening."""
         self._poller.close()
 
-    def _ask(self) -> tuple[LimitEvent, ...]:
-        content = self._server.get(self._target)
-        try:
-            events = _EVENTS.validate_python(content)
-            return tuple(_limit_event(event, self._site) for event in events)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise UserError(first["msg"], where=self._target, field=place) from None
+    def _book(self, known: _Known) -> EventBook:
+        book = EventBook(self._site.least_w)
+        for key, one in known.events.items():
+            book.take(LimitEvent(event_id=key, spans=one.spans, problem=one.problem))
+        return book
+
+    def _ask(self) -> _Known:
+        rows, pages = self._vtn.events(self._targets)
+        self._known = self._taken(list(self._reader.read(rows, self._clock.unix_s())), pages)
+        if "report" not in self._uri.options:
+            return self._known
+        problem = self._answer(self._known)
+        return replace(self._known, notes=(*self._known.notes, problem)) if problem else self._known
+
+    def _taken(self, listed: list[Asked], pages: int) -> _Known:
+        """The new list beside what was known: old news and unreadable news change nothing."""
+        before, notes = self._known.events, []
+        events: dict[str, Asked] = {}
+        for one in listed:
+            old = before.get(one.event_id)
+            events[one.event_id] = one
+            if old is not None and old.revision > one.revision and not one.unreadable:
+                events[one.event_id] = old
+            elif old is not None and one.unreadable and old.spans:
+                notes.append(f"event {one.event_id}: {one.problem}; its last version counts")
+                events[one.event_id] = old
+        gone = set(before) - set(events)
+        # Of a list on several pages an event may slip from one to the other while they are read: it
+        # is cancelled only once it is missing from two lists in a row.
+        waits = gone - self._known.missing if pages > 1 else set()
+        events.update({key: before[key] for key in before if key in waits})
+        return _Known(events, frozenset(waits), tuple(notes))
+
+    def _answer(self, known: _Known) -> str:
+        """Report on every event that is new or changed; why that failed, if it did."""
+        book = self._book(known)
+        for key, one in known.events.items():
+            if (key, one.revision) in self._reported:
+                continue
+            follows = book.opt(book.events[key]) is Opt.IN
+            body = promise_report(
+                one.event_id,
+                self._uri.options["report"],
+                one.spans if follows else (),
+                self._site.base_w,
+            )
+            try:
+                self._vtn.report(body)
+            except (DeviceError, UserError) as error:
+                return f"report on {key}: {error}"
+            self._reported.add((key, one.revision))
+        return ""
 
 
-def _limit_event(event: _Event, site: Site) -> LimitEvent:
-    units = {one.payloadType: one.units for one in event.payloadDescriptors or ()}
-    try:
-        spans = tuple(_spans(event, units, site))
-    except UserError as error:
-        return LimitEvent(event_id=event.id, problem=str(error))
-    problem = "" if spans else "no payload of it limits power in a way known here"
-    return LimitEvent(event_id=event.id, spans=spans, problem=problem)
+def promise_report(
+    event_id: str,
+    client: str,
+    spans: Iterable[Span],
+    base_w: float,
+    confidence: float | None = None,
+) -> dict[str, Any]:
+    """What is promised of an event: kilowatts below the base, interval by interval; none: nothing.
+
+    `confidence` is the probability (0 to 1) that it is kept, reported in percent.
+    """
+    descriptor: dict[str, Any] = {"payloadType": "LOAD_SHED_DELTA_AVAILABLE", "units": "KW"}
+    descriptor["objectType"] = "REPORT_PAYLOAD_DESCRIPTOR"
+    if confidence is not None:
+        descriptor["confidence"] = round(100 * confidence)
+    intervals = [
+        {
+            "id": number,
+            "intervalPeriod": _period(span),
+            "payloads": [_payload("LOAD_SHED_DELTA_AVAILABLE", base_w - span.limit_w)],
+        }
+        for number, span in enumerate(sorted(spans))
+    ]
+    refused = {"id": 0, "payloads": [_payload("LOAD_SHED_DELTA_AVAILABLE", 0.0)]}
+    return {
+        "eventID": event_id,
+        "clientName": client,
+        "reportName": f"{client} {event_id}",
+        "payloadDescriptors": [descriptor],
+        "resources": [{"resourceName": client, "intervals": intervals or [refused]}],
+    }
 
 
-def _spans(event: _Event, units: Mapping[str, str | None], site: Site) -> list[Span]:
-    """Its intervals; one without a period of its own follows the one before it."""
-    found: list[Span] = []
-    period, at_s = event.intervalPeriod, math.nan
-    for one in event.intervals:
-        period = one.intervalPeriod or period
-        if period is None:
-            raise UserError("an interval has no period", field="intervalPeriod")
-        begins = math.isnan(at_s) or one.intervalPeriod is not None
-        at_s = _epoch_s(period.start) if begins else at_s
-        end_s = at_s + _seconds(period.duration)
-        for payload in one.payloads:
-            level_w = _level_w(payload, units.get(payload.type), site)
-            if level_w is not None:
-                found.append(Span(at_s, end_s, level_w, f"event {event.id}"))
-        at_s = end_s
-    return found
+def _payload(kind: str, watts: float) -> dict[str, Any]:
+    return {"type": kind, "values": [round(max(0.0, watts) / 1e3, 3)]}
 
 
-def _level_w(payload: _Payload, unit: str | None, site: Site) -> float | None:
-    scale = UNITS_3.get(unit or "KW")
-    try:
-        value = float(payload.values[0])
-    except (TypeError, ValueError):
-        return None
-    if scale is None or not math.isfinite(value):
-        return None
-    level_w = limit_w_3(payload.type, value, scale=scale, base_w=site.base_w)
-    return None if level_w is None else max(level_w, 0.0)
-
-
-def _epoch_s(moment: datetime) -> float:
-    if moment.tzinfo is None:
-        raise UserError(f"{moment} has no time zone", field="start")
-    return moment.timestamp()
-
-
-def _seconds(duration: str | None) -> float:
-    """An ISO 8601 duration; none, zero and P9999Y (OpenADR's "for ever") have no end."""
-    if duration in (None, "", "P9999Y"):
-        return FOREVER
-    match = _DURATION.fullmatch(str(duration))
-    if match is None:
-        raise UserError(f"{duration!r} is no duration", field="duration")
-    seconds = sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_S, strict=True)
-                  if part)  # fmt: skip
-    return seconds or FOREVER
+def _period(span: Span) -> dict[str, str]:
+    start = datetime.fromtimestamp(span.start_s, UTC).isoformat().replace("+00:00", "Z")
+    length_s = span.end_s - span.start_s
+    endless = length_s == float("inf")
+    return {"start": start, "duration": "P9999Y" if endless else f"PT{length_s:.0f}S"}

@@ -1,6 +1,7 @@
 """Secrets of devices, read from the file that an address names: never from the address itself.
 
-A YAML file with any of `username`, `password`, `token`, and for SNMP `community` or, beside the
+A YAML file with any of `username`, `password`, `token`, for OAuth 2 `client_id`, `client_secret`
+and, if need be, `token_url` and `scope`, and for SNMP `community` or, beside the
 password, `privacy_password`; it is read again for every question, so that a renewed secret needs no
 restart.
 """
@@ -25,6 +26,10 @@ class Credentials(BaseModel):
     token: SecretStr = SecretStr("")
     community: SecretStr = SecretStr("public")
     privacy_password: SecretStr = SecretStr("")
+    client_id: str = ""
+    client_secret: SecretStr = SecretStr("")
+    token_url: str = ""
+    scope: str = ""
 
 
 def read_credentials(path: Path | None) -> Credentials:
