@@ -11,6 +11,7 @@ _SCALE = {"": 1.0, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 _TIME = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+_RATE = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 MOST_W = 1e15
 """More than all that mankind draws; sums of smaller ones are exact in integers of milliwatts."""
 _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
@@ -61,6 +62,19 @@ def hertz(text: str, *, field: str = "") -> float:
     if match is None:
         raise UserError(f"{text!r} is no frequency", field=field, hint="write 1410MHz or 1.4GHz")
     return float(match[1]) * _SCALE[match[2]]
+
+
+def operations_hz(text: str, *, field: str = "") -> float:
+    """`16.3TFLOPS`, `1.1PFLOPS`, `16.3 TFLOP/s` in operations per second.
+
+    Raises:
+        UserError: anything else; a bare number, too, as most people mean 1e12 by it.
+    """
+    match = re.fullmatch(rf"{_NUMBER}\s*([MGTP])FLOP(?:S|/s)", text.strip())
+    value = 0.0 if match is None else float(match[1]) * _RATE[match[2]]
+    if not 0 < value < math.inf:
+        raise UserError(f"{text!r} is no rate", field=field, hint="write 16.3TFLOPS")
+    return value
 
 
 def seconds(given: str | float, *, field: str = "") -> float:

@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.estimate.power_model import PowerRow, conformal, read_model, scaling
+from wattherd.estimate.power_model import PowerRow, read_model, scaling
 from wattherd.estimate.signatures import Found, Signature, SignatureBook, read_book
 from wattherd.service.power_fit import fit_all, fitted, load, save
-from wattherd.service.power_fit_judge import baseline, covered, mape, out_of_fold, select
+from wattherd.service.power_fit_judge import (
+    baseline,
+    covered,
+    group_half_width,
+    mape,
+    out_of_fold,
+    select,
+)
 from wattherd.service.power_fit_learners import LEARNERS, fit, target
 from wattherd.service.power_predict import Wanted, predict
 
@@ -42,6 +49,8 @@ def some_rows(seed: int = 1, jobs: int = 40) -> list[PowerRow]:
     return rows
 
 
+CHANCE_OF_1500 = 0.0077
+"""Standard error of a share of 0.9 in 1,500 draws."""
 NAMES = ("cap_share", "batch_size", "learning_rate")
 
 
@@ -119,11 +128,46 @@ def test_intervals_hold_as_often_as_asked() -> None:
     assert 0.82 <= found["covered"] <= 0.98
 
 
-def test_the_conformal_rank_covers_exchangeable_errors() -> None:
-    chance = np.random.default_rng(5)
-    hits = [abs(e[-1]) <= conformal(e[:-1].tolist(), 0.9) for e in chance.normal(size=(4000, 40))]
-    assert 0.89 <= np.mean(hits) <= 0.93
-    assert conformal([1.0] * 8, 0.9) == math.inf
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 9, 14])
+@pytest.mark.parametrize("within", [0.02, 0.3])
+def test_an_interval_for_a_new_group_holds_however_few_groups_there_were(
+    count: int, within: float
+) -> None:
+    """Groups have errors of their own (0.25 in logs): a few thousand rows are but a few groups."""
+    chance = np.random.default_rng(count)
+    hits = []
+    for _ in range(1500):
+        own = chance.normal(0, 0.25, count + 1)
+        rows = [one + chance.normal(0, within, 12) for one in own]
+        # Learned from the others, predictions are off by what the others share.
+        held = {str(at): rows[at] - np.delete(own[:-1], at).mean() for at in range(count)}
+        width = group_half_width(held, 0.9)
+        hits.append(np.mean(np.abs(rows[-1] - own[:-1].mean()) <= width))
+    assert np.mean(hits) >= 0.9 - 2 * CHANCE_OF_1500
+
+
+def test_quantiles_of_rows_would_not_have_held_for_a_new_group() -> None:
+    """Why groups: what was done before covers far fewer than asked."""
+    chance = np.random.default_rng(7)
+    hits = []
+    for _ in range(1500):
+        own = chance.normal(0, 0.25, 4)
+        rows = np.sort(np.abs(np.repeat(own[:3], 100) - own[:3].mean() * 1.5))
+        hits.append(abs(own[3] - own[:3].mean()) <= rows[int(np.ceil(301 * 0.9)) - 1])
+    assert np.mean(hits) < 0.8
+
+
+def test_one_group_promises_nothing_and_fewer_groups_promise_less() -> None:
+    one = {"a": np.array([0.1, -0.1])}
+    assert group_half_width(one, 0.9) == math.inf
+    assert group_half_width({**one, "b": np.array([np.nan])}, 0.9) == math.inf
+    widths = [
+        group_half_width({str(at): np.array([0.1, -0.1]) for at in range(count)}, 0.9)
+        for count in range(2, 12)
+    ]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 0.6
+    assert widths[-1] == pytest.approx(0.1)
 
 
 def test_unknown_features_count_as_average() -> None:

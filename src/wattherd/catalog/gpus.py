@@ -5,16 +5,21 @@ Names in the first block are those of the openb traces, with the figures of the 
 paper's experiments reproduce only with exactly these. Below them come current parts. An idle
 reading is one without any process on the device: a loaded model or an open CUDA context costs
 26 to 66 W more (arXiv:2605.23918). A figure without a source is marked `estimated` in `note`.
+
+Peak rates and kinds of memory are a table of their own, `RATES`, as measurements name more types
+than clusters do. `rates` finds an entry by what traces, people and drivers call it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 from wattherd.errors import UserError
-from wattherd.spelling import hint_for
+from wattherd.spelling import hint_for, nearest
 
 _PWR = "watts: PWR, CCGrid'25, released code; memory: FGD simulator, ATC'23"
 _FGD = "memory: FGD simulator, ATC'23; watts: power limit printed by nvidia-smi"
@@ -357,3 +362,140 @@ def gpu(name: str) -> GpuModel:
     if name not in GPUS:
         raise UserError(f"unknown GPU model {name!r}", hint=hint_for(name, GPUS))
     return GPUS[name]
+
+
+class Precision(StrEnum):
+    """Of the numbers that a job multiplies."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+
+
+class Memory(StrEnum):
+    """Memory in stacks beside the chip, or chips on the board, which draw more while they wait."""
+
+    STACKED = "HBM"
+    ON_BOARD = "GDDR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Peak rates of dense work in operations per second, and the memory, of one GPU type.
+
+    A multiply-add is two operations. `tf32` and `fp16` are those of the matrix units, None where
+    there are none. `aliases` are further names, as `_spelled` writes them.
+    """
+
+    name: str
+    fp32: float
+    tf32: float | None = None
+    fp16: float | None = None
+    memory: Memory
+    source: str
+    aliases: tuple[str, ...] = ()
+
+    def peak(self, precision: Precision = Precision.FP32) -> float:
+        """The rate at this precision, at FP32 where the part has no units for it."""
+        found = {"fp32": self.fp32, "tf32": self.tf32, "fp16": self.fp16}[precision]
+        return found or self.fp32
+
+
+_HBM, _GDDR = Memory.STACKED, Memory.ON_BOARD
+_CORES = "cores x 2 x boost clock, as the data sheet counts"
+
+
+def _sheet(
+    name: str,
+    fp32: float,
+    tf32: float | None,
+    fp16: float | None,
+    memory: Memory,
+    source: str,
+    *aliases: str,
+) -> Rates:
+    """An entry in units of 1e12 operations per second, as data sheets print them."""
+    tf32, fp16 = (None if rate is None else 1e12 * rate for rate in (tf32, fp16))
+    return Rates(
+        name=name, fp32=1e12 * fp32, tf32=tf32, fp16=fp16, memory=memory, source=source,
+        aliases=aliases,
+    )  # fmt: skip
+
+
+# Matrix rates are those without sparsity, half of what newer sheets print.
+# fmt: off
+_RATES = (
+    _sheet("K80", 4.37, None, None, _GDDR, "NVIDIA Tesla K80 data sheet: 8.74 for two devices"),
+    _sheet("M40", 7.0, None, None, _GDDR, "NVIDIA Tesla M40 data sheet"),
+    _sheet("P4", 5.5, None, None, _GDDR, "NVIDIA Tesla P4 data sheet"),
+    _sheet("P100", 9.3, None, 18.7, _HBM, "NVIDIA Tesla P100 data sheet, PCIe", "P100PCIE"),
+    _sheet("P100-SXM2", 10.6, None, 21.2, _HBM, "NVIDIA Tesla P100 data sheet, NVLink"),
+    _sheet("V100", 14.0, None, 112, _HBM, "NVIDIA V100 data sheet, PCIe", "V100PCIE"),
+    _sheet("V100-SXM2", 15.7, None, 125, _HBM, "NVIDIA V100 data sheet, SXM2",
+           "V100M16", "V100M32"),
+    _sheet("T4", 8.1, None, 65, _GDDR, "NVIDIA T4 data sheet"),
+    _sheet("A10", 31.2, 62.5, 125, _GDDR, "NVIDIA A10 data sheet", "G2"),
+    _sheet("A30", 10.3, 82, 165, _HBM, "NVIDIA A30 data sheet"),
+    _sheet("A40", 37.4, 74.8, 149.7, _GDDR, "NVIDIA A40 data sheet"),
+    _sheet("A100", 19.5, 156, 312, _HBM, "NVIDIA A100 data sheet, the same for all forms",
+           "A100PCIE", "A100SXM4", "A100SXM", "G3"),
+    _sheet("L4", 30.3, 60, 121, _GDDR, "NVIDIA L4 data sheet"),
+    _sheet("L40", 90.5, 90.5, 181, _GDDR, "NVIDIA L40 data sheet"),
+    _sheet("L40S", 91.6, 183, 362, _GDDR, "NVIDIA L40S data sheet"),
+    _sheet("H100-PCIe", 51, 378, 756, _HBM, "NVIDIA H100 data sheet, PCIe"),
+    _sheet("H100-SXM", 67, 494.7, 989.4, _HBM, "NVIDIA H100 data sheet, SXM5", "H100HBM3"),
+    _sheet("H200", 67, 494.7, 989.4, _HBM, "NVIDIA H200 data sheet, SXM"),
+    _sheet("GH200", 67, 494.7, 989.4, _HBM, "NVIDIA GH200 data sheet"),
+    _sheet("B200", 75, 1125, 2250, _HBM, "NVIDIA HGX B200 data sheet, an eighth of the board"),
+    _sheet("MI210", 22.6, None, 181, _HBM, "AMD Instinct MI210 data sheet; FP32: vector"),
+    _sheet("MI250X", 47.9, None, 383, _HBM, "AMD Instinct MI250X data sheet; FP32: vector"),
+    _sheet("MI300X", 163.4, 653.7, 1307.4, _HBM, "AMD Instinct MI300X data sheet; FP32: vector"),
+    _sheet("MI325X", 163.4, 653.7, 1307.4, _HBM, "AMD Instinct MI325X data sheet; FP32: vector"),
+    _sheet("GTX980", 4.98, None, None, _GDDR, f"GTX 980: 2048 {_CORES}, 1216 MHz"),
+    _sheet("GTX1080Ti", 11.3, None, None, _GDDR, f"GTX 1080 Ti: 3584 {_CORES}, 1582 MHz", "1080"),
+    _sheet("TitanX", 11.0, None, None, _GDDR, f"Titan X (Pascal): 3584 {_CORES}, 1531 MHz",
+           "TITANXPASCAL"),
+    _sheet("RTX2070Super", 9.06, None, 72.5, _GDDR,
+           f"RTX 2070 Super: 2560 {_CORES}, 1770 MHz", "GTX2070S", "RTX2070S"),
+    _sheet("RTX2080Ti", 13.4, None, 107.6, _GDDR,
+           f"RTX 2080 Ti: 4352 {_CORES}, 1545 MHz", "2080"),
+    _sheet("RTX3090", 35.6, 71, 142, _GDDR,
+           "NVIDIA GA102 whitepaper; matrix rates with 16-bit sums", "3090"),
+    _sheet("RTX6000", 16.3, None, 130.5, _GDDR, "NVIDIA Quadro RTX 6000 data sheet (Turing)"),
+    _sheet("RTX8000", 16.3, None, 130.5, _GDDR, "NVIDIA Quadro RTX 8000 data sheet (Turing)"),
+    _sheet("RTX-A6000", 38.7, 77.4, 154.8, _GDDR, "NVIDIA RTX A6000 data sheet", "A6000"),
+    _sheet("RTX6000-Ada", 91.1, 182.1, 364.2, _GDDR, "NVIDIA RTX 6000 Ada data sheet",
+           "RTX6000ADAGENERATION"),
+)
+# fmt: on
+RATES: Mapping[str, Rates] = MappingProxyType({entry.name: entry for entry in _RATES})
+_BRANDS = frozenset({"NVIDIA", "AMD", "TESLA", "QUADRO", "GEFORCE", "INSTINCT"})
+
+
+def _spelled(name: str) -> str:
+    """`NVIDIA A100-SXM4-80GB` as `A100SXM4`: without makers, memory sizes and punctuation."""
+    words = re.findall(r"[A-Z0-9]+", name.upper())
+    return "".join(w for w in words if w not in _BRANDS and not re.fullmatch(r"\d+GB", w))
+
+
+_BY_SPELLING: Mapping[str, Rates] = {
+    name: entry for entry in _RATES for name in (_spelled(entry.name), *entry.aliases)
+}
+
+
+def rates(name: str) -> Rates | None:
+    """Peak rates and memory of the GPU that people, traces or its driver call `name`.
+
+    None where nothing is known, or a name means several parts (`H100`).
+    """
+    return _BY_SPELLING.get(_spelled(name))
+
+
+def near_rates(name: str) -> tuple[str, ...]:
+    """Types with known rates that `name` may mean: those that it begins, else the nearest one."""
+    said = _spelled(name)
+    begun = tuple(entry.name for entry in _RATES if said and _spelled(entry.name).startswith(said))
+    if begun:
+        return begun
+    near = nearest(said, _BY_SPELLING)
+    return () if near is None else (_BY_SPELLING[near].name,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,12 @@ from wattherd.cli.options import parse_seeds
 from wattherd.cli.output import printed, prints
 from wattherd.errors import UserError
 
-POWER_FORMATS = "native|zeus|hkbu|dlbench"
+if TYPE_CHECKING:
+    from wattherd.service.power_predict import Measured
+    from wattherd.workload.power_rows import PeakRates
+
+POWER_FORMATS = "native|zeus|hkbu|dlbench|emerald|auto"
+_PRECISIONS = "fp32|tf32|fp16"
 
 
 @click.command("learn")
@@ -131,6 +136,20 @@ def _show_lesson(document: dict[str, Any]) -> None:
 @click.option("--models", type=click.Path(path_type=Path), help="Folder for the next version.")
 @click.option("--out", type=click.Path(path_type=Path), help="File for this model alone.")
 @click.option("--seed", default=0, show_default=True, help="Of folds and learners.")
+@click.option(
+    "--peak",
+    "given",
+    multiple=True,
+    metavar="GPU=16.3TFLOPS",
+    help="Peak rate of a GPU type, in place of the catalogue's.",
+)
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    metavar=_PRECISIONS,
+    help="At which precision the jobs compute: which peak rate of the catalogue counts.",
+)
 @prints
 def fit(
     *,
@@ -141,6 +160,8 @@ def fit(
     models: Path | None,
     out: Path | None,
     seed: int,
+    given: tuple[str, ...],
+    precision: str,
     output: str,
 ) -> None:
     """Learn to predict watts, and say how well that works for what was never seen.
@@ -151,11 +172,12 @@ def fit(
     from wattherd.service.power_fit import fit_all, report, save, write
     from wattherd.workload.power_rows import read_power_rows
 
-    rows = read_power_rows(files, kind, train)
+    peaks = _peaks(given, precision)
+    rows = read_power_rows(files, kind, train, peaks)
     document = report(rows, learner=learner, seed=seed)
     if models is not None or out is not None:
         kept = document["selection"]["kept"]
-        stored = fit_all(rows, kept, learner, seed, now_s=time.time())
+        stored = fit_all(rows, kept, learner, seed, now_s=time.time(), peaks=peaks)
         if models is not None:
             document["model"] = save(stored, models)
         if out is not None:
@@ -163,6 +185,30 @@ def fit(
     if printed(document, output):
         return
     _show_fit(document)
+
+
+def _peaks(given: tuple[str, ...], precision: str) -> PeakRates:
+    """What `--peak` and `--precision` say.
+
+    Raises:
+        UserError: no GPU type, no rate or no precision.
+    """
+    from wattherd.catalog.gpus import Precision
+    from wattherd.spelling import hint_for
+    from wattherd.units import operations_hz
+    from wattherd.workload.power_rows import PeakRates
+
+    if precision not in list(Precision):
+        hint = hint_for(precision, Precision)
+        raise UserError(f"unknown precision {precision!r}", field="--precision", hint=hint)
+    found = {}
+    for text in given:
+        gpu, equals, rate = text.partition("=")
+        if not (gpu.strip() and equals):
+            hint = "write the GPU type as in the measurements: RTX6000=16.3TFLOPS"
+            raise UserError(f"{text!r} names no GPU type", field="--peak", hint=hint)
+        found[gpu.strip()] = operations_hz(rate, field="--peak")
+    return PeakRates(found, Precision(precision))
 
 
 def _percent(value: float | None) -> str:
@@ -188,17 +234,51 @@ def _show_fit(document: dict[str, Any]) -> None:
         before, after = one["before_pct"], one["after_pct"]
         click.echo(f"  drops {one['feature']}: MAPE {before:.2f} -> {after:.2f} %")
     for one in document["intervals"]:
-        if one["half_width_pct"] is None and one["covered"] is None:
-            click.echo(f"new {one['split']}, {one['learner']}: too few to tell an interval from")
-            continue
-        held = _percent(None if one["covered"] is None else 100 * one["covered"])
-        wide = _percent(one["half_width_pct"])
-        asked = 100 * one["asked"]
-        who = f"new {one['split']}, {one['learner']}"
-        click.echo(f"{who}: {asked:.0f} % intervals, +{wide} %, hold {held} %")
+        click.echo(_interval(one))
+    once = [one for one in document["measured_once"] if one["to"] == "down"]
+    if once:
+        found = ", ".join(f"{one['gpu']} {_percent(one['mape_pct'])} %" for one in once)
+        click.echo(f"one measurement of the job itself, carried to lower caps: {found}")
+    for line in _peaks_told(document["peaks"]):
+        click.echo(line)
     if "model" in document:
         made = document["model"]
         click.echo(f"version {made['version']} ({made['id']}): {made['path']}")
+
+
+_NEW = {"job": "job", "model": "model", "gpu": "GPU type"}
+
+
+def _interval(one: dict[str, Any]) -> str:
+    who = f"new {_NEW[one['split']]}, {one['learner']}"
+    if one["half_width_pct"] is None:
+        return f"{who}: too few to tell an interval from, none can be promised"
+    wide = f"{who}: {100 * one['asked']:.0f} % intervals, +{_percent(one['half_width_pct'])} %"
+    if one["covered"] is None:
+        return f"{wide} by {one['method']}; too few to measure how often they hold"
+    groups = ", ".join(f"{g['name']} {_percent(100 * g['covered'])}" for g in one["groups"])
+    by = f" ({groups})" if 0 < len(one["groups"]) <= _MOST_GROUPS else ""
+    return f"{wide} by {one['method']}, hold {_percent(100 * one['covered'])} %{by}"
+
+
+_MOST_GROUPS = 12
+
+
+def _peaks_told(peaks: list[dict[str, Any]]) -> list[str]:
+    """For which GPU types no peak rate is known, and what that costs."""
+    from wattherd.service.power_predict import peak_hint
+
+    return [
+        f"no peak rate is known for {one['gpu']}: {_lost(one)}; {peak_hint(one['gpu'])}"
+        for one in peaks
+        if one["rows_without_rate"]
+    ]
+
+
+def _lost(one: dict[str, Any]) -> str:
+    if one["rows_lost"]:
+        return f"saturation does without {one['rows_lost']} of its {one['rows']} rows"
+    return "predictions do without it"
 
 
 @click.command("refit")
@@ -226,12 +306,13 @@ def refit(
     FILES are all measurements there are; run it from a timer. It does nothing without new rows.
     """
     from wattherd.estimate.refit import RefitTerms
+    from wattherd.service.power_fit import load
     from wattherd.service.power_refit import refit
     from wattherd.units import seconds
     from wattherd.workload.power_rows import read_power_rows
 
     terms = RefitTerms(every_s=seconds(every, field="--every"), growth=growth)
-    rows = read_power_rows(files, kind, train)
+    rows = read_power_rows(files, kind, train, load(models)[1].peaks)
     document = refit(models, rows, terms, time.time(), dry=dry_run)
     if printed(document, output):
         return
@@ -253,6 +334,14 @@ def refit(
 @click.option("--tdp", required=True, metavar="250W", help="Highest power limit of the GPU.")
 @click.option("--cap", metavar="200W", help="Power limit; the TDP if left out.")
 @click.option("--set", "given", multiple=True, metavar="FEATURE=NUMBER", help="batch_size=64, ...")
+@click.option(
+    "--peak", metavar="16.3TFLOPS", help="Peak rate of the GPU type; else the catalogue's."
+)
+@click.option(
+    "--measured",
+    metavar="212W@250W",
+    help="What this very job drew on this GPU type, under which cap.",
+)
 @prints
 def predict(
     *,
@@ -263,30 +352,82 @@ def predict(
     tdp: str,
     cap: str | None,
     given: tuple[str, ...],
+    peak: str | None,
+    measured: str | None,
     output: str,
 ) -> None:
     """Predict the average watts of one device, with an interval.
 
-    A job that was measured is looked up; anything else is the model's guess.
+    A job that was measured is looked up; what it drew under one cap is carried to another; anything
+    else is the model's guess.
     """
     from wattherd.service.power_predict import Wanted, predict
-    from wattherd.units import watts
+    from wattherd.units import operations_hz, watts
 
     tdp_w = watts(tdp, field="--tdp")
     cap_w = watts(cap, field="--cap") if cap else tdp_w
     if not 0 < cap_w <= tdp_w:
         raise UserError("the cap lies above 0, up to the TDP", field="--cap", hint=f"at most {tdp}")
+    values = _given(given)
+    if peak is not None:
+        values["gpu_flops"] = operations_hz(peak, field="--peak")
     job = Wanted(
-        gpu=gpu, model=model, tdp_w=tdp_w, cap_w=cap_w, values=_given(given), dataset=dataset
-    )
+        gpu=gpu, model=model, tdp_w=tdp_w, cap_w=cap_w, values=values, dataset=dataset,
+        once=_measured(measured, tdp_w) if measured else None,
+    )  # fmt: skip
     document = predict(models, job)
-    if printed(document, output):
-        return
-    high = "unknown" if document["high_w"] is None else f"{document['high_w']:.1f} W"
-    click.echo(
-        f"{document['power_w']:.1f} W ({document['source']}; model {document['model_w']:.1f} W,"
-        f" {100 * document['coverage']:.0f} % within {document['low_w']:.1f} W to {high})"
+    if not printed(document, output):
+        _show_prediction(document, gpu)
+
+
+def _measured(text: str, tdp_w: float) -> Measured:
+    """`212W@250W`: watts under a cap.
+
+    Raises:
+        UserError: it is written otherwise, or cannot be.
+    """
+    from wattherd.service.power_predict import Measured
+    from wattherd.units import watts
+
+    power, at, cap = text.partition("@")
+    hint = "write what was read and the cap meanwhile: 212W@250W"
+    if not at:
+        raise UserError(f"{text!r} names no cap", field="--measured", hint=hint)
+    found = Measured(watts(power, field="--measured"), watts(cap, field="--measured"))
+    if not 0 < found.cap_w <= tdp_w:
+        problem = f"the cap {cap} does not lie above 0, up to the TDP"
+        raise UserError(problem, field="--measured", hint=hint)
+    if not 0 < found.power_w <= MOST_OF_TDP * tdp_w:
+        problem = f"{power} is no draw of a GPU with a TDP of {tdp_w:g} W"
+        raise UserError(problem, field="--measured", hint=hint)
+    return found
+
+
+MOST_OF_TDP = 1.5
+"""Short bursts are above the limit, averages of a minute are not: what is more is a mistake."""
+
+
+def _show_prediction(document: dict[str, Any], gpu: str) -> None:
+    told = f"model {document['model_w']:.1f} W, "
+    asked = f"{100 * document['coverage']:.0f} %"
+    within = (
+        f"{asked} within {document['low_w']:.1f} W to {document['high_w']:.1f} W"
+        if document["high_w"] is not None
+        else f"no {asked} interval can be promised"
     )
+    click.echo(f"{document['power_w']:.1f} W ({document['source']}; {told}{within})")
+    for note in document["notes"]:
+        click.echo(f"note: {note}")
+    if (advice := document["advice"]) is None:
+        return
+    known, off = ", ".join(advice["gpus"]), advice["error_pct"]
+    far = f": on a type left out, predictions were {off:.0f} % off" if off is not None else ""
+    click.echo(f"nothing was measured on {gpu}, only on {known}{far}")
+    better = advice["once_error_pct"]
+    gain = f"; one measurement makes that {better:.0f} %" if better is not None else ""
+    click.echo(f"measure once, while the job runs at its limit of {advice['cap_w']:g} W{gain}:")
+    for command in advice["commands"]:
+        click.echo(f"  {command}")
 
 
 def _given(texts: tuple[str, ...]) -> dict[str, float]:

@@ -2,16 +2,15 @@
 
 A model predicts the logarithm of watts per TDP as a weighted sum, a sum of regression trees or a
 small neural network. Fitting is done elsewhere; what was fitted is plain numbers, saved as JSON
-and evaluated here. Prediction intervals are split-conformal: the quantile of absolute errors in
-logs on data that was held out (Lei et al., Distribution-Free Predictive Inference for Regression,
-JASA 2018).
+and evaluated here. Prediction intervals come with the model, as half-widths in logs for what is
+new: a job, a network, a GPU type. They were measured on jobs, networks and types held out.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +27,8 @@ LOGGED = frozenset(
      "memory_hz", "measured_share", "cut_share", "work_s"}
 )  # fmt: skip
 """Features that act by ratio: their logarithm is used."""
+_WIDEST = 50.0
+"""Half-widths in logs from which nothing is excluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,16 +187,6 @@ def scaling(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> Scalin
     return Scaling(tuple(names), mean, np.where(spread > 1e-9, spread, 1.0))
 
 
-def conformal(errors: Sequence[float], coverage: float) -> float:
-    """The half-width that covers a further error with at least this probability.
-
-    The ceil((n + 1) coverage)-th smallest of n absolute errors; infinite if n is too small.
-    """
-    ordered = sorted(abs(error) for error in errors)
-    rank = math.ceil((len(ordered) + 1) * coverage)
-    return ordered[rank - 1] if rank <= len(ordered) else math.inf
-
-
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """Watts with the ends of their interval."""
@@ -205,9 +196,21 @@ class Predicted:
     high_w: float
 
 
+def between(power_w: float, width: float, most_w: float) -> Predicted:
+    """An interval of `width` in logs on both sides, which ends at `most_w` at the latest."""
+    if width > _WIDEST:
+        return Predicted(power_w, 0.0, math.inf)
+    factor = math.exp(width)
+    return Predicted(power_w, power_w / factor, min(power_w * factor, max(most_w, power_w)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerModel:
-    """A fitted model. `half_width` in logs: for a new job, a new model, a new GPU type."""
+    """A fitted model; `half_width` is in logs: for a new job, a new model, a new GPU type.
+
+    `error_pct` is the mean absolute error on such, a mean over all held out. No interval ends
+    above `most_share` of the TDP.
+    """
 
     learner: str
     scaling: Scaling
@@ -216,6 +219,8 @@ class PowerModel:
     models: tuple[str, ...]
     half_width: Mapping[str, float]
     coverage: float = 0.9
+    error_pct: Mapping[str, float] = field(default_factory=dict)
+    most_share: float = math.inf
 
     def log_share(self, rows: Sequence[Mapping[str, float]]) -> Floats:
         """Logarithms of watts per TDP (N,)."""
@@ -224,9 +229,17 @@ class PowerModel:
     def predict(self, gpu: str, model: str, tdp_w: float, values: Mapping[str, float]) -> Predicted:
         """Watts of a job; the interval is wider for models and GPU types never seen."""
         power_w = tdp_w * math.exp(float(self.log_share([derived(gpu, values)])[0]))
-        kind = "gpu" if gpu not in self.gpus else "model" if model not in self.models else "job"
-        factor = math.exp(self.half_width.get(kind, math.inf))
-        return Predicted(power_w, power_w / factor, power_w * factor)
+        width = self.width(self.strange(gpu, model))
+        return between(power_w, width, self.most_share * tdp_w)
+
+    def strange(self, gpu: str, model: str) -> tuple[str, ...]:
+        """What of a job the model has never seen: its GPU type, its network, both; else the job."""
+        known = {"gpu": gpu in self.gpus, "model": model in self.models}
+        return tuple(kind for kind, seen in known.items() if not seen) or ("job",)
+
+    def width(self, strange: Sequence[str]) -> float:
+        """The half-width in logs; errors of a new type and of a new network add in squares."""
+        return math.hypot(*(self.half_width.get(kind, math.inf) for kind in strange))
 
     def plain(self) -> dict[str, Any]:
         """Everything it needs, as JSON; an infinite width is null."""
@@ -240,6 +253,8 @@ class PowerModel:
             "models": list(self.models),
             "half_width": {k: v if math.isfinite(v) else None for k, v in self.half_width.items()},
             "coverage": self.coverage,
+            "error_pct": dict(self.error_pct),
+            "most_share": self.most_share if math.isfinite(self.most_share) else None,
             "regressor": self.regressor.plain(),
         }
 
@@ -259,7 +274,8 @@ def read_model(plain: Mapping[str, Any]) -> PowerModel:
         return PowerModel(
             learner=plain["learner"], scaling=scale, regressor=_regressor(plain["regressor"]),
             gpus=tuple(plain["gpus"]), models=tuple(plain["models"]), half_width=widths,
-            coverage=float(plain["coverage"]),
+            coverage=float(plain["coverage"]), error_pct=plain.get("error_pct", {}),
+            most_share=float(plain.get("most_share") or math.inf),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"damaged model: {error}", field="model") from None

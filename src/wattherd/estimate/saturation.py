@@ -3,8 +3,10 @@
 The work of one step, batch x multiply-adds of a sample / peak rate of the GPU, is a time: so long
 would an ideal GPU be busy. Where it is far below the cost of launching a step, the GPU idles
 between kernels and draws its floor; far above, it draws its most. In between, logistic in the log.
-A cap below that demand is what is drawn, with a soft corner. Floor and most belong to the GPU type,
-pulled towards those of all types; where the corner is and how steep belongs to all of them.
+A cap below that demand is what is drawn, with a soft corner. Where the logistic lies, how steep it
+and how soft the corner is belong to all GPU types. Floor and most belong to each type, pulled
+towards those of all; the floor of types with GDDR memory is higher by a factor that is learned,
+since memory chips on the board draw watts whether or not they are used.
 """
 
 from __future__ import annotations
@@ -17,37 +19,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.catalog.gpus import Memory, rates
+
 Floats = NDArray[np.float64]
 
-SHARED = 5
-"""Parameters of all GPU types: log floor, log most, steepness, log seconds at half, corner."""
-START = (math.log(0.18), math.log(0.8), 1.5, -8.0, 8.0)
-DOUBT = (0.5, 0.3, 1.0, 2.0, 4.0)
-LEAST = (-4.0, -2.0, 0.2, -14.0, 2.0)
-MOST = (-0.5, 0.5, 5.0, -2.0, 30.0)
+SHARED = 6
+"""Parameters of all GPU types: log floor, log most, steepness, log seconds at half, corner, and
+what GDDR memory adds to the log floor."""
+START = (math.log(0.18), math.log(0.8), 1.5, -8.0, 8.0, 0.5)
+"""The lightest CUDA kernels of HKBU draw 0.24 to 0.32 of the TDP with GDDR memory (three types)
+and 0.11 with HBM (one): 0.9 apart in logs, of which about half is believed beforehand."""
+DOUBT = (0.5, 0.3, 1.0, 2.0, 4.0, 0.3)
+LEAST = (-4.0, -2.0, 0.2, -14.0, 2.0, -1.0)
+MOST = (-0.5, 0.5, 5.0, -2.0, 30.0, 2.0)
 OWN_DOUBT, OWN_MOST = 0.3, 2.0
 """How far a GPU type's floor and most are off those of all types, in logs, and at most."""
+WORK = "work_s"
 _LARGEST_EXPONENT = 60.0
 
 
 def names_of(gpus: Sequence[str]) -> tuple[str, ...]:
     """Features in the order in which `Saturation` takes them."""
-    return ("cap_share", "work_s", *(f"gpu:{name}" for name in gpus))
+    return ("cap_share", WORK, "gddr", *(f"gpu:{name}" for name in gpus))
 
 
 def derived(gpu: str, values: Mapping[str, float]) -> dict[str, float]:
-    """`values` with the GPU type, and with the work of a step where all it takes is known."""
+    """`values` with the GPU type, its kind of memory, and the work of a step if that is known."""
     made = {**values, f"gpu:{gpu}": 1.0}
     known = [values.get(name) for name in ("batch_size", "flops", "gpu_flops")]
     batch, flops, peak = (value if value and value > 0 else math.nan for value in known)
     if not math.isnan(work := batch * flops / peak):
-        made["work_s"] = work
+        made[WORK] = work
+        entry = rates(gpu)
+        # Half where nobody knows: between the two.
+        made["gddr"] = 0.5 if entry is None else float(entry.memory is Memory.ON_BOARD)
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """Fitted parameters: shared (5,), and logs of floor and most of every GPU type (G,) each."""
+    """Fitted parameters: shared (6,), and logs of floor and most of every GPU type (G,) each.
+
+    Models of version 1 have five shared parameters and no feature `gddr`.
+    """
 
     shared: tuple[float, ...]
     floors: tuple[float, ...]
@@ -55,21 +69,29 @@ class Saturation:
 
     @classmethod
     def of(cls, parameters: Floats) -> Saturation:
-        """From a flat vector (5 + 2 G,)."""
+        """From a flat vector (6 + 2 G,)."""
         flat = parameters.tolist()
         count = (len(flat) - SHARED) // 2
         own = flat[SHARED:]
         return cls(tuple(flat[:SHARED]), tuple(own[:count]), tuple(own[count:]))
 
     def predict(self, features: Floats) -> Floats:
-        """Logs of watts per TDP (N,) at (N, 2 + G) logs of cap share and work, and GPU types."""
-        log_floor, log_most, steep, middle, corner = self.shared
-        kinds = features[:, 2:]
+        """Logs of watts per TDP (N,) at (N, 3 + G) logs of cap share and work, and what it is."""
+        corner = self.shared[4]
+        demand = self.demand(features)
+        return np.asarray(-np.logaddexp(-corner * demand, -corner * features[:, 0]) / corner)
+
+    def demand(self, features: Floats) -> Floats:
+        """Logs of watts per TDP (N,) that would be drawn without a cap."""
+        log_floor, log_most, steep, middle = self.shared[:4]
+        by_memory = self.shared[5:]
+        kinds = features[:, 2 + len(by_memory) :]
         floor = np.exp(log_floor + kinds @ np.array(self.floors))
+        if by_memory:
+            floor = floor * np.exp(by_memory[0] * features[:, 2])
         most = np.maximum(np.exp(log_most + kinds @ np.array(self.mosts)), floor)
         reach = np.clip(steep * (features[:, 1] - middle), -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
-        demand = np.log(floor + (most - floor) / (1.0 + np.exp(-reach)))
-        return np.asarray(-np.logaddexp(-corner * demand, -corner * features[:, 0]) / corner)
+        return np.asarray(np.log(floor + (most - floor) / (1.0 + np.exp(-reach))))
 
     def plain(self) -> dict[str, Any]:
         """Everything it needs, as JSON."""
@@ -82,7 +104,7 @@ class Saturation:
 
 
 def prior(gpus: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Start, doubt, least and most of a flat vector of parameters (5 + 2 G,)."""
+    """Start, doubt, least and most of a flat vector of parameters (6 + 2 G,)."""
     own = np.ones(2 * gpus)
     return (
         np.concatenate([START, 0.0 * own]),

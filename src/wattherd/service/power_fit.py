@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wattherd.catalog.gpus import Precision, near_rates
 from wattherd.errors import UserError
-from wattherd.estimate.power_model import PowerModel, PowerRow, conformal, read_model
+from wattherd.estimate.power_model import Floats, PowerModel, PowerRow, read_model
 from wattherd.estimate.signatures import Signature, SignatureBook, read_book
 from wattherd.service.power_fit_judge import (
     BASELINES,
@@ -23,13 +24,17 @@ from wattherd.service.power_fit_judge import (
     baseline,
     by_gpu,
     covered,
+    half_width,
     mape,
+    most_share,
     out_of_fold,
     select,
 )
 from wattherd.service.power_fit_learners import LEARNERS, fit
-from wattherd.service.power_fit_saturation import SATURATION
+from wattherd.service.power_fit_once import OnceJudged, judged_once, read_once
+from wattherd.service.power_fit_saturation import SATURATION, able
 from wattherd.spelling import hint_for
+from wattherd.workload.power_rows import PeakRates
 
 SCHEMA = "wattherd.power-fit/1"
 STORED = "wattherd.power-fitted/1"
@@ -90,7 +95,48 @@ def report(rows: Sequence[PowerRow], *, learner: str = "boosting", seed: int = 0
             for split in splits
         ],
         "lookup": lookup_errors(rows),
+        "peaks": peaks_of(rows),
+        "measured_once": _once_document(judged_once(rows, COVERAGE)),
     }  # fmt: skip
+
+
+def peaks_of(rows: Sequence[PowerRow]) -> list[dict[str, Any]]:
+    """For every GPU type its peak rate (null: nobody knows it), and rows that `saturation` uses.
+
+    `rows_lost` are those that it could use if the rate were known. `maybe` are types of the
+    catalogue that may be meant.
+    """
+    found: dict[str, list[PowerRow]] = {}
+    for row in rows:
+        found.setdefault(row.gpu, []).append(row)
+    return [
+        {
+            "gpu": gpu,
+            "gpu_flops": max(row.values.get("gpu_flops", 0.0) for row in some) or None,
+            "rows": len(some),
+            "rows_without_rate": sum("gpu_flops" not in row.values for row in some),
+            "rows_lost": sum(_lacks_rate_only(row) for row in some),
+            "rows_of_saturation": sum(able(SATURATION, row) for row in some),
+            "maybe": list(near_rates(gpu)),
+        }
+        for gpu, some in sorted(found.items())
+    ]
+
+
+def _lacks_rate_only(row: PowerRow) -> bool:
+    """Whether a peak rate is all that keeps a row from telling the work of a step."""
+    return "gpu_flops" not in row.values and {"batch_size", "flops"} <= set(row.values)
+
+
+def _once_document(once: OnceJudged | None) -> list[dict[str, Any]]:
+    """Errors of one measurement carried to other caps, on GPU types that had no part in it."""
+    if once is None:
+        return []
+    return [
+        {"to": direction, "gpu": gpu, "mape_pct": pct}
+        for direction, found in once.error_pct.items()
+        for gpu, pct in found.items()
+    ]
 
 
 def _strange(rows: Sequence[PowerRow]) -> tuple[str, ...]:
@@ -210,27 +256,54 @@ def fitted(
 
     What is stranger is never taken to be known better.
     """
+    return _fitted(rows, names, learner, seed)[0]
+
+
+def _fitted(
+    rows: Sequence[PowerRow], names: Sequence[str], learner: str, seed: int
+) -> tuple[PowerModel, dict[str, Floats]]:
+    """The model, and its log errors (N,) for every way of holding out."""
     scale, regressor = fit(learner, rows, names, seed)
+    found = {split: out_of_fold(rows, names, learner, split, seed) for split in SPLITS}
     widths: dict[str, float] = {}
-    for split in SPLITS:
-        errors = out_of_fold(rows, names, learner, split, seed)
-        width = conformal(errors[~np.isnan(errors)].tolist(), COVERAGE)
+    for split, errors in found.items():
+        width = half_width(rows, errors, split, COVERAGE)
         widths[split] = max([width, *widths.values()])
-    return PowerModel(
+    wrong = {split: _group_pct(rows, errors, split) for split, errors in found.items()}
+    used = [row for row in rows if able(learner, row)]
+    model = PowerModel(
         learner=learner, scaling=scale, regressor=regressor,
-        gpus=tuple(sorted({row.gpu for row in rows})),
-        models=tuple(sorted({row.model for row in rows})),
-        half_width=widths, coverage=COVERAGE,
+        gpus=tuple(sorted({row.gpu for row in used})),
+        models=tuple(sorted({row.model for row in used})),
+        half_width=widths, coverage=COVERAGE, most_share=most_share(used),
+        error_pct={split: pct for split, pct in wrong.items() if pct is not None},
     )  # fmt: skip
+    return model, found
+
+
+def _group_pct(rows: Sequence[PowerRow], errors: Floats, split: str) -> float | None:
+    """MAPE, a mean over the groups held out: each counts the same, however many rows it has."""
+    groups = np.array([getattr(row, split) for row in rows])
+    found = [mape(errors[groups == name]) for name in sorted(set(groups.tolist()))]
+    known = [one for one in found if one is not None]
+    return sum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedModel:
-    """What is stored: a model, one for networks never seen, signatures, and of which data."""
+    """What is stored: a model, one for what was never seen, signatures, and of which data.
+
+    `better` are the kinds of strangeness for which the second is less far off where both can
+    answer (None: models of earlier versions, which ask it about networks never seen). `once`
+    carries a measurement to other caps. `peaks` are those that the user gave.
+    """
 
     model: PowerModel
     book: SignatureBook
     stranger: PowerModel | None = None
+    better: frozenset[str] | None = None
+    once: OnceJudged | None = None
+    peaks: PeakRates = field(default_factory=PeakRates)
     rows: int = 0
     data_id: str = ""
     fitted_at_s: float | None = None
@@ -247,6 +320,9 @@ class FittedModel:
         return {
             "model": self.model.plain(),
             "stranger": self.stranger.plain() if self.stranger else None,
+            "stranger_better": None if self.better is None else sorted(self.better),
+            "once": self.once.plain() if self.once else None,
+            "peaks": {"given": dict(self.peaks.given), "precision": str(self.peaks.precision)},
             "signatures": self.book.plain(),
             "rows": self.rows,
             "data_id": self.data_id,
@@ -259,14 +335,31 @@ def fit_all(
     learner: str,
     seed: int = 0,
     now_s: float | None = None,
+    peaks: PeakRates | None = None,
 ) -> FittedModel:
-    """All that is stored of `rows`; `now_s` is the Unix time of the fit."""
-    strange = _strange(rows)
+    """All that is stored of `rows`; `now_s` is its Unix time, `peaks` what users gave."""
+    model, errors = _fitted(rows, names, learner, seed)
+    stranger, better = None, frozenset[str]()
+    for other in _strange(rows):
+        stranger, others = _fitted(rows, (), other, seed)
+        better = frozenset(split for split in SPLITS if _less(rows, split, others, errors))
     return FittedModel(
-        model=fitted(rows, names, learner, seed),
-        stranger=fitted(rows, (), strange[0], seed) if strange else None,
+        model=model, stranger=stranger, better=better, once=judged_once(rows, COVERAGE),
         book=book_of(rows), rows=len(rows), data_id=data_id(rows), fitted_at_s=now_s,
+        peaks=peaks or PeakRates(),
     )  # fmt: skip
+
+
+def _less(
+    rows: Sequence[PowerRow],
+    split: str,
+    ours: Mapping[str, Floats],
+    theirs: Mapping[str, Floats],
+) -> bool:
+    """Whether our errors are the smaller ones, on rows that both predicted held out."""
+    both = ~np.isnan(ours[split] + theirs[split])
+    found = [_group_pct(rows, np.where(both, one[split], np.nan), split) for one in (ours, theirs)]
+    return found[0] is not None and found[1] is not None and found[0] < found[1]
 
 
 def data_id(rows: Sequence[PowerRow]) -> str:
@@ -343,10 +436,14 @@ def load(source: Path) -> tuple[dict[str, Any], FittedModel]:
         source = found[-1]
     plain = _stored(source)
     head = {key: plain.get(key) for key in ("version", "id")}
-    stranger = plain.get("stranger")
+    stranger, better, once = (plain.get(key) for key in ("stranger", "stranger_better", "once"))
+    peaks = plain.get("peaks") or {"given": {}, "precision": Precision.FP32}
     return head, FittedModel(
         model=read_model(plain["model"]),
         stranger=read_model(stranger) if stranger else None,
+        better=None if better is None else frozenset(better),
+        once=read_once(once) if once else None,
+        peaks=PeakRates(peaks["given"], Precision(peaks["precision"])),
         book=read_book(plain["signatures"]), rows=int(plain.get("rows", 0)),
         data_id=plain.get("data_id", ""), fitted_at_s=plain.get("fitted_at_s"),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from wattherd.estimate.power_model import (
     Trees,
     scaling,
 )
-from wattherd.service.power_fit_saturation import SATURATION, fit_saturation
+from wattherd.service.power_fit_saturation import SATURATION, able, fit_saturation
 
 BOOSTING_ROUNDS = 100
 _BEYOND = 0.25
@@ -36,9 +36,12 @@ def fit(
 ) -> tuple[Scaling, Regressor]:
     """The regressor of `names` fitted to `rows`; `saturation` has its own features.
 
+    Rows that do not know what the learner cannot do without are left out.
+
     Raises:
         UserError: no such learner, or scikit-learn is not installed.
     """
+    rows = [row for row in rows if able(learner, row)]
     values = [row.values for row in rows]
     scale = scaling(values, names)
     try:
