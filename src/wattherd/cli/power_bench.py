@@ -21,7 +21,9 @@ def _names(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
 @click.command("bench")
 @click.option("--scenario", metavar="NAME,...", help="Scenarios; all if left out.")
 @click.option("--fault", metavar="KIND[+KIND],...", help="Faults; `none` and each single one.")
-@click.option("--controller", metavar="NAME,...", help="wattherd, uniform, open-loop.")
+@click.option(
+    "--controller", metavar="NAME,...", help="wattherd, uniform; also with-curves, open-loop."
+)
 @click.option(
     "--controller-command",
     "command",

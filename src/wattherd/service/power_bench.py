@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -34,12 +34,14 @@ from wattherd.service.power_bench_controllers import (
 from wattherd.service.power_bench_external import External
 from wattherd.service.power_bench_scenarios import Scenario
 from wattherd.service.power_bench_scores import (
+    UNEXPLAINED,
     RunLog,
     jain,
     oracle_draw,
     progress,
     recovered_s,
     scores,
+    told_trip,
 )
 from wattherd.service.power_bench_worlds import NAMES, build, is_measured
 from wattherd.spelling import hint_for
@@ -48,6 +50,8 @@ LEAVE_S = 90
 BISECTIONS = 7
 NONE = "none"
 EXTERNAL = "external"
+DEFAULT = ("wattherd", "uniform")
+"""Controllers that run unless others are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,7 @@ class Choice:
 
     scenarios: tuple[str, ...] = NAMES
     faults: tuple[str, ...] = (NONE, *KINDS)
-    controllers: tuple[str, ...] = tuple(MAKERS)
+    controllers: tuple[str, ...] = DEFAULT
     seed: int = 1
     quick: bool = False
     command: str | None = None
@@ -153,6 +157,10 @@ def _total(controller: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "over_limit_s": sum(run["over_limit_s"] for run in own),
         "over_limit_j": round(math.fsum(run["over_limit_j"] for run in own), 1),
         "breaker_trips": sum(run["breaker_trips"] for run in own),
+        "unavoidable_trips": sum(run["unavoidable_trips"] for run in own),
+        "unexplained_trips": sum(
+            reason.startswith(UNEXPLAINED) for run in own for reason in run["trip_reasons"]
+        ),
         "not_restored": sum(not run["caps_restored"] for run in own),
         "not_recovered": sum(run["recovered_s"] is None for run in own if run["fault"] != NONE),
         "progress_of_oracle": round(
@@ -211,7 +219,7 @@ def _runs_of(name: str, choice: Choice) -> _Found:
     drawn_kw: dict[str, list[float]] = {}
     for text in choice.faults:
         fault = _fault(scenario, text)
-        spared = run_log(scenario, fault, partial(_clairvoyant, fault))
+        spared = cache(partial(_spared_trips, scenario, fault))
         for name in choice.controllers:
             log = calm[name] if text == NONE else run_log(scenario, fault, choice.maker(name))
             drawn_kw.setdefault(name, (log.level_w[:, -1] / 1e3).tolist())
@@ -225,7 +233,7 @@ def _runs_of(name: str, choice: Choice) -> _Found:
                     "controller": name,
                     "seed": scenario.seed,
                     **scores(scenario, log),
-                    **_trips(log, spared),
+                    **_trips(scenario, log, spared),
                     **_work(progress(scenario, log.draw_w), best),
                     "recovered_s": recovery_s,
                 }
@@ -242,11 +250,18 @@ def _external(command: str, scenario: Scenario, _journal: Floats | None) -> Cont
     return External(command, scenario.room.fleet)
 
 
-def _trips(log: RunLog, spared: RunLog) -> dict[str, int]:
-    """Trips that could have been avoided, and those that could not."""
+def _spared_trips(scenario: Scenario, fault: Fault) -> int:
+    """Trips under a controller that knows loads, limits and the fault beforehand."""
+    return run_log(scenario, fault, partial(_clairvoyant, fault)).trips
+
+
+def _trips(scenario: Scenario, log: RunLog, spared: Callable[[], int]) -> dict[str, Any]:
+    """Trips that could have been avoided, those that could not, and how each came about."""
+    nobody = spared() if log.trips else 0
     return {
-        "breaker_trips": max(log.trips - spared.trips, 0),
-        "unavoidable_trips": min(spared.trips, log.trips),
+        "breaker_trips": max(log.trips - nobody, 0),
+        "unavoidable_trips": min(nobody, log.trips),
+        "trip_reasons": [told_trip(scenario, one) for one in log.trip_log],
     }
 
 
@@ -300,12 +315,12 @@ def run_log(scenario: Scenario, fault: Fault, make: Maker) -> RunLog:
             level_w[second] += now_w / steps
             np.maximum(peak_w[second], now_w, out=peak_w[second])
         cap_w[second] = plant.cap_w
-    trips, sure_trips = plant.trips, plant.sure_trips
+    trips, sure_trips, trip_log = plant.trips, plant.sure_trips, tuple(plant.trip_log)
     restored = _leave(plant, alive or make(scenario, journal), scenario)
     return RunLog(
         level_w=level_w, draw_w=draw_w, cap_w=cap_w, trips=trips, caps_restored=restored,
-        wall_w=wall_w, peak_w=peak_w, sure_trips=sure_trips, safe_mode_s=safe_mode_s,
-        noted=dict(sorted(noted.items())),
+        wall_w=wall_w, peak_w=peak_w, sure_trips=sure_trips, trip_log=trip_log,
+        safe_mode_s=safe_mode_s, noted=dict(sorted(noted.items())),
     )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ OVERSUBSCRIBED = 0.90
 """Open-loop controllers trust that devices draw this share of their caps together."""
 
 CURVE_POINTS = 17
+MEAN_MARGIN = 0.15
+"""Kept free by who knows the future where caps hold means: for what begins before a cap bites."""
 
 Maker = Callable[[Scenario, Floats | None], Controller]
 """Makes a controller; the second argument is the journal of a predecessor that was killed."""
@@ -93,20 +95,41 @@ class Clairvoyant:
     fault: Fault
     horizon_s: int = 60
     margin: float = 0.02
+    _other_free_w: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What other load leaves of the limits, for all time."""
+        self._other_free_w = self.scenario.limit_w - self.scenario.other_w()
 
     def cycle(self, readings: Readings, limit_w: Floats) -> Orders:  # noqa: ARG002
         """Caps for the hardest of the seconds to come."""
-        fleet, now_s = self.scenario.room.fleet, readings.now_s
+        room = self.scenario.room
+        fleet, capping, now_s = room.fleet, room.capping, readings.now_s
         second = min(round(now_s), self.scenario.seconds - 1)
-        ahead = self.scenario.limit_w[second : second + self._far(now_s)]
-        budget_w = ahead.min(axis=0) * (1 - self.margin)
+        ahead = slice(second, second + self._far(now_s))
+        margin = self.margin + MEAN_MARGIN * bool(np.any(capping.window_s))
+        budget_w = (self._other_free_w[ahead] * (1.0 - margin)).min(axis=0)
         hits = self.fault.hits & self._concerns(now_s)
-        counted_w = np.where(hits, self._worst_w(now_s), 0.0)
+        counted_w = np.where(hits, self._wall_w(self._worst_w(now_s)), 0.0)
         demand_w = self.scenario.demand_w[second : second + 10].max(axis=0) * 1.02
-        high_w = np.where(hits, 0.0, np.clip(demand_w, fleet.floor_w, fleet.max_w))
-        low_w = np.where(hits, 0.0, fleet.floor_w)
-        cap_w = fill(fleet, budget_w - fleet.levels(counted_w), low_w, high_w)
+        high_w = self._wall_w(np.clip(demand_w, fleet.floor_w, fleet.max_w))
+        low_w = self._wall_w(np.maximum(fleet.floor_w, capping.reachable_w))
+        wall_w = fill(
+            fleet,
+            budget_w - fleet.levels(counted_w),
+            np.where(hits, 0.0, np.minimum(low_w, high_w)),
+            np.where(hits, 0.0, high_w),
+        )
+        cap_w = (wall_w - capping.rest_w) / ((1.0 + capping.rest_share) * capping.regulates_at)
+        step_w = np.maximum(np.asarray(room.knobs.step_w, dtype=np.float64), 1e-9)
+        cap_w = np.clip(np.floor(cap_w / step_w) * step_w, fleet.floor_w, fleet.max_w)
         return _orders(np.where(hits, fleet.floor_w, cap_w))
+
+    def _wall_w(self, cap_w: Floats) -> Floats:
+        """What devices draw at most at these caps, all parts together."""
+        capping = self.scenario.room.capping
+        held_w = cap_w * capping.regulates_at
+        return np.asarray(held_w * (1.0 + capping.rest_share) + capping.rest_w)
 
     def leave(self, readings: Readings) -> Orders:  # noqa: ARG002
         """It needs no reading to know what was there."""

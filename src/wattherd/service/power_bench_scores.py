@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 
 from wattherd.engine.safety_terms import Bools, Floats
+from wattherd.runtime.sim.power_plant import Trip
 from wattherd.service.power_bench_scenarios import Scenario
 
 HOLD_S = 10
 RECOVERED = 0.02
+SHOWN_LOW = 0.97
+"""A reading below this share of the truth hides something."""
+UNEXPLAINED = "unexplained: meters told the truth and knobs did as told"
 BACK_SHARE, BACK_MEAN_S = 0.95, 5
 
 
@@ -35,6 +39,7 @@ class RunLog:
     wall_w: Floats
     peak_w: Floats
     sure_trips: int = 0
+    trip_log: tuple[Trip, ...] = ()
     safe_mode_s: int = 0
     noted: Mapping[str, int] = field(default_factory=dict)
 
@@ -73,6 +78,24 @@ def scores(scenario: Scenario, log: RunLog) -> dict[str, Any]:
         "cap_changes_per_min": round(_changes(log), 3),
         "caps_restored": log.caps_restored,
     }  # fmt: skip
+
+
+def told_trip(scenario: Scenario, trip: Trip) -> str:
+    """How a trip came about, from what was true and what was shown at that moment."""
+    over_w = trip.draw_w - trip.rated_w
+    excess_w = trip.hit_w - trip.hit_ordered_w
+    if np.isnan(trip.shown_w):
+        shown = "no reading of it"
+    elif trip.shown_w < SHOWN_LOW * trip.draw_w:
+        shown = f"its meter showed {trip.shown_w:,.0f} W"
+    else:
+        shown = ""
+    knobs = ""
+    if excess_w > 0.0:
+        knobs = f"devices hit drew {trip.hit_w:,.0f} W on orders of {trip.hit_ordered_w:,.0f} W"
+    why = " and ".join(part for part in (knobs, shown) if part) or UNEXPLAINED
+    name = scenario.level_names[trip.level]
+    return f"{why}; {name} at {trip.at_s:g} s, {over_w:,.0f} W above {trip.rated_w:,.0f} W"
 
 
 def _falls(scenario: Scenario) -> list[int]:

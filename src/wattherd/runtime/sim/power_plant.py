@@ -109,6 +109,20 @@ class Room:
         return self.fleet.breaker.rated_w if self.rated_w is None else self.rated_w
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trip:
+    """What was so when a breaker tripped; `hit_*` are of the devices below it that a fault hits."""
+
+    at_s: float
+    level: int
+    draw_w: float
+    rated_w: float
+    shown_w: float
+    """What the level's meter had shown last; NaN without a meter or a reading."""
+    hit_w: float
+    hit_ordered_w: float
+
+
 @dataclass(slots=True)
 class _Orders:
     """Orders on their way, one for each device (N,) and the newest that waits behind it."""
@@ -141,6 +155,7 @@ class PowerPlant:
         self.heat: Floats = room.heat.copy()
         self.late_heat: Floats = room.heat.copy()
         self.trips = 0
+        self.trip_log: list[Trip] = []
         self.sure_trips = 0
         """Trips that no breaker of the band would have spared the room."""
         self.jobless: Bools = np.zeros(size, dtype=np.bool_)
@@ -159,6 +174,7 @@ class PowerPlant:
         )  # fmt: skip
         self._open_until_s: Floats = np.zeros(levels)
         self._rebooted = False
+        self._shown_w: Floats = np.full(size + levels, np.nan)
         self._history: deque[tuple[float, Floats, Floats]] = deque(maxlen=1_000)
         self._steps = 0
         self._cooled_w = float(self.wall_w().sum())
@@ -366,8 +382,22 @@ class PowerPlant:
             self.trips += 1
             self.heat[number] = 0.0
             below = self.room.fleet.below(int(number))
+            self.trip_log.append(self._trip(int(number), below))
             self._boot(below & ~self.outlet_off, self.now_s + RECLOSE_S)
             self._open_until_s[number] = self.now_s + RECLOSE_S - BOOT_S
+
+    def _trip(self, level: int, below: Bools) -> Trip:
+        size, hit = self.room.fleet.size, below & self.fault.hits & (self.fault.kinds != ())
+        ordered_w = np.where(np.isnan(self._orders.sent_w), self.cap_w, self._orders.sent_w)
+        return Trip(
+            at_s=round(self.now_s, 1),
+            level=level,
+            draw_w=float(self.levels_w()[level]),
+            rated_w=float(self.room.true_rated_w[level]),
+            shown_w=float(self._shown_w[size + level]),
+            hit_w=float(self.wall_w()[hit].sum()),
+            hit_ordered_w=float(ordered_w[hit].sum()),
+        )
 
     def _read_back(self) -> Floats:
         """The caps (N,) that knobs tell, as old as theirs are."""
@@ -390,6 +420,7 @@ class PowerPlant:
         watts, at_s = fault.on_meters(
             now_s, self._history, self._rng.random(size + fleet.feeds + 1)
         )
+        self._shown_w = watts
         acting = fault.hits & fault.acting(now_s)
         silent = (acting & fault.silent) | self.dark
         deaf = silent | (acting & fault.deaf)
