@@ -22,6 +22,7 @@ from serving import WATTHERD, Serving
 from wattherd.errors import UserError
 from wattherd.model.event import JobHeld, JobReleased
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.site import Site, open_site
@@ -159,6 +160,22 @@ def test_a_lost_journal_with_jobs_that_only_waited_is_missed_too(service: Servic
     shutil.rmtree(service.state / "jobs")
     service.journal.unlink()
     assert "journal.head knows of entry" in service.refused().problem
+
+
+def test_a_run_of_an_earlier_version_counts_although_the_list_of_jobs_is_behind(
+    service: Service,
+) -> None:
+    """Killed before the list was written: the journal alone knows that the run was ordered."""
+    with service.life() as site:
+        wait(site, submit(site, "echo done"), "Succeeded")
+    (service.state / "jobs" / "j-1" / "run-1" / run_dir.ORIGIN).unlink()
+    with contextlib.closing(sqlite3.connect(service.journal)) as store, store:
+        store.execute("DELETE FROM jobs")
+        store.execute("UPDATE facts SET value = '0' WHERE name = 'projected'")
+    with service.life() as site:
+        assert service.aside() == []
+        assert service.log("j-1") == "done\n"
+        assert state_of(site, "j-1") == "Succeeded"
 
 
 def test_nothing_is_missed_where_nothing_ever_happened(service: Service) -> None:

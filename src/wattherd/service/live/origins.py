@@ -31,6 +31,7 @@ from wattherd.runtime.local.processes import with_variable
 from wattherd.runtime.local.reading import There, Unknown, certain, document
 from wattherd.runtime.local.strays import end_stray, folders_in, run_folders
 from wattherd.runtime.local.watched import Watched
+from wattherd.service.live.history import History
 from wattherd.store.entry import StoreFailure
 from wattherd.store.head import HEAD_FILE, HeadFile
 from wattherd.store.store import Store
@@ -139,8 +140,10 @@ class Origins:
         submitted_s = spec.submit_s
         return {"store": self.identity, "entry": seq, "digest": digest, "submitted_s": submitted_s}
 
-    def sort_out(self, core: Core) -> None:
-        """Set run folders aside that the store did not order; `core` has lived its journal through.
+    def sort_out(self, core: Core, history: History) -> None:
+        """Set run folders aside that the store did not order.
+
+        `core` and `history` have lived its journal through; what is projected may be behind it.
 
         Raises:
             UserError: some of those runs are alive, and nobody accepts that they end; or a folder
@@ -149,7 +152,7 @@ class Origins:
         """
         try:
             runs = [_run(folder) for folder in _run_folders(self._state / RUNS)]
-            others = self._others(runs, core)
+            others = self._others(runs, core, history)
             apart = {run.folder for run in others}
             self._end([run for run in others if not _over(run.folder)])
             self._move(runs, others, core)
@@ -161,7 +164,7 @@ class Origins:
             where = str(error.filename or self._state)
             raise UserError(f"cannot be used: {error.strerror}", where=where, hint=hint) from None
 
-    def _others(self, runs: Sequence[_Run], core: Core) -> list[_Run]:
+    def _others(self, runs: Sequence[_Run], core: Core, history: History) -> list[_Run]:
         """Runs of another origin."""
         entries = sorted({entry for run in runs if (entry := _entry(run)) > 0})
         digests = self._store.journal.digests(entries)
@@ -170,7 +173,7 @@ class Origins:
 
         def is_other(run: _Run) -> bool:
             if run.origin is None:
-                return run.attempt > self._attempts(run.job_id, core)
+                return run.attempt > _attempts(run.job_id, core, history)
             if run.origin.get("store") != self.identity:
                 return True
             entry = _entry(run)
@@ -179,13 +182,6 @@ class Origins:
             return digests.get(entry) != run.origin.get("digest")
 
         return [run for run in runs if is_other(run)]
-
-    def _attempts(self, job_id: str, core: Core) -> int:
-        """How many runs of a job were ordered: for folders of earlier versions, without origin."""
-        if job_id in core.jobs:
-            return core.jobs[job_id].attempt
-        row = self._store.projection.job(job_id)
-        return 0 if row is None else int(row["attempts"])
 
     def _end(self, unfinished: Sequence[_Run]) -> None:
         alive = {run.name: pids for run in unfinished if (pids := _processes(run))}
@@ -296,6 +292,12 @@ def _run(folder: Path) -> _Run:
         case _:
             origin = None
     return _Run(folder, folder.parent.name, int(folder.name.removeprefix("run-")), origin)
+
+
+def _attempts(job_id: str, core: Core, history: History) -> int:
+    """How many runs of a job were ordered: for folders of earlier versions, without origin."""
+    known, past = core.jobs.get(job_id), history.get(job_id)
+    return max(known.attempt if known else 0, past.attempts if past else 0)
 
 
 def _entry(run: _Run) -> int:

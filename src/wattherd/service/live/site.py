@@ -180,7 +180,7 @@ def _begin(
     replay, scribe = recovered.replay, recovered.scribe
     ending.callback(scribe.end)
     history, core = replay.history, replay.state.core
-    origins.sort_out(core)
+    origins.sort_out(core, history)
     tally = Tally(config.policy, recovered.book.joules, core.jobs.values(), [machine.node.name])
 
     def lags(job_id: str) -> None:
