@@ -539,3 +539,38 @@ def test_an_endless_answer_does_not_keep_the_service_from_ending(tmp_path: Path)
 
 def _connection(serving: Serving) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", serving.port, timeout=60)
+
+
+def test_names_of_apps_lead_to_the_service_by_ipv6_too(tmp_path: Path) -> None:
+    """Else another program of this machine could listen there and be handed tickets."""
+    service = Serving(tmp_path / "state")
+    try:
+        service.begin()
+        service.ready()
+        with socket.create_connection(("::1", service.port), 5.0) as wire:
+            wire.sendall(b"GET /api/v1/health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert wire.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        service.end()
+
+
+def test_a_service_does_not_start_where_names_of_apps_lead_to_another_program(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        service = Serving(tmp_path / "state", port=other.getsockname()[1])
+        service.begin()
+        assert service.process is not None
+        try:
+            assert service.process.wait(20) == 2
+        finally:
+            service.end()
+        assert "another program listens there" in service.errors.read_text()
+        config = tmp_path / "config.yaml"
+        config.write_text("app_url: 'http://{job}.apps.example'\n")
+        apart = Serving(tmp_path / "apart", "--config", str(config), port=service.port)
+        try:
+            apart.begin()
+            apart.ready()
+        finally:
+            apart.end()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from service.guarded import Guarded
 from service.serving import WATTHERD, Serving, until
 from wattherd.service.live.access.caller import Role
+from wattherd.service.live.access.rates import Held
 from wattherd.service.live.connections import Hall, Limits, Talk, limits_of, server_of
 
 pytestmark = pytest.mark.long
@@ -172,6 +174,40 @@ def test_a_caller_has_so_many_streams_and_no_more(guarded: Guarded) -> None:
     for stream in streams:
         stream.close()
     guarded.until(lambda: guarded.desk.streams.take("ann of old") is True)
+
+
+def test_however_many_callers_a_tenant_has_another_finds_room() -> None:
+    held = Held(each=4, total=24)
+    got = Counter(who // 10 for who in range(100) if held.take(f"a{who}", "vision"))
+    assert got.total() == 12
+    assert sum(held.take(f"b{who}", "speech") for who in range(100)) == 6
+    assert sum(held.take(f"c{who}", "audio") for who in range(100)) == 3
+    assert held.take("operator")
+    for who in range(6):
+        held.give_back(f"b{who}", "speech")
+    assert held.take("d", "late")
+
+
+def test_the_site_itself_and_callers_of_no_tenant_have_all_the_room() -> None:
+    held = Held(each=4, total=8)
+    assert [held.take(f"a{who % 3}") for who in range(9)] == [True] * 8 + [False]
+
+
+def test_a_slow_body_keeps_no_place_although_its_caller_is_known(guarded: Guarded) -> None:
+    body_s, bearer = guarded.server.hall.limits.body_s, guarded.tokens["ann"]
+    with socket.create_connection(("127.0.0.1", guarded.port), LEFT_S) as wire:
+        wire.sendall(
+            b"POST /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            b"content-length: 900000\r\nauthorization: Bearer " + bearer.encode() + b"\r\n\r\n{"
+        )
+        hall = guarded.server.hall
+        guarded.until(lambda: any(one.used for one in hall))
+        end_s = time.monotonic() + 4 * body_s
+        while any(one.used for one in hall):
+            wire.sendall(b" " * 20_000)
+            assert time.monotonic() < end_s
+            time.sleep(body_s / 10)
+        assert len(hall) == 1  # it goes on, as long as nobody needs the place
 
 
 def test_what_a_request_says_of_its_address_is_believed_of_named_proxies_alone(

@@ -13,15 +13,19 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from wattherd.errors import UserError
-from wattherd.runtime.local.accounts import Accounts, TenantRule
+from wattherd.model.command import StartJob
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.runtime.contract import RunOrder
+from wattherd.runtime.local.accounts import OF_SITE, Accounts, TenantRule
 from wattherd.service.live.access.accounts import check_accounts
 from wattherd.service.live.config import ServeConfig
 
 NUMBERS = {"ann": (2001, 2001), "bob": (2002, 2002), "bobby": (2002, 2902), "carl": (2003, 2003),
            "dora": (2004, 2004), "eve": (2005, 2003), "shared": (2006, 2006),
            "nobody": (65534, 65534)}  # fmt: skip
-MORE_GROUPS = {"dora": [998]}
-GROUPS = {998: "docker"}
+NUMBERS |= {"fred": (2010, 2010), "gina": (2011, 2011), "hugo": (2012, 2012)}
+MORE_GROUPS = {"dora": [998], "fred": [2003], "gina": [3000], "hugo": [3000]}
+GROUPS = {998: "docker", 3000: "vision-data"}
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +70,7 @@ def test_a_user_has_the_account_of_the_same_name() -> None:
         ("bob", "others"),  # one that its jobs may name
         ("bobby", "others"),  # another name of the same account
         ("eve", "others"),  # the primary group of another tenant's account
+        ("fred", "others"),  # a member of the primary group of another tenant's account
         ("shared", "others"),  # the account of everybody else
         ("dora", "rights of root"),  # in the group docker, beside its primary one
         ("nobody", "of the system"),
@@ -81,6 +86,9 @@ def test_no_user_gets_an_account_of_others_by_being_called_so(owner: str, told: 
     ("tenants", "told"),
     [
         ({"a": {"account": "dora"}}, "rights of root"),
+        ({"a": {"account": "carl"}, "b": {"account": "eve"}}, "same primary group"),
+        ({"a": {"account": "carl"}, "b": {"account": "fred"}}, "in the primary group of"),
+        ({"a": {"account": "fred"}, "b": {"account": "carl"}}, "that 'fred' is in"),
         ({"a": {"own_accounts": True}, "b": {"own_accounts": True}}, "one tenant"),
     ],
 )
@@ -89,3 +97,25 @@ def test_a_service_does_not_start_with(tenants: dict[str, Any], told: str) -> No
     with pytest.raises(UserError, match=told) as error:
         check_accounts(config, asks=False)
     assert error.value.hint
+
+
+def test_a_group_that_tenants_share_is_told() -> None:
+    tenants = {"a": {"account": "gina"}, "b": {"account": "hugo"}, "c": {"account": "carl"}}
+    notes = check_accounts(ServeConfig(state=Path("/"), tenants=tenants), asks=False)
+    assert "accounts of a, b share the group vision-data:" in notes
+
+
+@pytest.mark.parametrize(
+    ("said", "tenant", "may"),
+    [({OF_SITE: False}, "", False), ({OF_SITE: True}, "lab", True), ({}, "", True)],
+)
+def test_a_start_asks_who_handed_the_job_in(said: dict[str, bool], tenant: str, may: bool) -> None:
+    """People of no tenant need not be operators; jobs of earlier versions do not say."""
+    start = StartJob(job_id="j-1", attempt=1, allocations=())
+    spec = JobSpec(id="j-1", submit_s=0.0, user="ann", tenant=tenant, roles=(TaskRole(count=1),))
+    run = RunOrder(spec=spec, paper={"user": "bob", **said}, start=start, cap_w=None)
+    if may:
+        assert RULES.applied(run).paper["user"] == "bob"
+    else:
+        with pytest.raises(UserError, match="may not run jobs as 'bob'"):
+            RULES.applied(run)

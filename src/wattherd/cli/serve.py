@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -87,8 +88,9 @@ def serve(
     )
     tls = tls_of(found)
     listener = listener_of(found)
+    twin = twin_of(found, listener)
     app_port = AppOrigins(found.app_url, "").port
-    sockets = [listener]
+    sockets = [listener, *([twin] if twin else [])]
     if app_port not in (None, found.port):
         sockets.append(listener_of(found.model_copy(update={"port": app_port})))
     host, port = listener.getsockname()[:2]
@@ -134,6 +136,28 @@ def _door_notes(found: ServeConfig, *, asks: bool) -> list[str]:
         return []
     first = f"`wattherd token create --state {found.state}` makes the first"
     return [f"no token is asked for: whoever is on this machine is admin here ({first})"]
+
+
+def twin_of(found: ServeConfig, listener: socket.socket) -> socket.socket | None:
+    """The same port of `::1`, where browsers look for names below `localhost` first.
+
+    Another program there would be handed the tickets of apps. None where apps have other names, or
+    this machine has no IPv6, so that nobody else can be there either.
+
+    Raises:
+        UserError: somebody else listens there.
+    """
+    host, port = listener.getsockname()[:2]
+    if found.app_url is not None or not host.startswith("127."):
+        return None
+    try:
+        return listen_on("::1", port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return None
+        hint = "browsers would take it for this service: choose another port, or set app_url"
+        problem = "another program listens there, where names of apps (*.localhost) lead to"
+        raise UserError(problem, where=f"[::1]:{port}", hint=hint) from None
 
 
 def listener_of(found: ServeConfig) -> socket.socket:

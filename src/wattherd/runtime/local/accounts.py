@@ -32,6 +32,8 @@ MOST_FILES = 1 << 20
 PID_MAX = Path("/proc/sys/kernel/pid_max")
 FAIR_MEMORY = "fair_memory"
 """Marks a job that may have the memory that goes with its devices, and no more unless it asks."""
+OF_SITE = "of_site"
+"""Whether an operator handed a job in: people of no tenant need not be operators."""
 GUIDE = "see docs/guides/security.md"
 
 
@@ -141,7 +143,7 @@ class Accounts:
             problem = f"{name!r} has the rights of root (group {groups[0]})"
             raise UserError(problem, field="user", hint=f"an operator takes it out; {GUIDE}")
         for other in self._of_others(tenant):
-            if entry.pw_uid == other.pw_uid or entry.pw_gid == other.pw_gid:
+            if entry.pw_uid == other.pw_uid or lets_in(entry, other) or lets_in(other, entry):
                 hint = f"an operator sets `tenants.{tenant}.users`; {GUIDE}"
                 raise UserError(
                     f"{name!r} has the account or primary group of others' jobs",
@@ -197,7 +199,8 @@ class Accounts:
             UserError: it may not run as it asks to, or in a container.
         """
         tenant, owner, paper = run.spec.tenant, run.spec.user, dict(run.paper)
-        paper["user"] = self.account_of(tenant, owner, paper.get("user"), of_site=not tenant)
+        of_site = paper.get(OF_SITE, not tenant)  # jobs of earlier versions do not say
+        paper["user"] = self.account_of(tenant, owner, paper.get("user"), of_site=of_site)
         self.check(tenant, paper)
         if paper.get("container") and self.keeps_apart:
             paper["workdir"] = None  # a link in its path would have the engine mount what root may
@@ -257,11 +260,20 @@ def root_groups(entry: pwd.struct_passwd) -> list[str]:
     All of them count, not only the primary one: a job begins without the others, but `newgrp(1)`
     gives them back.
     """
-    names = map(_group, os.getgrouplist(entry.pw_name, entry.pw_gid))
+    names = map(group_name, os.getgrouplist(entry.pw_name, entry.pw_gid))
     return [name for name in names if name in ROOT_BY_ANOTHER_NAME]
 
 
-def _group(number: int) -> str:
+def lets_in(entry: pwd.struct_passwd, other: pwd.struct_passwd) -> bool:
+    """Whether an account gets into folders of another's jobs: those let in its primary group.
+
+    A job begins without the other groups of its account, but `newgrp(1)` gives them back.
+    """
+    return other.pw_gid in {entry.pw_gid, *os.getgrouplist(entry.pw_name, entry.pw_gid)}
+
+
+def group_name(number: int) -> str:
+    """What a group is called; its number where it has no name."""
     if number == 0:
         return "root"
     try:

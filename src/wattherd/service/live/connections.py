@@ -9,8 +9,9 @@ everybody alike. Here connections are taken in one by one (`LimitedServer`), so 
 * there are at most `connections` of them, some of which are kept for this machine itself, and
   `per_address` from one address elsewhere;
 * where there is no room, the oldest one goes that nobody is known to use: of the address that has
-  most. A connection is known to be used while it asks as a caller whom the gate has let in. So a
-  thousand half requests push out each other, and an operator's command gets its answer;
+  most. A connection is known to be used while it asks as a caller whom the gate has let in; but
+  for a body that takes longer than `body_s`. So a thousand half requests push out each other, and
+  an operator's command gets its answer;
 * where the system has no descriptors left, taking in pauses.
 """
 
@@ -214,11 +215,16 @@ class Talk(HttpToolsProtocol):
 
     @property
     def used(self) -> bool:
-        """Whether a request of somebody who was let in is being answered."""
+        """Whether a request of somebody who was let in is being answered.
+
+        A body that takes its time keeps no place: whoever has a token could have them all.
+        """
         if self._is_socket:
             return True
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
+            return False
+        if self._in_body and time.monotonic() - self._since_s > self._limits.body_s:
             return False
         return cycle.scope["state"].get("caller") is not None
 

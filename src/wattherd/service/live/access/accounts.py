@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wattherd.errors import UserError
-from wattherd.runtime.local.accounts import GUIDE, Accounts, TenantRule, root_groups
+from wattherd.runtime.local.accounts import (
+    GUIDE,
+    Accounts,
+    TenantRule,
+    group_name,
+    lets_in,
+    root_groups,
+)
 from wattherd.service.live.access.tokens import FILE, TokenFile
 from wattherd.service.live.config import ServeConfig
 
@@ -106,7 +113,7 @@ def _check_account(field: str, account: str, *, root: bool) -> None:
 
 
 def _check_apart(config: ServeConfig) -> None:
-    """No two tenants share an account or a primary group: the group lets jobs into folders.
+    """No tenant has another's account, or is in its primary group: that lets jobs into folders.
 
     Accounts of `own_accounts` are known only when their users come, and are looked at then.
     """
@@ -115,16 +122,42 @@ def _check_apart(config: ServeConfig) -> None:
         problem = f"only one tenant may have them, and {own[0]!r} has"
         hint = "users of two tenants may be called alike, and would share an account"
         raise UserError(problem, field=f"tenants.{own[1]}.own_accounts", hint=hint)
-    owners: dict[tuple[str, int], str] = {}
-    for field, account in _used(config):
-        tenant = field if field == "default_account" else field.split(".")[1]
-        entry = pwd.getpwnam(account)
-        for key in (("account", entry.pw_uid), ("primary group", entry.pw_gid)):
-            other = owners.setdefault(key, tenant)
-            if other != tenant:
-                problem = f"{account!r} has the same {key[0]} as jobs of {other!r}"
-                hint = "tenants are kept apart by accounts and groups of their own"
+    known = [(field, _tenant_of(field), pwd.getpwnam(account)) for field, account in _used(config)]
+    hint = "tenants are kept apart by accounts and groups of their own"
+    for number, (field, tenant, entry) in enumerate(known):
+        for _, other, before in known[:number]:
+            if other == tenant:
+                continue
+            shared = ""
+            if entry.pw_uid == before.pw_uid:
+                shared = "has the same account as"
+            elif entry.pw_gid == before.pw_gid:
+                shared = "has the same primary group as"
+            elif lets_in(entry, before):
+                shared = "is in the primary group of"
+            elif lets_in(before, entry):
+                shared = f"has a primary group that {before.pw_name!r} is in, an account of"
+            if shared:
+                problem = f"{entry.pw_name!r} {shared} jobs of {other!r}"
                 raise UserError(problem, field=field, hint=hint)
+
+
+def _tenant_of(field: str) -> str:
+    return field if field == "default_account" else field.split(".")[1]
+
+
+def _shared_groups(config: ServeConfig) -> Iterator[str]:
+    """Groups by which accounts of several tenants reach the same files."""
+    members: dict[int, set[str]] = {}
+    for field, account in _used(config):
+        entry = pwd.getpwnam(account)
+        for number in os.getgrouplist(account, entry.pw_gid):
+            members.setdefault(number, set()).add(_tenant_of(field))
+    for number, tenants in sorted(members.items()):
+        if len(tenants) > 1:
+            named = ", ".join(sorted(tenants))
+            yield f"accounts of {named} share the group {group_name(number)}:"
+            yield "what is open to that group is open to jobs of all of them"
 
 
 def _check_above(state: Path) -> None:
@@ -157,5 +190,6 @@ def _notes(config: ServeConfig, accounts: Accounts, *, asks: bool, root: bool) -
         name = pwd.getpwuid(os.geteuid()).pw_name
         yield f"jobs of all tenants run as {name}, as this service does: they are not kept apart,"
         yield "and can read and change its tokens and journal (docs/guides/security.md)"
+    yield from _shared_groups(config)
     if asks and config.default_account is not None:
         yield f"tenants without an account run as {config.default_account}: not kept apart"

@@ -189,6 +189,12 @@ class _Visit:
         return "" if self.caller is None else self.caller.token or self.caller.by
 
     @property
+    def tenant(self) -> str:
+        """Whose share of what all may have this comes from; empty for the site's own callers."""
+        caller = self.caller
+        return "" if caller is None or caller.of_site else caller.tenant
+
+    @property
     def most_body(self) -> int:
         """How long the body may be."""
         return MOST_UNKNOWN_BODY if self.rule is Free.ANYONE else MOST_BODY
@@ -240,7 +246,7 @@ class Gate:
             visit.status = GONE  # in the middle of its body: there is nobody to tell
         finally:
             for held in visit.held:
-                held.give_back(visit.key)
+                held.give_back(visit.key, visit.tenant)
             self._write_down(visit)
 
     def _hold(self, visit: _Visit) -> None:
@@ -253,7 +259,7 @@ class Gate:
         for goes_on, held in kinds:
             if not goes_on:
                 continue
-            if not held.take(visit.key):
+            if not held.take(visit.key, visit.tenant):
                 hint = "close some, or wait until others do"
                 raise Denied(429, "too many answers under way", hint, retry_after="30")
             visit.held.append(held)

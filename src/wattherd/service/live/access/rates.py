@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 MOST_KEYS = 10_000
@@ -38,30 +39,39 @@ class Rates:
 
 
 class Held:
-    """What callers hold at once: so many each, and so many in all."""
+    """What callers hold at once: so many each, and so many in all.
+
+    Callers of one tenant may hold together as many as are still free then. So however many of them
+    there are, a tenant that comes later finds room (dynamic thresholds, Choudhury and Hahne 1998).
+    Callers of no tenant are limited one by one only.
+    """
 
     def __init__(self, each: int, total: int) -> None:
         """Nobody holds anything."""
         self.each, self.total = each, total
-        self._by_key: dict[str, int] = {}
+        self._by_key: Counter[str] = Counter()
+        self._by_tenant: Counter[str] = Counter()
         self._count = 0
 
-    def take(self, key: str) -> bool:
-        """Whether `key` may hold one more, which it does from now on."""
-        if self._count >= self.total or self._by_key.get(key, 0) >= self.each:
+    def take(self, key: str, tenant: str = "") -> bool:
+        """Whether `key` of `tenant` may hold one more, which it does from now on."""
+        free = self.total - self._count
+        if free <= 0 or self._by_key[key] >= self.each:
             return False
-        self._by_key[key] = self._by_key.get(key, 0) + 1
+        if tenant and self._by_tenant[tenant] >= free:
+            return False
+        self._by_key[key] += 1
+        self._by_tenant[tenant] += 1
         self._count += 1
         return True
 
-    def give_back(self, key: str) -> None:
-        """One of what `key` holds."""
+    def give_back(self, key: str, tenant: str = "") -> None:
+        """One of what `key` of `tenant` holds."""
         self._count -= 1
-        left = self._by_key[key] - 1
-        if left:
-            self._by_key[key] = left
-        else:
-            del self._by_key[key]
+        for counts, name in ((self._by_key, key), (self._by_tenant, tenant)):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
 
 
 def retry_after(wait_s: float) -> str:

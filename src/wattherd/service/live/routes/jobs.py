@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from wattherd.runtime.local.accounts import OF_SITE
 from wattherd.runtime.local.enforcement import asked, check_enforced, unenforced
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
@@ -165,9 +166,12 @@ async def handed_in(site: Site, caller: Caller, job: JobFile, key: str) -> Wish:
     """
     await checked(site, caller, job)
     spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
+    paper = job.paper()
+    if caller.of_site is bool(caller.tenant):  # else it shows by the tenant
+        paper[OF_SITE] = caller.of_site
     return site.keeper.hand_in(
         spec,
-        job.paper(),
+        paper,
         caller.by,
         key,
         lambda core, job_id: documents.job_document(site.look_at(core), job_id),
