@@ -79,6 +79,7 @@ def specs(
     name = draw(JOBS)
     made = draw(roles)
     least = draw(st.integers(1, made[0].count))
+    array = draw(st.sampled_from(["", "", "sweep", "grid"]))
     others = st.sampled_from([one for one in NAMES if one != name])
     return JobSpec(
         id=name,
@@ -100,6 +101,10 @@ def specs(
         time_limit_s=draw(st.sampled_from([None, None, 50.0])),
         grace_s=draw(st.sampled_from([0.0, 30.0])),
         group=draw(st.sampled_from(["", "g", "h"])),
+        array=array,
+        array_index=NAMES.index(name) if array else 0,
+        array_count=len(NAMES) if array else 0,
+        array_most={"sweep": 2, "grid": 1}.get(array),
     )
 
 

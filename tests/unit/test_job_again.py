@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from wattherd.errors import UserError
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.history import Past
 from wattherd.service.live.web import submission
-from wattherd.workload.job_again import file_again
+from wattherd.workload.job_again import file_again, rerun_of, tasks_again
 from wattherd.workload.job_file import JobFile
 
 IMAGE = "example.org/trainer@sha256:" + "a" * 64
@@ -33,15 +34,74 @@ FILES: list[dict[str, Any]] = [
     {"run": "x", "inputs": {"data": "s3://bucket/data"}, "code": "/home/ann/code",
      "outputs": {"model": "s3://bucket/model", "log": {"to": "/out", "when": "checkpoint"}},
      "s3": {"region": "eu", "tries": 3}},
+    {"run": "x", "name": "n", "singleton": True, "labels": {"team": "a"},
+     "after": {"ok": ["j-1", "a-2"], "any": ["j-3"], "notok": ["j-4"]}},
+    {"run": "x", "notify": {"email": "ann@example.org", "on": ["started", "failed"]}},
+    {"run": "x", "notify": {"webhook": "https://hooks.example.org/x"}, "begin": "in 2h"},
     {"app": {"kind": "jupyter", "idle": "1h", "share": "tenant"}},
     {"taskRoles": {"server": {"run": "serve", "cpus": 2, "gpus": 0, "memory": "2GiB"},
                    "worker": {"run": ["w"], "taskNumber": 3}}},
 ]  # fmt: skip
 
 
+NOW = datetime(2026, 11, 23, 18, tzinfo=UTC)
+ARRAYS: list[dict[str, Any]] = [
+    {"run": "x", "array": "0-9:3%2", "name": "s"},
+    {"run": ["x", "{lr}", "{{lr}}", "${lr}"], "grid": {"lr": [0.1, 0.01], "seed": "1..2"},
+     "labels": {"team": "a"}, "array": "%3"},
+    {"run": "x", "array": "1,4", "checkpoint": {"dir": "/c/{index}"}, "envs": {"A": "{index}"},
+     "outputs": {"m": "/out/{index}"}, "inputs": {"d": "/in/{index}"}, "workdir": "/w/{index}"},
+    {"taskRoles": {"a": {"run": "a {index}"}, "b": {"run": ["b", "{index}"]}}, "array": "0-3"},
+]  # fmt: skip
+
+
 def _taken(document: dict[str, Any]) -> tuple[Any, Any]:
     job = JobFile.model_validate(document)
-    return job.spec(), job.paper()
+    return job.spec(at=NOW), job.paper()
+
+
+@pytest.mark.parametrize("document", ARRAYS, ids=str)
+def test_tasks_of_an_array_made_again_are_the_same_with_their_indices(
+    document: dict[str, Any],
+) -> None:
+    tasks = list(JobFile.model_validate(document).tasks(at=NOW))
+    made_of = tasks[0][1]["array"]
+    for chosen in (tasks, tasks[-1:], tasks[1:3]):
+        spec, paper = chosen[0]
+        indices = [one.array_index for one, _ in chosen]
+        fields = tasks_again(spec, paper, made_of, indices, secrets=True)
+        again = list(JobFile.model_validate(fields).tasks(at=NOW))
+        assert [replace(one, array_count=len(tasks)) for one, _ in again] == [
+            one for one, _ in chosen
+        ]
+        for (_, made), (_, first) in zip(again, chosen, strict=True):
+            assert {**made, "array": made["array"].get("values")} == {
+                **first,
+                "array": first["array"].get("values"),
+            }
+
+
+def test_a_form_filled_from_a_task_makes_that_task_again() -> None:
+    tasks = list(JobFile.model_validate(ARRAYS[1]).tasks())
+    pasts = [Past(spec=replace(spec, user="ann"), paper=paper, by="ann") for spec, paper in tasks]
+    ann = Caller(user="ann", role=Role.USER)
+    filled = submission.from_job(pasts[2], ann, pasts[0])
+    sent = {**filled.texts, "rest": filled.rest}
+    made = submission.document_of(submission.typed(sent))
+    ((spec, paper),) = submission.job_of(made, None, ann, also=False).tasks()
+    assert (spec.array_index, spec.array_count, spec.array_most) == (2, 1, 3)
+    assert (spec.roles, paper["array"]["values"]) == (
+        tasks[2][0].roles,
+        {"lr": "0.01", "seed": "1"},
+    )
+
+
+def test_who_runs_somebody_elses_job_again_does_not_have_its_user_told() -> None:
+    document = {"run": "x", "notify": {"email": "ann@example.org"}, "begin": "in 2h"}
+    spec, paper = _taken(document)
+    assert "notify" not in rerun_of(spec, paper, own=False)
+    own = rerun_of(spec, paper, own=True)
+    assert (own["notify"], "begin" in own) == ({"email": "ann@example.org"}, False)
 
 
 @pytest.mark.parametrize("document", FILES, ids=str)
@@ -60,7 +120,7 @@ def test_a_form_filled_from_a_job_gives_the_same_job(document: dict[str, Any]) -
     sent = {**filled.texts, "rest": filled.rest, "from": "j-9"}
     made = submission.document_of(submission.typed(sent))
     job = submission.job_of(made, past, ann, also=True)
-    assert (job.spec(), job.paper()) == (spec, paper)
+    assert (job.spec(at=NOW), job.paper()) == (spec, paper)
 
 
 def test_secrets_and_environment_stay_with_their_owner() -> None:

@@ -86,9 +86,9 @@ class Client:
         """Set something; as `get`."""
         return self._json("PUT", path, {}, body)
 
-    def patch(self, path: str, body: Any) -> Any:
+    def patch(self, path: str, body: Any, **query: object) -> Any:
         """Change parts of something; as `get`."""
-        return self._json("PATCH", path, {}, body)
+        return self._json("PATCH", path, query, body)
 
     def delete(self, path: str, **query: object) -> Any:
         """Do away with something; as `get`."""
@@ -132,7 +132,7 @@ class Client:
         target = f"{self._base}/api/v1/{path}?{urllib.parse.urlencode(given, doseq=True)}"
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers
-        if method == "POST" and (path == "jobs" or path.endswith("/rerun")):
+        if method == "POST" and (path in ("jobs", "arrays") or path.endswith("/rerun")):
             # Where the answer is lost, asking again gives the job that was made, not another.
             headers = {**headers, "idempotency-key": str(uuid.uuid4())}
         return Request(method, target, headers, data)

@@ -8,6 +8,7 @@ from typing import Any
 
 from wattherd.cli.client import Client
 from wattherd.errors import UserError
+from wattherd.workload.job_array import shown, tasks_called
 
 FINAL = ("Succeeded", "Failed", "Cancelled", "TimedOut")
 STATES = ("Queued", "Starting", "Running", "Stopping", "Paused", *FINAL)
@@ -24,7 +25,7 @@ def job_called(client: Client, word: str, *, begins: bool = True) -> str:
     Raises:
         UserError: several that are not over, or the service cannot be asked.
     """
-    if _ID.fullmatch(word):
+    if _ID.fullmatch(word) or tasks_called(word) is not None:
         return word
     rows = client.get("jobs", over=True, text=word, limit=_MOST)["jobs"]
     kinds: list[Callable[[str], bool]] = [word.__eq__]
@@ -35,6 +36,34 @@ def job_called(client: Client, word: str, *, begins: bool = True) -> str:
         if named:
             return _one_of(named, word)
     return word
+
+
+def array_called(client: Client, word: str) -> tuple[str, str] | None:
+    """The array that is meant, and which of its tasks (empty: all); None if one job is meant.
+
+    It is called by its id (`a-7`, `a-7[0-4]`) or by the name that all of its tasks have.
+
+    Raises:
+        UserError: several arrays of that name are not over, or the service cannot be asked.
+    """
+    if _ID.fullmatch(word):
+        return None
+    called = tasks_called(word)
+    if called is not None:
+        if called.chosen is not None and len(called.chosen) == 1:
+            return None
+        return called.array, "" if called.chosen is None else shown(called.chosen)
+    rows = client.get("jobs", over=True, text=word, limit=_MOST)["jobs"]
+    if any(row["name"] == word for row in rows):
+        return None
+    tasks = [row for row in rows if row.get("array") and row["name"].rpartition("[")[0] == word]
+    live = sorted({row["array"]["id"] for row in tasks if row["state"] not in FINAL})
+    if len(live) > 1:
+        hint = f"one of {', '.join(live)}"
+        raise UserError(f"{len(live)} arrays are called {word!r}", field="JOB", hint=hint)
+    if not tasks:
+        return None
+    return (live or [tasks[-1]["array"]["id"]])[0], ""
 
 
 def _one_of(rows: list[Mapping[str, Any]], word: str) -> str:

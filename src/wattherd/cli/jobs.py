@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +13,20 @@ from typing import Any
 import click
 
 from wattherd.cli.client import Client
-from wattherd.cli.job_names import FINAL, job_called
+from wattherd.cli.job_names import FINAL, array_called, job_called
 from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
-from wattherd.cli.live_tables import show_candidates, show_explanation, show_job
+from wattherd.cli.live_tables import (
+    show_array,
+    show_candidates,
+    show_explanation,
+    show_job,
+    states_text,
+)
 from wattherd.cli.output import lists, prints, show
 from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
+from wattherd.workload.job_array import indices
 
 POLL_S = 0.5
 NEXT_PLAN = "NextPlan"
@@ -49,6 +57,10 @@ def _job_options(command: Any) -> Any:
             click.option("--after-notok", multiple=True, metavar="JOB", help="After its failure."),
             click.option("--singleton", is_flag=True, help="After earlier jobs of its name."),
             click.option("--begin", metavar="TIME", help="Not before: 18:00, or 'in 2h'."),
+            click.option("-a", "--array", metavar="0-9%3", help="A task each; %3: three at once."),
+            click.option(
+                "--grid", multiple=True, metavar="NAME=A,B", help="A task for each value."
+            ),
             click.option("--app", type=click.Choice(APPS), help="It serves pages."),
             click.option("--notify", multiple=True, metavar="URL|ADDRESS", help="Tell them of it."),
             click.option("--notify-on", metavar="WHAT,...", help="started, failed, ..."),
@@ -146,6 +158,8 @@ def _changes(
     after_notok: tuple[str, ...],
     singleton: bool,
     begin: str | None,
+    array: str | None,
+    grid: tuple[str, ...],
     app: str | None,
     notify: tuple[str, ...],
     notify_on: str | None,
@@ -164,11 +178,28 @@ def _changes(
         "after": _after(after, after_any, after_notok),
         "singleton": singleton or None,
         "begin": begin,
+        "array": array,
+        "grid": _grid(grid),
         "app": app,
         "notify": _notify(notify, notify_on),
         "envs": dict(_pair(one, "--env") for one in env),
         "export": export,
     }
+
+
+def _grid(given: tuple[str, ...]) -> dict[str, str]:
+    """Axes by name.
+
+    Raises:
+        UserError: one stands there twice.
+    """
+    axes: dict[str, str] = {}
+    for name, values in (_pair(one, "--grid", "lr=0.1,0.01 or seed=1..5") for one in given):
+        if name in axes:
+            hint = f"--grid {name}={axes[name]},{values}"
+            raise UserError(f"{name} stands there twice", field="--grid", hint=hint)
+        axes[name] = values
+    return axes
 
 
 def _after(ok: tuple[str, ...], ended: tuple[str, ...], notok: tuple[str, ...]) -> Any:
@@ -208,10 +239,10 @@ def _number(text: str | None) -> Any:
     return int(text) if text is not None and text.lstrip("-").isdigit() else text
 
 
-def _pair(text: str, field: str) -> tuple[str, str]:
+def _pair(text: str, field: str, hint: str = "NAME=VALUE") -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UserError(f"{text!r} is no setting", field=field, hint="NAME=VALUE")
+        raise UserError(f"{text!r} is no setting", field=field, hint=hint)
     return name, value
 
 
@@ -231,7 +262,8 @@ def submit(
 ) -> int | None:
     """Hand a job in: `wattherd submit job.yaml`, or `wattherd submit -g 4 -- python train.py`.
 
-    Options of `submit` stand before the program, what follows is the program's.
+    Options of `submit` stand before the program, what follows is the program's. With --array or
+    --grid it is many jobs, whose command may name {index} and the axes, as {lr}.
     """
     client = Client(server)
     document = _named(client, _document(file, command, _changes(**options)))
@@ -242,15 +274,24 @@ def submit(
             return None
         click.echo("it could never start (hint: `wattherd gpus` lists what is there)", err=True)
         return 1
-    job = client.post("jobs", document)
+    if _is_array(document):
+        array = client.post("arrays", document)
+        show(array, output, lambda: click.echo(array["id"]))
+        job = client.get(f"jobs/{array['tasks'][0]['id']}")
+    else:
+        job = client.post("jobs", document)
+        show(job, output, lambda: click.echo(job["id"]))
     tell_what_was_left(job, document)
-    show(job, output, lambda: click.echo(job["id"]))
     heard = _heard(client, job)
     if heard["state"] != "Failed":
         _tell_if_set_aside(heard)
         return None
     click.echo(_outcome(heard), err=True)
     return 1
+
+
+def _is_array(document: Mapping[str, Any]) -> bool:
+    return document.get("array") is not None or bool(document.get("grid"))
 
 
 def _tell_if_set_aside(job: Mapping[str, Any]) -> None:
@@ -277,6 +318,9 @@ def run(
     """Hand a job in and follow it; Ctrl-C detaches, the job goes on."""
     client = Client(server)
     document = _named(client, _document(file, command, _changes(**options)))
+    if _is_array(document):
+        hint = "`wattherd submit` takes it, `wattherd logs -f a-7[0]` follows a task"
+        raise UserError("one job can be followed, not an array", field="--array", hint=hint)
     job = client.post("jobs", document)
     tell_what_was_left(job, document)
     job_id = job["id"]
@@ -339,8 +383,16 @@ def _when(client: Client, job_id: str, *, after: int) -> Any:
 @server_option
 @lists
 def show_command(*, job: str, server: str | None, output: str) -> None:
-    """Everything about JOB."""
+    """Everything about JOB, which may be an array."""
     client = Client(server)
+    array = array_called(client, job)
+    if array is not None:
+        found = client.get(f"arrays/{array[0]}")
+        if array[1]:
+            chosen = set(indices(array[1]))
+            found["tasks"] = [one for one in found["tasks"] if one["index"] in chosen]
+        show(found, output, lambda: show_array(found))
+        return
     document = client.get(f"jobs/{job_called(client, job)}")
     show(document, output, lambda: show_job(document, client.server))
 
@@ -396,6 +448,10 @@ def _action(name: str, help_text: str, done: str) -> click.Command:
     def command(*, jobs: tuple[str, ...], server: str | None) -> int:
         client, code = Client(server), 0
         for job in jobs:
+            array = array_called(client, job)
+            if array is not None:
+                code = max(code, _act_on_array(client, name, done, *array))
+                continue
             job_id = job_called(client, job, begins=False)
             state = client.get(f"jobs/{job_id}")["state"]
             if state in FINAL:
@@ -409,9 +465,30 @@ def _action(name: str, help_text: str, done: str) -> click.Command:
     return command
 
 
-cancel = _action("cancel", "End JOBS, running or not.", "is being cancelled")
-pause = _action("pause", "Stop JOBS after a checkpoint, until resumed.", "is being paused")
-resume = _action("resume", "Let paused JOBS go on.", "resumed")
+def _act_on_array(client: Client, name: str, done: str, array: str, tasks: str) -> int:
+    """The same for those of its tasks that are not over, all at once."""
+    chosen = set(indices(tasks)) if tasks else None
+    before = [
+        one["state"]
+        for one in client.get(f"arrays/{array}")["tasks"]
+        if chosen is None or one["index"] in chosen
+    ]
+    live = sum(state not in FINAL for state in before)
+    called = f"{array}[{tasks}]" if tasks else array
+    client.post(f"arrays/{array}/{name}", tasks=tasks)
+    if not live:
+        click.echo(f"{called} is over: {states_text(Counter(before))}", err=True)
+        return 1
+    click.echo(f"{called} {done}: {live} {'task' if live == 1 else 'tasks'}")
+    return 0
+
+
+_ARRAYS = "A job may be an array, or tasks of one: a-7, a-7[3], a-7[0-4]."
+cancel = _action("cancel", f"End JOBS, running or not. {_ARRAYS}", "is being cancelled")
+pause = _action(
+    "pause", f"Stop JOBS after a checkpoint, until resumed. {_ARRAYS}", "is being paused"
+)
+resume = _action("resume", f"Let paused JOBS go on. {_ARRAYS}", "resumed")
 
 
 @click.command()
@@ -434,7 +511,10 @@ def edit(
     server: str | None,
     output: str,
 ) -> None:
-    """Change what JOB asks for while it waits; of a running one the time limit may be lowered."""
+    """Change what JOB asks for while it waits; of a running one the time limit may be lowered.
+
+    Of an array, or of tasks of one (a-7, a-7[0-4]), all that wait are changed.
+    """
     asked = {
         "priority": _number(priority),
         "queue": queue_name,
@@ -447,6 +527,11 @@ def edit(
         hint = f"wattherd edit {job} --priority high"
         raise UserError("changes nothing", field="JOB", hint=hint)
     client = Client(server)
+    array = array_called(client, job)
+    if array is not None:
+        found = client.patch(f"arrays/{array[0]}", changes, tasks=array[1])
+        show(found, output, lambda: click.echo(f"{job} edited"))
+        return
     job_id = job_called(client, job, begins=False)
     document = client.patch(f"jobs/{job_id}", changes)
     show(document, output, lambda: click.echo(_last_edit(document)))
@@ -460,11 +545,22 @@ def _last_edit(job: Mapping[str, Any]) -> str:
 
 @click.command()
 @click.argument("job")
+@click.option("--failed", is_flag=True, help="Of an array only tasks that failed.")
 @server_option
 @prints
-def rerun(*, job: str, server: str | None, output: str) -> None:
-    """Hand JOB in once more, as a new job: whether it is over or not, as it was asked for."""
+def rerun(*, job: str, failed: bool, server: str | None, output: str) -> None:
+    """Hand JOB in once more, as a new job: whether it is over or not, as it was asked for.
+
+    Of an array, or of tasks of one (a-7, a-7[0-4]), it makes a new array with the same indices.
+    """
     client = Client(server)
+    array = array_called(client, job)
+    if array is not None:
+        made = client.post(f"arrays/{array[0]}/rerun", tasks=array[1], failed=failed)
+        show(made, output, lambda: click.echo(made["id"]))
+        return
+    if failed:
+        raise UserError("is for arrays", field="--failed", hint=f"wattherd rerun {job}")
     job_id = job_called(client, job, begins=False)
     new = client.post(f"jobs/{job_id}/rerun")
     show(new, output, lambda: click.echo(new["id"]))

@@ -55,7 +55,7 @@ def _line(row: Mapping[str, Any], *, wide: bool) -> list[str]:
         row["name"] or "-",
         row["user"] or "-",
         row["state"],
-        str(row["gpus"]),
+        f"{row['tasks']}x{row['gpus']}" if row.get("tasks") else str(row["gpus"]),
         _number(row["watts"], 1),
         _duration(row["started"], row["finished"]),
         _done(row),
@@ -124,6 +124,25 @@ def show_job(job: Mapping[str, Any], server: str = "") -> None:
     if job.get("app"):
         click.echo(f"{job['app']['kind']}: {server}{job['app']['path']}")
     _show_story(job["story"])
+
+
+def states_text(states: Mapping[str, int]) -> str:
+    """How many tasks are in which state."""
+    return ", ".join(f"{state} {count}" for state, count in sorted(states.items()))
+
+
+def show_array(array: Mapping[str, Any]) -> None:
+    """An array in a few lines, and its tasks."""
+    from wattherd.cli.tables import print_table
+
+    at_a_time = f", {array['most']} at a time" if array["most"] else ""
+    name = f" {array['name']}" if array["name"] else ""
+    click.echo(f"{array['id']}{name}: {array['count']} tasks ({array['indices']}){at_a_time}")
+    for axis, values in array["grid"].items():
+        click.echo(f"  {axis}: {', '.join(values)}")
+    click.echo(f"  {states_text(array['states'])}")
+    rows = [[one["task"], one["id"], one["state"]] for one in array["tasks"]]
+    print_table(["TASK", "ID", "STATE"], rows)
 
 
 def _show_story(story: Sequence[Mapping[str, Any]]) -> None:

@@ -33,6 +33,8 @@ _NAMED = (
     *(("place", "name"), ("schedulers", "name"), ("power", "name")),
 )
 """Lists that documents hold, and what their rows are called by; all that there are are named."""
+_WHOLE = ("wattherd.array/1",)
+"""Schemas of documents that are called by their own id, whatever lists they hold."""
 _ALONE = ("id", "knob", "meter", "switch", "name", "store", "file", "schema")
 """What a document without such a list is called by, the first that it has."""
 
@@ -142,6 +144,8 @@ def show(document: Mapping[str, Any], output: str, table: Callable[[], None]) ->
 
 def names(document: Mapping[str, Any]) -> list[str]:
     """What the rows of a document are called, or the document itself."""
+    if document.get("schema") in _WHOLE:
+        return [str(document["id"])]
     lists = [(document[kind], key) for kind, key in _NAMED if _is_list(document.get(kind))]
     if lists:
         return [str(one[key]) for rows, key in lists for one in rows if one.get(key, "") != ""]

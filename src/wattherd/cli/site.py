@@ -68,6 +68,7 @@ def _asked_of(
 @click.option("-A", "--all", "over", is_flag=True, help="Those that ended, too.")
 @_limit_option
 @click.option("--after", metavar="JOB", help="Only those submitted after this one: the next page.")
+@click.option("--tasks", is_flag=True, help="Tasks of arrays that wait each in a row of its own.")
 @SORT
 @server_option
 @lists
@@ -75,6 +76,7 @@ def queue(
     *,
     state: str | None,
     over: bool,
+    tasks: bool,
     limit: int | None,
     after: str | None,
     by: str,
@@ -82,7 +84,10 @@ def queue(
     output: str,
     **whose: Any,
 ) -> None:
-    """Jobs that run or wait, and why they wait."""
+    """Jobs that run or wait, and why they wait.
+
+    In tables the waiting tasks of an array are one row: a-7[3-9].
+    """
     asked = {"state": state, **_asked_of(**whose)}
     if over or state in FINAL:
         if after is not None:
@@ -90,6 +95,7 @@ def queue(
             raise UserError("pages of live jobs only", field="--after", hint=hint)
         _show_list(Client(server), output, by, limit, over=True, **asked)
     else:
+        asked["grouped"] = not tasks and output in ("table", "wide")
         _show_list(Client(server), output, by, limit, after=_number(after, "--after"), **asked)
 
 
@@ -144,7 +150,7 @@ def _show_list(client: Client, output: str, by: str, limit: int | None, **asked:
     document["jobs"] = rows
     show(document, output, lambda: show_jobs(rows, wide=output == "wide"))
     going_on = [
-        f"the next: --after {rows[-1]['id']}" if document.get("after") else "",
+        f"the next: --after j-{document['after']}" if document.get("after") else "",
         f"those before: --before {rows[0]['id']}" if document["before"] else "",
     ]
     if cut or any(going_on):

@@ -48,6 +48,7 @@ from wattherd.model.event import (
     Event,
     Woke,
 )
+from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, StopReason
 
 ROUND = "round"
@@ -204,6 +205,8 @@ class Conduct:
         elif job.state is State.BACKING_OFF:
             wait_s = job.spec.backoff_s * 2 ** (job.failures - 1)
             batch.commands.append(wake_at(at_s=self.now_s + wait_s, key=self._key("backoff", job)))
+        elif job.state is State.HELD:
+            self._step_aside(job, batch)
 
     def _finish(self, job: JobRecord, batch: Batch) -> None:
         del self.jobs[job.id]
@@ -211,9 +214,22 @@ class Conduct:
         batch.commands.append(finish_job(job_id=job.id, state=str(job.state)))
         passed = self.waits.passes(job, self.jobs)
         self._tell_children(job.id, job.state, batch)
+        self._task_over(job.spec, job.state, batch)
         for one in passed:
             if one in self.jobs:  # else it waited for this job in vain
                 self._unblock(self.jobs[one], f"{job.id} is over", batch)
+
+    def _task_over(self, spec: JobSpec, state: State, batch: Batch) -> None:
+        """With the last task of an array the array is over, too: jobs may wait for that."""
+        over = self.waits.task_over(spec, state)
+        if over is not None:
+            self.finished[spec.array] = over
+            self._tell_children(spec.array, over, batch)
+
+    def _step_aside(self, job: JobRecord, batch: Batch) -> None:
+        """Another task of its array may run while this one is held."""
+        for one in self.waits.step_aside(job, self.jobs):
+            self._unblock(self.jobs[one], f"{job.id} is held", batch)
 
     def _tell_children(self, parent: str, state: State, batch: Batch) -> None:
         """Jobs that wait for the end of one go on, or end if they needed another end of it.

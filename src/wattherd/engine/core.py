@@ -172,6 +172,7 @@ class Core(Foresight, Drains):
             self.finished[spec.id] = State.FAILED
             batch.commands.append(RejectJob(job_id=spec.id, reason=reason, detail=reason.text()))
             self._tell_children(spec.id, State.FAILED, batch)
+            self._task_over(spec, State.FAILED, batch)
             return
         job = JobRecord(spec=spec, number=self._submitted, state_since_s=self.now_s)
         job.held_since_s = self.now_s
@@ -182,7 +183,7 @@ class Core(Foresight, Drains):
             self._open_account(job, batch)
         job.reason = job.aside = self._aside.why(spec, self.now_s)
         self._changed(job)
-        self.waits.enter(job, self.jobs, self.finished, self.now_s)
+        self.waits.enter(job, self.finished, self.now_s)
         self._await_begin(job, batch)
         if job.blocked:
             self._block(job, batch)
@@ -276,6 +277,7 @@ class Core(Foresight, Drains):
             self._stop(job, StopReason.USER_REQUEST, Trigger.HOLD, batch)
         else:
             self._move(job, Trigger.HOLD, event.cause)
+            self._step_aside(job, batch)
         self._forget_plan(job)
         batch.replan = True
 
@@ -288,6 +290,7 @@ class Core(Foresight, Drains):
             self._changed(job)
         elif job.state is State.HELD:
             self._move(job, Trigger.RELEASE, event.cause)
+            self.waits.step_back(job)
             if job.blocked:
                 self._block(job, batch)
         batch.replan = True

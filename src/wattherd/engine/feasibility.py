@@ -90,15 +90,20 @@ def circle(
     spec: JobSpec, jobs: Mapping[str, JobRecord], waits: Waits, now_s: float
 ) -> Reason | None:
     """Why `spec` would wait for itself by way of other live `jobs`, or None."""
-    if not waits.waited_for(spec.id):
+    own = {spec.id, spec.array} if spec.array else {spec.id}
+    if not any(map(waits.waited_for, own)):
         return None
-    known, ahead = {spec.id}, [*parents(spec), *waits.would_follow(spec, jobs)]
+    known, ahead = {spec.id}, [*parents(spec), *waits.would_follow(spec)]
     while ahead:
-        parent = jobs.get(ahead.pop())
-        if parent is None or parent.id in known:
+        name = ahead.pop()
+        if name in known:
             continue
-        known.add(parent.id)
-        if spec.id in parent.waits_for:
+        known.add(name)
+        parent = jobs.get(name)
+        if parent is None:
+            ahead.extend(waits.tasks(name))
+            continue
+        if not own.isdisjoint(parent.waits_for):
             why = f"job {parent.id} waits for it in turn"
             return Reason(code=ReasonCode.INVALID_SPEC, since_s=now_s, unblocks=why)
         ahead.extend([*sorted(parent.waits_for), *waits.ahead(parent)])

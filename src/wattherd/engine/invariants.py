@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ def validate(core: Core) -> None:
         raise Bug("a drained device is planned for")
     for job in core.jobs.values():
         _check_job(core, job)
+    _check_arrays(core)
     _check_roster(core)
     both = core.jobs.keys() & core.finished.keys()
     if both:
@@ -76,6 +78,15 @@ def _check_roster(core: Core) -> None:
     for job in core.roster.entered.values():
         if not may_run(job):
             raise Bug(f"job {job.id} entered the roster and may not run")
+
+
+def _check_arrays(core: Core) -> None:
+    """Of an array no more tasks hold devices than may run at a time."""
+    tasks = [job.spec for job in core.jobs.values() if job.active]
+    running = Counter(spec.array for spec in tasks if spec.array_most is not None)
+    for spec in tasks:
+        if running[spec.array] > (spec.array_most or 0) > 0:
+            raise Bug(f"{running[spec.array]} tasks of {spec.array} run, not {spec.array_most}")
 
 
 def _check_job(core: Core, job: JobRecord) -> None:

@@ -2,13 +2,15 @@
 
 Each dependency asks for another job's end: `after` for its success, `after_any` for any end,
 `after_notok` for an end without success. One that can never be met any more ends the job that
-waits. A *line* lets so many of its members pass at a time, in order of submission: jobs of one name
-in which a singleton stands. Nothing here moves a job; the core does, by what it is told here.
+waits. They may name an array: it is over when all its tasks are, and succeeded if all of them did.
+A *line* lets so many of its members pass at a time, in order of submission: jobs of one name in
+which a singleton stands, and the tasks of an array. Nothing here moves a job; the core does, by
+what it is told here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -60,8 +62,17 @@ def never_text(spec: JobSpec, parent: str, state: str) -> str:
 class _Line:
     """Live jobs in order of submission, of which the first `most` may pass."""
 
-    most: int
+    most: int = 1
     members: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Array:
+    """Tasks of an array: those that live, how many are yet to end, whether all went well so far."""
+
+    left: int
+    well: bool = True
+    live: dict[str, None] = field(default_factory=dict)
 
 
 class Waits:
@@ -72,11 +83,13 @@ class Waits:
         self._children: dict[str, set[str]] = {}
         """Jobs that wait for the end of one, by its id."""
         self._lines: dict[str, _Line] = {}
+        """By the name of their jobs, or their array."""
+        self._arrays: dict[str, _Array] = {}
+        """Arrays with tasks that are not over, or not submitted yet."""
 
     def enter(
         self,
         job: JobRecord,
-        jobs: Mapping[str, JobRecord],
         finished: Mapping[str, State],
         now_s: float,
     ) -> None:
@@ -88,7 +101,9 @@ class Waits:
                 job.waits_for.add(parent)
                 self._children.setdefault(parent, set()).add(job.id)
         self.begin_at(job, now_s)
-        self._line_up(job, jobs)
+        self._line_up(job)
+        if spec.array:
+            self._array(spec).live[job.id] = None
 
     def begin_at(self, job: JobRecord, now_s: float) -> None:
         """Note whether its begin time is still to come."""
@@ -103,22 +118,64 @@ class Waits:
         """Jobs that waited for the end of one that is over now; they are told once."""
         return sorted(self._children.pop(parent, ()))
 
+    def task_over(self, spec: JobSpec, state: State) -> State | None:
+        """A job is over: how its array has ended by that, if it was the last of its tasks."""
+        if not spec.array:
+            return None
+        array = self._array(spec)
+        array.live.pop(spec.id, None)
+        array.left -= 1
+        array.well = array.well and state is State.SUCCEEDED
+        if array.left:
+            return None
+        del self._arrays[spec.array]
+        return State.SUCCEEDED if array.well else State.FAILED
+
+    def inherit(self, before: Waits) -> None:
+        """Of arrays whose live tasks are submitted again, others are over already."""
+        for name, array in before._arrays.items():
+            self._arrays[name] = _Array(array.left, array.well)
+
+    def tasks(self, array: str) -> Iterable[str]:
+        """The live tasks of an array; nothing, if it is none."""
+        found = self._arrays.get(array)
+        return () if found is None else found.live
+
     def passes(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
         """A job is over: those whose turn in its lines has come by that."""
         passed: dict[str, None] = {}
-        for key in _lines_of(job.spec) if self._lines else ():
-            line = self._lines.get(key)
-            if line is None or job.id not in line.members:
-                continue
-            del line.members[job.id]
-            if not line.members:
-                del self._lines[key]
-            for one in islice(line.members, line.most):
-                record = jobs[one]
-                if key in record.lines:
-                    record.lines = tuple(other for other in record.lines if other != key)
-                    passed[one] = None
+        for key in (_namesakes(job.spec), _turns(job.spec)):
+            passed.update(dict.fromkeys(self._leave(key, job, jobs)))
         return list(passed)
+
+    def step_aside(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
+        """A task is held: others of its array take its turn, those who have it now are told."""
+        key = _turns(job.spec)
+        passed = self._leave(key, job, jobs)
+        job.lines = tuple(one for one in job.lines if one != key)
+        return passed
+
+    def step_back(self, job: JobRecord) -> None:
+        """A hold is over: the task waits for a turn behind the others of its array."""
+        key = _turns(job.spec)
+        if key and job.id not in self._members(key):
+            self._stand_in(key, job)
+
+    def _leave(self, key: str, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
+        """Take a job out of a line, where it stands in it; those whose turn comes by that."""
+        if not key or job.id not in self._members(key):
+            return []
+        line = self._lines[key]
+        del line.members[job.id]
+        if not line.members:
+            del self._lines[key]
+        passed = []
+        for one in islice(line.members, line.most):
+            record = jobs[one]
+            if key in record.lines:
+                record.lines = tuple(other for other in record.lines if other != key)
+                passed.append(one)
+        return passed
 
     def ahead(self, job: JobRecord) -> Iterator[str]:
         """Jobs in the lines in which it stands that come before it."""
@@ -128,10 +185,10 @@ class Waits:
                     break
                 yield one
 
-    def would_follow(self, spec: JobSpec, jobs: Mapping[str, JobRecord]) -> list[str]:
+    def would_follow(self, spec: JobSpec) -> list[str]:
         """Jobs that would come before a new one in the lines that it has to stand in."""
-        key = _namesakes(spec) if spec.singleton else ""
-        return [one.id for one in jobs.values() if _namesakes(one.spec) == key] if key else []
+        names = list(self._members(_namesakes(spec))) if spec.singleton else []
+        return [*names, *self._members(_turns(spec))]
 
     def reason(self, job: JobRecord) -> Reason:
         """Why a blocked job waits."""
@@ -139,35 +196,58 @@ class Waits:
         for kind, end in (("after", "succeed"), ("after_any", "end"), ("after_notok", "fail")):
             named = [one for one in getattr(job.spec, kind) if one in job.waits_for]
             parts += [f"{one} to {end}" for one in dict.fromkeys(named)]
-        parts += [f"{next(self.ahead(job))} to end, which has its name" for _ in job.lines[:1]]
+        names, turns = _namesakes(job.spec), _turns(job.spec)
+        if names in job.lines:
+            parts.append(f"{next(iter(self._members(names)))} to end, which has its name")
+        if turns in job.lines:
+            most, array = job.spec.array_most, job.spec.array
+            parts.append(f"one of {most} tasks of {array} to end, as so many run at a time")
         waits = f"waits for {', '.join(parts)}" if parts else ""
-        if job.not_before_s is None:
-            code, due_s = ReasonCode.DEPENDENCY, None
-        else:
-            code, due_s = ReasonCode.NOT_BEFORE, job.not_before_s
+        due_s = job.not_before_s
+        if due_s is not None:
             waits = f"{waits}; begins" if waits else "begins"
-        return Reason(code=code, since_s=job.state_since_s, unblocks=waits, due_s=due_s)
+        return Reason(code=self.code(job), since_s=job.state_since_s, unblocks=waits, due_s=due_s)
 
-    def _line_up(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> None:
+    def code(self, job: JobRecord) -> ReasonCode:
+        """The same in a word."""
+        if job.not_before_s is not None:
+            return ReasonCode.NOT_BEFORE
+        turn = not job.waits_for and job.lines == (_turns(job.spec),)
+        return ReasonCode.ARRAY_LIMIT if turn else ReasonCode.DEPENDENCY
+
+    def _line_up(self, job: JobRecord) -> None:
+        """Every job stands in the line of its name: a singleton may come at any time."""
         spec = job.spec
         key = _namesakes(spec)
-        if not key or not (spec.singleton or key in self._lines):
-            return
-        line = self._lines.get(key)
-        if line is None:
-            alike = (one.id for one in jobs.values() if _namesakes(one.spec) == key)
-            line = self._lines[key] = _Line(1, dict.fromkeys(alike))
+        if key:
+            line = self._lines.setdefault(key, _Line())
+            line.members[job.id] = None
+            if spec.singleton and len(line.members) > 1:
+                job.lines = (*job.lines, key)
+        if _turns(spec):
+            self._stand_in(_turns(spec), job)
+
+    def _stand_in(self, key: str, job: JobRecord) -> None:
+        """At the end of the line of its array's tasks."""
+        line = self._lines.setdefault(key, _Line(job.spec.array_most or 1))
         line.members[job.id] = None
-        if spec.singleton and next(iter(line.members)) != job.id:
+        if len(line.members) > line.most:
             job.lines = (*job.lines, key)
+
+    def _members(self, key: str) -> Collection[str]:
+        line = self._lines.get(key)
+        return () if line is None else line.members
+
+    def _array(self, spec: JobSpec) -> _Array:
+        return self._arrays.setdefault(spec.array, _Array(spec.array_count))
 
 
 def _namesakes(spec: JobSpec) -> str:
     """The line of all jobs of a name that are of one user; empty for those without a name."""
-    name = spec.name
+    name = spec.name if spec.labels else ""
     return f"{spec.tenant}/{spec.user}/{name}" if name else ""
 
 
-def _lines_of(spec: JobSpec) -> tuple[str, ...]:
-    key = _namesakes(spec)
-    return (key,) if key else ()
+def _turns(spec: JobSpec) -> str:
+    """The line of an array of which not all tasks may run at a time; empty for other jobs."""
+    return f"%{spec.array}" if spec.array_most is not None else ""

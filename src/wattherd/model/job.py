@@ -80,7 +80,9 @@ class JobSpec:
     how much there is to train, in the unit of its progress. A job of `weight` 2 is owed twice
     what one of weight 1 is, where shares are fair. Where its draw is to be limited by how it
     trains, it may be told any of `micro_batches` (samples at once); `batch_size` samples a step
-    stay. Its devices draw no more than `energy_budget_j` joules in all.
+    stay. Its devices draw no more than `energy_budget_j` joules in all. `array` names the array of
+    `array_count` jobs that it is a task of; `array_index` tells it from the others, of which
+    `array_most` may run at a time (None: all). Dependencies may name a whole array.
 
     Raises:
         UserError: a width, count, time or resource that makes no sense, naming the field.
@@ -116,6 +118,10 @@ class JobSpec:
     batch_size: int | None = None
     micro_batches: tuple[int, ...] = ()
     energy_budget_j: float | None = None
+    array: str = ""
+    array_index: int = 0
+    array_count: int = 0
+    array_most: int | None = None
     labels: tuple[tuple[str, str], ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -143,8 +149,19 @@ class JobSpec:
             raise self._bad("energy_budget_j", f"{joules} is no budget", "joules above zero")
         if self.restarts < 0:
             raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
-        if self.id in (*self.after, *self.after_any, *self.after_notok):
+        self._check_array()
+        if {self.id, self.array} & {*self.after, *self.after_any, *self.after_notok} - {""}:
             raise self._bad("after", "the job waits for itself", "remove it from `after`")
+
+    def _check_array(self) -> None:
+        if not self.array:
+            if self.array_count or self.array_index or self.array_most is not None:
+                raise self._bad("array", "is not named", "tasks of an array name it")
+        elif self.array == self.id or self.array_count < 1 or self.array_index < 0:
+            problem = f"task {self.array_index} of {self.array_count} of {self.array!r} is none"
+            raise self._bad("array", problem, "a name of its own, a count above zero, an index")
+        elif self.array_most is not None and self.array_most < 1:
+            raise self._bad("array_most", f"{self.array_most} lets none run", "at least one")
 
     def _check_batches(self) -> None:
         if any(size < 1 for size in self.micro_batches):

@@ -23,6 +23,7 @@ class ReasonCode(StrEnum):
     QUEUE_STOPPED = "QueueStopped"
     NOT_BEFORE = "NotBefore"
     DEPENDENCY = "Dependency"
+    ARRAY_LIMIT = "ArrayLimit"
     BACKING_OFF = "BackingOff"
     ENERGY_BUDGET = "EnergyBudget"
     QUOTA_EXCEEDED = "QuotaExceeded"

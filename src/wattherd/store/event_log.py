@@ -50,6 +50,7 @@ _adapters: dict[str, TypeAdapter[Any]] = {
 
 _LATER: dict[str, Any] = {
     "after_any": [], "after_notok": [], "singleton": False, "begin_s": None,
+    "array": "", "array_index": 0, "array_count": 0, "array_most": None,
 }  # fmt: skip
 """Fields of jobs that came later, with the values that are not written: logs of jobs that do not
 use them are, byte for byte, what they were before."""

@@ -43,8 +43,8 @@ class JobFilter:
     """Which jobs are asked for; the newest first, below number `before` if there is one.
 
     `text` is looked for in id and name, `name` in the name alone; a label without a value may have
-    any; with `since_s` those that were not over then (seconds since
-    the journal began).
+    any; `numbers` are the first and the last in order of submission; with `since_s` those that were
+    not over then (seconds since the journal began).
     """
 
     states: tuple[str, ...] = ()
@@ -54,6 +54,7 @@ class JobFilter:
     text: str = ""
     name: str = ""
     labels: tuple[tuple[str, str | None], ...] = ()
+    numbers: tuple[int, int] | None = None
     since_s: float | None = None
     before: int | None = None
     limit: int = 100
@@ -293,6 +294,8 @@ def _filtered(query: sa.Select[Any], asked: JobFilter) -> sa.Select[Any]:
     for pair in asked.labels:
         without = sa.func.replace(JOBS.c.spec, _written(*pair), "")
         query = query.where(without != JOBS.c.spec)  # SQLite's LIKE takes an `a` for an `A`
+    if asked.numbers is not None:
+        query = query.where(JOBS.c.number.between(*asked.numbers))
     if asked.since_s is not None:
         still = JOBS.c.finish_s.is_(None), JOBS.c.finish_s >= asked.since_s
         query = query.where(sa.or_(*still))

@@ -16,24 +16,29 @@ FIELDS = ("after", "after_any", "after_notok")
 
 
 def check_dependencies(jobs: Iterable[JobSpec], places: Mapping[str, Place]) -> None:
-    """See that dependencies name known jobs, and that no job waits for itself by way of others.
+    """See that dependencies name known jobs or arrays; no job waits for itself by way of others.
 
     Raises:
         UserError: at the place of a job that waits in vain, naming the unknown job or the cycle.
     """
     waits: dict[str, tuple[str, ...]] = {}
+    jobs = list(jobs)
+    for task in (job for job in jobs if job.array):  # an array is over when its tasks are
+        waits[task.array] = (*waits.get(task.array, ()), task.id)
+    known = {**places, **dict.fromkeys(waits)}
     for job in jobs:
         for field in FIELDS:
             parents: tuple[str, ...] = getattr(job, field)
             for parent in parents:
-                if parent not in places:
+                if parent not in known:
                     problem = f"unknown job {shown(parent)}"
-                    raise places[job.id].error(field, problem, hint_for(parent, places))
+                    raise places[job.id].error(field, problem, hint_for(parent, known))
             waits[job.id] = waits.get(job.id, ()) + parents
     try:
         TopologicalSorter(waits).prepare()
     except CycleError as error:
-        raise _circle(error.args[1][:-1], places) from None
+        circle = [one for one in error.args[1][:-1] if one in places]
+        raise _circle(circle, places) from None
 
 
 def _circle(ids: list[str], places: Mapping[str, Place]) -> UserError:

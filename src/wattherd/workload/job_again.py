@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.workload.app_spec import COMMANDS
+from wattherd.workload.job_array import shown, whole_array
 from wattherd.workload.job_file import PRIORITIES, JobFile
 from wattherd.workload.job_parts import DIGEST, GRACE_S
+from wattherd.workload.notify_spec import ENDINGS
 
 SHELL = ("/bin/sh", "-c")
 ORIGIN = "rerun-of"
@@ -21,8 +23,10 @@ SAME = ("processes", "workdir", "user", "code", "inputs")
 def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dict[str, Any]:
     """The fields of its file that are not as they are by default, in the order of the reference.
 
-    A deadline is left out, as it was reckoned from the submission; so is the environment of the
-    submitter's shell, and without `secrets` where secrets come from.
+    It waits as long for its begin as it did. A deadline is left out, as it was reckoned from the
+    submission; so is the environment of the submitter's shell, and without `secrets` where secrets
+    come from and who is told of the job. A task of an array becomes a job of its own by this; see
+    `tasks_again`.
     """
     fields = {
         "name": str(paper.get("name") or ""),
@@ -44,6 +48,7 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
         "backoff": None if spec.backoff_s == 1.0 else _seconds(spec.backoff_s),
         "after": _after(spec),
         "singleton": spec.singleton or None,
+        "begin": None if spec.begin_s is None else f"in {_seconds(spec.begin_s)}",
         "group": spec.group,
         "envs": dict(paper.get("envs") or {}),
         "secrets": dict(paper.get("secrets") or {}) if secrets else {},
@@ -55,6 +60,7 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
             for name, value in (paper.get("ulimits") or {}).items()
         },
         "app": _app(paper.get("app")),
+        "notify": _notify(paper.get("notify") or {}) if secrets else {},
         **{name: paper.get(name) for name in SAME},
     }  # fmt: skip
     if "labels" in JobFile.model_fields:
@@ -62,20 +68,64 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
     return _without_empty(fields)
 
 
+def tasks_again(
+    spec: JobSpec,
+    paper: Mapping[str, Any],
+    made_of: Mapping[str, Any],
+    indices: Sequence[int],
+    *,
+    secrets: bool,
+) -> dict[str, Any]:
+    """The fields of an array of these tasks, each with the index and the values that it had.
+
+    `spec` and `paper` are those of any task, `made_of` is what the paper of the first one tells.
+    """
+    fields = file_again(*whole_array(spec, paper, made_of), secrets=secrets)
+    at_a_time = "" if spec.array_most is None else f"%{spec.array_most}"
+    fields["array"] = f"{shown(indices)}{at_a_time}"
+    if made_of.get("grid"):
+        fields["grid"] = dict(made_of["grid"])
+    return fields
+
+
 def rerun_of(spec: JobSpec, paper: Mapping[str, Any], *, own: bool) -> dict[str, Any]:
     """The fields of a job that runs the same once more, at once; a label names its origin.
 
-    It waits for nothing that the first one waited for. Secrets and the environment of the shell are
-    taken along only where it is the caller's `own` job.
+    It waits for nothing that the first one waited for. Secrets, the environment of the shell and
+    who is told of it are taken along only where it is the caller's `own` job.
     """
-    fields = file_again(spec, paper, secrets=own)
-    for name in ("after", "singleton"):
+    return _at_once(file_again(spec, paper, secrets=own), paper, spec.id, own=own)
+
+
+def tasks_rerun(
+    spec: JobSpec,
+    paper: Mapping[str, Any],
+    made_of: Mapping[str, Any],
+    indices: Sequence[int],
+    *,
+    own: bool,
+) -> dict[str, Any]:
+    """The same for tasks of an array; as `tasks_again`."""
+    fields = tasks_again(spec, paper, made_of, indices, secrets=own)
+    return _at_once(fields, paper, spec.array, own=own)
+
+
+def _at_once(
+    fields: dict[str, Any], paper: Mapping[str, Any], origin: str, *, own: bool
+) -> dict[str, Any]:
+    for name in ("after", "singleton", "begin"):
         fields.pop(name, None)
     environment = dict(paper.get("environment") or {}) if own else {}
     if environment:
         fields["environment"] = {"variables": environment}
-    fields["labels"] = {**fields.get("labels", {}), ORIGIN: spec.id}
+    fields["labels"] = {**fields.get("labels", {}), ORIGIN: origin}
     return fields
+
+
+def _notify(told: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {name: told.get(name) for name in ("webhook", "email")}
+    usual = sorted(told.get("on", ())) == sorted(ENDINGS)
+    return _without_empty({"on": [] if usual else list(told.get("on", ())), **kinds})
 
 
 def _after(spec: JobSpec) -> Any:

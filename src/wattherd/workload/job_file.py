@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +27,7 @@ from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.workload.app_spec import AppSpec, Kind
 from wattherd.workload.begin_time import begin_time, moment
+from wattherd.workload.job_array import job_array, tasks
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_parts import (
     AfterSpec,
@@ -98,6 +99,12 @@ class JobFile(Strict):
     )
     begin: str | datetime | None = Field(
         default=None, description="not before: 2026-11-23T18:00, 18:00, or `in 2h`"
+    )
+    array: str | Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="indices of its tasks: 0-9, 1,4,7 or 0-20:5; %3: three at a time"
+    )
+    grid: dict[str, str | list[str | int | float | bool]] = Field(
+        default={}, description="NAME: values, a list or 1..5; a task for every combination"
     )
     group: str = Field(default="", description="name of a search group of which this is a trial")
     envs: dict[str, str | int | float] = Field(default={})
@@ -174,7 +181,34 @@ class JobFile(Strict):
             raise ValueError("the label `name` is the job's own `name`")
         if self.singleton and not self.name:
             raise ValueError("`singleton` needs a `name`")
+        if self.singleton and self.is_array:
+            raise ValueError("`singleton` is for single jobs; of an array `%1` lets one run")
         return self
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it describes many jobs instead of one."""
+        return self.array is not None or bool(self.grid)
+
+    def check_array(self) -> None:
+        """Whether its tasks can be made.
+
+        Raises:
+            UserError: ranges, axes or placeholders make no array.
+        """
+        next(self.tasks(), None)
+
+    def tasks(
+        self, *, user: str = "", tenant: str = "", at: datetime | None = None
+    ) -> Iterator[tuple[JobSpec, dict[str, Any]]]:
+        """The spec and the paper of every task of an array; nothing of a single job.
+
+        Raises:
+            UserError: as `spec`, and where ranges, axes or placeholders make no array.
+        """
+        array = job_array(self.array, self.grid)
+        if array is not None:
+            yield from tasks(array, self.spec(user=user, tenant=tenant, at=at), self.paper())
 
     def after_spec(self) -> AfterSpec:
         """The jobs that it waits for, by the end that is needed."""
@@ -298,6 +332,7 @@ def validated_job(document: Mapping[str, Any], where: str) -> JobFile:
     try:
         job = JobFile.model_validate(document)
         job.spec()
+        job.check_array()
     except ValidationError as problem:
         raise misfit(problem, where, JobFile) from None
     except UserError as error:

@@ -55,6 +55,10 @@ FIELDS: Mapping[str, Kind] = {
     "batch_size": Kind.WHOLE,
     "micro_batches": Kind.WHOLES,
     "energy_budget_j": Kind.NUMBER,
+    "array": Kind.NAME,
+    "array_index": Kind.WHOLE,
+    "array_count": Kind.WHOLE,
+    "array_most": Kind.WHOLE,
     "labels": Kind.LABELS,
 }
 """Fields of a job but for its roles."""

@@ -194,6 +194,7 @@ def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
         **{str(name): str(value) for name, value in run.paper.get("envs", {}).items()},
         "WATTHERD_JOB_ID": run.spec.id,
         "WATTHERD_ATTEMPT": str(run.start.attempt),
+        **_of_array(run),
         "WATTHERD_DEVICES": str(gpus),
         "WATTHERD_RUN_DIR": str(folders.run),
         "WATTHERD_CHECKPOINT_DIR": _checkpoint(run, folders),
@@ -201,6 +202,20 @@ def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
         "WATTHERD_OUTPUTS": str(folders.outputs),
         "WATTHERD_CONTROL": str(folders.run / run_dir.CONTROL),
         "WATTHERD_PROGRESS": str(folders.run / run_dir.PROGRESS),
+    }
+
+
+def _of_array(run: RunOrder) -> dict[str, str]:
+    """Which task of which array it is, and its values of a grid."""
+    spec = run.spec
+    if not spec.array:
+        return {}
+    values = (run.paper.get("array") or {}).get("values", {})
+    return {
+        "WATTHERD_ARRAY_ID": spec.array,
+        "WATTHERD_ARRAY_INDEX": str(spec.array_index),
+        "WATTHERD_ARRAY_COUNT": str(spec.array_count),
+        **{f"WATTHERD_GRID_{axis.upper()}": value for axis, value in values.items()},
     }
 
 

@@ -19,6 +19,7 @@ from wattherd.service.live.http import add_errors
 from wattherd.service.live.metrics import route as metrics
 from wattherd.service.live.openapi import Application, new_application
 from wattherd.service.live.routes import (
+    arrays,
     decisions,
     events,
     groups,
@@ -87,6 +88,7 @@ def api() -> Application:
     nodes.routes(app)
     tokens.routes(app)
     queues.routes(app)
+    arrays.routes(app)
     groups.routes(app)
     decisions.routes(app)
     events.routes(app)

@@ -138,6 +138,7 @@ def _whole(
 
 _TOLD_BY_RUNS = (
     "watts", "cap_w", "micro_batch", "remaining_s", "rate_per_s", "started", "finished", "position",
+    "tasks",
 )  # fmt: skip
 """What a job that has never run has none of."""
 
@@ -151,10 +152,25 @@ def _told_by(past: Past) -> dict[str, Any]:
         "user": past.spec.user,
         "tenant": past.spec.tenant,
         "queue": past.spec.queue,
+        "array": _array(past),
         "priority": past.spec.priority,
         "progress": past.progress,
         "total": past.total,
         "loss": past.loss,
+    }
+
+
+def _array(past: Past) -> dict[str, Any] | None:
+    """Of which array it is a task, and which."""
+    spec = past.spec
+    if not spec.array:
+        return None
+    return {
+        "id": spec.array,
+        "index": spec.array_index,
+        "count": spec.array_count,
+        "most": spec.array_most,
+        "values": dict((past.paper.get("array") or {}).get("values", {})),
     }
 
 
@@ -180,6 +196,7 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
         "where": _where(look, record),
         "reason": _reason(look, record, past),
         "position": position,
+        "tasks": None,
     }
 
 

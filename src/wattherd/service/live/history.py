@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 
 from wattherd.engine.edits import amended
 from wattherd.engine.lifecycle import FINAL, State
-from wattherd.engine.waits import never_text, parents
+from wattherd.engine.waits import NEVER, never_text, parents
 from wattherd.model.command import AmendJob, Command, FinishJob, RejectJob, StartJob
-from wattherd.model.event import Event, JobExited, JobProgressed, JobSubmitted
+from wattherd.model.event import Event, JobCancelled, JobExited, JobProgressed, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.store.entry import Entry, StoreFailure
 
@@ -69,6 +69,8 @@ class History(Mapping[str, Past]):
     archive: Archive | None = None
     forgettable: deque[str] = field(default_factory=deque)
     submitted: int = 0
+    _ended: set[str] = field(default_factory=set)
+    """Arrays with tasks that are over by the entry at hand."""
 
     def __getitem__(self, job_id: str) -> Past:
         """One job, from the archive if it has to be.
@@ -98,8 +100,12 @@ class History(Mapping[str, Past]):
         while self.forgettable:
             self.jobs.pop(self.forgettable.popleft(), None)
         touched = self._hear(entry.event, entry)
+        self._ended = self._arrays_of(commands)
         for command in commands:
             touched |= self._obey(command, entry.event.at_s)
+        if isinstance(entry.event, JobCancelled) and entry.event.job_id in touched:
+            past = self.jobs[entry.event.job_id]
+            past.why = "" if past.why.startswith(NEVER) else past.why  # its user ended it
         return [replace(self.jobs[job_id]) for job_id in sorted(touched)]
 
     def overtaken(self, said: Sequence[Command], at_s: float) -> list[Past]:
@@ -146,22 +152,32 @@ class History(Mapping[str, Past]):
                 past = self.jobs[command.job_id]
                 past.state, past.finish_s = command.state, at_s
                 if not past.attempts and not past.why:
-                    past.why = self._never(past.spec)
+                    past.why = self._never(past.spec, command.state)
             case _:
                 return set()
         return {command.job_id}
 
-    def _never(self, spec: JobSpec) -> str:
+    def _arrays_of(self, commands: Sequence[Command]) -> set[str]:
+        """Arrays of jobs that are over by these commands: one of them may be over by that."""
+        over = (one.job_id for one in commands if isinstance(one, FinishJob | RejectJob))
+        return {self.jobs[one].spec.array for one in over if one in self.jobs} - {""}
+
+    def _never(self, spec: JobSpec, state: str) -> str:
         """Which of the jobs it waited for has kept it from ever starting, if one has."""
+        arrays = []
         for parent in parents(spec):
             try:
                 past = self.get(parent)
             except StoreFailure:
                 continue
-            text = never_text(spec, parent, past.state) if past is not None and past.over else ""
-            if text:
+            if past is None:
+                arrays.append(parent)
+            elif past.over and (text := never_text(spec, parent, past.state)):
                 return text
-        return ""
+        # How an array has ended is known by what has become of the job that waited for it.
+        ended = State.FAILED if state == State.FAILED else State.SUCCEEDED
+        arrays.sort(key=lambda name: name not in self._ended)
+        return next(filter(None, (never_text(spec, name, ended) for name in arrays)), "")
 
 
 def row_of(past: Past) -> dict[str, Any]:

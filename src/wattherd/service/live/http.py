@@ -17,10 +17,12 @@ from starlette.exceptions import HTTPException
 from wattherd.errors import ClusterError, UserError
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.access.gate import Denied
+from wattherd.service.live.arrays import Array, array_of, one_task
 from wattherd.service.live.documents import Look
 from wattherd.service.live.history import Past
 from wattherd.service.live.site import Site
 from wattherd.store.entry import StoreDoubt, StoreFailure
+from wattherd.workload.job_array import tasks_called
 
 Answer = TypeVar("Answer")
 _DAY = re.compile(r"\d{4}-\d\d-\d\dT")
@@ -52,6 +54,31 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
+TheSite = Annotated[Site, Depends(_site)]
+TheCaller = Annotated[Caller, Depends(_caller)]
+
+
+async def _job_id(
+    site: TheSite,
+    caller: TheCaller,
+    job_id: Annotated[
+        str, Path(description="given at submission; of a task also a-7[3]", examples=["j-12"])
+    ],
+) -> str:
+    """The job that is meant: also one that is named as a task of its array."""
+    called = tasks_called(job_id)
+    if called is None:
+        return job_id
+
+    def found(look: Look) -> str | None:
+        array = array_of(look.history, called.array)
+        if array is None or not caller.sees(array.first.spec):
+            return None
+        return one_task(array, called)
+
+    return await look_up(site, found) or job_id
+
+
 def _written_out(text: object) -> object:
     """Numbers would be taken for seconds or milliseconds, whichever looks likelier."""
     if isinstance(text, str) and not _DAY.match(text):
@@ -64,9 +91,8 @@ Since = Annotated[
     BeforeValidator(_written_out),
     Query(description="ISO 8601 with zone"),
 ]
-JobId = Annotated[str, Path(description="given at submission", examples=["j-12"])]
-TheSite = Annotated[Site, Depends(_site)]
-TheCaller = Annotated[Caller, Depends(_caller)]
+JobId = Annotated[str, Depends(_job_id)]
+ArrayId = Annotated[str, Path(description="given at submission", examples=["a-7"])]
 
 
 def action_of(actions: Iterable[str]) -> Any:
@@ -120,10 +146,28 @@ async def the_job(site: Site, caller: Caller, job_id: str, *, touch: bool = Fals
     """
     past = await look_up(site, lambda look: look.history.get(job_id))
     if past is None or not caller.sees(past.spec):
-        raise NotFound(f"no job {job_id!r}", hint="`wattherd history` lists all")
+        hint = "`wattherd history` lists all"
+        if job_id.startswith("a-"):
+            hint = f"of an array name one task: {job_id}[0]"
+        raise NotFound(f"no job {job_id!r}", hint=hint)
     if touch and not caller.touches(past.spec):
         raise Denied(403, f"{job_id} belongs to {past.spec.user or 'somebody else'}")
     return past
+
+
+async def the_array(site: Site, caller: Caller, name: str, *, touch: bool = False) -> Array:
+    """An array of the caller's; with `touch` one that the caller may do something to.
+
+    Raises:
+        NotFound: there is none, or it is another tenant's: which of the two is not told.
+        Denied: it may be looked at only.
+    """
+    found = await look_up(site, lambda look: array_of(look.history, name))
+    if found is None or not caller.sees(found.first.spec):
+        raise NotFound(f"no array {name!r}", hint="`wattherd queue` lists those that wait")
+    if touch and not caller.touches(found.first.spec):
+        raise Denied(403, f"{name} belongs to {found.first.spec.user or 'somebody else'}")
+    return found
 
 
 def add_errors(app: FastAPI) -> None:

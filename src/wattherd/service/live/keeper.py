@@ -40,7 +40,7 @@ from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import Executor, RunOrder
 from wattherd.runtime.sim.world import Computer
 from wattherd.service.live.contract import Clock, Journal
-from wattherd.service.live.register import Line, Register, Wish
+from wattherd.service.live.register import Line, Part, Register, Wish
 from wattherd.service.live.rest import Rest
 from wattherd.service.live.standing import KEY, Standing
 from wattherd.store.entry import Entry
@@ -142,9 +142,25 @@ class Keeper:
         then: Callable[[Core, str], Any] | None = None,
     ) -> Wish:
         """The same, for who wants to know more than the id; `then` is asked after its turn."""
-        if key:
-            paper = {**paper, KEY: key}
-        return self._wish(Wish(JobSubmitted(at_s=0.0, job=spec), by, paper, then=then))
+        return self.hand_in_all([(spec, paper)], by, key, then)
+
+    def hand_in_all(
+        self,
+        jobs: Sequence[tuple[JobSpec, Mapping[str, Any]]],
+        by: str,
+        key: str = "",
+        then: Callable[[Core, str], Any] | None = None,
+    ) -> Wish:
+        """Hand jobs in, all of them or none, with consecutive ids; told is that of the first."""
+        parts = [Part(JobSubmitted(at_s=0.0, job=spec), paper) for spec, paper in jobs]
+        first, *more = parts
+        paper = {**(first.paper or {}), KEY: key} if key else first.paper
+        return self._wish(Wish(first.event, by, paper, then=then, more=more))
+
+    def post_all(self, events: Sequence[Event], *, by: str) -> Future[str]:
+        """Ask for several events of a user, all of which are kept or none."""
+        first, *more = [Part(event) for event in events]
+        return self._wish(Wish(first.event, by, more=more)).done
 
     def post(self, event: Event, *, by: str, paper: Mapping[str, Any] | None = None) -> Future[str]:
         """Ask for an event of a user; the future fails with `StoreFailure` if it is not kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from wattherd.service.live.documents import JOBS, Look, job_row, positions, show
 from wattherd.service.live.history import Past, past_of
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
+from wattherd.workload.job_array import shown as numbers_shown
 
 AUDIT = "wattherd.audit/1"
 SLICE = 200
@@ -23,18 +24,37 @@ _FINAL = {str(state).casefold(): str(state) for state in FINAL}
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Live jobs that are to be shown, with their places in the queue."""
+class Page:
+    """Which part of a list: live jobs behind number `after`, `count` says how many there are.
 
-    jobs: list[tuple[str, int | None]]
+    `grouped`: tasks of an array that wait are one row.
+    """
+
+    after: int = 0
+    count: bool = False
+    grouped: bool = False
+
+
+@dataclass(slots=True)
+class _Row:
+    """A live job with its place in the queue, or the tasks of an array that wait."""
+
+    job_id: str
+    position: int | None
+    indices: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Rows that are to be shown."""
+
+    jobs: list[_Row]
     total: int | None
     """How many pass, shown or not, where that was asked for."""
     more: bool
 
 
-def job_list(
-    site: Site, asked: JobFilter, *, over: bool, after: int = 0, count: bool = False
-) -> dict[str, Any]:
+def job_list(site: Site, asked: JobFilter, *, over: bool, page: Page = Page()) -> dict[str, Any]:
     """Jobs that pass a filter, in order of submission; with `over` those that ended, too.
 
     Of many live jobs the first are given, and `after` of the document asks for the page behind
@@ -47,14 +67,14 @@ def job_list(
     """
     shown = {state.casefold() for state in asked.states}
     if not over or (shown and not shown & set(_FINAL)):
-        chosen = site.look(partial(_chosen, asked=asked, shown=shown, after=after, count=count))
+        chosen = site.look(partial(_chosen, asked=asked, shown=shown, page=page))
         rows = list(_live(site, chosen.jobs, shown))
-        last = number_of(chosen.jobs[-1][0]) if chosen.more else None
+        last = number_of(chosen.jobs[-1].job_id) if chosen.more else None
         return {"schema": JOBS, "jobs": rows, "before": None, "after": last, "total": chosen.total}
     site.catch_up()
     states = tuple(_FINAL[state] for state in sorted(shown & set(_FINAL)))
     found = site.store.projection.jobs(replace(asked, states=states))
-    total = site.store.projection.count(replace(asked, states=states)) if count else None
+    total = site.store.projection.count(replace(asked, states=states)) if page.count else None
     pasts = {row["id"]: past_of(row) for row in reversed(found)}
     ids = list(pasts)
     rows = [
@@ -74,35 +94,41 @@ def number_of(job_id: str) -> int:
     return int(job_id.rpartition("-")[2])
 
 
-def _live(
-    site: Site, chosen: Sequence[tuple[str, int | None]], shown: set[str]
-) -> Iterator[dict[str, Any]]:
+def _live(site: Site, chosen: Sequence[_Row], shown: set[str]) -> Iterator[dict[str, Any]]:
     """Rows of jobs, a few at a time: submissions do not wait for a long list."""
     for at in range(0, len(chosen), SLICE):
         rows = site.look(partial(_slice, chosen=chosen[at : at + SLICE]))
         yield from (row for row in rows if not shown or row["state"].casefold() in shown)
 
 
-def _chosen(look: Look, asked: JobFilter, shown: set[str], after: int, *, count: bool) -> _Chosen:
+def _chosen(look: Look, asked: JobFilter, shown: set[str], page: Page) -> _Chosen:
     """Live jobs that pass, behind number `after`: as many as asked for, and whether there are more.
 
-    Places in the queue are counted from its head, whatever is shown of it.
+    Places in the queue are counted from its head, whatever is shown of it. Tasks of an array that
+    wait alike are one row, where the first of them stands.
     """
     text, waiting, total = asked.text.casefold(), 0, 0
-    found: list[tuple[str, int | None]] = []
+    found: list[_Row] = []
+    groups: dict[tuple[str, str], _Row] = {}
     for record in look.core.jobs.values():
         waiting += not record.active
         if not _passes(look, record, asked, text):
             continue
         if shown and shown_state(record).casefold() not in shown:
             continue
+        row = _Row(record.id, None if record.active else waiting)
+        if page.grouped and record.spec.array and not record.active:
+            group = groups.setdefault((record.spec.array, shown_state(record)), row)
+            group.indices.append(record.spec.array_index)
+            if group is not row:
+                continue
         total += 1
-        if len(found) <= asked.limit and (not after or number_of(record.id) > after):
-            found.append((record.id, None if record.active else waiting))
-        if len(found) > asked.limit and not count:
+        if len(found) <= asked.limit and (not page.after or number_of(record.id) > page.after):
+            found.append(row)
+        if len(found) > asked.limit and not page.count and not groups:
             break
     more = len(found) > asked.limit
-    return _Chosen(found[: asked.limit], total if count else None, more)
+    return _Chosen(found[: asked.limit], total if page.count else None, more)
 
 
 def _passes(look: Look, record: JobRecord, asked: JobFilter, text: str) -> bool:
@@ -113,6 +139,8 @@ def _passes(look: Look, record: JobRecord, asked: JobFilter, text: str) -> bool:
     if asked.name and asked.name.casefold() not in _name(look, spec.id):
         return False
     if not all(_has(spec.labels, *label) for label in asked.labels):
+        return False
+    if asked.numbers and not asked.numbers[0] <= number_of(spec.id) <= asked.numbers[1]:
         return False
     return not text or text in spec.id or text in _name(look, spec.id)
 
@@ -125,9 +153,28 @@ def _name(look: Look, job_id: str) -> str:
     return str(look.history[job_id].paper.get("name", "")).casefold()
 
 
-def _slice(look: Look, chosen: Sequence[tuple[str, int | None]]) -> list[dict[str, Any]]:
+def _slice(look: Look, chosen: Sequence[_Row]) -> list[dict[str, Any]]:
     """Rows of those that are still there; by now they may be over."""
-    return [job_row(look, job_id, number) for job_id, number in chosen if job_id in look.history]
+    return [_shown(look, one) for one in chosen if one.job_id in look.history]
+
+
+def _shown(look: Look, one: _Row) -> dict[str, Any]:
+    """A row of its page."""
+    return row_of(job_row(look, one.job_id, one.position), one.indices)
+
+
+def row_of(row: dict[str, Any], indices: Sequence[int]) -> dict[str, Any]:
+    """The row of a job; of several tasks it is called by all of them, as commands take it."""
+    if len(indices) < 2:
+        return row
+    name, tasks = str(row["name"]).rpartition("[")[0], numbers_shown(indices)
+    called = f"{row['array']['id']}[{tasks}]"
+    return {
+        **row,
+        "id": called,
+        "name": f"{name}[{tasks}]" if name else "",
+        "tasks": len(indices),
+    }
 
 
 def _rows(look: Look, pasts: Mapping[str, Past]) -> list[dict[str, Any]]:

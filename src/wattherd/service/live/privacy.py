@@ -11,9 +11,12 @@ from wattherd.errors import UserError
 from wattherd.runtime.local.accounts import Accounts
 from wattherd.runtime.local.secrets import check_secrets
 from wattherd.service.live.access.caller import Caller, Role
+from wattherd.service.live.arrays import array_of
 from wattherd.service.live.chronicle import Decision
 from wattherd.service.live.documents import Look
+from wattherd.workload.job_array import tasks_called
 from wattherd.workload.job_file import JobFile, Level, priority_of
+from wattherd.workload.job_parts import AfterSpec
 
 _JOB = re.compile(r"\bj-\d+\b")
 OTHERS = "others"
@@ -36,18 +39,30 @@ def check_priority(caller: Caller, ceilings: Mapping[Role, Level], asked: Level)
     )
 
 
-def check_request(look: Look, caller: Caller, job: JobFile) -> None:
-    """Whether the caller may hand that job in.
+def with_dependencies(look: Look, caller: Caller, job: JobFile) -> JobFile:
+    """The same job, the tasks that it waits for by the ids of their jobs; arrays stay whole.
 
     Raises:
         UserError: it would wait for a job that the caller cannot see.
     """
-    for parent in job.after_spec().all():
-        past = look.history.get(parent)
-        if past is None or not caller.sees(past.spec):
-            raise UserError(
-                f"no job {parent!r}", field="after", hint="`wattherd history` lists all"
-            )
+    after = job.after_spec()
+    found = {
+        end: list(dict.fromkeys(one for name in names for one in _parents(look, caller, name)))
+        for end, names in (("ok", after.ok), ("any", after.any), ("notok", after.notok))
+    }
+    return job.model_copy(update={"after": AfterSpec(**found)})
+
+
+def _parents(look: Look, caller: Caller, name: str) -> list[str]:
+    """What a dependency names: a job, an array, or tasks of one."""
+    called = tasks_called(name)
+    array = None if called is None else array_of(look.history, called.array)
+    past = look.history.get(name) if array is None else array.first
+    if past is None or not caller.sees(past.spec):
+        raise UserError(f"no job {name!r}", field="after", hint="`wattherd history` lists all")
+    if array is None or called is None or called.chosen is None:
+        return [name]
+    return array.jobs(called.chosen)
 
 
 def check_account(accounts: Accounts, caller: Caller, job: JobFile) -> None:

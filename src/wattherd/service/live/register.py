@@ -26,11 +26,23 @@ from wattherd.model.event import Event, JobSubmitted
 from wattherd.service.live.contract import Clock, Journal
 from wattherd.service.live.standing import Standing, request_of
 from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
+from wattherd.workload.job_array import array_id
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several events that somebody asks for together, and its paper."""
+
+    event: Event
+    paper: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
 class Wish:
     """An event that somebody asks for; `done` gets the id of the job it is about, or an error.
+
+    With `more` all of them are written in one commit, or none is: the tasks of an array have
+    consecutive ids, and an array's id is made of the first one. `done` is told of the first event.
 
     That is once it has happened. A submission is done as soon as it is on disk, however long the
     core thinks; its event then has the job's id and time. `again` says that an earlier submission
@@ -45,6 +57,7 @@ class Wish:
     again: bool = False
     then: Callable[[Core, str], Any] | None = None
     told: Future[Any] = field(default_factory=Future)
+    more: Sequence[Part] = ()
 
     def fulfil(self, job_id: str) -> None:
         """Tell whoever still waits."""
@@ -125,7 +138,7 @@ class Register:
         if request is not None:
             self._promised.pop(request, None)
         if line.wish is not None:
-            line.wish.fulfil(about(line.entry.event))
+            line.wish.fulfil(about(line.wish.event))
             line.wish.tell(core)
 
     def write(
@@ -202,15 +215,17 @@ class Register:
         found: list[Wish] = []
         number = self._number + 1
         for wish in wishes:
-            event = replace(wish.event, at_s=now_s)
-            if isinstance(event, JobSubmitted):
-                try:
-                    job = replace(event.job, id=f"j-{number}", submit_s=now_s)
-                except UserError as error:  # it waits for itself, as nobody knew before
-                    wish.fail(error)
-                    continue
-                event, number = replace(event, job=job), number + 1
-            wish.event = event
+            try:
+                wish.event = _numbered(wish.event, number, number, now_s)
+                wish.more = [
+                    replace(part, event=_numbered(part.event, number + at, number, now_s))
+                    for at, part in enumerate(wish.more, start=1)
+                ]
+            except UserError as error:  # it waits for itself, as nobody knew before
+                wish.fail(error)
+                continue
+            if isinstance(wish.event, JobSubmitted):
+                number += 1 + len(wish.more)
             found.append(wish)
         return found
 
@@ -220,8 +235,10 @@ class Register:
             Entry(seq=seq + i, event=replace(event, at_s=now_s), by="system")
             for i, event in enumerate(facts, start=1)
         ]
-        for i, wish in enumerate(wishes, start=len(facts) + 1):
-            entries.append(Entry(seq=seq + i, event=wish.event, by=wish.by, paper=wish.paper))
+        for wish in wishes:
+            for part in (Part(wish.event, wish.paper), *wish.more):
+                number = seq + len(entries) + 1
+                entries.append(Entry(seq=number, event=part.event, by=wish.by, paper=part.paper))
         return entries
 
     def _append(self, entries: Sequence[Entry], facts: int) -> None:
@@ -235,21 +252,35 @@ class Register:
 
     def _line_up(self, entries: Sequence[Entry], wishes: Sequence[Wish]) -> None:
         """In order; the wishes are those of the last entries. Submissions are done by it."""
-        first = len(entries) - len(wishes)
+        last: dict[int, Wish] = {}
+        end = len(entries)
+        for wish in reversed(wishes):  # it has happened when the last of its events has
+            last[end - 1] = wish
+            end -= 1 + len(wish.more)
         for place, entry in enumerate(entries):
-            wish = wishes[place - first] if place >= first else None
             self._seq = entry.seq
             if isinstance(entry.event, JobSubmitted):
                 self._promise(entry, entry.event.job.id)
-            self._lines.append(Line(entry, wish))
-            if wish is not None and isinstance(entry.event, JobSubmitted):
-                wish.fulfil(entry.event.job.id)
+            self._lines.append(Line(entry, last.get(place)))
+        for wish in wishes:
+            if isinstance(wish.event, JobSubmitted):
+                wish.fulfil(wish.event.job.id)
 
     def _promise(self, entry: Entry, job_id: str) -> None:
         self._number += 1
         request = request_of(entry.by, entry.paper)
         if request is not None:
             self._promised.setdefault(request, job_id)
+
+
+def _numbered(event: Event, number: int, first: int, now_s: float) -> Event:
+    """At its time; a new job with its id, a task with that of its array, by the first of them."""
+    if not isinstance(event, JobSubmitted):
+        return replace(event, at_s=now_s)
+    job = event.job
+    array = array_id(first) if job.array else ""
+    job = replace(job, id=f"j-{number}", submit_s=now_s, array=array)
+    return replace(event, at_s=now_s, job=job)
 
 
 def about(event: Event) -> str:

@@ -36,6 +36,7 @@ def succeed(old: Frozen, core: Core, queues: Any = None) -> tuple[Frozen, list[C
     """
     before = old.core
     core.finished.update(before.finished)
+    core.waits.inherit(before.waits)
     said: list[Command] = []
     orders = Orders()
     papers = old.standing.orders.papers

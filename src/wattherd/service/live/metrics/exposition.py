@@ -19,7 +19,6 @@ from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.errors import ClusterError
 from wattherd.model.job import JobSpec
-from wattherd.model.reason import ReasonCode
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import WORST_CASE, DrawBook, Sample
 from wattherd.service.live.metrics.names import COUNTER, INFO, METRICS
@@ -76,14 +75,14 @@ def _count(found: Moment, record: JobRecord, core: Core) -> None:
         return
     reason = str(record.reason.code) if record.reason is not None else str(record.state)
     reason = _WAITS.get(record.state, reason)
-    if record.state is State.BLOCKED and record.not_before_s is not None:
-        reason = str(ReasonCode.NOT_BEFORE)
+    if record.state is State.BLOCKED:
+        reason = str(core.waits.code(record))
     found.pending[reason, queue] += 1
     if record.state is State.QUEUED:
         found.oldest_s[queue] = min(found.oldest_s.get(queue, core.now_s), record.state_since_s)
 
 
-_WAITS = {State.BLOCKED: "Dependency", State.HELD: "Held", State.BACKING_OFF: "BackingOff"}
+_WAITS = {State.HELD: "Held", State.BACKING_OFF: "BackingOff"}
 
 
 def _name(found: Moment, look: Look, record: JobRecord) -> None:

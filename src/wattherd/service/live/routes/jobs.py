@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
@@ -16,6 +16,8 @@ from wattherd.runtime.local.accounts import OF_SITE
 from wattherd.runtime.local.enforcement import asked, check_enforced, unenforced
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.arrays import array_of
+from wattherd.service.live.documents import Look
 from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.editing import check_edit, was_done
 from wattherd.service.live.explanation import explanation, last_words
@@ -30,17 +32,18 @@ from wattherd.service.live.http import (
     answer_within,
     done,
     look_up,
+    the_array,
     the_job,
 )
 from wattherd.service.live.known_names import check_names, check_queue
-from wattherd.service.live.listing import job_list
+from wattherd.service.live.listing import Page, job_list
 from wattherd.service.live.logs import LogReader, TaskLog
 from wattherd.service.live.notify.channels import check_notify
 from wattherd.service.live.privacy import (
     check_account,
     check_priority,
-    check_request,
     seen_by,
+    with_dependencies,
 )
 from wattherd.service.live.register import Wish
 from wattherd.service.live.schemas.jobs import (
@@ -52,7 +55,8 @@ from wattherd.service.live.schemas.jobs import (
 from wattherd.service.live.schemas.shape import Responses, answers
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
-from wattherd.workload.job_again import rerun_of
+from wattherd.workload.job_again import rerun_of, tasks_rerun
+from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_edit import JobEdit
 from wattherd.workload.job_environment import NONE, words_of
 from wattherd.workload.job_file import JobFile, validated_job
@@ -130,7 +134,10 @@ def _submission_routes(app: FastAPI) -> None:
 
         Whoever did not hear the answer may ask again with the same `Idempotency-Key`.
         """
-        wish = await handed_in(site, caller, job, idempotency_key)
+        if job.is_array:
+            field = "grid" if job.array is None else "array"
+            raise UserError("makes many jobs", field=field, hint="POST /api/v1/arrays takes it")
+        wish = await all_handed_in(site, caller, job, idempotency_key)
         return JSONResponse(await _first_document(site, wish), status_code=201)
 
     @app.post("/api/v1/jobs/{job_id}/rerun", status_code=201, responses=answers(JobDocument, 201))
@@ -145,36 +152,55 @@ def _submission_routes(app: FastAPI) -> None:
         """Hand the same job in once more, as the caller's; its label `rerun-of` names the first."""
         past = await the_job(site, caller, job_id, touch=True)
         own = (past.spec.user, past.spec.tenant) == (caller.user, caller.tenant)
-        job = validated_job(rerun_of(past.spec, past.paper, own=own), job_id)
-        wish = await handed_in(site, caller, job, idempotency_key)
+        array = await look_up(site, lambda look: array_of(look.history, past.spec.array))
+        if array is None:
+            fields = rerun_of(past.spec, past.paper, own=own)
+        else:  # a task keeps its index
+            made_of, index = array.first.paper[PAPER], past.spec.array_index
+            fields = tasks_rerun(past.spec, past.paper, made_of, [index], own=own)
+        job = validated_job(fields, job_id)
+        wish = await all_handed_in(site, caller, job, idempotency_key)
         return JSONResponse(await _first_document(site, wish), status_code=201)
 
     @app.post("/api/v1/dry-run", responses=answers(DryRunDocument))
     async def try_out(site: TheSite, caller: TheCaller, job: TheJobFile) -> dict[str, Any]:
-        """What would happen to a job now; nothing is changed."""
-        await checked(site, caller, job)
-        spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
+        """What would happen to a job now, or to the first task of an array; nothing is changed."""
+        job = await checked(site, caller, job)
+        about: dict[str, Any] = {
+            "user": caller.user, "tenant": caller.tenant, "at": datetime.now(UTC)
+        }  # fmt: skip
+        spec = next((first for first, _ in job.tasks(**about)), None) or job.spec(**about)
         now_s = site.clock.now_s()
         return await look_up(site, lambda look: dry_run(look, spec, now_s))
 
 
-async def handed_in(site: Site, caller: Caller, job: JobFile, key: str) -> Wish:
-    """Check a job and hand it in, once for each `key` that is not empty.
+async def all_handed_in(
+    site: Site,
+    caller: Caller,
+    job: JobFile,
+    key: str,
+    document: Callable[[Look, str], dict[str, Any]] = documents.job_document,
+) -> Wish:
+    """Check a job, or all tasks of an array, and hand them in; told is the `document` of the first.
+
+    That is done once for each `key` that is not empty.
 
     Raises:
         UserError: the caller may not hand it in, or it names what is not there.
     """
-    await checked(site, caller, job)
-    spec = job.spec(user=caller.user, tenant=caller.tenant, at=datetime.now(UTC))
-    paper = job.paper()
+    job = await checked(site, caller, job)
+    about: dict[str, Any] = {
+        "user": caller.user, "tenant": caller.tenant, "at": datetime.now(UTC)
+    }  # fmt: skip
+    if job.is_array:
+        made = await asyncio.to_thread(lambda: list(job.tasks(**about)))
+    else:
+        made = [(job.spec(**about), job.paper())]
     if caller.of_site is bool(caller.tenant):  # else it shows by the tenant
-        paper[OF_SITE] = caller.of_site
-    return site.keeper.hand_in(
-        spec,
-        paper,
-        caller.by,
-        key,
-        lambda core, job_id: documents.job_document(site.look_at(core), job_id),
+        for _, paper in made:
+            paper[OF_SITE] = caller.of_site
+    return site.keeper.hand_in_all(
+        made, caller.by, key, lambda core, job_id: document(site.look_at(core), job_id)
     )
 
 
@@ -189,8 +215,8 @@ async def _first_document(site: Site, wish: Wish) -> dict[str, Any]:
     return documents.new_job_document(site.clock.epoch, wish.event.job, wish.paper or {})
 
 
-async def checked(site: Site, caller: Caller, job: JobFile) -> None:
-    """Whether the caller may hand that job in here.
+async def checked(site: Site, caller: Caller, job: JobFile) -> JobFile:
+    """The job as the caller may hand it in here: what it waits for is named by ids of jobs.
 
     Raises:
         UserError: why not.
@@ -206,7 +232,8 @@ async def checked(site: Site, caller: Caller, job: JobFile) -> None:
         limits = asked(job.spec(), job.paper())
         check_enforced(unenforced(site.executor.support, limits))
     if job.after_spec().all():  # most jobs need no look at others
-        await look_up(site, lambda look: check_request(look, caller, job))
+        return await look_up(site, lambda look: with_dependencies(look, caller, job))
+    return job
 
 
 def _look_routes(app: FastAPI) -> None:
@@ -226,6 +253,10 @@ def _look_routes(app: FastAPI) -> None:
         label: Annotated[
             list[str], Query(description="NAME=VALUE, or NAME with any value; all of these")
         ] = [],  # noqa: B006 - FastAPI copies it
+        array: Annotated[str, Query(description="tasks of this array")] = "",
+        grouped: Annotated[
+            bool, Query(description="of live jobs: waiting tasks of an array as one row")
+        ] = False,
         since: Since = None,
         before: Annotated[
             int, Query(ge=0, le=MOST, description="with `over`: as the last page said")
@@ -247,11 +278,13 @@ def _look_routes(app: FastAPI) -> None:
             text=text,
             name=name,
             labels=tuple(_label(one) for one in label),
+            numbers=await _numbers(site, caller, array) if array else None,
             since_s=None if since is None else since.timestamp() - site.clock.epoch,
             before=before or None,
             limit=limit,
         )
-        return await asyncio.to_thread(job_list, site, asked, over=over, after=after, count=count)
+        page = Page(after=after, count=count, grouped=grouped)
+        return await asyncio.to_thread(job_list, site, asked, over=over, page=page)
 
     @app.get("/api/v1/jobs/{job_id}", responses=answers(JobDocument))
     async def job(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
@@ -272,6 +305,11 @@ def _look_routes(app: FastAPI) -> None:
             log = TaskLog(site.config.state / "jobs", job_id, past.attempts, 0)
             told["log"] = await asyncio.to_thread(last_words, log)
         return told
+
+
+async def _numbers(site: Site, caller: Caller, name: str) -> tuple[int, int]:
+    array = await the_array(site, caller, name)
+    return array.numbers[0], array.numbers[-1]
 
 
 def _label(text: str) -> tuple[str, str | None]:

@@ -49,6 +49,16 @@ class Chapter(Shape):
     cause: str = told("because of what", "attempt 1")
 
 
+class TaskOf(Shape):
+    """Of which array a job is a task, and which."""
+
+    id: str = told("of the array", "a-7")
+    index: int = told("of this task", 3)
+    count: int = told("tasks of the array", 10)
+    most: int | None = told("of them that may run at a time; null: all", 3)
+    values: dict[str, str] = told("of the axes of its grid", {"lr": "0.01"})
+
+
 class JobRow(Shape):
     """One job as a line of a list."""
 
@@ -58,6 +68,9 @@ class JobRow(Shape):
     user: str = told("whose it is", "ann")
     tenant: str = told("of which tenant", "vision")
     queue: str = told("where it waits, or waited", "default")
+    array: TaskOf | None = Field(
+        default=None, description="of which it is a task; null: of none", examples=[None]
+    )
     priority: int = told("higher goes first", 0)
     progress: float = told("work done, in steps where it says so", 1200.0)
     total: float | None = told("all of its work, in the same unit", 5000.0)
@@ -76,6 +89,11 @@ class JobRow(Shape):
     where: list[Seat] = told("devices it holds")
     reason: Reason | None = told("why it waits, ended as it did, or is in trouble", None)
     position: int | None = told("place in the queue, from 1; lists tell it", None)
+    tasks: int | None = Field(
+        default=None,
+        description="of a row of a `grouped` list that stands for so many tasks",
+        examples=[None],
+    )
 
 
 class JobRole(Shape):
@@ -145,6 +163,34 @@ class JobsDocument(Shape):
     before: int | None = told("with `over`: asks for the page before; null: there is none", None)
     after: int | None = told("of live jobs: asks for the page behind; null: there is none", None)
     total: int | None = told("on all pages, where `count` asked for it", None)
+
+
+class ArrayTask(Shape):
+    """One task of an array."""
+
+    task: str = told("its array and its index, as commands take it", "a-7[3]")
+    id: str = told("of its job", "j-10")
+    index: int = told("of the task", 3)
+    state: ShownState = told("what it is doing", "Running")
+
+
+class ArrayDocument(Shape):
+    """An array of jobs, as a whole."""
+
+    schema_: Literal["wattherd.array/1"] = version("wattherd.array/1")
+    id: str = told("given at submission, by its first job", "a-7")
+    name: str = told("as its user calls it", "sweep")
+    user: str = told("whose it is", "ann")
+    tenant: str = told("of which tenant", "vision")
+    queue: str = told("where its tasks wait, or waited", "default")
+    gpus: int = told("devices that each task asks for", 1)
+    submitted: str = told("a time", MORNING)
+    count: int = told("tasks", 10)
+    indices: str = told("of its tasks", "0-9")
+    most: int | None = told("tasks that may run at a time; null: all", 3)
+    grid: dict[str, list[str]] = told("axes and their values", {"lr": ["0.1", "0.01"]})
+    states: dict[str, int] = told("how many tasks are in which state", {"Running": 3, "Queued": 7})
+    tasks: list[ArrayTask] = told("by index")
 
 
 class Holder(Shape):

@@ -19,7 +19,7 @@ from wattherd.service.live.access.gate import COOKIE, Denied, Desk
 from wattherd.service.live.access.rules import is_app
 from wattherd.service.live.history import Past
 from wattherd.service.live.http import done
-from wattherd.service.live.routes.jobs import ACTIONS, checked, handed_in
+from wattherd.service.live.routes.jobs import ACTIONS, all_handed_in, checked
 from wattherd.service.live.site import Site
 from wattherd.service.live.web import now, queue, submission, timeline
 from wattherd.service.live.web.cluster import cluster_view
@@ -324,7 +324,9 @@ async def _submission_page(request: Request) -> Response:
     past = await _source(request, source)
     if past is None:
         raise PageProblem(404, "No such job", f"There is no job {source!r}, or not for you.")
-    return _shown(request, submission.from_job(past, viewer(request)))
+    scene: Scene = request.app.state.scene
+    first = await asyncio.to_thread(scene.look, lambda look: submission.first_of(look, past))
+    return _shown(request, submission.from_job(past, viewer(request), first))
 
 
 async def _source(request: Request, job_id: str) -> Past | None:
@@ -364,7 +366,7 @@ async def _submit(request: Request) -> Response:
         if fields.get("do") != "submit":
             await checked(site, caller, job)
             return _shown(request, filled)
-        job_id = await done((await handed_in(site, caller, job, filled.key)).done)
+        job_id = await done((await all_handed_in(site, caller, job, filled.key)).done)
     except UserError as error:
         filled.error = error
         return _shown(request, filled, 400)

@@ -17,6 +17,7 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.chronicle import Wait
 from wattherd.service.live.documents import Look, job_row, shown_state
 from wattherd.service.live.history import past_of
+from wattherd.service.live.listing import row_of
 from wattherd.service.live.web.filters import STATES, Wanted
 from wattherd.service.live.web.paging import Paged, paged
 from wattherd.service.live.web.picture import HALF, Picture, picture
@@ -75,11 +76,12 @@ def _taken(look: Look, asked: _Asked, now_s: float) -> dict[str, Any]:
         and (not asked.wanted or _fits(look, one, asked.wanted))
         and _has(look, one, asked.text)
     ]
-    cut = paged(mine, asked.page, LISTED)
+    groups = _grouped(mine) if shown == "waiting" and not asked.text else {}
+    cut = paged([one for one in mine if one.id in groups] if groups else mine, asked.page, LISTED)
     starts = _foreseen(look, waiting, running) if shown == "waiting" else {}
     rows = [
         {
-            **job_row(look, one.id, places.get(one.id)),
+            **row_of(job_row(look, one.id, places.get(one.id)), groups.get(one.id, ())),
             "hue": hue_of(one.id),
             "waited_s": now_s - one.spec.submit_s,
             "starts_s": starts.get(one.id),
@@ -88,6 +90,20 @@ def _taken(look: Look, asked: _Asked, now_s: float) -> dict[str, Any]:
     ]
     counts = {"waiting": len(waiting), "running": len(running)}
     return {"rows": rows, "cut": cut, "counts": counts, "shares": list(_shares(look))}
+
+
+def _grouped(records: Sequence[JobRecord]) -> dict[str, list[int]]:
+    """Indices of tasks of an array that wait alike, by the first of their jobs; of others none."""
+    firsts: dict[tuple[str, str], str] = {}
+    found: dict[str, list[int]] = {}
+    for one in records:
+        spec = one.spec
+        if not spec.array:
+            found[one.id] = []
+            continue
+        first = firsts.setdefault((spec.array, shown_state(one)), one.id)
+        found.setdefault(first, []).append(spec.array_index)
+    return found
 
 
 def _fits(look: Look, record: JobRecord, wanted: Wanted) -> bool:
@@ -99,6 +115,8 @@ def _has(look: Look, record: JobRecord, text: str) -> bool:
     if not text:
         return True
     spec, past = record.spec, look.history[record.id]
+    if text == spec.array:
+        return True
     said = f"{spec.id} {past.paper.get('name', '')} {spec.user} {spec.tenant} {spec.queue}"
     return text.casefold() in said.casefold()
 

@@ -12,9 +12,11 @@ import yaml
 
 from wattherd.errors import UserError
 from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.arrays import array_of
 from wattherd.service.live.documents import Look
 from wattherd.service.live.history import Past
-from wattherd.workload.job_again import file_again
+from wattherd.workload.job_again import file_again, tasks_again
+from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_file import JobFile, validated_job
 from wattherd.workload.yaml_lines import fields_of
@@ -66,10 +68,14 @@ def empty() -> Filled:
     return Filled(dict.fromkeys(COMMON, "") | {"gpus": "1"})
 
 
-def from_job(past: Past, caller: Caller) -> Filled:
-    """The form filled from a job that the caller sees."""
+def from_job(past: Past, caller: Caller, first: Past | None = None) -> Filled:
+    """The form filled from a job that the caller sees; `first` is the first task of its array."""
     mine = is_own(past, caller)
-    document = file_again(past.spec, past.paper, secrets=mine)
+    if first is None:
+        document = file_again(past.spec, past.paper, secrets=mine)
+    else:
+        made_of, index = first.paper[PAPER], past.spec.array_index
+        document = tasks_again(past.spec, past.paper, made_of, [index], secrets=mine)
     filled = empty()
     filled.source = past.spec.id
     filled.variables = len(past.paper.get("environment") or {}) if mine else 0
@@ -157,6 +163,12 @@ def source_of(look: Look, caller: Caller, job_id: str) -> Past | None:
     """The job that a form is filled from; None where there is none for the caller."""
     past = look.history.get(job_id)
     return past if past is not None and caller.sees(past.spec) else None
+
+
+def first_of(look: Look, past: Past) -> Past | None:
+    """The first task of the array that a job is a task of."""
+    array = array_of(look.history, past.spec.array)
+    return None if array is None else array.first
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,0 +1,177 @@
+"""Arrays handed to a keeper: all of their tasks or none, once, whatever breaks meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_keeper import Site, a_core
+
+from wattherd.errors import UserError
+from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from wattherd.service.live.register import Wish
+from wattherd.service.live.standing import Standing
+from wattherd.store.entry import StoreDoubt, StoreFailure
+from wattherd.testing.live import MemoryJournal
+from wattherd.workload.job_file import JobFile
+
+
+def hand_in(site: Site, count: int, most: int | None = None, key: str = "k", **more: Any) -> Wish:
+    array = f"0-{count - 1}" + ("" if most is None else f"%{most}")
+    job = JobFile.model_validate({"run": "true", "array": array, "name": "s", **more})
+    wish = site.keeper.hand_in_all(list(job.tasks(user="ann")), "ann", key)
+    site.turns()
+    return wish
+
+
+def test_tasks_get_consecutive_ids_and_the_array_is_called_by_the_first() -> None:
+    site = Site()
+    hand_in(site, 1, key="first")
+    assert hand_in(site, 3).done.result(0) == "j-2"
+    specs = [record.spec for record in site.keeper.core.jobs.values()][1:]
+    assert [(one.id, one.array, one.array_index) for one in specs] == [
+        ("j-2", "a-2", 0),
+        ("j-3", "a-2", 1),
+        ("j-4", "a-2", 2),
+    ]
+    assert hand_in(site, 1, key="last").done.result(0) == "j-5"
+
+
+def test_the_same_request_hands_an_array_in_once_also_after_a_kill() -> None:
+    site = Site()
+    assert hand_in(site, 4).done.result(0) == hand_in(site, 4).done.result(0) == "j-1"
+    assert len(site.keeper.core.jobs) == 4
+    successor = Site(MemoryJournal(site.journal.kept), site.hands)
+    again = hand_in(successor, 4)
+    assert (again.done.result(0), again.again) == ("j-1", True)
+    assert len(successor.keeper.core.jobs) == 4
+
+
+def test_an_array_that_the_journal_does_not_take_leaves_nothing_behind() -> None:
+    site = Site()
+    site.journal.full = True
+    refused = hand_in(site, 4)
+    with pytest.raises(StoreFailure):
+        refused.done.result(0)
+    site.journal.full = False
+    assert site.journal.kept == []
+    assert hand_in(site, 2).done.result(0) == "j-1"
+    assert len(site.keeper.core.jobs) == 2
+
+
+def test_an_array_that_was_kept_without_an_answer_is_there_once() -> None:
+    site = Site()
+    site.journal.silent = True
+    doubtful = hand_in(site, 3)
+    with pytest.raises(StoreDoubt):
+        doubtful.done.result(0)
+    site.journal.silent = False
+    assert hand_in(site, 3).done.result(0) == "j-1"
+    assert [record.id for record in site.keeper.core.jobs.values()] == ["j-1", "j-2", "j-3"]
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_a_service_that_was_killed_anywhere_has_all_tasks_or_none(cut: int) -> None:
+    """One commit is one list that the journal takes: a kill falls between lists."""
+    site = Site()
+    taken: list[int] = []
+    append = site.journal.append
+
+    def counted(entries: Any) -> None:
+        append(entries)
+        taken.append(len(site.journal.kept))
+
+    site.journal.append = counted  # type: ignore[method-assign]
+    hand_in(site, 2, key="one")
+    hand_in(site, 5, key="two")
+    kept = site.journal.kept[: ([0, *taken][min(cut, len(taken))])]
+    successor = Site(MemoryJournal(kept), site.hands)
+    by_array: dict[str, int] = {}
+    for entry in kept:
+        if isinstance(entry.event, JobSubmitted):
+            by_array[entry.event.job.array] = by_array.get(entry.event.job.array, 0) + 1
+    assert by_array.items() <= {"a-1": 2, "a-3": 5}.items()
+    for count, key in ((2, "one"), (5, "two")):
+        hand_in(successor, count, key=key)
+    assert len(successor.keeper.core.jobs) == 7
+
+
+def test_a_task_that_would_wait_for_itself_refuses_the_whole_array() -> None:
+    site = Site()
+    for after in ("j-3", "a-1"):
+        wish = hand_in(site, 4, key=after, after=[after])
+        with pytest.raises(UserError, match="waits for itself"):
+            wish.done.result(0)
+    assert site.journal.kept == []
+    assert hand_in(site, 2).done.result(0) == "j-1"
+
+
+def test_half_an_array_is_cancelled_in_one_commit() -> None:
+    site = Site()
+    hand_in(site, 6, most=1)
+    events = [JobCancelled(at_s=0.0, job_id=f"j-{number}") for number in range(4, 7)]
+    done = site.keeper.post_all(events, by="ann")
+    site.turns()
+    assert done.result(0) == "j-4"
+    assert list(site.keeper.core.jobs) == ["j-1", "j-2", "j-3"]
+
+
+def test_only_the_first_paper_tells_what_the_array_was_made_of() -> None:
+    site = Site()
+    hand_in(site, 3, run="x {index}")
+    papers = [entry.paper for entry in site.journal.kept if entry.paper]
+    assert papers[0]["array"] == {
+        "indices": "0-2",
+        "template": {"commands": [["/bin/sh", "-c", "x {index}"]]},
+    }
+    assert [paper["array"] for paper in papers[1:]] == [{}, {}]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["end", "fail", "stop", "cancel", "pause", "resume", "kill", "rival"]),
+        st.integers(0, 11),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(most=st.integers(1, 3), steps=STEPS)
+def test_never_more_tasks_run_than_may_whatever_happens_to_them(
+    most: int, steps: list[tuple[str, int]]
+) -> None:
+    """Ends, failures that are tried again, holds, rivals, and services that are killed."""
+    site = Site()
+    hand_in(site, 8, most=most, restarts=1, backoff=0)
+
+    def running() -> list[tuple[str, int]]:
+        return [run for run in site.hands.runs if site.hands.runs[run].spec.array]
+
+    for number, (what, which) in enumerate(steps):
+        runs = list(site.hands.runs)
+        run = runs[which % len(runs)] if runs else None
+        job_id = f"j-{1 + which % 8}"
+        if what in ("end", "fail") and run is not None:
+            site.keeper.tell(site.hands.exited(run, 0 if what == "end" else 1))
+        elif what == "stop" and run is not None:  # as it was told to, or by itself: it comes again
+            site.keeper.tell(site.hands.stopped(run))
+        elif what == "kill":
+            site = Site(MemoryJournal(site.journal.kept), site.hands)
+        elif what == "rival":
+            rival = JobFile.model_validate({"run": "true", "gpus": 2, "priority": "high"})
+            site.keeper.submit(rival.spec(user="bob"), {}, "bob", key=str(number))
+        elif what in ("cancel", "pause", "resume"):
+            kinds = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
+            site.keeper.post(kinds[what](at_s=0.0, job_id=job_id), by="ann")
+        site.turns()
+        assert len(running()) <= most
+        site.clock.at_s += 1.0
+    replayed = a_core()
+    for _ in Standing().replay(replayed, site.journal.kept):
+        pass
+    assert {one.id: one.state for one in replayed.jobs.values()} == {
+        one.id: one.state for one in site.keeper.core.jobs.values()
+    }

@@ -1,0 +1,213 @@
+"""Arrays in the core: so many tasks at a time, and jobs that wait for all of an array."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from test_waits import Told
+
+from wattherd.engine.core import Core
+from wattherd.errors import UserError
+from wattherd.model.command import FinishJob, StartJob
+from wattherd.model.event import JobCancelled, JobEdited, JobHeld, JobReleased, JobStopped
+from wattherd.model.job import JobSpec
+from wattherd.store.event_log import event_of, plain
+
+
+def submit_array(told: Told, count: int, most: int | None = None, **more: Any) -> None:
+    for index in range(count):
+        task = {"array": "a", "array_index": index, "array_count": count, "array_most": most}
+        told.submit(f"t{index}", **task, **more)
+
+
+def running(told: Told) -> list[str]:
+    return [job.id for job in told.core.jobs.values() if job.active]
+
+
+def test_only_so_many_tasks_run_at_a_time_in_order() -> None:
+    told = Told()
+    submit_array(told, 5, most=2)
+    assert running(told) == ["t0", "t1"]
+    assert told.why("t2") == (
+        "ArrayLimit (waits for one of 2 tasks of a to end, as so many run at a time)"
+    )
+    told.ends("t1")
+    assert running(told) == ["t0", "t2"]
+    told.ends("t0", 1)
+    assert running(told) == ["t2", "t3"]
+
+
+def test_without_a_limit_all_run() -> None:
+    told = Told()
+    submit_array(told, 4)
+    assert len(running(told)) == 4
+
+
+def test_a_task_that_is_tried_again_keeps_its_turn() -> None:
+    told = Told()
+    submit_array(told, 3, most=1, restarts=1, backoff_s=10.0)
+    told.ends("t0", 1)
+    assert (told.state("t0"), running(told)) == ("BackingOff", [])
+
+
+def test_a_cancelled_task_that_waits_takes_nobodys_turn() -> None:
+    told = Told()
+    submit_array(told, 4, most=1)
+    told.tell(JobCancelled(at_s=0.5, job_id="t1"))
+    assert running(told) == ["t0"]
+    told.ends("t0")
+    assert running(told) == ["t2"]
+
+
+def test_others_run_in_the_place_of_a_paused_task_which_then_waits_for_a_turn() -> None:
+    told = Told()
+    submit_array(told, 4, most=1)
+    told.tell(JobHeld(at_s=0.5, job_id="t0"))
+    assert running(told) == ["t0"]  # it still stops
+    told.tell(JobStopped(at_s=0.6, job_id="t0", attempt=1))
+    assert running(told) == ["t1"]
+    told.tell(JobReleased(at_s=0.7, job_id="t0"))
+    assert (told.state("t0"), running(told)) == ("Blocked", ["t1"])
+    for task in ("t1", "t2", "t3"):
+        told.ends(task)
+    assert running(told) == ["t0"]
+
+
+def test_a_waiting_task_that_is_paused_leaves_the_line() -> None:
+    told = Told()
+    submit_array(told, 3, most=1)
+    told.tell(JobHeld(at_s=0.5, job_id="t1"))
+    told.ends("t0")
+    assert running(told) == ["t2"]
+    told.ends("t2")
+    told.tell(JobReleased(at_s=1.5, job_id="t1"))
+    assert running(told) == ["t1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes", "then"),
+    [
+        ("after", (0, 0), "Starting"),
+        ("after", (0, 1), "Failed"),
+        ("after_any", (1, 1), "Starting"),
+        ("after_notok", (0, 0), "Cancelled"),
+        ("after_notok", (0, 1), "Starting"),
+    ],
+)
+def test_a_job_waits_for_the_end_of_a_whole_array(
+    kind: str, codes: tuple[int, int], then: str
+) -> None:
+    told = Told()
+    submit_array(told, 2)
+    told.submit("b", **{kind: ("a",)})
+    told.ends("t1", codes[1])
+    assert told.state("b") == "Blocked"
+    told.ends("t0", codes[0])
+    assert told.state("b") == then
+    late = Told()
+    submit_array(late, 2)
+    late.ends("t0", codes[0])
+    late.ends("t1", codes[1])
+    late.submit("b", at_s=1.0, **{kind: ("a",)})
+    assert late.state("b") == then
+
+
+def test_an_array_whose_first_tasks_are_over_before_the_last_is_handed_in_is_not_over() -> None:
+    told = Told()
+    told.submit("t0", gpus=99, array="a", array_count=2)
+    told.submit("b", after_any=("a",))
+    assert told.state("b") == "Blocked"
+    told.submit("t1", array="a", array_index=1, array_count=2)
+    told.ends("t1")
+    assert told.state("b") == "Starting"
+
+
+def test_an_array_that_would_wait_for_itself_is_refused() -> None:
+    told = Told()
+    told.submit("b", after=("a",))
+    told.submit("t0", after=("b",), array="a", array_count=1)
+    assert told.state("t0") == "Failed"
+    with pytest.raises(UserError, match="waits for itself"):
+        JobSpec(id="t0", submit_s=0.0, after=("a",), array="a", array_count=1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"array_count": 3},
+        {"array": "a"},
+        {"array": "x", "array_count": 1},
+        {"array": "a", "array_count": 2, "array_index": -1},
+        {"array": "a", "array_count": 2, "array_most": 0},
+    ],
+)
+def test_tasks_of_no_array_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        JobSpec(id="x", submit_s=0.0, **wrong)
+
+
+def test_a_log_says_nothing_of_arrays_where_there_is_none_and_replays_where_there_is() -> None:
+    told = Told()
+    told.submit("alone")
+    assert "array" not in json.dumps(plain(told.events[0]))
+    submit_array(told, 3, most=1)
+    told.tell(JobEdited(at_s=0.5, job_id="t1", priority=3))
+    told.ends("t0")
+    again = Core(told.core.config)
+    said = []
+    for event in told.events:
+        said += again.handle(event_of(json.loads(json.dumps(plain(event))), "here"))
+    assert said == told.said
+    assert [one.job_id for one in said if isinstance(one, StartJob)] == ["alone", "t0", "t1"]
+
+
+def test_many_names_of_singletons_cost_no_more_than_as_many_jobs() -> None:
+    """Seconds of 4,000 submissions: those of a name of their own, by those without one."""
+
+    def seconds(count: int, *, named: bool) -> float:
+        told = Told()
+        specs = [
+            JobSpec(
+                id=f"s{number}",
+                submit_s=0.0,
+                begin_s=1e6,
+                singleton=named,
+                labels=(("name", f"n{number}"),) if named else (),
+            )
+            for number in range(count)
+        ]
+        from wattherd.model.event import JobSubmitted
+
+        begun_s = time.process_time()
+        for spec in specs:
+            told.core.handle(JobSubmitted(at_s=0.0, job=spec))
+        return time.process_time() - begun_s
+
+    seconds(200, named=True)
+    assert seconds(4000, named=True) < 5 * max(seconds(4000, named=False), 0.05)
+
+
+def test_ten_thousand_tasks_end_one_after_the_other_in_seconds() -> None:
+    told = Told()
+    begun_s = time.process_time()
+    from wattherd.model.event import JobExited, JobSubmitted
+
+    for index in range(10_000):
+        spec = JobSpec(
+            id=f"t{index}",
+            submit_s=0.0,
+            array="a",
+            array_index=index,
+            array_count=10_000,
+            array_most=1,
+        )
+        told.core.handle(JobSubmitted(at_s=0.0, job=spec))
+    ended = 0
+    for index in range(10_000):
+        said = told.core.handle(JobExited(at_s=1.0, job_id=f"t{index}", attempt=1))
+        ended += sum(isinstance(one, FinishJob) for one in said)
+    assert ended == 10_000
+    assert time.process_time() - begun_s < 20
