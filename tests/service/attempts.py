@@ -211,6 +211,7 @@ CALLS: dict[str, tuple[str, str, str, Any]] = {
     "Ask why it waits": (HIDDEN, "GET", "/api/v1/jobs/VICTIM/explain", None),
     "Look at its page": (HIDDEN, "GET", "/jobs/VICTIM", None),
     "Open its app through the service": (HIDDEN, "GET", "/jobs/VICTIM/app/", None),
+    "See who is inside it": (HIDDEN, "GET", "/api/v1/jobs/VICTIM/sessions", None),
     "Cancel it": (HIDDEN, "POST", "/api/v1/jobs/VICTIM/cancel", {}),
     "Pause it": (HIDDEN, "POST", "/api/v1/jobs/VICTIM/pause", {}),
     "Make an admin's token": (
@@ -232,6 +233,15 @@ LISTS = ("/api/v1/jobs?over=true", "/api/v1/jobs?tenant=victor&over=true", "/api
          "/api/v1/power", "/api/v1/groups", "/api/v1/tenants", "/metrics", "/", "/queue", "/cluster",
          "/timeline", "/decisions")  # fmt: skip
 """What shows many jobs at once."""
+OTHER |= {
+    "Run a command inside another tenant's job": HIDDEN,
+    "Give another tenant's job input": HIDDEN,
+    "Have a command inside its own job run as root": "A command has its run's account",
+    "Get at the secrets of its own run's supervisor by a command inside": PROCESSES,
+    "Leave something running when a command inside has ended": "A session ends what it has started",
+    "Have a command inside outgrow the job's limits": CGROUPS,
+    "Offer the supervisor a session of its own making": FOLDERS,
+}
 OTHER["Find another tenant's jobs in lists, sums, pages, events and metrics"] = (
     "They are `others` there"
 )

@@ -68,6 +68,13 @@ class Serving:
         self.process.wait()
         self.process = None
 
+    def end_service(self) -> None:
+        """As an operator does: by SIGTERM, and its jobs go on."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(20)
+        self.process = None
+
     def end(self) -> None:
         if self.process is not None:
             self.process.terminate()

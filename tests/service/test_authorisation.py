@@ -23,6 +23,7 @@ LEAST = {
     "GET /jobs/{job_id}": "viewer",
     "GET /jobs/{job_id}/explain": "viewer",
     "GET /jobs/{job_id}/logs": "viewer",
+    "GET /jobs/{job_id}/sessions": "user",
     "PATCH /jobs/{job_id}": "user",
     "POST /jobs/{job_id}/rerun": "user",
     "POST /jobs/{job_id}/{action}": "user",

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.long
 WORDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("submit", "run"), ("--", "true")),
     **dict.fromkeys(("explain", "show", "logs", "cancel", "pause", "resume", "rerun"), ("j-1",)),
+    "attach": ("j-1",),
+    "exec": ("j-1", "true"),
     "edit": ("j-1", "--priority", "low"),
     **dict.fromkeys(("gpus drain", "gpus undrain"), ("0",)),
     **dict.fromkeys(("queues remove", "queues stop", "queues start"), ("q",)),

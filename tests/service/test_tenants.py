@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import pwd
 import re
 import subprocess
 import time
@@ -18,9 +19,12 @@ import yaml
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
+from websockets.exceptions import InvalidStatus
+
 from service import hostile
 from service.attempts import CALLS, FAILS, LISTS, REFUSED, REPORTS, SCRIPTS, Attempt, rows
 from service.hostile import PYTHON, SECRET, VICTIM, Tenants
+from service.inside import inside
 from service.serving import Serving, until
 from wattherd.errors import UserError
 from wattherd.runtime.local import cgroups, run_dir
@@ -244,6 +248,7 @@ def still_watches(tenants: Tenants) -> None:
 def running(tenants: Tenants, run: str, **more: Any) -> Iterator[str]:
     job = tenants.submit("mallory", f"{run}\necho done; sleep 300", **more)
     until(lambda: "done" in tenants.log(job))
+    tenants.wait_for(job, "Running")
     yield job
     tenants.ask("mallory", f"jobs/{job}/cancel", {})
     tenants.wait_for(job, "Cancelled", "Failed", "Succeeded")
@@ -394,3 +399,84 @@ def test_users_of_single_sign_on_have_accounts_as_those_of_tokens_have() -> None
     assert rules.account_of("", "olga", "bin", of_site=True) == "bin"
     with pytest.raises(UserError, match="root"):
         rules.account_of("", "olga", "root", of_site=True)
+
+
+# Sessions ---------------------------------------------------------------------------------------
+
+
+def into(tenants: Tenants, who: str, job: str, *words: str, **more: Any) -> Any:
+    return inside(tenants.serving.port, job, *words, token=tenants.tokens[who], **more)
+
+
+@pytest.mark.parametrize("words", [("id",), ()])
+def test_a_tenant_gets_into_no_job_of_another(
+    tenants: Tenants, victim: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(InvalidStatus) as refused, into(tenants, "mallory", victim, *words):
+        pass
+    assert refused.value.response.status_code == 404
+    assert b"victor" not in refused.value.response.body
+    assert tenants.state_of(victim) == "Running"
+
+
+def test_a_command_inside_is_its_run_s_account_and_no_more(tenants: Tenants) -> None:
+    tries = (
+        "id -u; id -G | wc -w; cat /proc/$PPID/environ | head -c 1; ls $WATTHERD_RUN_DIR/sessions"
+    )
+    for job in running(tenants, "true"):
+        begun = run_dir.read(tenants.run(job) / run_dir.BEGUN)
+        assert begun is not None
+        reads = f"{tries}; head -c 1 /proc/{begun['pid']}/environ; kill -9 {begun['pid']} $PPID"
+        for more in ({}, {"terminal": {"rows": 9, "columns": 99}}):
+            with into(tenants, "mallory", job, "sh", "-c", f"({reads}) 2>&1", **more) as session:
+                session.rest()
+            said = session.out.decode()
+            own = pwd.getpwnam(tenants.accounts["mallory"]).pw_uid
+            assert said.split()[:2] == [str(own), "1"]
+            assert said.lower().count("permission denied") == 3
+            assert said.lower().count("not permitted") >= 1
+        assert tenants.state_of(job) == "Running"
+        with into(tenants, "admin", job, "id", "-u") as session:
+            session.rest()  # an admin acts as the job does, not as root
+        assert session.out.decode().split() == [str(own)]
+
+
+def test_a_command_inside_leaves_nothing_running(tenants: Tenants) -> None:
+    hides = (
+        f"{PYTHON} -c 'import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(77.77)'"
+    )
+    for job in running(tenants, "true"):
+        with into(
+            tenants, "mallory", job, "sh", "-c", f"{hides} & env -i {hides} & sleep 1"
+        ) as one:
+            assert one.rest() == {"exit_code": 0}
+        until(lambda: b"77.77" not in lines_of_processes(), 10.0)
+
+
+def lines_of_processes() -> bytes:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_bytes())
+    return b"\n".join(lines)
+
+
+@needs_cgroups
+def test_a_command_inside_is_under_the_job_s_limits(tenants: Tenants) -> None:
+    hog = "x = bytearray(1 << 30); print(len(x))"
+    for job in running(tenants, "true", memory_per_gpu="100MiB", processes=20):
+        with into(tenants, "mallory", job, PYTHON, "-c", hog) as session:
+            assert session.rest()["exit_code"] == 137
+        forks = "for i in $(seq 50); do sleep 5 & done; wait"
+        with into(tenants, "mallory", job, "sh", "-c", forks) as session:
+            session.rest()
+        assert b"fork" in session.err.lower()
+        assert tenants.state_of(job) == "Running"
+
+
+def test_a_job_cannot_offer_its_supervisor_a_session(tenants: Tenants) -> None:
+    for job in running(
+        tenants, "touch $WATTHERD_RUN_DIR/sessions/x; ls $WATTHERD_RUN_DIR/sessions"
+    ):
+        assert tenants.log(job).lower().count("permission denied") == 2
+        assert not list((tenants.run(job) / "sessions").iterdir())

@@ -10,11 +10,15 @@ import urllib.parse
 import uuid
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from wattherd import __version__
 from wattherd.cli.contexts import DEFAULT_SERVER, Service, chosen
 from wattherd.errors import UserError
 from wattherd.wire.http_client import Answer, HttpClient, NoAnswer, Request, Rules, origin_of
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
 TIMEOUT_S = 60.0
 """For a whole answer. The service itself waits 30 s for a plan under way."""
@@ -59,6 +63,7 @@ class Client:
             hint = f"write {DEFAULT_SERVER}"
             raise UserError(f"{self.server!r} is no address", field="--server", hint=hint) from None
         self._base = urllib.parse.urlsplit(self.server).path
+        self._token = found.token
         self._headers = {"content-type": "application/json", **_credentials(found.token)}
         rules = Rules(
             timeout_s=TIMEOUT_S,
@@ -104,6 +109,43 @@ class Client:
                 yield from incoming.chunks()
         except NoAnswer as failure:
             raise self._unreachable(failure) from None
+
+    def socket(self, path: str) -> ClientConnection:
+        """A WebSocket, by the same rules.
+
+        Raises:
+            UserError: as `get`.
+        """
+        try:
+            from websockets.exceptions import InvalidHandshake, InvalidStatus
+            from websockets.sync.client import connect
+        except ImportError as missing:
+            hint = 'pip install "wattherd[server]"'
+            raise UserError(f"needs {missing.name}", hint=hint) from None
+        request = self._request("GET", path, {"user": getpass.getuser()})
+        tls = self._http.origin.scheme == "https"
+        try:
+            raw = self._http.connect(request)
+            return connect(
+                f"{'wss' if tls else 'ws'}://{self._http.origin.authority}{request.target}",
+                sock=raw,
+                ssl=self._http.rules.tls if tls else None,
+                server_hostname=self._http.origin.host if tls else None,
+                proxy=None,
+                additional_headers=_credentials(self._token),
+                user_agent_header=f"wattherd/{__version__}",
+                compression=None,
+                open_timeout=TIMEOUT_S,
+                max_queue=None,  # who sends waits until we have taken what came
+            )
+        except NoAnswer as failure:
+            raise self._unreachable(failure) from None
+        except InvalidStatus as refused:
+            answer = refused.response
+            body = bytes(answer.body or b"")
+            raise _refusal(Answer(answer.status_code, answer.reason_phrase, {}, body)) from None
+        except (OSError, InvalidHandshake) as error:
+            raise Unreachable(f"no answer: {error}", where=self.server) from None
 
     def _json(self, method: str, path: str, query: dict[str, object], body: Any = None) -> Any:
         if method != "GET":  # where no token says who it is, the name of the account does

@@ -65,6 +65,7 @@ def _job_options(command: Any) -> Any:
             click.option("--notify", multiple=True, metavar="URL|ADDRESS", help="Tell them of it."),
             click.option("--notify-on", metavar="WHAT,...", help="started, failed, ..."),
             click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Environment."),
+            click.option("-i", "--stdin", is_flag=True, help="Keep its input open, for `attach`."),
             click.option("--export", metavar="ALL|NONE|NAME,...", help="Of this shell's own."),
             click.argument("command", nargs=-1, type=click.UNPROCESSED),
         ]
@@ -164,6 +165,7 @@ def _changes(
     notify: tuple[str, ...],
     notify_on: str | None,
     env: tuple[str, ...],
+    stdin: bool,
     export: str | None,
 ) -> dict[str, Any]:
     return {
@@ -183,6 +185,7 @@ def _changes(
         "app": app,
         "notify": _notify(notify, notify_on),
         "envs": dict(_pair(one, "--env") for one in env),
+        "stdin": stdin or None,
         "export": export,
     }
 
@@ -286,7 +289,7 @@ def submit(
     if heard["state"] != "Failed":
         _tell_if_set_aside(heard)
         return None
-    click.echo(_outcome(heard), err=True)
+    click.echo(outcome(heard), err=True)
     return 1
 
 
@@ -324,6 +327,10 @@ def run(
     job = client.post("jobs", document)
     tell_what_was_left(job, document)
     job_id = job["id"]
+    if job["spec"].get("stdin"):
+        from wattherd.cli.inside import follow
+
+        return follow(client, job_id, seen=0, eof=not sys.stdin.isatty())
     click.echo(
         f"{job_id} submitted (Ctrl-C detaches; `wattherd cancel {job_id}` ends it)", err=True
     )
@@ -336,18 +343,18 @@ def run(
 
 def _follow(client: Client, job_id: str) -> int:
     """Print what every run of it prints until it is over: 0 if it succeeded."""
-    job = _print_runs(client, job_id)
-    click.echo(_outcome(job), err=True)
+    job = print_runs(client, job_id)
+    click.echo(outcome(job), err=True)
     return 0 if job["state"] == "Succeeded" else 1
 
 
-def _outcome(job: Mapping[str, Any]) -> str:
+def outcome(job: Mapping[str, Any]) -> str:
     """How a job that is over has ended, and why."""
     why = (job["reason"] or {}).get("text", "")
     return ": ".join(part for part in (job["id"], job["state"], why) if part)
 
 
-def _print_runs(client: Client, job_id: str, seen: int = 0, **query: Any) -> Any:
+def print_runs(client: Client, job_id: str, seen: int = 0, **query: Any) -> Any:
     """Print what runs after number `seen` print, and those to come; the job once it is over."""
     while True:
         job = _when(client, job_id, after=seen)
@@ -434,7 +441,7 @@ def logs(*, job: str, follow: bool, attempt: int | None, server: str | None, **q
         job_id = job_called(client, job)
         if follow and attempt is None:
             runs = client.get(f"jobs/{job_id}")["attempts"]
-            _print_runs(client, job_id, max(runs - 1, 0), **query)
+            print_runs(client, job_id, max(runs - 1, 0), **query)
         else:
             _print(client.stream(f"jobs/{job_id}/logs", attempt=attempt, follow=follow, **query))
     except KeyboardInterrupt:

@@ -33,6 +33,8 @@ COMMANDS = {
     "explain": ("wattherd.cli.jobs:explain", "Why a job waits, or what became of it."),
     "show": ("wattherd.cli.jobs:show_command", "Everything about a job."),
     "logs": ("wattherd.cli.jobs:logs", "What a job printed."),
+    "exec": ("wattherd.cli.inside:exec_command", "Run a command inside a running job."),
+    "attach": ("wattherd.cli.inside:attach", "Follow a job, and give it input."),
     "edit": ("wattherd.cli.jobs:edit", "Change what a waiting job asks for."),
     "rerun": ("wattherd.cli.jobs:rerun", "Hand a job in once more."),
     "cancel": ("wattherd.cli.jobs:cancel", "End jobs."),

@@ -104,9 +104,7 @@ COMMANDS: Mapping[str, Callable[[Words], Words]] = {
     **dict.fromkeys(("sstat", "info", "inspect", "detail", "details"), _of_jobs("show")),
     **dict.fromkeys(("describe", "why", "reason"), _explained),
     **dict.fromkeys(("log", "tail", "output", "stdout", "cat"), _of_jobs("logs")),
-    **dict.fromkeys(
-        ("attach", "sattach", "follow"), lambda words: ("logs", "-f", *_of_jobs("")(words)[1:])
-    ),
+    **dict.fromkeys(("sattach", "follow"), lambda words: ("attach", *_of_jobs("")(words)[1:])),
     **dict.fromkeys(("hold", "suspend", "freeze", "qhold"), _of_jobs("pause")),
     **dict.fromkeys(("release", "unsuspend", "activate", "continue", "qrls"), _of_jobs("resume")),
     "scontrol": _controlled,

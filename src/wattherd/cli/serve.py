@@ -55,6 +55,9 @@ LEAVE_S = 3
 @click.option(
     "--require-limits", is_flag=True, default=None, help="Refuse jobs whose limits do not hold."
 )
+@click.option(
+    "--exec/--no-exec", "exec", default=None, help="Whether users may run commands inside jobs."
+)
 @click.option("--log", type=click.Choice(["none", "text", "json"]), help="Decisions, line by line.")
 def serve(
     config: Path | None, signals: tuple[str, ...], *, accept_store: bool, **changes: object

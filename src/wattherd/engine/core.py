@@ -35,6 +35,7 @@ from wattherd.model.event import (
     JobCancelled,
     JobDrew,
     JobEdited,
+    JobEntered,
     JobExited,
     JobHeld,
     JobMeasured,
@@ -64,7 +65,7 @@ BEGIN = "begin"
 """Kind of wake-ups for jobs that may not start before a time."""
 EXIT_REQUEUE = 143
 """Exit code of a job that checkpointed on request and wants to be queued again."""
-_PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured, JobDrew, BatchApplied})
+_PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured, JobDrew, BatchApplied, JobEntered})
 
 
 class Core(Foresight, Drains):
@@ -325,6 +326,9 @@ class Core(Foresight, Drains):
                 batch.replan = not planned or self.config.round_s != 0
             case JobExited():
                 self._exited(job, event, batch)
+            case JobEntered():
+                what = f"ran in it: {event.command}" if event.command else "was given input"
+                job.story.append(Entry(self.now_s, what, event.cause))
             case CapApplied():
                 self._caps.applied(job, event.cap_w, self.jobs)
             case JobMeasured() | BatchApplied() | JobDrew() | DemandMeasured() | RankLagged():

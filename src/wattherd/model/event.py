@@ -115,6 +115,17 @@ class JobExited(RunEvent):
     exit_code: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEntered(RunEvent):
+    """Somebody runs `command` beside the task of that rank, or (empty) gives the run input.
+
+    Nothing is decided by it: it is for the job's story and for the audit.
+    """
+
+    rank: int
+    command: str = ""
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapApplied(RunEvent):

@@ -168,6 +168,28 @@ class HttpClient:
             incoming.wait_for_ever()
         return incoming
 
+    def connect(self, request: Request) -> socket.socket:
+        """A connection on which another protocol (WebSocket) sends `request`; TLS is to be begun.
+
+        Raises:
+            NoAnswer: as `ask`.
+        """
+        until_s = time.monotonic() + self.rules.timeout_s
+        proxy = _proxy_of(self.origin) if self.rules.proxies else None
+        place = f"{self.origin.host}:{self.origin.port}" if proxy is None else f"proxy {proxy}"
+        if proxy is not None and self.origin.scheme == "http":
+            _keep_secret(request, proxy, self.origin)
+        with _told(place, until_s, self.rules.timeout_s):
+            wire = _Wire(until_s, self.rules.may_connect)
+            try:
+                wire.connect(self.origin if proxy is None else proxy.origin)
+                if proxy is not None:
+                    _tunnel(wire, proxy, self.origin)
+                return wire.detach()
+            except BaseException:
+                wire.end()
+                raise
+
     def _patient(self, request: Request, until_s: float) -> Incoming:
         """Ask once more where a connection broke, as long as there is time and it does no harm."""
         pauses = PAUSES_S if self.rules.again and request.harmless else ()
@@ -374,6 +396,12 @@ class _Wire:
 
     def close(self) -> None:
         """As `http.client` says it: of its own view alone, the answer is still to be read."""
+
+    def detach(self) -> socket.socket:
+        """The connection itself, without a limit of time."""
+        found, self._socket = self._ready(), None
+        found.settimeout(None)
+        return found
 
     def end(self) -> None:
         """Hang up."""

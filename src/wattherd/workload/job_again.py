@@ -16,7 +16,7 @@ from wattherd.workload.notify_spec import ENDINGS
 SHELL = ("/bin/sh", "-c")
 ORIGIN = "rerun-of"
 """The label of a job that was run again, with the id of the job it was made of."""
-SAME = ("processes", "workdir", "user", "code", "inputs")
+SAME = ("processes", "stdin", "workdir", "user", "code", "inputs")
 """Fields that stand in the paper as in the file."""
 
 

@@ -130,6 +130,9 @@ class JobFile(Strict):
     code: Place | None = Field(
         default=None, description="a folder or git repository; a copy is where tasks begin"
     )
+    stdin: bool = Field(
+        default=False, description="keep the input of its first task open, for `wattherd attach`"
+    )
     s3: S3Spec = S3Spec()
     processes: int | None = Field(default=None, ge=1, description="most at a time; else 4096")
     ulimits: dict[LimitName, Limit] = Field(
@@ -284,6 +287,7 @@ class JobFile(Strict):
         return {
             **({"environment": environment} if environment else {}),
             **({} if self.notify is None else {"notify": self.notify.model_dump(mode="json")}),
+            **({"stdin": True} if self.stdin else {}),
             "name": self.name,
             "launch": "node" if self.run is not None else "task",
             "envs": {name: str(value) for name, value in self.envs.items()},

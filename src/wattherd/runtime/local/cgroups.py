@@ -223,6 +223,21 @@ def _weigh(version: int, folder: Path | None, cpus: float) -> None:
         _put(folder / name, min(most, max(2, round(each * cpus))))
 
 
+def folders_of(support: Support, name: str) -> list[Path]:
+    """Those of the group of that name."""
+    parents = (support.cpu, support.memory, support.pids, support.kill, support.account)
+    return [parent / name for parent in dict.fromkeys(parents) if parent is not None]
+
+
+def join(support: Support, name: str) -> bool:
+    """Put the calling process into a group that somebody else made; whether it is in.
+
+    Its limits stay as they are.
+    """
+    inside = [_put(one / "cgroup.procs", os.getpid()) for one in folders_of(support, name)]
+    return all(inside)
+
+
 class Group:
     """The control group of one run; below the process `supervisor`, if alive, its tasks live.
 
@@ -248,9 +263,7 @@ class Group:
         self._limit()
 
     def _folders(self) -> list[Path]:
-        support = self._support
-        parents = (support.cpu, support.memory, support.pids, support.kill, support.account)
-        return [parent / self._name for parent in dict.fromkeys(parents) if parent is not None]
+        return folders_of(self._support, self._name)
 
     def _limit(self) -> None:
         support, limits = self._support, self._limits

@@ -49,6 +49,7 @@ class Container:
         return [
             *self._runner(),
             *("run", "--rm", "--init", "--name", inside.name, "--network", "host"),
+            *(["--interactive"] if inside.stdin else []),
             *self._login(),
             *(part for at, to in inside.volumes.items() for part in ("--volume", f"{at}:{to}")),
             *("--workdir", inside.cwd),
@@ -60,6 +61,14 @@ class Container:
             *(_as_user(inside.user) if inside.user else ()),
             *("--entrypoint", argv[0], self.image, *argv[1:]),
         ]
+
+    def enter(self) -> list[str]:
+        """How a command line begins that runs another command in a container of ours.
+
+        Options, the container's name and the command follow. Account, folder, environment and
+        limits are the container's.
+        """
+        return [*self._runner(), "exec", "--interactive"]
 
     def remove(self, name: str) -> list[str]:
         """The command line that ends a container, whatever it does."""
@@ -117,6 +126,7 @@ class Inside:
     limits: Mapping[str, Any]
     rlimits: Mapping[str, int]
     user: tuple[int, int] | None
+    stdin: bool = False
 
 
 def volumes_of(folders: Folders) -> dict[Path, str]:

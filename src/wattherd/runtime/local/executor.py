@@ -28,7 +28,7 @@ from wattherd.model.event import Event, JobExited, JobStopped
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local import cgroups, enforcement, run_dir, run_lock
+from wattherd.runtime.local import cgroups, enforcement, run_dir, run_lock, sessions
 from wattherd.runtime.local.accounts import FAIR_MEMORY, Accounts
 from wattherd.runtime.local.apps import App
 from wattherd.runtime.local.descriptors import Reserve
@@ -346,7 +346,8 @@ class LocalExecutor:
         if self._status is not None:
             own.append(run_dir.write_token(folders.run))
         reports = folders.run / run_dir.PROGRESS
-        (folders.run / run_dir.LOGS).mkdir(mode=0o700, exist_ok=True)
+        for closed in (run_dir.LOGS, sessions.FOLDER):
+            (folders.run / closed).mkdir(mode=0o700, exist_ok=True)
         for spare in (run_dir.EXIT_SPARE, run_dir.STOP_SPARE):
             run_dir.set_aside(folders.run / spare)  # a run that has no room is not begun
         run_dir.write(folders.run / run_dir.NEVER, run_dir.NOBODY)

@@ -75,6 +75,7 @@ def order_of(
         "rlimits": rlimits_of(paper),
         "umask": paper.get("umask", "077"),
         "user": user,
+        "stdin": bool(paper.get("stdin")),
         "log_bytes": int(paper.get("log_bytes", LOG_BYTES)),
         "afterwards": [],
     }
@@ -88,7 +89,7 @@ def _contained(
     order: dict[str, Any], container: Container, run: RunOrder, folders: Folders
 ) -> dict[str, Any]:
     """The same order, its tasks in containers: the runner is ours, the job's user is inside."""
-    tasks = []
+    tasks: list[dict[str, Any]] = []
     users = {**run.paper.get("environment", {}), **run.paper.get("envs", {})}
     env, assigned = for_runner(order["env"], users, order["secrets"])
     volumes = {
@@ -106,8 +107,10 @@ def _contained(
             limits=order["limits"],
             rlimits=order["rlimits"],
             user=order["user"],
+            stdin=order["stdin"] and not tasks,
         )
-        tasks.append({**task, "argv": container.run(inside, task["argv"])})
+        entry = {"enter": container.enter(), "container": inside.name}
+        tasks.append({**task, **entry, "argv": container.run(inside, task["argv"])})
         order["afterwards"].append(container.remove(inside.name))
     if "staging" in order:
         env = {**env, "WATTHERD_INPUTS": INPUTS, "WATTHERD_OUTPUTS": OUTPUTS}

@@ -17,6 +17,7 @@
     exit.json       how it ended, written last
     .exit.spare, .stop.spare  room on the disk for the end's record, and for an order to stop
     logs/RANK.log   what each task printed; RANK.log.1 is older
+    sessions/       sockets for those who run commands inside (`sessions`)
 
 Beside the directories of a job's runs lies `lock` (`run_lock`), which whatever runs of it holds.
 

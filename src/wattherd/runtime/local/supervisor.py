@@ -30,7 +30,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ from wattherd.runtime.local.reading import (
     words,
 )
 from wattherd.runtime.local.run_lock import RunLock
+from wattherd.runtime.local.sessions import Sessions
 from wattherd.runtime.local.staging import BRING, CHECKPOINT, SUCCESS
 from wattherd.runtime.local.throttle import Throttle
 
@@ -69,12 +70,33 @@ SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL = 36, 1
 """prctl(2): orphaned descendants become our children; tasks die with us."""
 
 
+def settle(
+    enter: Callable[[], None], rlimits: Mapping[str, int], user: list[int] | None, cwd: str
+) -> None:
+    """In the child, before it becomes the task: into the group, limited, and as its user.
+
+    Only then into its folder: root would get into folders that are closed to the user.
+    """
+    enter()
+    for name, most in rlimits.items():
+        resource.setrlimit(getattr(resource, name), (most, most))
+    if user is not None:
+        uid, gid = user
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+        os.chdir(cwd)
+    # After the change of user, at which the kernel forgets it (prctl(2)).
+    ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+
+
 class Supervisor:
     """Carries one order out."""
 
     def __init__(self, folder: Path, lock: RunLock) -> None:
         """Nothing happens yet; `lock` is held."""
         self._folder, self._lock = folder, lock
+        self._sessions = Sessions(folder)
         self._order: dict[str, Any] = {}
         self._tasks: list[subprocess.Popen[bytes]] = []
         self._unpumped: list[tuple[subprocess.Popen[bytes], int]] = []
@@ -248,6 +270,7 @@ class Supervisor:
         if problem:
             return (REQUEUE, "") if self._asked_to_end() else (CANNOT_RUN, problem)
         code = self._watch()
+        self._step("sessions", self._sessions.end)
         if code == 0:
             code = self._stage(SUCCESS)
             return code, "its results could not be taken" if code == CANNOT_STAGE else ""
@@ -301,9 +324,15 @@ class Supervisor:
 
         Threads begin only when all tasks have been forked: a fork copies locks, not their holders.
         """
+        stdin = subprocess.DEVNULL
+        if self._order.get("stdin"):
+            stdin = self._patiently("its input", self._sessions.open_input)
         for task in self._order["tasks"]:
             env = {**self._order["env"], **task["env"], **self._secrets(self._order["secrets"])}
-            started = self._started(task["argv"], task["cwd"], env, self._order["user"])
+            started = self._started(task["argv"], task["cwd"], env, self._order["user"], stdin)
+            if stdin != subprocess.DEVNULL:  # of the first task alone
+                os.close(stdin)
+                stdin = subprocess.DEVNULL
             if isinstance(started, str):
                 return started
             self._tasks.append(started)
@@ -314,13 +343,18 @@ class Supervisor:
         return ""
 
     def _started(
-        self, argv: list[str], cwd: str, env: dict[str, str], user: list[int] | None
+        self,
+        argv: list[str],
+        cwd: str,
+        env: dict[str, str],
+        user: list[int] | None,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes] | str:
         """The process, or why it cannot be run; what only lacks for a moment is waited for."""
         end_s = math.inf
         while True:
             try:
-                return self._spawn(argv, cwd, env, user)
+                return self._spawn(argv, cwd, env, user, stdin)
             except ValueError as error:  # an environment that no process can have
                 return f"cannot run {argv[0]!r}: {error}"
             except (OSError, MemoryError, subprocess.SubprocessError) as error:
@@ -357,38 +391,21 @@ class Supervisor:
             self._pumps.append(pump)
 
     def _spawn(
-        self, argv: list[str], cwd: str, env: dict[str, str], user: list[int] | None
+        self, argv: list[str], cwd: str, env: dict[str, str], user: list[int] | None, stdin: int
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - what users submit is what is run
             argv,
             cwd=cwd if user is None else None,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=self._lock.inherited,
             # No thread of ours runs while tasks are forked: those of couriers have been joined.
-            preexec_fn=lambda: self._settle(user, cwd),  # noqa: PLW1509
+            preexec_fn=lambda: settle(self._group.enter, self._order["rlimits"], user, cwd),  # noqa: PLW1509
             umask=int(self._order["umask"], 8),
         )
-
-    def _settle(self, user: list[int] | None, cwd: str) -> None:
-        """In the child, before it becomes the task: into the group, limited, and as its user.
-
-        Only then into its folder: root would get into folders that are closed to the user.
-        """
-        self._group.enter()
-        for name, most in self._order["rlimits"].items():
-            resource.setrlimit(getattr(resource, name), (most, most))
-        if user is not None:
-            uid, gid = user
-            os.setgroups([])
-            os.setgid(gid)
-            os.setuid(uid)
-            os.chdir(cwd)
-        # After the change of user, at which the kernel forgets it (prctl(2)).
-        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
     def _watch(self) -> int:
         """Until the gang is done: its exit code."""
@@ -400,6 +417,7 @@ class Supervisor:
                 code = None
             if code is not None:
                 return code
+            self._step("sessions", self._sessions.heed)
             self._look()
 
     def _look(self) -> None:
@@ -451,6 +469,7 @@ class Supervisor:
     def _reap(self) -> None:
         """Orphans that fell to us and have ended."""
         known = {one.pid for one in (self._courier, *self._tasks) if one is not None}
+        known |= self._sessions.pids
         with contextlib.suppress(ChildProcessError):
             while True:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

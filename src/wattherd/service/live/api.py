@@ -27,6 +27,7 @@ from wattherd.service.live.routes import (
     nodes,
     power,
     queues,
+    sessions,
     tokens,
 )
 from wattherd.service.live.routes import site as site_routes
@@ -82,6 +83,7 @@ def api() -> Application:
     app = new_application()
     add_errors(app)
     trainer_status.routes(app)  # before the actions of jobs, whose address would hold it, too
+    sessions.routes(app)
     jobs.routes(app)
     site_routes.routes(app)
     power.routes(app)

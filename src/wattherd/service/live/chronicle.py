@@ -28,6 +28,7 @@ from wattherd.model.event import (
     CapApplied,
     Event,
     JobEdited,
+    JobEntered,
     JobExited,
     JobProgressed,
     JobStopped,
@@ -240,6 +241,8 @@ def _document(event: Event) -> Mapping[str, Any]:
         job = event.job
         short = {"id": job.id, "user": job.user, "tenant": job.tenant, "queue": job.queue}
         document["job"] = {**short, "gpus": job.gpus, "priority": job.priority}
+    elif isinstance(event, JobEntered):
+        del document["command"]
     return document
 
 
@@ -260,6 +263,8 @@ _AWAITED = {
 def _words(event: Event) -> str:
     if isinstance(event, JobEdited):
         return f"{event.job_id} was edited"
+    if isinstance(event, JobEntered):
+        return f"somebody went into {event.job_id}"
     if isinstance(event, BudgetChanged):
         return f"BudgetChanged to {_watts(event.budget_w)}"
     if isinstance(event, JobExited):

@@ -9,11 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from wattherd.errors import UserError
 from wattherd.misfit import misfit
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.access.oidc.settings import OidcSettings
 from wattherd.service.live.notify.settings import NotifySettings
 from wattherd.service.live.structured_log import Form
+from wattherd.units import seconds
 from wattherd.workload.job_file import Level
 from wattherd.workload.scenario import CellsSpec, QueueSpec, load
 from wattherd.workload.yaml_lines import lines_of
@@ -98,6 +100,13 @@ class ServeConfig(BaseModel):
     require_limits: bool = Field(
         default=False, description="refuse jobs whose limits this machine does not keep"
     )
+    exec: bool = Field(
+        default=True,
+        description="users may run commands inside their running jobs, and give them input",
+    )
+    exec_idle: str = Field(
+        default="1h", description="a command inside ends when nothing came or went for so long"
+    )
     allow_root_jobs: bool = Field(
         default=False, description="root's service: jobs without an account run as root"
     )
@@ -120,6 +129,17 @@ class ServeConfig(BaseModel):
         if isinstance(value, str | Path) and "\0" in str(value):
             raise ValueError("has a null byte in it")
         return value
+
+    @field_validator("exec_idle")
+    @classmethod
+    def _time(cls, given: str) -> str:
+        try:
+            positive = seconds(given) > 0
+        except UserError as error:
+            raise ValueError(error.problem) from None
+        if not positive:
+            raise ValueError("is no time to wait")
+        return given
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -297,6 +297,7 @@ def _spec(past: Past, epoch: float) -> dict[str, Any]:
         "envs": past.paper.get("envs", {}),
         "environment": sorted(past.paper.get("environment", {})),
         "secrets": sorted(past.paper.get("secrets", {})),
+        "stdin": bool(past.paper.get("stdin")),
         "workdir": past.paper.get("workdir"),
     }
 

@@ -140,6 +140,18 @@ class Desk:
         """Whether no token is asked for."""
         return self.issuer is None and not self.tokens.asked_for
 
+    async def known(self, shown: str) -> Caller | None:
+        """Who shows that token; None if it opens nothing.
+
+        Raises:
+            ClusterError: that cannot be told at the moment.
+        """
+        found = self.tokens.caller(shown)
+        if found is None and self.issuer is not None:
+            asked = functools.partial(self.issuer.caller, shown)
+            found = await asyncio.get_running_loop().run_in_executor(self.asking, asked)
+        return found
+
 
 class Denied(Exception):
     """The request goes no further."""
@@ -305,7 +317,7 @@ class Gate:
             caller = Caller(user="", role=Role.ADMIN)
         elif shown:
             try:
-                caller = await self._known(shown)
+                caller = await self._desk.known(shown)
             except ClusterError as unreadable:
                 raise Denied(503, str(unreadable)) from None
         if caller is None or not isinstance(visit.rule, Role):
@@ -339,20 +351,12 @@ class Gate:
             return Caller(user=user, role=Role.ADMIN)
         shown = visit.shown = _shown(visit)
         try:
-            caller = await self._known(shown) if shown else None
+            caller = await self._desk.known(shown) if shown else None
         except ClusterError as unreadable:
             raise Denied(503, str(unreadable)) from None
         if caller is None:
             raise self._unknown(visit, shown)
         return caller
-
-    async def _known(self, shown: str) -> Caller | None:
-        known = self._desk.tokens.caller(shown)
-        if known is None and self._desk.issuer is not None:
-            asked = functools.partial(self._desk.issuer.caller, shown)
-            loop = asyncio.get_running_loop()
-            known = await loop.run_in_executor(self._desk.asking, asked)
-        return known
 
     def _unknown(self, visit: _Visit, shown: str) -> Denied:
         """What a caller is told whose token opens nothing.
@@ -371,7 +375,10 @@ class Gate:
 
     async def _deny(self, denied: Denied, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": denied.error})
+            if scope["path"].startswith(V1):
+                await turn_away(denied.response(), scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1008, "reason": denied.error})
         elif self._desk.told is None or not _is_page(scope):
             await denied.response()(scope, receive, send)
         else:
@@ -396,6 +403,15 @@ class Gate:
         if _log.isEnabledFor(logging.INFO):
             took_s = round(time.monotonic() - visit.begun_s, 6)
             _log.info("%s %s", visit.method, line["path"], extra={**line, "took_s": took_s})
+
+
+async def turn_away(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer who wants a WebSocket, and gets none, in words."""
+    if "websocket.http.response" in scope.get("extensions", {}):
+        await answer(scope, receive, send)
+        await asyncio.sleep(0)  # uvicorn complains of an answer whose connection is not closed yet
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": ""})
 
 
 def _result(status: int) -> str:
@@ -531,6 +547,8 @@ def _noted(visit: _Visit, send: Callable[[Any], Awaitable[None]]) -> Send:
                 message = {**message, "headers": [*given, *(h for h in ALONE if h[0] not in known)]}
         elif message["type"] == "websocket.accept":
             visit.status = 101
+        elif message["type"] == "websocket.http.response.start":
+            visit.status = message["status"]
         await send(message)
 
     return noted

@@ -70,6 +70,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PATCH", f"{V1}/jobs/{{job_id}}"): Role.USER,
     ("GET", f"{V1}/jobs/{{job_id}}/explain"): Role.VIEWER,
     ("GET", f"{V1}/jobs/{{job_id}}/logs"): Role.VIEWER,
+    ("GET", f"{V1}/jobs/{{job_id}}/sessions"): Role.USER,
     ("POST", f"{V1}/jobs/{{job_id}}/rerun"): Role.USER,
     ("POST", f"{V1}/jobs/{{job_id}}/{{action}}"): Role.USER,
     ("GET", f"{V1}/nodes"): Role.VIEWER,

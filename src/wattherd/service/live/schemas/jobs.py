@@ -128,6 +128,9 @@ class JobRequest(Shape):
         ["PATH", "VIRTUAL_ENV"],
     )
     secrets: list[str] = told("names of secret variables", ["WANDB_API_KEY"])
+    stdin: bool = Field(
+        default=False, description="it can be given input while it runs", examples=[False]
+    )
     workdir: str | None = told("where its command starts", "/home/ann/resnet")
 
 
@@ -238,6 +241,23 @@ class DryRunDocument(Shape):
     candidates: list[Candidate] = told("caps, from high to low")
     fits: bool = told("whether it could ever start", True)  # noqa: FBT003 - an example
     why: str = told("whether it would start, or why not", "it would start now")
+
+
+class Session(Shape):
+    """Somebody inside a job."""
+
+    by: str = told("tenant and user", "vision/ann")
+    since: str = told("a time", MORNING)
+    rank: int = told("of the task beside which it runs", 0)
+    command: str = told("what runs, without secrets of the job; empty: it gives input", "bash")
+
+
+class SessionsDocument(Shape):
+    """Who is inside a job."""
+
+    schema_: Literal["wattherd.sessions/1"] = version("wattherd.sessions/1")
+    allowed: bool = told("whether the service lets anybody in (`exec`)", True)  # noqa: FBT003 - an example
+    sessions: list[Session] = told("the oldest first")
 
 
 class TakenDocument(Shape):

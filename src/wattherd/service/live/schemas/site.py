@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.schemas.jobs import MORNING
 from wattherd.service.live.schemas.shape import Shape, told, version
@@ -91,6 +93,16 @@ class RequestLine(Shape):
     path: str = told("what was asked for", "/api/v1/jobs")
     status: int = told("of the answer", 201)
     result: Literal["done", "refused", "failed"] = told("what came of it", "done")
+    session: Literal["begins", "ends"] | None = Field(
+        default=None, description="somebody went into a job, or left it", examples=[None]
+    )
+    command: str | None = Field(
+        default=None, description="that they ran there, without secrets of the job", examples=[None]
+    )
+    lasted_s: float | None = Field(
+        default=None, description="how long they were there", examples=[None]
+    )
+    exit_code: int | None = Field(default=None, description="of that command", examples=[None])
 
 
 class RequestsDocument(Shape):

@@ -164,6 +164,7 @@ _EVENTS: dict[str, Callable[[Document, str], str]] = {
     "JobSubmitted": _submitted,
     "JobCancelled": _by("cancelled"),
     "JobEdited": _edited,
+    "JobEntered": lambda e, w: f"{w or 'Somebody'} went into run {e['attempt']} of {e['job_id']}",
     "JobHeld": _by("paused"),
     "JobReleased": _by("resumed"),
     "JobProgressed": _progressed,
