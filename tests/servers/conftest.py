@@ -7,12 +7,18 @@ Where a server is absent its tests are skipped with the reason; with WATTHERD_NE
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from postgres_server import Postgres
+
+from wattherd.meters.meter import Meter
+from wattherd.service.hold_lines import Line
+from wattherd.wire import asking
+from wattherd.wire.ipmitool import Ipmitool
 
 _NEEDED = bool(os.environ.get("WATTHERD_NEED_SERVERS"))
 
@@ -37,6 +43,31 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
         report.outcome = "failed"
         report.longrepr = f"skipped where servers are required: {report.longrepr}"
     return report
+
+
+@pytest.fixture(params=["alone", "beside others"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meters are read as ever, and in the thread that asks thousands of them."""
+    if request.param == "beside others":
+        for owner, name in ((Meter, "read"), (Ipmitool, "run")):
+            monkeypatch.setattr(owner, name, in_the_asking_thread(getattr(owner, name)))
+
+
+def in_the_asking_thread(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, its answer or its error."""
+
+    def asked(*arguments: Any) -> Any:
+        if asking.aside():
+            return call(*arguments)
+        line = Line(lambda: call(*arguments), concurrent=True)
+        line.poll()
+        assert line.wait(time.monotonic() + 60.0)
+        if line.failure is not None:
+            raise line.failure
+        assert line.answer is not None
+        return line.answer.value
+
+    return asked
 
 
 @pytest.fixture(scope="session")

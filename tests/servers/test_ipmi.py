@@ -20,6 +20,8 @@ from wattherd.meters.registry import open_meter
 from wattherd.wire.ipmitool import refusal
 from wattherd.wire.trouble import DeviceError, Trouble
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 needs_simulator = pytest.mark.skipif(
     shutil.which("ipmi_sim") is None, reason="ipmi_sim (openipmi) is not installed"
 )

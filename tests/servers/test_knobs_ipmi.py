@@ -24,6 +24,8 @@ from wattherd.knobs.contract import NO_LIMIT, Result
 from wattherd.knobs.registry import open_knob, open_switch
 from wattherd.wire.trouble import Trouble
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 needs_dcmi = pytest.mark.skipif(
     importlib.util.find_spec("pyghmi") is None, reason="pyghmi is not installed"
 )

@@ -17,6 +17,8 @@ from wattherd.errors import UserError
 from wattherd.meters.registry import open_meter
 from wattherd.wire.trouble import DeviceError, Trouble
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 PLACES = "/lib/nut:/usr/lib/nut:/usr/libexec/nut:/usr/local/sbin"
 UPSD, DUMMY = (shutil.which(name, path=PLACES) for name in ("upsd", "dummy-ups"))
 needs_nut = pytest.mark.skipif(not (UPSD and DUMMY), reason="NUT's upsd is not installed")

@@ -27,6 +27,8 @@ needs_snmpd = pytest.mark.skipif(SNMPD is None, reason="snmpd is not installed")
 # The protocol of pass_persist: PING/PONG, then `get` with an OID, answered by OID, type and value.
 SCRIPT = f"""
 import pathlib, sys, time
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 values = pathlib.Path(sys.argv[1])
 for line in iter(sys.stdin.readline, ""):
     if line.strip() == "PING":

@@ -84,7 +84,10 @@ class Outcome:
 
 
 class Driver(Protocol):
-    """One limit of one device behind one protocol; every method may raise `DeviceError`."""
+    """One limit of one device behind one protocol; every method may raise `DeviceError`.
+
+    A driver with `concurrent = True` waits by `wire.asking` alone, so that one thread may ask many.
+    """
 
     unit: Unit
     step: float

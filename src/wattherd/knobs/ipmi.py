@@ -29,6 +29,7 @@ class IpmiPower:
     controller: Ipmitool
     unit = Unit.WATT
     step = 0.5
+    concurrent = True
 
     def limits(self) -> Limits:
         """DCMI tells no range."""

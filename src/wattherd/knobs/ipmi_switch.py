@@ -19,6 +19,7 @@ class IpmiOutlet:
 
     controller: Ipmitool
     graceful: bool = False
+    concurrent = True
 
     def is_on(self) -> bool:
         """Whether the chassis has power."""

@@ -53,6 +53,8 @@ class Journal:
     path: Path
     _found: dict[str, Entry] = field(default_factory=dict)
     _writing: threading.Lock = field(default_factory=threading.Lock)
+    _later: bool = False
+    _unwritten: bool = False
 
     def __post_init__(self) -> None:
         """Read what a predecessor left."""
@@ -84,7 +86,28 @@ class Journal:
         with self._writing:
             self._write({name: entry for name, entry in self._found.items() if name != knob})
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write once, at the end, what is noted and forgotten meanwhile.
+
+        For what has been put back: a process that is killed meanwhile leaves notes of devices that
+        are as they were, which does no harm.
+        """
+        with self._writing:
+            self._later = True
+        try:
+            yield
+        finally:
+            with self._writing:
+                self._later = False
+                if self._unwritten:
+                    self._write(self._found)
+
     def _write(self, found: Mapping[str, Entry]) -> None:
+        self._unwritten = self._later
+        if self._later:
+            self._found = dict(found)
+            return
         entries = {knob: entry.model_dump() for knob, entry in sorted(found.items())}
         text = json.dumps({"schema": SCHEMA, "found": entries}, indent=1)
         try:

@@ -36,6 +36,7 @@ class RedfishPower:
     _found: str = ""
     unit = Unit.WATT
     step = 0.5
+    concurrent = True
 
     def limits(self) -> Limits:
         """The range, where the board tells it."""

@@ -34,6 +34,7 @@ class RedfishOutlet:
     server: Server
     path: str
     graceful: bool = False
+    concurrent = True
 
     def is_on(self) -> bool:
         """Whether the system draws power; it does while it is shutting down."""

@@ -30,6 +30,7 @@ class Zeusd:
     gpu: int
     unit = Unit.WATT
     step = 0.5
+    concurrent = True
 
     def limits(self) -> Limits:
         """The range that the GPU allows."""

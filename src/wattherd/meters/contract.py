@@ -44,7 +44,11 @@ class Sample:
 
 
 class Driver(Protocol):
-    """One instrument behind one protocol."""
+    """One instrument behind one protocol.
+
+    A driver with `concurrent = True` waits by `wire.asking` alone, so that one thread may ask many;
+    one without may block and is given a thread while it is asked.
+    """
 
     def sample(self) -> Sample:
         """Ask the instrument once.

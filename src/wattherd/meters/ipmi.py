@@ -28,6 +28,7 @@ class Ipmi:
 
     controller: ipmitool.Ipmitool
     name: str
+    concurrent = True
 
     def sample(self) -> Sample:
         """Watts.

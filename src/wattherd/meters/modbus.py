@@ -8,16 +8,18 @@ any trouble, so that a late answer is never taken for the next one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from pymodbus.client import ModbusTcpClient
+from pymodbus.client import AsyncModbusTcpClient, ModbusTcpClient
 from pymodbus.exceptions import ConnectionException, ModbusException
 from pymodbus.pdu import ModbusPDU
 
 from wattherd.meters.contract import Sample
+from wattherd.wire import asking
 from wattherd.wire.clock import Clock
 from wattherd.wire.trouble import DeviceError, Trouble
 from wattherd.wire.uri import Uri
@@ -65,7 +67,9 @@ class Modbus:
     register: Register
     timeout_s: float
     _client: ModbusTcpClient | None = None
+    _aside: AsyncModbusTcpClient | None = None
     _heard: bool = False
+    concurrent = True
 
     def sample(self) -> Sample:
         """The register's value.
@@ -74,6 +78,8 @@ class Modbus:
             DeviceError: no connection, no answer in time, or an exception of the device.
         """
         try:
+            if asking.aside():
+                return Sample(self._value(asking.wait(self._asked_aside())))
             return Sample(self._value(self._ask(self._connected())))
         except DeviceError:
             self.close()
@@ -84,6 +90,50 @@ class Modbus:
         if self._client is not None:
             self._client.close()
             self._client = None
+        if self._aside is not None:
+            self._aside.close()
+            self._aside = None
+
+    async def _asked_aside(self) -> ModbusPDU:
+        """The same question in the asking thread."""
+        self._heard = False
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                client = await self._connected_aside()
+                at = self.register
+                input_kind = at.kind == "input"
+                read = client.read_input_registers if input_kind else client.read_holding_registers
+                return await read(at.address, count=at.words, device_id=at.unit)
+        except TimeoutError:
+            raise self._no_answer("nothing that is Modbus") from None
+        except (ConnectionException, OSError) as error:
+            raise DeviceError(Trouble.UNREACHABLE, f"connection lost: {error}") from None
+        except ModbusException as error:
+            raise self._no_answer(str(error)) from None
+
+    def _no_answer(self, problem: str) -> DeviceError:
+        """The asynchronous client waits on where it hears noise, or the server hangs up."""
+        if self._heard:
+            return DeviceError(Trouble.GARBAGE, f"the answer is no Modbus: {problem}")
+        if self._aside is not None and not self._aside.connected:
+            return DeviceError(Trouble.UNREACHABLE, "connection lost: the server hung up")
+        return DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s")
+
+    async def _connected_aside(self) -> AsyncModbusTcpClient:
+        if self._aside is not None and self._aside.connected:
+            return self._aside
+        self._aside = AsyncModbusTcpClient(
+            self.host,
+            port=self.port,
+            timeout=self.timeout_s,
+            retries=0,
+            reconnect_delay=0,
+            trace_packet=self._hear,
+        )
+        if not await self._aside.connect():
+            problem = f"no connection to {self.host}:{self.port} within {self.timeout_s:g} s"
+            raise DeviceError(Trouble.UNREACHABLE, problem)
+        return self._aside
 
     def _connected(self) -> ModbusTcpClient:
         if self._client is None:

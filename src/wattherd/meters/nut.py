@@ -6,6 +6,7 @@ to loopback or to a network of its own.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import socket
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattherd.meters.contract import Sample
+from wattherd.wire import asking
 from wattherd.wire.clock import Clock
 from wattherd.wire.credentials import read_credentials
 from wattherd.wire.trouble import DeviceError, Trouble
@@ -62,6 +64,35 @@ class _Line:
         line, _, self.heard = self.heard.partition(b"\n")
         return line.decode("utf-8", errors="replace").strip()
 
+    def close(self) -> None:
+        """Hang up."""
+        self.wire.close()
+
+
+class _LineAside:
+    """The same in the asking thread."""
+
+    def __init__(self, host: str, port: int, wait_s: float) -> None:
+        self.until_s = time.monotonic() + wait_s
+        opened = asyncio.open_connection(host, port, limit=LONGEST_LINE)
+        self.reader, self.writer = asking.wait(asyncio.wait_for(opened, wait_s))
+
+    def ask(self, question: str) -> str:
+        """The line that answers a line."""
+        self.writer.write(f"{question}\n".encode())
+        left_s = max(self.until_s - time.monotonic(), 0.0)
+        try:
+            line = asking.wait(asyncio.wait_for(self.reader.readuntil(b"\n"), left_s))
+        except asyncio.LimitOverrunError:
+            raise DeviceError(Trouble.GARBAGE, "the answer is no line") from None
+        except asyncio.IncompleteReadError:
+            raise ConnectionResetError("the server hung up") from None
+        return line.decode("utf-8", errors="replace").strip()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.writer.close()
+
 
 @dataclass(frozen=True, slots=True)
 class Nut:
@@ -73,6 +104,7 @@ class Nut:
     variable: str
     secrets: Path | None
     timeout_s: float
+    concurrent = True
 
     def sample(self) -> Sample:
         """The variable's value.
@@ -93,12 +125,15 @@ class Nut:
 
     def _asked(self) -> str:
         known = read_credentials(self.secrets)
-        line = _Line(self.host, self.port, self.timeout_s)
-        with line.wire:
+        kind = _LineAside if asking.aside() else _Line
+        line = kind(self.host, self.port, self.timeout_s)
+        try:
             if known.username:
                 _accepted(line.ask(f"USERNAME {known.username}"))
                 _accepted(line.ask(f"PASSWORD {known.password.get_secret_value()}"))
             return line.ask(f"GET VAR {self.ups} {self.variable}")
+        finally:
+            line.close()
 
     def _value(self, answer: str) -> float:
         _accepted(answer)

@@ -36,6 +36,7 @@ class Prometheus:
     path: str
     query: str
     at: str = ""
+    concurrent = True
 
     def sample(self) -> Sample:
         """The one value of the query.

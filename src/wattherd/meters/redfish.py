@@ -34,6 +34,7 @@ class Redfish:
     path: str
     control: str = ""
     _found: str = ""
+    concurrent = True
 
     def sample(self) -> Sample:
         """Watts, with the time that a sensor tells.

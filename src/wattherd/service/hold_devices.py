@@ -23,7 +23,7 @@ from wattherd.meters.contract import Quality
 from wattherd.meters.contract import Reading as Watts
 from wattherd.meters.meter import Meter
 from wattherd.service.hold_fleet import START_S
-from wattherd.service.hold_lines import Line, ask_all, wait_for
+from wattherd.service.hold_lines import Line, ask_all, is_concurrent, poll_all, wait_for
 from wattherd.service.hold_site import Device, Site
 from wattherd.wire.trouble import DeviceError
 
@@ -34,6 +34,8 @@ BEAT = 0.25
 """Of a lease: the longest time without news for the watchdog."""
 RESTORE_LEASES = 2.0
 """For so many leases it is tried to put everything back."""
+OLD_S = 60.0
+"""The loop judges how old a reading may be; beyond that it does not even hear of it."""
 UNREAD = Watts(math.nan, math.nan, "", Quality.STALE)
 
 Tell = Callable[[Device, Outcome | Position], None]
@@ -49,7 +51,7 @@ class Devices:
     fleet: Fleet
     switched_off: frozenset[str] = frozenset()
     """Devices whose outlets a predecessor switched off."""
-    _meters: Sequence[Line[Watts]] = ()
+    _meters: Sequence[Line[Watts] | None] = ()
     _knobs: Sequence[Line[Reading]] = ()
     _outlets: Sequence[Line[Position] | None] = ()
     _sent_w: list[float] = field(default_factory=list)
@@ -61,11 +63,17 @@ class Devices:
         """A line to every instrument; orders of knobs are noted in the journal first."""
         levels = [*(feed.meter for feed in self.site.feeds), self.site.meter]
         meters = [*(device.meter for device in self.site.devices), *levels]
-        self._meters = [Line(_reader(meter)) for meter in meters]
-        self._knobs = [Line(device.knob.read) for device in self.site.devices]
-        self._outlets = [
-            None if device.outlet is None else Line(device.outlet.read)
+        self._meters = [
+            None if meter is None else Line(_reader(meter), is_concurrent(meter.driver))
+            for meter in meters
+        ]
+        self._knobs = [
+            Line(device.knob.read, is_concurrent(device.knob.driver))
             for device in self.site.devices
+        ]
+        self._outlets = [
+            None if outlet is None else Line(outlet.read, is_concurrent(outlet.outlet))
+            for outlet in (device.outlet for device in self.site.devices)
         ]
         self._sent_w = [math.nan] * len(self.site.devices)
         self._sent_at_s = [-math.inf] * len(self.site.devices)
@@ -88,9 +96,9 @@ class Devices:
         first_s = max(self.site.config.lease_s * BEAT, GATHER * self.site.period_s)
         patience_s = GATHER * self.site.period_s if self._asked else min(FIRST_S, first_s)
         self._asked = True
-        lines: list[Line[Any]] = [*self._meters, *self._knobs, *filter(None, self._outlets)]
-        for line in lines:
-            line.poll()
+        all_lines: list[Line[Any] | None] = [*self._meters, *self._knobs, *self._outlets]
+        lines = [line for line in all_lines if line is not None]
+        poll_all(lines)
         wait_for(lines, asked_s + patience_s)
         return self._collected(time.monotonic())
 
@@ -106,7 +114,8 @@ class Devices:
 
     def note_found(self) -> None:
         """Write down what all devices are like, at once, before any order."""
-        states = ask_all((_state_of(device) for device in self.site.devices), START_S)
+        asks = ((one.knob.driver, _state_of(one)) for one in self.site.devices)
+        states = ask_all(asks, START_S)
         self.journal.note_all(
             (device.knob.source, state)
             for device, state in zip(self.site.devices, states, strict=True)
@@ -120,13 +129,14 @@ class Devices:
         """
         for number in sorted(self._stopped):
             self._order_outlet(number, on=True)
-        failed = {device.name: device for device in self.site.devices}
+        failed = dict(enumerate(self.site.devices))
         until_s = time.monotonic() + RESTORE_LEASES * self.site.config.lease_s
         while failed and time.monotonic() < until_s:
             alive()
-            lines = [self._put_back(device, failed) for device in list(failed.values())]
-            wait_for(lines, time.monotonic() + self.site.config.lease_s * BEAT)
-        return sorted(failed)
+            with self.journal.together():
+                lines = [self._put_back(number, failed) for number in list(failed)]
+                wait_for(lines, time.monotonic() + self.site.config.lease_s * BEAT)
+        return sorted(device.name for device in failed.values())
 
     def restore_strangers(self) -> Iterator[Outcome]:
         """Put back what a predecessor changed and this site no longer names."""
@@ -138,7 +148,9 @@ class Devices:
 
     def _collected(self, now_s: float) -> Readings:
         period_s, size = self.site.period_s, len(self.site.devices)
-        watts = [line.fresh(now_s, 60.0) or UNREAD for line in self._meters]
+        watts = [
+            UNREAD if line is None else line.fresh(now_s, OLD_S) or UNREAD for line in self._meters
+        ]
         caps = [line.fresh(now_s, 1.5 * period_s) for line in self._knobs]
         value_w = np.array([one.watts for one in watts])
         at_s = np.array([one.at_s for one in watts])
@@ -195,15 +207,17 @@ class Devices:
             return
         line.order(lambda: self.tell(device, outlet.turn(on=on)))
 
-    def _put_back(self, device: Device, failed: dict[str, Device]) -> Line[Reading]:
+    def _put_back(self, number: int, failed: dict[int, Device]) -> Line[Reading]:
+        device = self.site.devices[number]
+
         def order() -> None:
             outcome = device.knob.restore()
             if outcome.in_force:
-                failed.pop(device.name, None)
+                failed.pop(number, None)
             else:
                 self.tell(device, outcome)
 
-        line = self._knobs[self.site.devices.index(device)]
+        line = self._knobs[number]
         line.order(order)
         return line
 
@@ -218,10 +232,8 @@ def _state_of(device: Device) -> Callable[[], State | None]:
     return ask
 
 
-def _reader(meter: Meter | None) -> Callable[[], Watts]:
+def _reader(meter: Meter) -> Callable[[], Watts]:
     def read() -> Watts:
-        if meter is None:
-            return UNREAD
         try:
             return meter.read()
         except DeviceError:

@@ -26,7 +26,7 @@ def fleet_of(site: Site, memory: Memory | None = None) -> Fleet:
     Raises:
         UserError: a knob that does not tell its range, though the site leaves it to it.
     """
-    told = ask_all((_limits_of(device) for device in site.devices), START_S)
+    told = ask_all(((one.knob.driver, _limits_of(one)) for one in site.devices), START_S)
     known = {} if memory is None else {one.knob: one for one in memory.devices}
     ranges = [
         _range(one, limits, known.get(one.knob.source))

@@ -1,18 +1,22 @@
-"""One thread for each instrument: a slow or dead one delays nobody else.
+"""A line to each instrument: a slow or dead one delays nobody else, and there may be thousands.
 
 A line does one thing at a time and keeps the newest of the orders that wait for it: an order that
-was overtaken by a newer one is never carried out.
+was overtaken by a newer one is never carried out. All lines share the few threads of `wire.asking`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from wattherd.wire import asking
+
 T = TypeVar("T")
+
+LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,84 +27,165 @@ class Answer(Generic[T]):
     at_s: float
 
 
-@dataclass(slots=True)
+_changing = threading.Lock()
+"""For the states of all lines: what is done under it takes a microsecond."""
+
+
+@dataclass(slots=True, eq=False)
 class Line(Generic[T]):
-    """Asks one instrument, in a thread that ends when it is closed, or with the process."""
+    """Asks one instrument, one thing at a time; a slow or dead one delays nobody else.
+
+    It keeps the newest of the orders that wait: one that was overtaken is never carried out.
+    `concurrent` calls run in the asking thread and let others go on while they wait; all others may
+    block and get a thread.
+    """
 
     ask: Callable[[], T]
+    concurrent: bool = False
     answer: Answer[T] | None = None
-    _wake: threading.Condition = field(default_factory=threading.Condition)
-    _wanted: bool = False
-    _order: Callable[[], None] | None = None
-    _busy: bool = False
-    _closed: bool = False
-    _thread: threading.Thread | None = None
+    failure: Exception | None = None
+    """What an instrument's driver ended in last, where it should have told of trouble."""
+    sharing: asking.Sharing | None = None
+    """The rest is under the lock of all lines."""
+    wanted: bool = False
+    next_order: Callable[[], None] | None = None
+    busy: bool = False
+    slow: bool = False
+    awaited: list[_Awaited] = field(default_factory=list)
 
     def poll(self) -> None:
         """Ask once more, unless it is still at it."""
-        self._start()
-        with self._wake:
-            self._wanted = True
-            self._wake.notify_all()
+        poll_all([self])
 
     def order(self, order: Callable[[], None]) -> None:
         """Do this next, in place of an older order that has not begun; then ask."""
-        self._start()
-        with self._wake:
-            self._order, self._wanted = order, True
-            self._wake.notify_all()
+        with _changing:
+            self.next_order, self.wanted, self.sharing = order, True, None
+            begins = self.begins()
+        _begin([self] if begins else [])
 
     def wait(self, until_s: float) -> bool:
         """Wait until nothing is left to do; False if that takes too long."""
-        with self._wake:
-            left_s = until_s - time.monotonic()
-            return self._wake.wait_for(lambda: not (self._busy or self._wanted), max(left_s, 0.0))
+        return wait_for([self], until_s)
 
     def fresh(self, now_s: float, age_s: float) -> T | None:
         """The last answer unless it is older than that."""
-        if self.answer is None or now_s - self.answer.at_s > age_s:
+        answer = self.answer
+        if answer is None or now_s - answer.at_s > age_s:
             return None
-        return self.answer.value
+        return answer.value
 
-    def close(self) -> None:
-        """Let the thread end, once it has done what it is at."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify_all()
+    def begins(self) -> bool:
+        """Whether somebody has to run it now; under the lock."""
+        begins = not self.busy
+        self.busy = True
+        return begins
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
+    async def serve_aside(self) -> None:
+        """Do what is to be done, in the asking thread."""
+        while (turn := self._turn()) is not None:
+            try:
+                said = await asking.run(turn, self.sharing)
+            except Exception as error:  # noqa: BLE001 - a driver's fault is that of one line
+                self.failure = error
+            else:
+                self.answer = Answer(said, time.monotonic())
 
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._wanted or self._closed)
-                if self._closed:
-                    return
-                order, self._order = self._order, None
-                self._wanted, self._busy = False, True
-            if order is not None:
-                order()
-            self.answer = Answer(self.ask(), time.monotonic())
-            with self._wake:
-                self._busy = False
-                self._wake.notify_all()
+    def serve_blocking(self) -> None:
+        """The same in a thread of its own."""
+        while (turn := self._turn()) is not None:
+            began_s = time.monotonic()
+            try:
+                self.answer = Answer(turn(), time.monotonic())
+            except Exception as error:  # noqa: BLE001 - a driver's fault is that of one line
+                self.failure = error
+            self.slow = time.monotonic() - began_s > asking.SLOW_S
+
+    def _turn(self) -> Callable[[], T] | None:
+        """What is to be done next; None once that is nothing, which those who wait are told."""
+        with _changing:
+            if self.wanted:
+                order, self.next_order, self.wanted = self.next_order, None, False
+                return self.ask if order is None else self._after(order)
+            self.busy = False
+            awaited, self.awaited = self.awaited, []
+        for one in awaited:
+            one.note_done()
+        return None
+
+    def _after(self, order: Callable[[], None]) -> Callable[[], T]:
+        def both() -> T:
+            order()
+            return self.ask()
+
+        self.sharing = None  # what others asked before the order is of no use
+        return both
 
 
-def ask_all(asks: Iterable[Callable[[], T]], patience_s: float) -> list[T | None]:
-    """What each one answers, all asked at once; None where that takes too long."""
-    lines = [Line(ask) for ask in asks]
+class _Awaited:
+    """So many lines are still to finish."""
+
+    def __init__(self, count: int) -> None:
+        self._left, self._lock = count, threading.Lock()
+        self.all_done = threading.Event()
+
+    def note_done(self) -> None:
+        with self._lock:
+            self._left -= 1
+            done = self._left <= 0
+        if done:
+            self.all_done.set()
+
+
+def poll_all(lines: Iterable[Line[Any]]) -> None:
+    """Ask them all once more, as one round, but for those that are still at it."""
+    round_, beginning = asking.Sharing(), []
+    with _changing:
+        for line in lines:
+            if line.begins():
+                line.wanted, line.sharing = True, round_
+                beginning.append(line)
+    _begin(beginning)
+    asking.tend()
+
+
+def _begin(lines: Sequence[Line[Any]]) -> None:
+    concurrent = [line.serve_aside for line in lines if line.concurrent]
+    if concurrent:
+        asking.begin(concurrent)
     for line in lines:
-        line.poll()
-    wait_for(lines, time.monotonic() + patience_s)
-    for line in lines:
-        line.close()
+        if not line.concurrent:
+            asking.block(line.serve_blocking, slow=line.slow)
+
+
+def wait_for(lines: Iterable[Line[Any]], until_s: float) -> bool:
+    """Wait until all are done, or the time is up; whether they are."""
+    with _changing:
+        busy = [line for line in lines if line.busy]
+        if not busy:
+            return True
+        awaited = _Awaited(len(busy))
+        for line in busy:
+            line.awaited.append(awaited)
+    return awaited.all_done.wait(max(until_s - time.monotonic(), 0.0))
+
+
+def is_concurrent(driver: object) -> bool:
+    """Whether a driver's waits let others go on (see the contracts of meters and knobs)."""
+    return bool(getattr(driver, "concurrent", False))
+
+
+def ask_all(asks: Iterable[tuple[object, Callable[[], T]]], patience_s: float) -> list[T | None]:
+    """What each driver's call answers, all asked at once.
+
+    None where no answer at all has come for `patience_s`: many take longer than few.
+    """
+    lines = [Line(ask, is_concurrent(driver)) for driver, ask in asks]
+    poll_all(lines)
+    left, since_s = len(lines), time.monotonic()
+    while left and time.monotonic() - since_s < patience_s:
+        wait_for(lines, time.monotonic() + min(LOOK_S, patience_s))
+        now_left = sum(line.busy for line in lines)
+        if now_left < left:
+            left, since_s = now_left, time.monotonic()
     return [None if line.answer is None else line.answer.value for line in lines]
-
-
-def wait_for(lines: Iterable[Line[Any]], until_s: float) -> None:
-    """Wait until all are done, or the time is up."""
-    for line in lines:
-        line.wait(until_s)

@@ -172,7 +172,8 @@ class Watch:
 
     def _lower(self) -> bool:
         """One attempt; whether all are known to be at their floor or below."""
-        low = ask_all((_lowering(knob, floor_w) for knob, floor_w in self._knobs), ROUND_S)
+        lowering = ((knob.driver, _lowering(knob, floor_w)) for knob, floor_w in self._knobs)
+        low = ask_all(lowering, ROUND_S)
         pairs = zip(self._knobs, low, strict=True)
         self._note("lowered", high=[knob.source for (knob, _), is_low in pairs if not is_low])
         return all(low)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from wattherd.wire import asking
+
 
 class Clock(NamedTuple):
     """Unix time for stamps, steady time for durations, and a way to wait; all in seconds."""
@@ -15,4 +17,4 @@ class Clock(NamedTuple):
     sleep: Callable[[float], None]
 
 
-SYSTEM = Clock(time.time, time.monotonic, time.sleep)
+SYSTEM = Clock(time.time, time.monotonic, asking.sleep)

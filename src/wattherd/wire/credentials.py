@@ -2,12 +2,13 @@
 
 A YAML file with any of `username`, `password`, `token`, for OAuth 2 `client_id`, `client_secret`
 and, if need be, `token_url` and `scope`, and for SNMP `community` or, beside the
-password, `privacy_password`; it is read again for every question, so that a renewed secret needs no
-restart.
+password, `privacy_password`; it is read again once it has changed, so that a renewed secret
+needs no restart.
 """
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import yaml
@@ -41,8 +42,8 @@ def read_credentials(path: Path | None) -> Credentials:
     if path is None:
         return Credentials()
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return Credentials.model_validate(content if content is not None else {})
+        now = path.stat()
+        return _read(path, (now.st_mtime_ns, now.st_ino, now.st_size))
     except OSError as error:
         problem = f"credentials in {path}: {error.strerror}"
     except ValidationError as error:
@@ -52,3 +53,10 @@ def read_credentials(path: Path | None) -> Credentials:
     except (yaml.YAMLError, UnicodeDecodeError):
         problem = f"credentials in {path}: no YAML"
     raise DeviceError(Trouble.REFUSED, problem) from None
+
+
+@functools.lru_cache(maxsize=256)
+def _read(path: Path, version: tuple[int, int, int]) -> Credentials:
+    del version  # another one is another file
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return Credentials.model_validate(content if content is not None else {})

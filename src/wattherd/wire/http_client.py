@@ -179,7 +179,7 @@ class HttpClient:
         place = f"{self.origin.host}:{self.origin.port}" if proxy is None else f"proxy {proxy}"
         if proxy is not None and self.origin.scheme == "http":
             _keep_secret(request, proxy, self.origin)
-        with _told(place, until_s, self.rules.timeout_s):
+        with as_no_answer(place, until_s, self.rules.timeout_s):
             wire = _Wire(until_s, self.rules.may_connect)
             try:
                 wire.connect(self.origin if proxy is None else proxy.origin)
@@ -236,7 +236,7 @@ class HttpClient:
         place = f"{self.origin.host}:{self.origin.port}" if proxy is None else f"proxy {proxy}"
         if proxy is not None and self.origin.scheme == "http":
             _keep_secret(request, proxy, self.origin)
-        with _told(place, until_s, self.rules.timeout_s):
+        with as_no_answer(place, until_s, self.rules.timeout_s):
             wire = _Wire(until_s, self.rules.may_connect)
             try:
                 wire.connect(self.origin if proxy is None else proxy.origin)
@@ -302,7 +302,7 @@ class Incoming:
         Raises:
             NoAnswer: it is longer than `most`, or does not come in time or as a whole.
         """
-        with _told(self._place, self._wire.until_s, self._timeout_s):
+        with as_no_answer(self._place, self._wire.until_s, self._timeout_s):
             body = self._answer.read(most + 1)
             if len(body) <= most and self._answer.length:
                 raise http.client.IncompleteRead(body, self._answer.length)
@@ -317,7 +317,7 @@ class Incoming:
             NoAnswer: it breaks off.
         """
         while True:
-            with _told(self._place, self._wire.until_s, self._timeout_s):
+            with as_no_answer(self._place, self._wire.until_s, self._timeout_s):
                 chunk = self._answer.read1(CHUNK)
                 if not chunk and self._answer.length:  # which read1 takes for the end
                     raise http.client.IncompleteRead(b"", self._answer.length)
@@ -584,7 +584,7 @@ _BROKEN = (ConnectionResetError, BrokenPipeError, http.client.IncompleteRead)
 
 
 @contextlib.contextmanager
-def _told(place: str, until_s: float | None, timeout_s: float) -> Iterator[None]:
+def as_no_answer(place: str, until_s: float | None, timeout_s: float) -> Iterator[None]:
     """What the libraries say about it, as one error."""
     try:
         yield

@@ -5,12 +5,16 @@ What ipmitool prints is read by whoever asked; here are the session and the mean
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from wattherd.wire import asking
 from wattherd.wire.credentials import read_credentials
 from wattherd.wire.trouble import DeviceError, Trouble
 from wattherd.wire.uri import Uri
@@ -19,6 +23,8 @@ OPTIONS = frozenset({"cipher", "credentials", "level"})
 PORT = 623
 CIPHERS = "3", "17"
 LEVELS = "user", "operator", "administrator"
+MOST_PROGRAMS = 128
+"""Sessions at once in the asking thread; a board that hangs takes one until its timeout."""
 TROUBLES = (
     ("not found", Trouble.ABSENT),
     ("Unable to find", Trouble.ABSENT),
@@ -54,8 +60,9 @@ class Ipmitool:
         # The password in the environment, which others cannot see as they do arguments.
         environment = {**os.environ, "IPMI_PASSWORD": known.password.get_secret_value()}
         command = self._command(known.username, asked)
+        run = _run_aside if asking.aside() else subprocess.run
         try:
-            done = subprocess.run(  # noqa: S603 - arguments of an address, no shell
+            done = run(
                 command, env=environment, capture_output=True, text=True, errors="replace",
                 timeout=self.timeout_s, stdin=subprocess.DEVNULL, check=False,
             )  # fmt: skip
@@ -71,6 +78,54 @@ class Ipmitool:
         return ["ipmitool", "-I", "lanplus", "-H", self.host, "-p", str(self.port),
                 "-L", self.level.upper(), "-C", self.cipher, "-U", username, "-E", "-c",
                 *asked]  # fmt: skip
+
+
+def _run_aside(
+    command: Sequence[str], *, env: Mapping[str, str], timeout: float, **_: object
+) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` does, in the asking thread: no thread waits for the program's end."""
+    return asking.wait(_ended(command, env, timeout))
+
+
+async def _ended(
+    command: Sequence[str], env: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    programs = asking.kept("programs", lambda: asyncio.Semaphore(MOST_PROGRAMS))
+    async with programs:
+        with (
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+            subprocess.Popen(  # noqa: S603 - arguments of an address, no shell
+                command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            ) as program,
+        ):
+            try:
+                await asyncio.wait_for(_end_of(program.pid), timeout_s)
+            except BaseException as error:
+                program.kill()
+                if isinstance(error, TimeoutError):
+                    raise subprocess.TimeoutExpired(command, timeout_s) from None
+                raise
+            code = program.wait()
+            said = [_text(file) for file in (out, err)]
+            return subprocess.CompletedProcess(command, code, said[0], said[1])
+
+
+async def _end_of(pid: int) -> None:
+    """Wait until a child has ended; it is still there to be waited for."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    handle = os.pidfd_open(pid)
+    try:
+        loop.add_reader(handle, ended.set)
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def controller(uri: Uri, level: str = "user") -> Ipmitool:

@@ -6,6 +6,7 @@ Devices have no redirects that are followed, and are not behind proxies.
 from __future__ import annotations
 
 import base64
+import functools
 import http
 import json
 import ssl
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattherd.wire import http_client
+from wattherd.wire import asking, http_client
 from wattherd.wire.credentials import Credentials, read_credentials
 from wattherd.wire.http_client import PORTS, HttpClient, NoAnswer, Origin, Request, Rules
+from wattherd.wire.http_kept import Kept
 from wattherd.wire.trouble import DeviceError, Trouble
 from wattherd.wire.uri import Uri
 
@@ -74,6 +76,13 @@ class Server:
         Raises:
             DeviceError: no answer in time, none for us, or none that is JSON.
         """
+        shared = asking.sharing()
+        if shared is None:
+            return self._got(target)
+        # Devices behind one board ask it for the same document: once a round is enough.
+        return shared.once((self, target), lambda: self._got(target))
+
+    def _got(self, target: str) -> Any:
         answer = self.request("GET", target)
         if answer.content is None:
             raise DeviceError(Trouble.GARBAGE, f"{target} is no JSON: b''")
@@ -92,6 +101,8 @@ class Server:
         body = None if content is None else json.dumps(content).encode()
         if content is not None:
             head["Content-Type"] = "application/json"
+        if method != "GET":
+            asking.unshare()
         raw = self._exchange(Request(method, target, head, body))
         etag = raw.headers.get("etag", "")
         if raw.status == http.HTTPStatus.NOT_MODIFIED:
@@ -108,6 +119,8 @@ class Server:
         origin = Origin(scheme, self.host, self.port, self.unix)
         rules = Rules(timeout_s=self.timeout_s, most_bytes=MOST_BYTES, tls=self.tls)
         try:
+            if asking.aside():
+                return asking.wait(asking.kept("http", Kept).ask(origin, rules, request))
             return HttpClient(origin, rules).ask(request)
         except NoAnswer as failure:
             problem = failure.problem
@@ -135,11 +148,22 @@ def server(uri: Uri, login: Login) -> Server:
 
 def _context(uri: Uri) -> ssl.SSLContext:
     authority = uri.file("ca")
+    version = authority.stat().st_mtime_ns if authority is not None else 0
     try:
-        context = ssl.create_default_context(cafile=authority)
+        return _trusting(authority, version, insecure=uri.flag("insecure"))
     except ssl.SSLError:
         raise uri.error(f"no certificate in {authority}", field="ca") from None
-    if uri.flag("insecure"):
+
+
+@functools.lru_cache(maxsize=64)
+def _trusting(authority: Path | None, version: int, *, insecure: bool) -> ssl.SSLContext:
+    """One for all devices of the same trust: the system's authorities take 10 ms to read.
+
+    `version` makes another one of a file that was changed.
+    """
+    del version
+    context = ssl.create_default_context(cafile=authority)
+    if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
