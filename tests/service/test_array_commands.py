@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
 import secrets
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -136,6 +138,28 @@ def test_pages_of_a_grouped_queue_show_every_array_once(say: Say, service: Servi
     assert page["after"] is None
     for one in (*arrays, alone):
         say("cancel", one)
+
+
+def test_the_queue_page_has_a_row_for_an_array_and_its_tasks_when_they_are_looked_for(
+    say: Say, service: Serving
+) -> None:
+    array = handed_in(say, *HELD, "-n", "paged", "-a", "0-6", "--", "true")
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/queue?shown=waiting") as page:
+        rows = page.read().decode()
+    assert (rows.count(f">{array}[0-6]</a>"), rows.count("paged[")) == (1, 1)
+    assert "7 × 1" in rows
+    found = re.search(rf'href="(/queue[^"]*q={array})"', rows)
+    assert found is not None
+    address = f"http://127.0.0.1:{service.port}{found[1].replace('&amp;', '&')}"
+    with urllib.request.urlopen(address) as page:
+        tasks = page.read().decode()
+    assert tasks.count(">paged[") == 7
+    first = array.replace("a-", "j-")
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/jobs/{first}") as page:
+        assert f"{array}</a>, index 0 of 7 tasks" in page.read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/submit?from={first}") as page:
+        assert "array: " in page.read().decode()
+    say("cancel", array)
 
 
 def test_half_an_array_is_cancelled_and_the_other_half_goes_on(say: Say, service: Serving) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -26,6 +27,11 @@ LEAST = {
     "GET /jobs/{job_id}/sessions": "user",
     "PATCH /jobs/{job_id}": "user",
     "POST /jobs/{job_id}/rerun": "user",
+    "POST /arrays": "user",
+    "GET /arrays/{array_id}": "viewer",
+    "PATCH /arrays/{array_id}": "user",
+    "POST /arrays/{array_id}/rerun": "user",
+    "POST /arrays/{array_id}/{action}": "user",
     "POST /jobs/{job_id}/{action}": "user",
     "GET /nodes": "viewer",
     "POST /nodes/{node}/{action}": "operator",
@@ -61,7 +67,7 @@ UNTOLD = {"GET /events", "GET /openapi.json"}
 ROOT = {"/metrics"}
 """Addresses that are not below the API's."""
 ABSENT = (
-    *("{token_id}", "{node}", "{gpu}", "{queue}", "{name}"),
+    *("{token_id}", "{node}", "{gpu}", "{queue}", "{name}", "{array_id}"),
     *("DELETE /tenants", "PUT /queues"),
 )
 """What is asked for here and is not there: that is told to those alone who may ask."""
@@ -69,6 +75,8 @@ ROLES = ["viewer", "user", "operator", "admin"]
 BODIES = {
     "POST /jobs": {"run": "true"},
     "POST /dry-run": {"run": "true"},
+    "POST /arrays": {"run": "true", "array": "0-1"},
+    "PATCH /arrays/{array_id}": {"time": {"limit": "1h"}},
     "PATCH /jobs/{job_id}": {"time": {"limit": "1h"}},
     "PUT /power": {"budget": None},
     "PUT /power/schedule": {"schedule": None},
@@ -182,6 +190,39 @@ def test_other_tenants_jobs_are_not_there(guarded: Guarded, job: str) -> None:
         for who in ("stranger", "nobody"):
             reply = guarded.ask(method, path, who, body)
             assert (reply.status, reply.text) == (404, missing.text.replace("j-999", job))
+
+
+def test_other_tenants_arrays_and_their_tasks_are_not_there(guarded: Guarded) -> None:
+    file = {"run": "true", "array": "0-2", "begin": "in 9h", "name": "private"}
+    array = guarded.ask("POST", f"{V1}/arrays", "user", file).json["id"]
+    first = array.replace("a-", "j-")
+    for route in (one for one in LEAST if "{array_id}" in one):
+        method, _, path = route.replace("{action}", "cancel").partition(" ")
+        missing = guarded.ask(
+            method, V1 + path.replace("{array_id}", "a-999"), "stranger", BODIES.get(route)
+        )
+        for who in ("stranger", "nobody"):
+            reply = guarded.ask(
+                method, V1 + path.replace("{array_id}", array), who, BODIES.get(route)
+            )
+            assert (reply.status, reply.text) == (404, missing.text.replace("a-999", array))
+    for task in (f"{array}[1]", f"{first}[1]", f"{array}[9]", f"{array}[0-1]"):
+        for method, path in (("GET", ""), ("GET", "/logs"), ("POST", "/cancel")):
+            reply = guarded.ask(method, f"{V1}/jobs/{quote(task)}{path}", "stranger")
+            assert (reply.status, task in reply.text) == (404, True)
+    assert guarded.ask("GET", f"{V1}/jobs?array={array}&over=true", "stranger").status == 404
+    assert "private" not in guarded.ask("GET", f"{V1}/jobs?grouped=true", "stranger").text
+    for parent in (array, f"{array}[0]", first):
+        body = {"run": "true", "after": [parent]}
+        reply = guarded.ask("POST", f"{V1}/jobs", "stranger", body)
+        assert (reply.status, reply.json["error"]) == (400, f"no job '{parent}'")
+    for action in ("cancel", "rerun"):
+        assert guarded.ask("POST", f"{V1}/arrays/{array}/{action}", "colleague").status == 403
+    body = {"run": "true", "array": "0-1", "priority": "high"}
+    assert guarded.ask("POST", f"{V1}/arrays", "user", body).status == 400
+    assert guarded.ask("PATCH", f"{V1}/arrays/{array}", "user", {"priority": 1}).status == 400
+    assert guarded.ask("GET", f"{V1}/arrays/{array}", "colleague").json["states"] == {"Queued": 3}
+    assert guarded.ask("POST", f"{V1}/arrays/{array}/cancel", "user").status == 200
 
 
 def test_no_page_names_other_tenants_jobs(guarded: Guarded) -> None:

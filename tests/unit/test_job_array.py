@@ -69,6 +69,7 @@ def test_numbers_are_shown_as_they_can_be_read(text: str) -> None:
         ({"grid": {"a": [1, 2]}, "array": "2"}, "array", "2 is no task of a grid of 2"),
         ({"array": "0-1", "singleton": True, "name": "n"}, "", "`singleton` is for single jobs"),
         ({"array": "0-1", "checkpoint": {"dir": "/c"}}, "checkpoint.dir", "is the same for all"),
+        ({"array": "0-999", "notify": {"email": "a@b.org"}}, "notify", "of each of 1,000 tasks"),
         ({"array": "0-1", "outputs": {"m": "/out"}}, "outputs.m", "is the same for all"),
         ({"grid": {"lr": [1]}, "run": "x {l}"}, "run", "{l} is no placeholder here"),
         ({"array": "0-1", "envs": {"A": "{nope}"}}, "envs.A", "{nope} is no placeholder here"),
@@ -82,6 +83,13 @@ def test_what_makes_no_array_is_refused_with_its_field(
     assert told.value.field.startswith(field)
     assert problem in told.value.problem
     assert told.value.hint or not field or not problem
+
+
+def test_an_array_that_would_fill_the_journal_is_refused_before_it_is_made() -> None:
+    large = {"environment": {"variables": {"BIG": "x" * 60_000}}}
+    assert len(made(**large, array="0-9")) == 10
+    with pytest.raises(UserError, match=r"10,000 tasks take 57\d MiB, 128 at most"):
+        made(**large, array="0-9999")
 
 
 def test_a_task_has_its_name_its_index_and_its_values() -> None:

@@ -9,6 +9,7 @@ name what is its task's own as `{index}` and `{lr}`. `${lr}` is the shell's; `{{
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from wattherd.spelling import hint_for
 
 MOST_TASKS = 10_000
 """Of one array."""
+MOST_BYTES = 128 << 20
+"""That the tasks of an array may take in a journal: each has all that it needs with it."""
 MOST_INDEX = 999_999_999
 NEW = "a-new"
 """Stands for the array's id until it is handed in."""
@@ -219,6 +222,7 @@ def tasks(
     count, name = len(array.indices), str(paper.get("name") or "")
     others = tuple(pair for pair in spec.labels if pair[0] != "name")
     first: dict[str, Any] = _template(array, spec, paper)
+    _check_size(count, paper, spec)
     for index in array.indices:
         values = array.values(index)
         fill = _filling({**values, INDEX: str(index)})
@@ -240,6 +244,20 @@ def tasks(
             {**paper, **_filled(paper, fill), "name": called, PAPER: {**told, **first}},
         )
         first = {}
+
+
+def _check_size(count: int, paper: Mapping[str, Any], spec: JobSpec) -> None:
+    """Whether a journal could be asked to take so many of them.
+
+    Raises:
+        UserError: it could not.
+    """
+    words = sum(len(word) for role in spec.roles for word in role.command)
+    total = count * (len(json.dumps(paper)) + words)
+    if total > MOST_BYTES:
+        problem = f"{count:,} tasks take {total / 2**20:,.0f} MiB, {MOST_BYTES >> 20} at most"
+        hint = "`--export NAME,...` leaves most of the shell's environment out; or several arrays"
+        raise UserError(problem, field="array", hint=hint)
 
 
 def _filling(values: Mapping[str, str]) -> _Fill:

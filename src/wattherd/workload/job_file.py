@@ -64,6 +64,8 @@ def priority_of(level: Level) -> int:
 
 
 MIB = 1 << 20
+MOST_TOLD = 100
+"""Tasks of an array that may notify somebody: each tells of itself."""
 HINT = "see docs/reference/job-yaml.md"
 
 
@@ -210,6 +212,10 @@ class JobFile(Strict):
             UserError: as `spec`, and where ranges, axes or placeholders make no array.
         """
         array = job_array(self.array, self.grid)
+        if array is not None and self.notify is not None and len(array.indices) > MOST_TOLD:
+            problem = f"would tell of each of {len(array.indices):,} tasks, {MOST_TOLD} at most"
+            hint = "let a job with `after: {any: [ARRAY]}` and `notify` follow the array"
+            raise UserError(problem, field="notify", hint=hint)
         if array is not None:
             yield from tasks(array, self.spec(user=user, tenant=tenant, at=at), self.paper())
 
