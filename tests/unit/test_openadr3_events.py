@@ -49,7 +49,8 @@ def steps(spans: tuple[Span, ...]) -> list[tuple[float, float, float]]:
 
 @pytest.mark.parametrize(
     ("duration", "end"),
-    [("PT30M", 1.5), ("P1D", 25.0), ("P1W", 169.0), ("PT0S", FOREVER), ("P9999Y", FOREVER),
+    [("PT30M", 1.5), ("P1D", 25.0), ("P0Y0M0DT1H0M0S", 2.0),
+     ("P1W", 169.0), ("PT0S", FOREVER), ("P9999Y", FOREVER),
      (None, FOREVER), ("PT0.5S", 1 + 0.5 / 3600)],
 )  # fmt: skip
 def test_durations_of_all_kinds(duration: str | None, end: float) -> None:

@@ -275,7 +275,7 @@ def _seconds(duration: str | None, *, endless: bool = True) -> float:
     if match is None:
         raise UserError(f"{duration!r} is no duration", field="duration")
     years, months, *rest = match.groups()
-    if years or months:
+    if int(years or 0) or int(months or 0):  # OpenLEADR writes P0Y0M0DT1H0M0S
         hint = "write it in days"
         raise UserError(f"{duration!r} has no fixed length", field="duration", hint=hint)
     seconds = sum(float(part) * unit for part, unit in zip(rest, _UNIT_S, strict=True) if part)
