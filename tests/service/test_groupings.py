@@ -79,3 +79,35 @@ def test_a_group_is_seen_and_ended_by_its_own(guarded: Guarded) -> None:
             assert state in ("Queued", "Starting", "Running")
     assert guarded.ask("POST", f"{V1}/groups/none/cancel", "ann").status == 404
     guarded.ask("POST", f"{V1}/jobs/{theirs}/cancel", "bob")
+    guarded.until(
+        lambda: guarded.ask("GET", f"{V1}/jobs/{theirs}", "bob").json["state"] == "Cancelled"
+    )
+
+
+def test_a_search_is_told_of_when_all_its_trials_are_over(guarded: Guarded) -> None:
+    """That is when one looks for the best; memory has forgotten them by then."""
+    mine = [guarded.submit("ann", "true", queue="dev", group='m"ü 1') for _ in range(2)]
+    other = guarded.submit("ann", 'echo "group":"m"', queue="dev", group="M")
+    _wait_for(guarded, *mine, other)
+    path = f"{V1}/groups/m%22%C3%BC%201"
+    for _ in range(3):
+        # More entries make memory forget what is over.
+        _wait_for(guarded, guarded.submit("ann", "true", queue="dev"))
+        found = guarded.ask("GET", path, "ann")
+        assert found.status == 200, found.text
+        assert [(one["id"], one["state"]) for one in found.json["trials"]] == [
+            (job, "Succeeded") for job in mine
+        ]
+    told = {one["name"]: one for one in guarded.ask("GET", f"{V1}/groups", "ann").json["groups"]}
+    assert (told['m"ü 1']["trials"], told['m"ü 1']["over"], told["M"]["over"]) == (2, 2, 1)
+    assert guarded.ask("GET", path, "bob").status == 404
+    assert guarded.ask("POST", f"{path}/cancel", "ann").status == 200
+
+
+def _wait_for(guarded: Guarded, *jobs: str) -> None:
+    for job in jobs:
+        guarded.until(
+            lambda job=job: (
+                guarded.ask("GET", f"{V1}/jobs/{job}", "ann").json["state"] == "Succeeded"
+            )
+        )

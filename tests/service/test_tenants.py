@@ -317,17 +317,21 @@ def test_a_job_that_asks_for_no_memory_cannot_have_it_all(tenants: Tenants, vict
 
 @needs_cgroups
 def test_a_fork_bomb_and_a_flood_of_words_leave_others_alone(tenants: Tenants, victim: str) -> None:
+    # It says "done" itself: a shell that cannot fork any more would end, and the job with it.
     bomb = (
-        "import os\nfor _ in range(2000):\n    try:\n        os.fork() or os.kill(os.getpid(), 19)"
-        "\n    except OSError: pass"
+        "import os, time\nfor _ in range(2000):\n    try:\n        os.fork() or os.kill(os.getpid(), 19)"
+        "\n    except OSError: pass\nprint('done', flush=True); time.sleep(300)"
     )
-    for job in running(tenants, f"({PYTHON} -c '{bomb}' &) ; sleep 1", processes=60):
-        still_watches(tenants)
-        order = run_dir.read(tenants.run(job) / run_dir.ORDER)
-        assert order is not None
-        pids = cgroups.find().pids
-        assert pids is not None
-        assert int((pids / order["group"] / "pids.current").read_text()) <= 60
+    job = tenants.submit("mallory", [PYTHON, "-c", bomb], processes=60)
+    until(lambda: "done" in tenants.log(job))
+    still_watches(tenants)
+    order = run_dir.read(tenants.run(job) / run_dir.ORDER)
+    assert order is not None
+    pids = cgroups.find().pids
+    assert pids is not None
+    assert 30 <= int((pids / order["group"] / "pids.current").read_text()) <= 60
+    tenants.ask("mallory", f"jobs/{job}/cancel", {})
+    tenants.wait_for(job, "Cancelled")
     ended, _ = tenants.result("mallory", "yes mallory | head -c 150000000")
     assert ended == "Succeeded"
     logs = max(tenants.serving.state.glob("jobs/*/run-1/logs"), key=lambda one: one.stat().st_mtime)

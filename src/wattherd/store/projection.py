@@ -38,13 +38,17 @@ class Batch:
     facts: dict[str, str] = field(default_factory=dict)
 
 
+ANY_GROUP = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
     """Which jobs are asked for; the newest first, below number `before` if there is one.
 
     `text` is looked for in id and name, `name` in the name alone; a label without a value may have
-    any; `numbers` are the first and the last in order of submission; with `since_s` those that were
-    not over then (seconds since the journal began).
+    any; `numbers` are the first and the last in order of submission; `group` is a search group, or
+    with ANY_GROUP whichever; with `since_s` those that were not over then (seconds since the
+    journal began).
     """
 
     states: tuple[str, ...] = ()
@@ -55,6 +59,7 @@ class JobFilter:
     name: str = ""
     labels: tuple[tuple[str, str | None], ...] = ()
     numbers: tuple[int, int] | None = None
+    group: str | None = None
     since_s: float | None = None
     before: int | None = None
     limit: int = 100
@@ -275,6 +280,11 @@ def _written(key: str, value: str | None) -> str:
     return pair if value is not None else pair.removesuffix('"]')
 
 
+def _in_group(name: str) -> str:
+    """A search group as specifications have it; texts have no quotes of their own."""
+    return f'"group":{json.dumps(name, ensure_ascii=False)}'
+
+
 def _filtered(query: sa.Select[Any], asked: JobFilter) -> sa.Select[Any]:
     """Only jobs that pass, on whatever page."""
     if asked.states:
@@ -296,6 +306,12 @@ def _filtered(query: sa.Select[Any], asked: JobFilter) -> sa.Select[Any]:
         query = query.where(without != JOBS.c.spec)  # SQLite's LIKE takes an `a` for an `A`
     if asked.numbers is not None:
         query = query.where(JOBS.c.number.between(*asked.numbers))
+    if asked.group == ANY_GROUP:
+        without = sa.func.replace(JOBS.c.spec, _in_group(""), "")
+        query = query.where(without == JOBS.c.spec)
+    elif asked.group is not None:
+        without = sa.func.replace(JOBS.c.spec, _in_group(asked.group), "")
+        query = query.where(without != JOBS.c.spec)
     if asked.since_s is not None:
         still = JOBS.c.finish_s.is_(None), JOBS.c.finish_s >= asked.since_s
         query = query.where(sa.or_(*still))

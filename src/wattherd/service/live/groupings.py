@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from wattherd.model.job import JobSpec
 from wattherd.policy.queue.tree import QueueTree
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import Look, job_row
-from wattherd.service.live.history import Past
+from wattherd.service.live.history import Past, past_of
+from wattherd.service.live.site import Site
 from wattherd.service.setting import queue_spec
+from wattherd.store.projection import ANY_GROUP, JobFilter
 from wattherd.workload.scenario import QueueSpec
 
 QUEUES, TENANTS, GROUP, GROUPS = (
@@ -20,6 +23,8 @@ QUEUES, TENANTS, GROUP, GROUPS = (
     "wattherd.group/1",
     "wattherd.groups/1",
 )
+MOST_TRIALS = 1_000
+"""Of the trials that ever were, so many of the newest are told of."""
 
 
 def queues_document(look: Look) -> dict[str, Any]:
@@ -103,15 +108,37 @@ def tenants_document(look: Look, caller: Caller, known: Iterable[str] = ()) -> d
     return {"schema": TENANTS, "tenants": rows}
 
 
-def groups_document(look: Look, caller: Caller) -> dict[str, Any]:
-    """Search groups with trials in memory that the caller may see, by name."""
-    trials: dict[str, list[Past]] = {}
-    for job_id in look.history:
-        past = look.history[job_id]
-        if past.spec.group and caller.sees(past.spec):
-            trials.setdefault(past.spec.group, []).append(past)
-    rows = [_group_row(look, name, trials[name]) for name in sorted(trials)]
-    return {"schema": GROUPS, "groups": rows}
+def groups_document(site: Site, caller: Caller) -> dict[str, Any]:
+    """Search groups that the caller may see, by name: of the newest trials, over or not.
+
+    Raises:
+        StoreFailure: the store cannot be read.
+    """
+    pasts = _trials(site, caller, ANY_GROUP)
+
+    def document(look: Look) -> dict[str, Any]:
+        trials: dict[str, list[Past]] = {}
+        for past in _newest(look, pasts).values():
+            if past.spec.group:
+                trials.setdefault(past.spec.group, []).append(past)
+        rows = [_group_row(look, name, trials[name]) for name in sorted(trials)]
+        return {"schema": GROUPS, "groups": rows}
+
+    return site.look(document)
+
+
+def _trials(site: Site, caller: Caller, group: str) -> dict[str, Past]:
+    """The newest trials of a group that the caller may see, in order of submission."""
+    site.catch_up()
+    found = site.store.projection.jobs(JobFilter(group=group, limit=MOST_TRIALS))
+    pasts = (past_of(row) for row in reversed(found))
+    return {past.spec.id: past for past in pasts if caller.sees(past.spec)}
+
+
+def _newest(look: Look, pasts: Mapping[str, Past]) -> dict[str, Past]:
+    """The same as memory has them now, where it still does."""
+    live = {job_id: look.history[job_id] for job_id in look.history if job_id in pasts}
+    return {**pasts, **live}
 
 
 def _group_row(look: Look, name: str, pasts: list[Past]) -> dict[str, Any]:
@@ -130,14 +157,19 @@ def _group_row(look: Look, name: str, pasts: list[Past]) -> dict[str, Any]:
     }
 
 
-def group_document(look: Look, caller: Caller, name: str) -> dict[str, Any]:
-    """Trials that the caller may see, in order of submission; `best` has the least loss.
+def group_document(site: Site, caller: Caller, name: str) -> dict[str, Any]:
+    """The newest trials that the caller may see, in order of submission; `best` has the least loss.
 
-    Trials that were over long ago are in the list of jobs alone.
+    Raises:
+        StoreFailure: the store cannot be read.
     """
-    pasts = {job_id: look.history[job_id].spec for job_id in look.history}
-    ids = [job_id for job_id, spec in pasts.items() if spec.group == name and caller.sees(spec)]
-    rows = [job_row(look, job_id) for job_id in ids]
-    told = [row for row in rows if row["loss"] is not None]
+    pasts = _trials(site, caller, name)
+
+    def rows(look: Look) -> list[dict[str, Any]]:
+        known = replace(look, history=_newest(look, pasts))
+        return [job_row(known, job_id) for job_id in pasts]
+
+    trials = site.look(rows)
+    told = [row for row in trials if row["loss"] is not None]
     best = min(told, key=lambda row: (row["loss"], row["id"]), default=None)
-    return {"schema": GROUP, "name": name, "trials": rows, "best": best and best["id"]}
+    return {"schema": GROUP, "name": name, "trials": trials, "best": best and best["id"]}

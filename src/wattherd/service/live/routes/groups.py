@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Request
@@ -68,12 +69,12 @@ def _group_routes(app: FastAPI) -> None:
     @app.get("/api/v1/groups", responses=answers(GroupsDocument))
     async def groups(site: TheSite, caller: TheCaller) -> dict[str, Any]:
         """Search groups with trials that the caller may see."""
-        return await look_up(site, lambda look: groups_document(look, caller))
+        return await asyncio.to_thread(groups_document, site, caller)
 
     @app.get("/api/v1/groups/{name}", responses=answers(GroupDocument))
     async def group(site: TheSite, caller: TheCaller, name: GroupName) -> dict[str, Any]:
         """The trials of a search group, and the one with the least loss."""
-        return await look_up(site, lambda look: _group(look, caller, name))
+        return await asyncio.to_thread(_group, site, caller, name)
 
     @app.post("/api/v1/groups/{name}/{action}", responses=answers(GroupDocument))
     async def act(
@@ -82,21 +83,21 @@ def _group_routes(app: FastAPI) -> None:
         """Cancel, pause or resume all trials that are not over, as far as they are the caller's."""
 
         def mine(look: Look) -> list[str]:
-            _group(look, caller, name)
             specs = (record.spec for record in look.core.jobs.values())
             return [one.id for one in specs if one.group == name and caller.touches(one)]
 
+        await asyncio.to_thread(_group, site, caller, name)
         found = await look_up(site, mine)
         if action not in ACTIONS:
             raise NotFound(f"no action {action!r}", hint=", ".join(ACTIONS))
         for job_id in found:
             event = ACTIONS[action](at_s=0.0, job_id=job_id)
             await done(site.keeper.post(event, by=caller.by))
-        return await look_up(site, lambda look: _group(look, caller, name))
+        return await asyncio.to_thread(_group, site, caller, name)
 
 
-def _group(look: Look, caller: Caller, name: str) -> dict[str, Any]:
-    found = group_document(look, caller, name)
+def _group(site: Site, caller: Caller, name: str) -> dict[str, Any]:
+    found = group_document(site, caller, name)
     if not found["trials"]:
         raise NotFound(f"no search group {name!r}", hint="`group:` of a job file names one")
     return found
