@@ -319,8 +319,9 @@ def test_a_job_that_asks_for_no_memory_cannot_have_it_all(tenants: Tenants, vict
 def test_a_fork_bomb_and_a_flood_of_words_leave_others_alone(tenants: Tenants, victim: str) -> None:
     # It says "done" itself: a shell that cannot fork any more would end, and the job with it.
     bomb = (
-        "import os, time\nfor _ in range(2000):\n    try:\n        os.fork() or os.kill(os.getpid(), 19)"
-        "\n    except OSError: pass\nprint('done', flush=True); time.sleep(300)"
+        "import os, time\nfor _ in range(2000):\n    try:\n"
+        "        os.fork() or os.kill(os.getpid(), 19)\n    except OSError: pass\n"
+        "print('done', flush=True); time.sleep(300)"
     )
     job = tenants.submit("mallory", [PYTHON, "-c", bomb], processes=60)
     until(lambda: "done" in tenants.log(job))
