@@ -278,18 +278,23 @@ def test_a_device_that_was_found_off_stays_so_if_told(wakes: bool, expected: lis
 # --- meters that renew seldom -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("refresh_s", "believed"), [(0.0, False), (4.0, True)])
-def test_looks_between_two_renewals_do_not_count(refresh_s: float, believed: bool) -> None:
+def test_a_meter_that_always_renewed_seldom_is_believed() -> None:
     """One device and its feed, looked at each second, renewed every fourth."""
+    meters = Meters(two_devices(), SafetyConfig())
+    trusted = [np.isfinite(seen(meters, at_s, 500.0 + at_s // 4).draw_w) for at_s in range(60)]
+    assert np.all(trusted)
+
+
+@pytest.mark.parametrize("refresh_s", [0.0, 4.0])
+def test_a_meter_that_always_had_news_and_has_none_any_more_is_frozen(refresh_s: float) -> None:
+    """Looks between two renewals do not count."""
+    every, last = max(round(refresh_s), 1), 80
     meters = Meters(two_devices(), SafetyConfig(refresh_s=refresh_s))
-    last = [seen(meters, at_s, 500.0 + at_s // 4) for at_s in range(60)][-1]
-    assert np.isfinite(last.draw_w).all() == believed
-
-
-def test_a_frozen_meter_is_found_though_it_may_renew_seldom() -> None:
-    meters = Meters(two_devices(), SafetyConfig(refresh_s=4.0))
-    trusted = [np.isfinite(seen(meters, at_s, 500.0).draw_w).all() for at_s in range(40)]
-    assert trusted.index(False) == 4 * 5
+    trusted = [
+        np.isfinite(seen(meters, at_s, 500.0 + min(at_s, last) // every).draw_w).all()
+        for at_s in range(last + 40)
+    ]
+    assert trusted.index(False) == last + 5 * every
 
 
 def seen(meters: Meters, at_s: float, watts: float) -> Seen:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from wattherd.engine.safety import SafetyLoop
 from wattherd.engine.safety_fill import fill
-from wattherd.engine.safety_levels import Levels
-from wattherd.engine.safety_terms import Breaker, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety_terms import Breaker, Fleet, Levels, Readings, SafetyConfig
 from wattherd.errors import UserError
 
 RACKS = [0, 0, 1, 1, 2, 2, 3, 3]

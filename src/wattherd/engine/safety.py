@@ -1,34 +1,52 @@
 """The safety loop: keep every feed and the site within its limit, whatever meters and knobs do.
 
-Once a second: judge the meters, read the caps back, find what every device may draw at worst, and
-order caps so that those worst cases fit. The rules:
+Theory of operation
+-------------------
+Once a period, `SafetyLoop.cycle`: judge the meters (`safety_meters`), read the caps back
+(`safety_caps`), learn what devices draw under them (`safety_response`) and what else is drawn
+(`safety_base`), see how much of each limit that leaves (`safety_limits`), share it out
+(`safety_fill`), order. The rules and why:
 
-* Caps are counted, not draw: draw may jump within the loop's delay, caps may not. Meters only say
-  who does not need its cap, and who does not keep it.
-* Cuts go out at once. Raises wait until the watts for them have been read back from others, and are
-  limited per second.
-* Every order is a lease: devices that hear nothing fall to their floor by themselves.
-* What feeds draw beyond the sum of what was counted, for whatever reason, is taken off the budget.
-* Where no cap can help, jobs on devices that do not follow are stopped, and where that does not
-  help either, their outlets switched off (the backstop).
+* *A reading that is higher than expected is believed at once; one that is lower never without
+  proof.* A wrong high reading costs seconds of work, a wrong low one the breaker. So nothing that a
+  feed's meter shows is "implausible"; and a meter that stands still, a device that reads low while
+  its feed does not, or a feed that reads less than its devices, frees no watt.
+* *Caps are counted, not draw.* Draw may jump within the loop's delay, caps may not (training jobs
+  are back from a checkpoint in a second). Meters only say who does not need its cap.
+* *A cap's watts are learned.* Each device counts at what it draws under its cap: caps regulate some
+  percent high, do not cover a whole node (1.82 times its GPUs), and cannot be met below some draw.
+  That is no defiance. Defiant is a device that claims a lower cap and goes on as before.
+* *Other load is an unknown of its own on every level,* believed from its meter, with its ramp and
+  its past: what it did once within the loop's delay it may do again. Devices get what it leaves.
+* *Lower, read back, only then raise* (or the sum overshoots while caps cross). Cuts go out at once
+  and in one step, raises wait for watts that were read back, and are limited per second, as in
+  Dynamo (ISCA'16): three bands, cut fast, release slowly.
+* *Every order is a lease.* Devices that hear nothing fall to their floor by themselves; a default
+  on loss of contact must be safe (GEOPM's access service reverts when its client dies).
+* *Missing readings* are counted at their worst. With more than a fifth missing everybody goes to
+  the floor, where Dynamo stops acting. A device or feed that never had a meter is a fact and no
+  fault: it is counted by its caps, or its devices.
+* *Backstop.* Where caps cannot help, jobs on devices that do not follow are stopped, and where that
+  does not help either, their outlets switched off (`safety_backstop`).
+* *Restore and hand over.* What was found is put back by `leave`; `state` is what a successor needs
+  to be as sure as its predecessor was.
 
-Bands and the fifth of missing readings are Dynamo's (ISCA'16), restoring what was found is GEOPM's
-access service. The loop is pure: no clock, no device, no chance.
+The loop is pure: no clock, no device, no chance.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 
 from wattherd.engine.safety_aims import Aims
 from wattherd.engine.safety_backstop import Backstop
+from wattherd.engine.safety_base import BaseLoad
 from wattherd.engine.safety_caps import SAME_W, CapBook
-from wattherd.engine.safety_fill import fill
+from wattherd.engine.safety_fill import fill, steps_that_fit
 from wattherd.engine.safety_limits import Allowance
 from wattherd.engine.safety_meters import Meters, Seen
-from wattherd.engine.safety_state import SafetyState, nothing_known
+from wattherd.engine.safety_notes import NoteBook
+from wattherd.engine.safety_state import SafetyState
 from wattherd.engine.safety_terms import (
     Bools,
     Breaker,
@@ -53,14 +71,21 @@ __all__ = [
 ]
 
 NEVER_LAPSES = float("inf")
+AIM_STEP = 0.02
+"""Wishes are made anew when other load has moved by that share of a limit."""
+LAG_S = 5.0
+"""Beside a knob's answer: a period, the draw's own lag and the looks until a change is sure."""
+LONGEST_AHEAD_S = 20.0
+REGAIN_S = 15.0
+"""For so long after a false alarm caps may go back at once to where they were."""
 
 
 class SafetyLoop:
     """Controller of one site. `found_w` (N,) is what a journal kept of an earlier life, or nothing.
 
     The caps found are those read back first; keep `found_w` where it outlives this process, so that
-    a successor can still restore them. `aims` says what watts are best spent on; without it all get
-    the same.
+    a successor can still restore them; or better the whole `state()`. `aims` says what watts are
+    best spent on; without it all get the same.
     """
 
     def __init__(
@@ -73,37 +98,42 @@ class SafetyLoop:
         state: SafetyState | None = None,
     ) -> None:
         """Nothing is known of the devices until the first cycle, but what `state` tells."""
-        if found_w is None and state is not None:
-            found_w = state.found_w
         self._aims = aims
         self.fleet = fleet
         self.config = config or SafetyConfig()
         self.caps = CapBook(fleet, self.config)
+        self.base = BaseLoad(fleet)
         self.safe_mode = False
         self.seen: Seen | None = None
         """What the last cycle believed of its readings."""
-        self.found_w: Floats = np.full(fleet.size, np.nan) if found_w is None else found_w.copy()
         self._meters = Meters(fleet, self.config)
         self._allowance = Allowance(fleet, self.config)
         self._backstop = Backstop(fleet, self.config)
         self._wants = Wants(fleet, self.config)
+        self._notes = NoteBook(fleet)
         self._at_s: float | None = None
+        self._alarm_s = -np.inf
+        self._before_alarm_w: Floats = fleet.floor_w.copy()
+        if state is not None:
+            self._take_over(state)
+            found_w = state.found_w if found_w is None else found_w
+        self.found_w: Floats = np.full(fleet.size, np.nan) if found_w is None else found_w.copy()
 
     def cycle(self, readings: Readings, limit_w: Floats) -> Orders:
         """One decision; `limit_w` (F + 1,) for the feeds and, last, the site, in watts."""
+        now_s, step_s = readings.now_s, self._step(readings)
         seen = self._look(readings)
-        budget_w = self._allowance.budget(
-            limit_w, self.caps.counted_w, seen, now_s=readings.now_s, step_s=self._step(readings)
-        )
-        due = self._backstop.due(self.caps, readings.now_s)
-        aim_w = self._aimed(readings.now_s, limit_w)
-        wanted_w = self._wants.caps(seen, self.caps.held_w, readings.now_s)
+        budget_w = self._allowance.budget(limit_w, self.base, step_s=step_s)
+        due = self._backstop.due(self.caps, now_s)
+        aim_w = self._aimed(now_s, limit_w)
+        wanted_w = self._wanted(seen, now_s)
         target_w = self._target(budget_w - self._reserve(due), wanted_w, aim_w)
         lowered_w = self._lowered(target_w, budget_w)
-        cap_w = self._raised(lowered_w, target_w, budget_w, seen)
-        off = self._stopped(budget_w, limit_w, seen, readings.now_s)
+        cap_w = self._raised(lowered_w, target_w, budget_w, seen, now_s)
+        off = self._stopped(budget_w, limit_w, seen, now_s)
         on = self._backstop.to_wake(self.caps, budget_w, due)
-        self._at_s = readings.now_s
+        self._notes.take(self.caps, self.base, self._meters, seen, limit_w, now_s)
+        self._at_s = now_s
         return Orders(
             cap_w=self.caps.order(cap_w),
             lease_s=self.config.lease_s,
@@ -112,31 +142,10 @@ class SafetyLoop:
             stop_job=self._backstop.jobs.stopped.copy(),
         )
 
-    def state(self) -> SafetyState:
-        """All that was learned, for a successor."""
-        return replace(
-            nothing_known(self.fleet.size, self.fleet.feeds + 1),
-            found_w=self.found_w.copy(),
-            ordered_w=self.caps.ordered_w.copy(),
-            held_w=self.caps.held_w.copy(),
-            heat=self._allowance.heat.copy(),
-        )
-
-    def notes(self) -> tuple[Note, ...]:
-        """What the last cycle noticed, for an operator."""
-        return ()
-
-    def _stopped(self, budget_w: Floats, limit_w: Floats, seen: Seen, now_s: float) -> Bools:
-        """The backstop's turn: outlets (N,) to switch off; jobs to stop are kept there."""
-        jobs, hot = self._backstop.jobs, self._allowance.heat > self.config.hot
-        off = self._backstop.to_stop(self.caps, budget_w, limit_w, seen, hot=hot, now_s=now_s)
-        jobs.resume(self.caps, budget_w, now_s)
-        self.caps.jobless = jobs.stopped & ~jobs.ending(now_s)
-        return off
-
     def leave(self, readings: Readings) -> Orders:
         """Put the caps back that were found, for good, and switch everything on again."""
         self._look(readings)
+        self._at_s = readings.now_s
         cap_w = np.where(np.isnan(self.found_w), self.fleet.max_w, self.found_w)
         return Orders(
             cap_w=cap_w,
@@ -145,18 +154,87 @@ class SafetyLoop:
             switch_on=readings.off.copy(),
         )
 
+    def notes(self) -> tuple[Note, ...]:
+        """What the last cycle noticed, for an operator."""
+        return self._notes.current
+
+    def state(self) -> SafetyState:
+        """All that was learned, for a successor."""
+        size, now_s = self.fleet.size, self._at_s or 0.0
+        return SafetyState(
+            found_w=self.found_w.copy(),
+            ordered_w=self.caps.ordered_w.copy(),
+            held_w=np.where(np.isnan(self.caps.ordered_w), np.nan, self.caps.held_w),
+            reach_w=self.caps.response.reach_w.copy(),
+            beyond_w=self.caps.response.beyond_w.copy(),
+            resolution_w=self._meters.resolution_w[:size].copy(),
+            stopped=self._backstop.jobs.stopped.astype(np.float64),
+            off_age_s=now_s - self._backstop.off_at_s,
+            base_w=self.base.steady_w.copy(),
+            base_rise_w=self.base.rise_w.copy(),
+            base_peak_w=self.base.peak_w.copy(),
+            heat=self._allowance.heat.copy(),
+            level_resolution_w=self._meters.resolution_w[size:].copy(),
+        )
+
+    def _take_over(self, state: SafetyState) -> None:
+        """Go on from where a predecessor ended; what is NaN there is as for a new loop."""
+        caps = self.caps
+        caps.held_w = np.where(np.isnan(state.held_w), caps.held_w, state.held_w)
+        caps.ordered_w = np.where(np.isnan(state.held_w), np.nan, state.ordered_w)
+        caps.response.restore(state.reach_w, state.beyond_w, state.held_w)
+        self._backstop.take_over(np.nan_to_num(state.stopped) > 0, state.off_age_s)
+        self.base.restore(state.base_w, state.base_rise_w, state.base_peak_w)
+        self._allowance.heat = np.where(np.isnan(state.heat), self._allowance.heat, state.heat)
+        self._meters.resolution_w = np.concatenate((state.resolution_w, state.level_resolution_w))
+
+    def _stopped(self, budget_w: Floats, limit_w: Floats, seen: Seen, now_s: float) -> Bools:
+        """The backstop's turn: outlets (N,) to switch off; jobs to stop are kept there."""
+        jobs, heat = self._backstop.jobs, self._allowance.heat
+        off = self._backstop.to_stop(self.caps, budget_w, limit_w, seen, heat=heat, now_s=now_s)
+        jobs.resume(self.caps, budget_w, now_s)
+        self.caps.jobless = jobs.stopped & ~jobs.ending(now_s)
+        return off
+
     def _look(self, readings: Readings) -> Seen:
+        """Believe what is to be believed, of caps, draw and other load."""
+        caps, fleet, now_s = self.caps, self.fleet, readings.now_s
+        size, step_s = fleet.size, self._step(readings)
         self.seen = seen = self._meters.judge(readings)
-        # The nearest meter only: one farther up would tell too late, and not of whom.
-        metered = np.append(np.isfinite(seen.feed_w), np.False_)[self.fleet.feed]
-        watched = np.isfinite(seen.draw_w) | metered
-        self.caps.read_back(readings, watched)
+        resolution_w = np.nan_to_num(self._meters.resolution_w[:size])
+        caps.read_back(readings, self._watched(seen), seen.draw_w, resolution_w)
         self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
-        self.caps.compare(seen.draw_w, readings.now_s)
-        missing = seen.missing_share
-        enough = self.config.missing_share
+        trusted = np.isfinite(seen.draw_w) & ~fleet.any_above(self._refuted(seen))
+        explained_w = caps.compare(seen.draw_w, trusted, now_s, step_s)
+        self.base.transfer(explained_w)
+        ahead_s = min(LAG_S + caps.answer_s, LONGEST_AHEAD_S)
+        self.base.look(
+            seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s
+        )
+        self._meters.expect(fleet.levels(caps.response.at(fleet.max_w)) + self.base.highest_w)
+        if seen.alarmed.any():
+            if now_s - self._alarm_s > REGAIN_S:
+                self._before_alarm_w = np.nan_to_num(caps.ordered_w)
+            self._alarm_s = now_s
+        missing, enough = seen.missing_share, self.config.missing_share
         self.safe_mode = missing > (enough / 2 if self.safe_mode else enough)
         return seen
+
+    def _watched(self, seen: Seen) -> Bools:
+        """Devices (N,) of which a meter would tell if they did not keep their cap.
+
+        Their own, or the nearest above: one farther up would tell too late, and not of whom. Where
+        there is none at all, the knob's word is what there is.
+        """
+        fleet = self.fleet
+        feed_metered = fleet.level_read[fleet.feed]
+        feed_told = np.isfinite(seen.level_w)[fleet.feed]
+        nobody = ~fleet.device_read & ~feed_metered
+        return np.asarray(np.isfinite(seen.draw_w) | feed_told | nobody)
+
+    def _refuted(self, seen: Seen) -> Bools:
+        """Levels (F + 1,) whose meter shows less than their devices' claim: those learn nothing."""
+        return np.append(~seen.agreed, np.False_)
 
     def _step(self, readings: Readings) -> float:
         return 0.0 if self._at_s is None else max(readings.now_s - self._at_s, 0.0)
@@ -172,37 +250,55 @@ class SafetyLoop:
         """Wishes (N,) for the limits themselves, which move less often than what is safe does."""
         if self._aims is None:
             return self.fleet.floor_w
-        return self._aims.caps(now_s, limit_w * (1.0 - self.config.margin))
+        taken = np.clip(self._allowance.kept_w / np.maximum(limit_w, 1.0), 0.0, 1.0)
+        coarse = np.ceil(np.maximum(taken - AIM_STEP / 2, 0.0) / AIM_STEP) * AIM_STEP
+        return self._aims.caps(now_s, limit_w * (1.0 - np.maximum(coarse, self.config.margin)))
+
+    def _wanted(self, seen: Seen, now_s: float) -> Floats:
+        """Caps (N,) with a use now; a device without a meter may have one for all."""
+        held_w = self.caps.held_w
+        wanted_w = self._wants.caps(seen, held_w, now_s, doubted=self.base.doubted)
+        return np.where(self.fleet.device_read, wanted_w, self.fleet.max_w)
 
     def _target(self, budget_w: Floats, wanted_w: Floats, aim_w: Floats) -> Floats:
-        """Caps (N,) that fit beside the devices that do not follow; those go to their floor.
+        """Caps (N,) that fit beside the devices that do not follow.
 
         Wishes come first; what is left goes to whoever has a use for it now, and what is left then
-        to all the others, who may have one soon: first of all they keep what they have.
+        to all the others, who may have one soon: first of all they keep what they have. Shared are
+        watts of draw; caps are what brings them about.
         """
         caps, fleet = self.caps, self.fleet
         if self.safe_mode:
             return fleet.floor_w.copy()
-        fixed = caps.fixed
+        fixed, draw = caps.fixed, caps.response.at
         left_w = budget_w - fleet.levels(np.where(fixed, caps.counted_w, 0.0))
-        low_w = np.where(fixed, 0.0, fleet.floor_w)
-        high_w = np.where(fixed, 0.0, np.maximum(wanted_w, fleet.floor_w))
-        wished_w = fill(fleet, left_w, low_w, np.clip(aim_w, low_w, high_w))
+        low_w = np.where(fixed, 0.0, draw(caps.lowest_w))
+        high_w = np.where(fixed, 0.0, draw(np.maximum(wanted_w, fleet.floor_w)))
+        wished_w = fill(fleet, left_w, low_w, np.clip(draw(aim_w), low_w, high_w))
         shared_w = fill(fleet, left_w, wished_w, high_w)
-        most_w = np.where(fixed, 0.0, fleet.max_w)
-        kept_w = np.fmin(np.fmax(shared_w, caps.ordered_w), most_w)
+        most_w = np.where(fixed, 0.0, draw(fleet.max_w))
+        kept_w = np.fmin(np.fmax(shared_w, draw(caps.ordered_w)), most_w)
         for high_w in (kept_w, most_w):
             shared_w = fill(fleet, left_w, shared_w, high_w)
-        return np.asarray(np.where(fixed, self._of_fixed(shared_w), shared_w))
+        cap_w = np.clip(caps.response.cap_for(shared_w), fleet.floor_w, fleet.max_w)
+        cap_w = self._stepped(cap_w, fleet.max_w, left_w, ~fixed)
+        return np.asarray(np.where(fixed, self._of_fixed(cap_w), cap_w))
 
-    def _of_fixed(self, shared_w: Floats) -> Floats:
-        """Slow devices keep their order or the general level, the others start from the floor."""
+    def _of_fixed(self, cap_w: Floats) -> Floats:
+        """Devices that do not follow get the general level, as far as they are counted for it.
+
+        What they hold is counted anyway; so when they follow again they are where they were.
+        Those that hear nothing, and come back with a cap of their own, begin at the floor.
+        """
         caps, fleet = self.caps, self.fleet
-        free_w = shared_w[~caps.fixed]
+        free_w = cap_w[~caps.fixed]
         level_w = float(free_w.max()) if len(free_w) else 0.0
-        slow_w = np.fmin(caps.ordered_w, np.maximum(level_w, fleet.floor_w))
-        broken = caps.silent | caps.defiant | caps.waking | caps.off
-        return np.asarray(np.where(broken, fleet.floor_w, slow_w))
+        with np.errstate(invalid="ignore"):
+            answered_s = caps.pending_s >= ASK_AGAIN_S
+        most_w = np.where(answered_s, caps.held_w, caps.ordered_w)
+        slow_w = np.fmin(most_w, np.maximum(level_w, fleet.floor_w))
+        broken = caps.silent | caps.waking | caps.off
+        return np.asarray(np.where(broken, fleet.floor_w, np.fmax(slow_w, fleet.floor_w)))
 
     def _lowered(self, target_w: Floats, budget_w: Floats) -> Floats:
         """Cut to the target where a limit demands it or the gap is worth an order."""
@@ -211,24 +307,57 @@ class SafetyLoop:
         band_w = self.config.band * self.fleet.max_w
         forced = over | self.safe_mode | self.caps.fixed
         cut = target_w < ordered_w - np.where(forced, SAME_W, band_w)
-        return np.asarray(np.where(cut, target_w, ordered_w))
+        again = self.caps.fixed & (self.caps.pending_s >= ASK_AGAIN_S)
+        return np.asarray(np.where(cut | again, target_w, ordered_w))
 
     def _over(self, budget_w: Floats) -> Bools:
         """Devices below a level whose worst case exceeds its budget."""
         return self.fleet.any_above(self.fleet.levels(self.caps.counted_w) > budget_w)
 
-    def _raised(self, cap_w: Floats, target_w: Floats, budget_w: Floats, seen: Seen) -> Floats:
+    def _raised(
+        self, cap_w: Floats, target_w: Floats, budget_w: Floats, seen: Seen, now_s: float
+    ) -> Floats:
         """Raise towards the target with watts that were read back, not with ordered ones."""
-        caps, config = self.caps, self.config
-        if self.safe_mode:
+        caps, config, fleet = self.caps, self.config, self.fleet
+        if self.safe_mode or seen.alarmed.any():
             return cap_w
-        gap_w = target_w - cap_w
-        may = caps.settled & np.isfinite(seen.draw_w) & (gap_w > config.band * self.fleet.max_w)
-        gap_w = np.where(may, gap_w, 0.0)
-        asked_w = self.fleet.levels(gap_w)
-        free_w = np.maximum(budget_w - self.fleet.levels(caps.counted_w), 0.0)
-        free_w = np.minimum(free_w, config.raise_per_s * np.maximum(budget_w, 0.0))
+        draw, told = caps.response.at, np.isfinite(seen.draw_w) | ~fleet.device_read
+        may = caps.settled & told & (target_w - cap_w > config.band * fleet.max_w)
+        gap_w = np.where(may, draw(target_w) - draw(cap_w), 0.0)
+        asked_w = fleet.levels(gap_w)
+        free_w = np.maximum(budget_w - fleet.levels(caps.counted_w), 0.0)
+        rate_w = config.raise_per_s * np.maximum(budget_w, 0.0)
+        if now_s - self._alarm_s <= REGAIN_S:
+            back_w = draw(np.minimum(target_w, self._before_alarm_w)) - draw(cap_w)
+            rate_w = np.maximum(rate_w, fleet.levels(np.where(may, np.maximum(back_w, 0.0), 0.0)))
+        free_w = np.minimum(free_w, np.maximum(rate_w, np.where(may, caps.step_w, 0.0).max()))
         part = np.minimum(free_w / np.maximum(asked_w, 1e-9), 1.0)
-        grant_w = gap_w * self.fleet.least(part)
-        worth = grant_w >= np.minimum(0.25 * config.band * self.fleet.max_w, gap_w)
-        return np.asarray(cap_w + np.where(worth, grant_w, 0.0))
+        grant_w = gap_w * fleet.least(part)
+        worth = grant_w >= np.minimum(0.25 * config.band * fleet.max_w, gap_w)
+        raised_w = caps.response.cap_for(draw(cap_w) + grant_w)
+        raised_w = np.clip(raised_w, cap_w, np.maximum(target_w, cap_w))
+        raised_w = np.where(may & worth, raised_w, cap_w)
+        room_w = free_w + fleet.levels(np.where(may, draw(cap_w), 0.0))
+        return self._stepped(raised_w, target_w, room_w, may)
+
+    def _stepped(self, cap_w: Floats, most_w: Floats, room_w: Floats, which: Bools) -> Floats:
+        """Caps (N,) in the steps of coarse knobs; what rounding down leaves goes to a few of them.
+
+        `room_w` (F + 1,) is what those of `which` (N,) may draw together. Who has its step already
+        comes first, so that nobody takes turns.
+        """
+        caps, fleet = self.caps, self.fleet
+        if not caps.coarse.any():
+            return cap_w
+        low_w = caps.on_grid(cap_w)
+        next_w = low_w + caps.step_w
+        rows = np.flatnonzero(caps.coarse & which & (next_w <= most_w + 1e-6))
+        draw = caps.response.at
+        left_w = room_w - fleet.levels(np.where(which, draw(low_w), 0.0))
+        rows = rows[np.argsort(caps.ordered_w[rows] < next_w[rows] - SAME_W, kind="stable")]
+        fits = steps_that_fit(fleet, left_w, draw(next_w) - draw(low_w), rows)
+        return np.where(fits, next_w, low_w)
+
+
+ASK_AGAIN_S = 45.0
+"""A knob that has not followed for so long, the slowest on record, is asked for something else."""

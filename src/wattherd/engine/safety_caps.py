@@ -1,15 +1,19 @@
 """What each device may draw at worst: caps ordered, read back, ignored, reset or unanswered.
 
-A lower cap counts once it has been read back, a higher one from its order on (POLCA's and Emerald's
-caps take up to 40 s). A device that does not answer, or draws more than its cap, counts at its
+A lower cap counts once it has been read back and nothing contradicts it, a higher one from its
+order on (POLCA's and Emerald's caps take up to 40 s). A device that does not answer counts at its
 maximum. Orders of one device arrive in their order, so reading the newest one back means that no
 earlier one is still under way; therefore no order carries the number of one of the last few.
+
+A knob rounds to its step, and may end at a number of its own (asked for 103 W, it always says 105):
+such a read-back is as good as the number ordered.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from wattherd.engine.safety_response import NEAR_FLOOR, DrawResponse
 from wattherd.engine.safety_terms import (
     Bools,
     Fleet,
@@ -27,7 +31,12 @@ REMEMBERED = 8
 AT_REST = 1.1
 """A device without a job counts at this multiple of its draw."""
 OVER_CAP = 1.05
-"""Draw above this multiple of a cap for a while shows that the cap is not in force."""
+"""Draw above this multiple of what is expected under a cap shows that the cap is not in force."""
+FLAT = 0.03
+FLAT_S = 30.0
+"""Draw that stands still for so long, whatever is ordered, is all there is to expect."""
+GIVE_UP_S = 45.0
+"""No knob on record takes longer: then the order has been answered, if by another number."""
 
 
 class CapBook:
@@ -39,8 +48,19 @@ class CapBook:
         self.held_w: Floats = fleet.max_w.copy()
         """The highest cap that may be in force."""
         self.ordered_w: Floats = np.full(fleet.size, np.nan)
+        self.response = DrawResponse(fleet)
         self._read_w: Floats = np.full(fleet.size, np.nan)
         self._sent_w: Floats = np.full((REMEMBERED, fleet.size), np.nan)
+        self.step_w: Floats = np.ones(fleet.size)
+        self.tolerance_w: Floats = np.full(fleet.size, SAME_W)
+        if fleet.step_w is not None:
+            self.step_w = np.maximum(np.nan_to_num(fleet.step_w), 1.0)
+            self.tolerance_w = np.where(self.step_w > 1, 1.001 * self.step_w, SAME_W)
+        self.coarse: Bools = self.step_w > 1
+        self._own_number_w: Floats = np.full(fleet.size, np.nan)
+        """What a knob says instead of all lower orders."""
+        self._doubt_w: Floats = np.full(fleet.size, np.nan)
+        """The highest cap that was in force since a draw last proved one."""
         self.silent: Bools = np.ones(fleet.size, dtype=np.bool_)
         self.late: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self.defiant: Bools = np.zeros(fleet.size, dtype=np.bool_)
@@ -48,44 +68,136 @@ class CapBook:
         self.waking: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self.jobless: Bools = np.zeros(fleet.size, dtype=np.bool_)
         """Devices whose jobs have been stopped; the backstop says which."""
+        self.pending_s: Floats = np.zeros(fleet.size)
+        """For how long an order has been waiting to be read back."""
+        self.answer_s = 2.0
+        """How long knobs take, most of them."""
         self._draw_w: Floats = np.full(fleet.size, np.nan)
+        self._since_w: Floats = np.full((2, fleet.size), np.nan)
         self._unanswered = no_streak(fleet.size)
         self._pending = no_streak(fleet.size)
+        self._unmoved = no_streak(fleet.size)
         self._above = no_streak(fleet.size)
         self._below = no_streak(fleet.size)
 
-    def read_back(self, readings: Readings, watched: Bools) -> None:
+    def read_back(
+        self, readings: Readings, watched: Bools, draw_w: Floats, resolution_w: Floats
+    ) -> None:
         """Take in the caps in force as the knobs report them.
 
         A knob's word for a lower cap counts on `watched` devices (N,), whose own meter or feed's
-        would tell if it were not kept.
+        would tell if it were not kept, and not while the device's own `draw_w` (N,) says otherwise.
         """
         read_w, config = readings.cap_w, self._config
         answered = np.isfinite(read_w)
         first = answered & np.isnan(self.ordered_w)
-        done = answered & (np.abs(read_w - self.ordered_w) <= SAME_W)
-        believed = done & (watched | (self.ordered_w >= self.held_w))
-        self.held_w = np.where(first | believed, read_w, np.fmax(self.held_w, read_w))
+        done = answered & self._is_ordered(read_w)
+        self._draw_w, allowed_w = draw_w, OVER_CAP * self.response.at(read_w) + resolution_w
+        with np.errstate(invalid="ignore"):
+            shown = draw_w > allowed_w
+            lower = self.held_w > np.maximum(read_w, self.ordered_w) + self.tolerance_w
+        believed = done & (~lower | (watched & ~shown))
+        self._note_defiance(done & lower & watched & shown, readings.now_s)
+        in_force_w = np.where(first, read_w, np.fmax(read_w, self.ordered_w))
+        self.held_w = np.where(first | believed, in_force_w, np.fmax(self.held_w, read_w))
         self.ordered_w = np.where(first, read_w, self.ordered_w)
+        with np.errstate(invalid="ignore"):
+            arrived = first | (done & (np.abs(read_w - self.ordered_w) <= SAME_W))
+        self._sent_w[:, arrived] = np.nan  # and with it all that were sent before
+        self._sent_w[-1, arrived] = read_w[arrived]
+        with np.errstate(invalid="ignore"):
+            unmoved = np.abs(read_w - self._read_w) <= SAME_W
+        unmoved_s = self._unmoved.note(answered & unmoved, readings.now_s)
         self._read_w = np.where(answered, read_w, self._read_w)
         unanswered_s = self._unanswered.note(~answered, readings.now_s)
         never = np.isnan(self.ordered_w)
         self.silent = ~answered & ((unanswered_s >= config.silent_s) | never)
-        pending_s = self._pending.note(answered & ~believed & ~first, readings.now_s)
-        self.late = pending_s >= config.settle_s
+        self._note_answers(believed)
+        self.pending_s = self._pending.note(answered & ~believed & ~first, readings.now_s)
+        self.late = self.pending_s >= config.settle_s
+        self._learn_own_numbers(self.late & ~done & (unmoved_s >= config.settle_s))
         self.waking &= readings.off
         self.off = readings.off & ~self.waking
+        self._doubt(first | (believed & self._presses(read_w)))
 
-    def compare(self, draw_w: Floats, now_s: float) -> None:
-        """Find devices that draw more than the cap they claim to hold, and those that mend."""
-        self._draw_w = draw_w
-        claimed_w = np.fmin(self.held_w, self._read_w)
+    def _is_ordered(self, read_w: Floats) -> Bools:
+        """Read-backs that are the newest order, as far as the knob can say it."""
         with np.errstate(invalid="ignore"):
-            above = draw_w > claimed_w * OVER_CAP
-            below = draw_w <= claimed_w * OVER_CAP
-        defies = self._above.note(above, now_s) >= self._config.defiant_after_s
-        mends = self._below.note(below, now_s) >= self._config.obedient_after_s
-        self.defiant = (self.defiant | defies) & ~mends
+            exact = np.abs(read_w - self.ordered_w) <= self.tolerance_w
+            own = np.abs(read_w - self._own_number_w) <= self.tolerance_w
+            return exact | (own & (self.ordered_w < self._own_number_w))
+
+    def _note_answers(self, believed: Bools) -> None:
+        """Learn how long knobs take: nine of ten, over the last minutes."""
+        ended = believed & (self.pending_s > 0)
+        if ended.any():
+            took_s = float(np.quantile(self.pending_s[ended], 0.9))
+            gain = 0.3 if took_s > self.answer_s else 0.03
+            self.answer_s += gain * (min(took_s, GIVE_UP_S) - self.answer_s)
+
+    def _learn_own_numbers(self, stuck: Bools) -> None:
+        """A knob that answers with a number nobody ordered means that number.
+
+        One that repeats an older order, or what was found, has simply not followed yet.
+        """
+        rows = np.flatnonzero(stuck)
+        if not len(rows):
+            return
+        read_w = self._read_w[rows]
+        tolerance_w = self.tolerance_w[rows]
+        known_w = np.vstack((self._sent_w[:, rows], self.held_w[rows]))
+        with np.errstate(invalid="ignore"):
+            old = (np.abs(read_w - known_w[:-1]) <= tolerance_w).any(axis=0)
+            own = ~old & (read_w > self.ordered_w[rows]) & (read_w < known_w[-1] - tolerance_w)
+            low = read_w <= NEAR_FLOOR * self._fleet.floor_w[rows]
+            waited = self.pending_s[rows] >= GIVE_UP_S
+        chosen = rows[own | (low & waited & (read_w > self.ordered_w[rows]))]
+        self._own_number_w[chosen] = self._read_w[chosen]
+
+    def _presses(self, cap_w: Floats) -> Bools:
+        """Devices whose draw shows that a cap holds them back: it is in force."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self._draw_w >= 0.9 * cap_w)
+
+    def _doubt(self, proven: Bools) -> None:
+        self._doubt_w = np.where(proven, self.held_w, np.fmax(self._doubt_w, self.held_w))
+
+    def _note_defiance(self, shown: Bools, now_s: float) -> None:
+        """Devices whose draw stays where it was though they claim a lower cap.
+
+        Where that is near their floor they may be unable to get lower. Elsewhere, too, draw that
+        stands still for long is all there is: it counts, and the claimed cap beside it.
+        """
+        draw_w = self._draw_w
+        shown_s = self._above.note(shown, now_s)
+        begun = shown & (shown_s <= 0)
+        self._since_w = np.where(begun | ~shown, draw_w, self._since_w)
+        self._since_w[0] = np.where(shown, np.fmin(self._since_w[0], draw_w), self._since_w[0])
+        self._since_w[1] = np.where(shown, np.fmax(self._since_w[1], draw_w), self._since_w[1])
+        with np.errstate(invalid="ignore"):
+            flat = self._since_w[1] - self._since_w[0] <= FLAT * draw_w
+            near = draw_w <= NEAR_FLOOR * self._fleet.floor_w
+        lasts = shown & (shown_s >= self._config.defiant_after_s)
+        unable = lasts & flat & (near | (shown_s >= FLAT_S))
+        self.response.reach_w = np.where(unable, draw_w, self.response.reach_w)
+        mends = self._below.note(~shown, now_s) >= self._config.obedient_after_s
+        self.defiant = (self.defiant | (lasts & ~near)) & ~mends & ~(unable & near)
+
+    def compare(self, draw_w: Floats, trusted: Bools, now_s: float, step_s: float) -> Floats:
+        """Learn what devices draw beyond their caps; how much (N,) that newly explains.
+
+        One that draws more than its cap allows, and was not seen to keep that cap, may still be
+        under one that it had before.
+        """
+        with np.errstate(invalid="ignore"):
+            over = draw_w > OVER_CAP * self.response.at(self.held_w)
+            before = over & (self._doubt_w > self.held_w + self.tolerance_w) & trusted
+        self.held_w = np.where(before, self._doubt_w, self.held_w)
+        settle_s = np.full(self._fleet.size, self._config.settle_s)
+        may = trusted & ~self.fixed & (np.abs(self.held_w - self.ordered_w) <= self.tolerance_w)
+        return self.response.learn(
+            self.held_w, draw_w, may=may, now_s=now_s, settle_s=settle_s, step_s=step_s
+        )
 
     @property
     def counted_w(self) -> Floats:
@@ -96,9 +208,9 @@ class CapBook:
     @property
     def running_w(self) -> Floats:
         """The same if no job had been stopped."""
-        unknown = self.silent | self.defiant | self.waking
-        counted = np.where(unknown, np.maximum(self._fleet.max_w, self.held_w), self.held_w)
-        return np.asarray(np.where(self.off, 0.0, counted))
+        unknown = self.silent | self.waking
+        most_w = np.where(unknown, np.maximum(self._fleet.max_w, self.held_w), self.held_w)
+        return np.asarray(np.where(self.off, 0.0, self.response.at(most_w)))
 
     @property
     def fixed(self) -> Bools:
@@ -108,12 +220,26 @@ class CapBook:
     @property
     def settled(self) -> Bools:
         """Devices whose last order was read back."""
-        return np.asarray(~self.fixed & (np.abs(self.held_w - self.ordered_w) <= SAME_W))
+        near = np.abs(self.held_w - self.ordered_w) <= self.tolerance_w
+        with np.errstate(invalid="ignore"):
+            own = np.abs(self.held_w - self._own_number_w) <= self.tolerance_w
+        return np.asarray(~self.fixed & (near | (own & (self.ordered_w < self._own_number_w))))
+
+    @property
+    def lowest_w(self) -> Floats:
+        """The lowest caps that knobs accept."""
+        return np.fmin(np.fmax(self._fleet.floor_w, self._own_number_w), self._fleet.max_w)
+
+    def on_grid(self, cap_w: Floats) -> Floats:
+        """The nearest caps (N,) below, in steps of coarse knobs: rounding up breaks a limit."""
+        grid_w = np.floor(cap_w / self.step_w + 1e-6) * self.step_w
+        return np.where(self.coarse & (grid_w >= self._fleet.floor_w), grid_w, cap_w)
 
     def order(self, cap_w: Floats) -> Floats:
         """Note new caps and return them as they are to be sent."""
         known = np.where(np.isnan(self.ordered_w), self._fleet.floor_w, self.ordered_w)
-        changed = np.abs(cap_w - known) > SAME_W
+        cap_w = self.on_grid(cap_w)
+        changed = np.abs(cap_w - known) > np.where(self.coarse, 0.5 * self.step_w, SAME_W)
         sent_w = np.where(changed, cap_w, known)
         rows = np.flatnonzero(changed)
         sent_w[rows] = self._unlike(cap_w[rows], known[rows], rows)
@@ -131,12 +257,13 @@ class CapBook:
         ones, for devices at their floor, end at what was ordered before.
         """
         taken_w = np.vstack((self._sent_w, self._read_w))[:, rows]
-        floor_w = self._fleet.floor_w[rows]
+        floor_w, step_w = self._fleet.floor_w[rows], self.step_w[rows]
+        near_w = np.where(step_w > 1, 0.999 * step_w, 2 * SAME_W)
         unlike_w, open_ = known.copy(), np.ones(len(rows), dtype=np.bool_)
         for step in _STEPS:
-            tried_w = cap_w + step * 2 * SAME_W
+            tried_w = cap_w + step * step_w
             good = open_ & (tried_w >= floor_w) & ((step <= 0) | (tried_w <= known))
-            good &= ~(np.abs(tried_w - taken_w) <= 2 * SAME_W).any(axis=0)
+            good &= ~(np.abs(tried_w - taken_w) <= near_w).any(axis=0)
             unlike_w = np.where(good, tried_w, unlike_w)
             open_ &= ~good
             if not open_.any():

@@ -14,7 +14,7 @@ import numpy as np
 
 from wattherd.engine.safety_terms import Floats, Ints
 
-BY_LEVEL = "base_w", "base_rise_w_per_s", "base_reach_w", "heat", "level_resolution_w"
+BY_LEVEL = "base_w", "base_rise_w", "base_peak_w", "heat", "level_resolution_w"
 """The arrays over levels; all others are over devices."""
 
 
@@ -41,10 +41,11 @@ class SafetyState:
     off_age_s: Floats
     """How long ago a device's outlet was switched off."""
     base_w: Floats
-    """Other load of each level itself."""
-    base_rise_w_per_s: Floats
-    base_reach_w: Floats
-    """The highest other load of late."""
+    """Other load of each level and what is below it."""
+    base_rise_w: Floats
+    """By how much it has risen before the loop could have answered."""
+    base_peak_w: Floats
+    """The highest that it ever was."""
     heat: Floats
     """Thermal states of the breakers."""
     level_resolution_w: Floats

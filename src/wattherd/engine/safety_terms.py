@@ -13,12 +13,96 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.engine.safety_levels import Levels
 from wattherd.errors import UserError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+class Levels:
+    """The L levels above the devices; `above` (L - 1,) is the level that each but the site is in.
+
+    Raises:
+        UserError: a level does not stand before the one above it.
+    """
+
+    def __init__(self, above: Ints) -> None:
+        """Nobody's watts yet."""
+        self.above = np.asarray(above, dtype=np.int64)
+        self.count = len(self.above) + 1
+        numbers = np.arange(self.count - 1)
+        if np.any(self.above <= numbers) or np.any(self.above >= self.count):
+            raise UserError(
+                "every level stands before the one above it, the site last", field="above"
+            )
+        self._deepest_first = _generations(self.above)
+
+    def ancestors(self, level: Ints) -> tuple[Ints, ...]:
+        """By generation, the deepest first and the site last: the one above each of `level` (N,).
+
+        `count` stands for none: what hangs high up has no ancestor in the deeper generations.
+        """
+        found = []
+        for rows in (*self._deepest_first, np.array([self.count - 1])):
+            member = np.full(self.count, self.count)
+            member[rows] = rows
+            for lower in reversed(self._deepest_first):
+                own = member[lower]
+                member[lower] = np.where(own == self.count, member[self.above[lower]], own)
+            found.append(member[level])
+        return tuple(found)
+
+    def sums(self, own: Floats) -> Floats:
+        """Each level's `own` (L,) and those of all levels below it."""
+        total = own.astype(np.float64)
+        for rows in self._deepest_first:
+            total += np.bincount(self.above[rows], total[rows], self.count)
+        return total
+
+    def least(self, values: Floats) -> Floats:
+        """The lowest of `values` (L,) on the way from each level to the site."""
+        found = values.copy()
+        for rows in reversed(self._deepest_first):
+            found[rows] = np.minimum(found[rows], found[self.above[rows]])
+        return found
+
+    def any_above(self, marked: Bools) -> Bools:
+        """Whether a level or one above it is `marked` (L,)."""
+        return np.asarray(self.least(np.where(marked, 0.0, 1.0)) == 0.0)
+
+    def filled_in(self, known: Floats, own: Floats) -> Floats:
+        """`known` (L,), and where that is NaN the `own` watts of a level and what is below it."""
+        found = known.copy()
+        total = own.astype(np.float64)
+        for rows in self._deepest_first:
+            found[rows] = np.where(np.isnan(found[rows]), total[rows], found[rows])
+            total += np.bincount(self.above[rows], found[rows], self.count)
+        found[-1] = total[-1] if np.isnan(found[-1]) else found[-1]
+        return found
+
+    def believed(self, read: Floats, *, least: Floats, unread: Floats) -> Floats:
+        """What levels (L,) draw: as `read`, but no less than what is below them and their `least`.
+
+        Where nothing is read (NaN) it is what is below and what is `unread` of their own.
+        """
+        found, least_sum, sum_ = read.copy(), least.astype(np.float64), unread.astype(np.float64)
+        for rows in (*self._deepest_first, np.array([self.count - 1])):
+            here = found[rows]
+            here = np.where(np.isnan(here), sum_[rows], np.maximum(here, least_sum[rows]))
+            found[rows] = here
+            if rows[-1] < self.count - 1:
+                upwards = np.bincount(self.above[rows], here, self.count)
+                least_sum, sum_ = least_sum + upwards, sum_ + upwards
+        return found
+
+
+def _generations(above: Ints) -> tuple[Ints, ...]:
+    """The levels by their distance from the site, the farthest first; the site is left out."""
+    depth = np.zeros(len(above) + 1, dtype=np.int64)
+    for number in range(len(above) - 1, -1, -1):
+        depth[number] = depth[above[number]] + 1
+    return tuple(np.flatnonzero(depth == far) for far in range(int(depth.max()), 0, -1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +152,8 @@ class Fleet:
     tree: Levels = field(init=False, compare=False)
     rows: tuple[Ints, ...] = field(init=False, compare=False)
     """The devices below every level."""
+    paths: tuple[Ints, ...] = field(init=False, compare=False)
+    """The level above each device (N,) in every generation, the deepest first, see `Levels`."""
 
     def __post_init__(self) -> None:
         """Refuse fleets on which no cap is legal."""
@@ -83,6 +169,7 @@ class Fleet:
             raise UserError("needs one entry for every feed", field="above")
         object.__setattr__(self, "tree", tree)
         object.__setattr__(self, "rows", _rows_below(self.feed, tree))
+        object.__setattr__(self, "paths", tree.ancestors(np.asarray(self.feed, dtype=np.int64)))
 
     @property
     def size(self) -> int:

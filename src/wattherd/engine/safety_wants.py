@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattherd.engine.safety_meters import Seen
-from wattherd.engine.safety_terms import Fleet, Floats, SafetyConfig, no_streak
+from wattherd.engine.safety_terms import Bools, Fleet, Floats, SafetyConfig, no_streak
 
 
 class Wants:
@@ -21,16 +21,24 @@ class Wants:
         self._fleet, self._config = fleet, config
         self._idle = no_streak(fleet.size)
 
-    def caps(self, seen: Seen, held_w: Floats, now_s: float) -> Floats:
-        """Caps (N,) with a use, beside those in force `held_w` (N,); that where nothing is read."""
+    def caps(
+        self, seen: Seen, held_w: Floats, now_s: float, *, doubted: Bools | None = None
+    ) -> Floats:
+        """Caps (N,) with a use, beside those in force `held_w` (N,); that where nothing is read.
+
+        Below `doubted` levels (F + 1,) devices' meters may read low.
+        """
         config, fleet = self._config, self._fleet
         with np.errstate(invalid="ignore"):
             capped = seen.draw_w > config.capped_at * held_w
             below = seen.draw_w < config.idle_below * held_w
+        below &= ~seen.still
         idle = self._idle.note(below, now_s) >= config.idle_s
         wanted_w = np.where(capped, fleet.max_w, held_w)
         wanted_w = np.where(idle, seen.draw_w / config.idle_to, wanted_w)
         # Where meters contradict each other none of them may take a cap away: they may read low.
-        doubt = fleet.any_above(np.append(~seen.agreed, np.False_)) & np.isfinite(seen.draw_w)
+        levels = np.append(~seen.agreed, np.False_)
+        levels = levels if doubted is None else levels | doubted
+        doubt = fleet.any_above(levels) & np.isfinite(seen.draw_w)
         wanted_w = np.where(doubt, fleet.max_w, wanted_w)
         return np.asarray(np.clip(wanted_w, fleet.floor_w, fleet.max_w))

@@ -1,0 +1,314 @@
+"""Other load: what a level draws beside its devices, or beyond what they were counted at.
+
+Cooling, switches, processors, losses of power supplies, tenants without knobs; and bursts of many
+devices at once. It is an unknown of its own for every level, in three parts:
+
+* *Now.* At least what is read less what the devices can at most draw: that is believed at once. At
+  most what is read less what their own meters show: believed when it has lasted (meters tell of the
+  same watts at different times), and only as far as the level's own draw rose. Devices that read
+  lower while the level does not prove nothing.
+* *Soon.* Its own ramp goes on for as long as loop and knobs take to answer.
+* *Again.* What it once did within that time it may do again, up to the highest it ever reached: a
+  compressor or a night's backup is met as a surprise only once. Held for days.
+
+And it may grow with the devices' draw (fans, losses): how fast is a regression on its own past; as
+long as that says nothing, in proportion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattherd.engine.safety_meters import Seen
+from wattherd.engine.safety_terms import Bools, Fleet, Floats, no_streak
+
+TAKEN = 5
+"""Looks of which the median counts: two odd ones among them change nothing."""
+RECENT_S = 3.0
+"""Draw follows a cap that is in force within that time."""
+WINDOW_S = 20.0
+UNPROVEN_S = 120.0
+"""How slowly a rise is believed that only the devices' meters tell of, by reading lower."""
+KEEP_S = 2 * 86_400.0
+"""Ramps and peaks fade by 1/e in this time: the same hour of tomorrow finds most of them."""
+UNREAD_FORGET_S = 600.0
+"""Where no meter tells whether devices idle or other load has gone, the latter slowly counts."""
+NOISE = 0.005
+"""Changes below this share of a level's draw are noise of meters."""
+FARTHEST = 0.10
+"""A ramp is never drawn out by more than this share of the level's draw."""
+DOUBT = 0.08
+"""Devices that read lower by this share of their level's draw, without it, are not believed."""
+SLOPE_S = 3.0
+SLOPE_MEMORY = 0.98
+
+
+@dataclass(slots=True)
+class _Extremes:
+    """Lowest, highest and second highest values of the last one to two windows, by entry."""
+
+    window_s: float
+    low: Floats
+    high: Floats
+    _turned_s: float = -np.inf
+
+    def __init__(self, size: int, window_s: float) -> None:
+        self.window_s = window_s
+        self.low = np.full((2, size), np.inf)
+        self.high = np.full((4, size), -np.inf)
+        self._turned_s = -np.inf
+
+    def note(self, value: Floats, now_s: float) -> None:
+        """Take a value; NaN is none."""
+        if now_s - self._turned_s >= self.window_s:
+            self._turned_s = now_s
+            self.low[1] = self.low[0]
+            self.low[0] = np.inf
+            self.high[2:] = self.high[:2]
+            self.high[:2] = -np.inf
+        self.low[0] = np.fmin(self.low[0], value)
+        known = np.where(np.isnan(value), -np.inf, value)
+        self.high[1] = np.maximum(self.high[1], np.minimum(self.high[0], known))
+        self.high[0] = np.maximum(self.high[0], known)
+
+    @property
+    def lowest(self) -> Floats:
+        return np.asarray(self.low.min(axis=0))
+
+    @property
+    def second(self) -> Floats:
+        """What was reached at least twice."""
+        return np.asarray(np.sort(self.high, axis=0)[-2])
+
+    def forget(self, which: Bools) -> None:
+        self.low[:, which] = np.inf
+        self.high[:, which] = -np.inf
+
+    def shift(self, by: Floats) -> None:
+        self.low -= by
+        self.high -= by
+
+
+class BaseLoad:
+    """Arrays over levels (F + 1,), each with what is below it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Nothing is known but what is stated."""
+        levels = fleet.feeds + 1
+        self._fleet = fleet
+        self.stated_w: Floats = fleet.tree.sums(fleet.stated_base_w)
+        self.now_w: Floats = self.stated_w.copy()
+        """Other load as it is believed to be."""
+        self.steady_w: Floats = np.full(levels, np.nan)
+        """The same without what only this cycle showed; NaN before the first."""
+        self.reserve_w: Floats = np.zeros(levels)
+        """What is kept for its rise before the loop could answer."""
+        self.slope: Floats = np.zeros(levels)
+        """Watts of other load that come with a watt of the devices', at most."""
+        self.drawn_w: Floats = np.zeros(levels)
+        """What each level draws, by its own meter or by those below."""
+        self.explained_w: Floats = np.zeros(levels)
+        """How much of that is the devices'."""
+        self.doubted: Bools = np.zeros(levels, dtype=np.bool_)
+        """Levels whose devices read lower while the level itself did not."""
+        self.rise_w: Floats = np.zeros(levels)
+        self.peak_w: Floats = np.zeros(levels)
+        self._soft_w = np.full((TAKEN, levels), np.nan)
+        self._own_w = np.full((TAKEN, levels), np.nan)
+        self._level_w = np.full((TAKEN, levels), np.nan)
+        self._recent_w = np.full((2, fleet.size), -np.inf)
+        self._recent_s = -np.inf
+        self._counted_w: Floats = np.zeros(fleet.size)
+        self._known: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self._quiet = no_streak(levels)
+        self._trend = _Extremes(levels, WINDOW_S / 2)
+        self._level_low = _Extremes(levels, WINDOW_S / 2)
+        self._rises = _Extremes(levels, 2 * WINDOW_S)
+        self._lows = _Extremes(levels, WINDOW_S / 2)
+        self._peaks = _Extremes(levels, WINDOW_S)
+        self._sure_slope = np.zeros(levels)
+        self._past_s = np.full(6, np.nan)
+        self._past_w = np.full((6, levels), np.nan)
+        self._sums = np.zeros((4, levels))
+        self._mark: tuple[float, Floats, Floats] | None = None
+
+    def restore(self, base_w: Floats, rise_w: Floats, peak_w: Floats) -> None:
+        """Take over what a predecessor learned; NaN is nothing."""
+        self.steady_w = base_w.copy()
+        self.now_w = np.fmax(base_w, self.stated_w)
+        self.rise_w, self.peak_w = np.nan_to_num(rise_w), np.nan_to_num(peak_w)
+
+    @property
+    def highest_w(self) -> Floats:
+        """The highest that it was or may be next."""
+        with_devices_w = self._sure_slope * self.explained_w
+        return np.maximum(np.nan_to_num(self.steady_w), self.peak_w + with_devices_w)
+
+    def look(
+        self, seen: Seen, counted_w: Floats, off: Bools, *, now_s: float, step_s: float,
+        ahead_s: float,
+    ) -> None:  # fmt: skip
+        """Take in a cycle; `counted_w` (N,) is what every device may draw at most."""
+        fleet = self._fleet
+        recent_w = self._recently(counted_w, now_s)
+        known = np.isfinite(seen.now_w) & ~seen.still
+        own_w = np.where(off, 0.0, np.where(known, np.fmin(seen.now_w, recent_w), recent_w))
+        more_w = np.where(known, seen.now_w, np.fmax(seen.now_w, recent_w))
+        more_w = np.where(off, 0.0, more_w)
+        self.explained_w = fleet.levels(own_w)
+        self.drawn_w = self._drawn(seen, own_w, more_w)
+        most_w = fleet.levels(np.where(off, 0.0, recent_w))
+        hard_w = self.drawn_w - most_w
+        soft_w = self.drawn_w - self.explained_w
+        self._disturb(counted_w, known, now_s)
+        complete = fleet.levels((~known & ~off).astype(np.float64)) == 0
+        unread = fleet.level_read & np.isnan(seen.level_now_w)
+        self._settle(soft_w, hard_w, complete, unread, now_s, step_s)
+        self._remember(seen, unread, now_s, step_s)
+        self._regress(now_s)
+        self._foresee(unread, now_s, ahead_s)
+
+    def transfer(self, watts: Floats) -> None:
+        """Watts (N,) that devices now answer for themselves are no other load any more."""
+        if not watts.any():
+            return
+        by_w = self._fleet.levels(watts)
+        self.now_w = np.maximum(self.now_w - by_w, self.stated_w)
+        self.steady_w = np.maximum(self.steady_w - by_w, self.stated_w)
+        self._soft_w -= by_w
+        self.peak_w = np.maximum(self.peak_w - by_w, 0.0)
+        self.rise_w = np.maximum(self.rise_w - by_w, 0.0)
+        for one in (self._trend, self._lows, self._peaks, self._rises):
+            one.shift(by_w)
+        self._past_w -= by_w
+
+    def budget_w(self, room_w: Floats) -> Floats:
+        """What devices may be counted at (F + 1,) where levels may draw `room_w` (F + 1,).
+
+        Other load that grows with the devices takes its part of every further watt.
+        """
+        left_w = room_w - self.now_w - self.reserve_w
+        more_w = np.maximum(left_w - self.explained_w, 0.0)
+        return np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
+
+    def _recently(self, counted_w: Floats, now_s: float) -> Floats:
+        """The highest count of the last one to two `RECENT_S`: draw takes as long to follow."""
+        if now_s - self._recent_s >= RECENT_S / 2:
+            self._recent_s = now_s
+            self._recent_w[1] = self._recent_w[0]
+            self._recent_w[0] = counted_w
+        self._recent_w[0] = np.maximum(self._recent_w[0], counted_w)
+        return np.asarray(self._recent_w.max(axis=0))
+
+    def _drawn(self, seen: Seen, own_w: Floats, more_w: Floats) -> Floats:
+        """What levels draw: as read, and never less than what is below them."""
+        fleet = self._fleet
+        read_w = seen.level_now_w
+        # A broken meter's level keeps the other load that it had.
+        blind = fleet.level_read & np.isnan(read_w) & np.isfinite(self.steady_w)
+        read_w = np.where(blind, self.explained_w + self.steady_w, read_w)
+        return fleet.tree.believed(
+            read_w, least=fleet.own(own_w), unread=fleet.own(more_w) + fleet.stated_base_w
+        )
+
+    def _disturb(self, counted_w: Floats, known: Bools, now_s: float) -> None:
+        """Levels are quiet again a while after caps fell or meters came and went below them."""
+        moved_w = np.where(known != self._known, counted_w, self._counted_w - counted_w)
+        much = self._fleet.levels(np.maximum(moved_w, 0.0)) > 2 * NOISE * self.drawn_w
+        self._quiet.note(~much, now_s)
+        self._counted_w, self._known = counted_w.copy(), known
+
+    def _settle(
+        self, soft_w: Floats, hard_w: Floats, complete: Bools, unread: Bools, now_s: float,
+        step_s: float,
+    ) -> None:  # fmt: skip
+        """What the other load is now."""
+        self._take(soft_w)
+        soft_w, level_w = np.median(self._soft_w, axis=0), np.median(self._level_w, axis=0)
+        was_w = np.where(np.isnan(self.steady_w), soft_w, self.steady_w)
+        self._level_low.note(level_w, now_s)
+        self._trend.note(was_w, now_s)
+        proven_w = self._trend.lowest + np.maximum(level_w - self._level_low.lowest, 0.0)
+        proven_w += 2 * NOISE * self.drawn_w
+        slow_w = was_w + (soft_w - was_w) * min(step_s / UNPROVEN_S, 1.0)
+        rising_w = np.minimum(soft_w, np.maximum(np.maximum(was_w, proven_w), slow_w))
+        # What nobody reads proves no fall: the other load may be all that is drawn beyond it.
+        fade_w = was_w + (soft_w - was_w) * min(step_s / UNREAD_FORGET_S, 1.0)
+        falling_w = np.where(complete, soft_w, fade_w)
+        steady_w = np.where(soft_w > was_w, rising_w, falling_w)
+        steady_w = np.where(unread, was_w, steady_w)
+        self.steady_w = np.maximum(steady_w, self.stated_w)
+        self.doubted = soft_w - self.steady_w > DOUBT * self.drawn_w
+        surely = (hard_w > NOISE * self.drawn_w) & ~unread
+        self.now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
+
+    def _take(self, soft_w: Floats) -> None:
+        if np.isnan(self._soft_w).any():
+            self._soft_w[:] = soft_w
+            self._own_w[:] = self.explained_w
+            self._level_w[:] = self.drawn_w
+        self._soft_w = np.vstack((self._soft_w[1:], soft_w))
+        self._own_w = np.vstack((self._own_w[1:], self.explained_w))
+        self._level_w = np.vstack((self._level_w[1:], self.drawn_w))
+
+    def _remember(self, seen: Seen, unread: Bools, now_s: float, step_s: float) -> None:
+        """Learn its rises and peaks, each only when it came twice: a spike is no load."""
+        fade = np.exp(-step_s / KEEP_S)
+        self.rise_w, self.peak_w = self.rise_w * fade, self.peak_w * fade
+        quiet = (self._quiet.seconds >= 2 * RECENT_S) & ~unread & ~seen.alarmed
+        noise_w = NOISE * self.drawn_w
+        # Of the same looks as what is believed now: the devices' draw of this moment is ahead.
+        with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
+        free_w = np.where(quiet, self.now_w - with_devices_w, np.nan)
+        self._peaks.note(free_w, now_s)
+        self._lows.note(free_w, now_s)
+        low_w = np.where(np.isfinite(self._lows.lowest), self._lows.lowest, np.nan)
+        self._rises.note(free_w - low_w - noise_w, now_s)
+        self.peak_w = np.maximum(self.peak_w, self._peaks.second)
+        self.rise_w = np.maximum(self.rise_w, self._rises.second)
+
+    def _regress(self, now_s: float) -> None:
+        """How the other load moves with the devices' draw: a regression of changes, forgetting."""
+        if self._mark is not None and now_s - self._mark[0] < SLOPE_S:
+            return
+        base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.nan_to_num(np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
+        if self._mark is not None:
+            by, rise = own_w - self._mark[2], base_w - self._mark[1]
+            self._sums *= SLOPE_MEMORY
+            self._sums += np.vstack((by * by, by * rise, rise * rise, np.ones(len(by))))
+        xx, xy, yy, count = self._sums
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = xy / xx
+            spread = np.sqrt(np.maximum(yy - slope * xy, 0.0) / np.maximum(count - 1, 1) / xx)
+            most = slope + 2 * spread
+            least = slope - 2 * spread
+        moved = (count >= 3) & (xx > np.square(0.05 * np.maximum(own_w, 1.0)))
+        self.slope = np.where(moved & np.isfinite(most), np.clip(most, 0.0, share), share)
+        sure = np.where(moved & (least > 0.02), np.clip(slope, 0.0, share), 0.0)
+        # What was learned as rises of its own came with the devices: learn it anew without them.
+        found = (sure > 0) & (self._sure_slope == 0)
+        self.rise_w, self.peak_w = (
+            np.where(found, 0.0, self.rise_w),
+            np.where(found, 0.0, self.peak_w),
+        )
+        for one in (self._peaks, self._lows, self._rises):
+            one.forget(found)
+        self._sure_slope = sure
+        self._mark = now_s, base_w, own_w
+
+    def _foresee(self, unread: Bools, now_s: float, ahead_s: float) -> None:
+        """What to keep for the time until loop and knobs will have answered."""
+        with np.errstate(invalid="ignore"):
+            ramp = (self.now_w - self._past_w[0]) / (now_s - self._past_s[0])
+        ramp = np.maximum(np.nan_to_num(ramp) - 0.1 * NOISE * self.drawn_w, 0.0)
+        self._past_w = np.vstack((self._past_w[1:], self.now_w))
+        self._past_s = np.append(self._past_s[1:], now_s)
+        soon_w = np.minimum(ramp * ahead_s, FARTHEST * self.drawn_w)
+        left_w = self.peak_w - (self.now_w - self._sure_slope * self.explained_w)
+        again_w = np.clip(left_w, 0.0, np.where(unread, np.inf, self.rise_w))
+        # Within what it has ever been, its past is the better guide than drawing out a ramp.
+        self.reserve_w = np.where(left_w > 0, again_w, soon_w)
