@@ -6,6 +6,7 @@ import getpass
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -381,3 +382,54 @@ def test_a_job_that_is_over_is_run_again_with_what_it_had(say: Say) -> None:
     assert shown["labels"] == {"team": "vision", "rerun-of": first}
     assert shown["id"] != first
     assert say("rerun", "j-99999")[0] != 0
+
+
+SAVES = (
+    'cat "$WATTHERD_CHECKPOINT_DIR/step" 2>/dev/null || echo none; '
+    'echo $WATTHERD_JOB_ID >> "$WATTHERD_CHECKPOINT_DIR/step"'
+)
+
+
+def logged(say: Say, *words: str) -> tuple[str, str]:
+    code, said, why = say(*words)
+    assert code == 0, why
+    wait_for(say, said.strip(), "Succeeded")
+    return said.strip(), say("logs", said.strip())[1]
+
+
+def test_a_job_is_run_again_with_its_last_checkpoint_or_anew(say: Say) -> None:
+    first = submitted(say, "--", "sh", "-c", SAVES)
+    wait_for(say, first, "Succeeded")
+    assert logged(say, "rerun", first)[1] == "none\n"
+    assert logged(say, "rerun", "--fresh", first)[1] == "none\n"
+    second, said = logged(say, "rerun", "--from-checkpoint", first)
+    assert said.endswith(f"{first}\n")
+    assert logged(say, "rerun", "--from-checkpoint", second)[1].endswith(f"{first}\n{second}\n")
+    third = logged(say, "rerun", "--from-checkpoint", first)[1]
+    assert second not in third  # the first one's files are as they were
+    assert logged(say, "rerun", "--fresh", second)[1] == "none\n"
+
+
+def test_a_job_with_a_checkpoint_folder_of_its_choice_goes_on_there_unless_told_otherwise(
+    say: Say, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    (tmp_path / "kept").mkdir()
+    file.write_text(json.dumps({"run": SAVES, "checkpoint": {"dir": "kept"}}))
+    first = submitted(say, "-f", str(file))
+    wait_for(say, first, "Succeeded")
+    assert logged(say, "rerun", first)[1] == f"{first}\n"
+    assert len(logged(say, "rerun", "--from-checkpoint", first)[1].split()) == 2
+    assert logged(say, "rerun", "--fresh", first)[1] == "none\n"
+
+
+def test_a_checkpoint_that_is_being_written_or_is_not_there_is_refused(say: Say) -> None:
+    running = submitted(say, "--", "sleep", "60")
+    wait_for(say, running, "Running")
+    code, _, why = say("rerun", "--from-checkpoint", running)
+    assert (code, "still writes" in why) == (2, True)
+    say("cancel", running)
+    wait_for(say, running, "Cancelled")
+    code, _, why = say("rerun", "--from-checkpoint", running)
+    assert (code, "has left no checkpoint" in why) == (2, True)
+    assert say("rerun", "--from-checkpoint", "--fresh", running)[0] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from local_site import Site, passable_site
 from wattherd.errors import UserError
 from wattherd.runtime.local import run_dir
 from wattherd.runtime.local.transfer import git
-from wattherd.runtime.local.transfer.files import bring
+from wattherd.runtime.local.transfer.files import bring, fill
 from wattherd.wire.places import GitPlace, parse
 from wattherd.workload.job_file import validated_job
 
@@ -217,3 +218,68 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_places_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         paper_of(**fields)
+
+
+# Checkpoints of other jobs ----------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_job_is_copied_before_the_first_run_alone(site: Site) -> None:
+    saved = site.root.parent / "saved"
+    (saved / "deep").mkdir(parents=True)
+    (saved / "deep" / "model").write_text("step 7")
+    (saved / ".hidden").write_text("x")
+    run = (
+        "cat $WATTHERD_CHECKPOINT_DIR/deep/model; ls -A $WATTHERD_CHECKPOINT_DIR;"
+        " echo later > $WATTHERD_CHECKPOINT_DIR/deep/model; [ $WATTHERD_ATTEMPT = 2 ]"
+    )
+    paper = paper_of(checkpoint={"from": str(saved)})
+    job = site.submit(run, paper=paper, restarts=1, backoff_s=0.01)
+    site.wait(job, "Succeeded")
+    assert "step 7.hidden\ndeep\n" in site.log(job)
+    assert site.log(job, attempt=2) == "later\n.hidden\ndeep\n"
+    assert (saved / "deep" / "model").read_text() == "step 7"
+
+
+def test_a_checkpoint_that_is_not_there_fails_the_job_and_says_so(site: Site) -> None:
+    job = site.submit("echo ran", paper=paper_of(checkpoint={"from": "/no/such/folder"}))
+    site.wait(job, "Failed")
+    assert "No such file" in site.log(job)
+    assert "ran" not in site.log(job)
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_a_copy_into_a_folder_is_whole_or_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    """Whichever step it is at which the machine loses its power."""
+    source, folder = tmp_path / "source", tmp_path / "folder"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "a").write_text("a")
+    (source / "b").write_text("b")
+    folder.mkdir()
+    steps = 0
+
+    def cutting(real: Any) -> Any:
+        def step(*given: Any, **more: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == cut:
+                raise KeyboardInterrupt
+            return real(*given, **more)
+
+        return step
+
+    with monkeypatch.context() as broken:
+        for place, name in ((shutil, "copy2"), (Path, "replace"), (Path, "rmdir"), (Path, "mkdir")):
+            broken.setattr(place, name, cutting(getattr(place, name)))
+        with contextlib.suppress(KeyboardInterrupt):
+            fill(folder, source)
+    fill(folder, source)
+    found = sorted(str(one.relative_to(folder)) for one in folder.rglob("*"))
+    assert found == ["b", "deep", "deep/a"]
+    assert not fill(folder, source)  # what the job has written since is the job's
+
+
+def test_a_folder_or_a_copy_but_not_both() -> None:
+    with pytest.raises(UserError, match="leave `from` out"):
+        validated_job({"run": "true", "checkpoint": {"dir": "/a", "from": "/b"}}, "job.yaml")

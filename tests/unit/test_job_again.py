@@ -26,6 +26,7 @@ FILES: list[dict[str, Any]] = [
     {"run": "x", "power": {"cap": "250W", "max_slowdown": 1.2, "profile": "resnet50"}},
     {"run": "x", "power": {"cap": "off"}, "batch": {"global": 256, "micro": [64, 32]}},
     {"run": "x", "checkpoint": {"dir": "/c", "every": "10m", "grace": "2m"}, "group": "search"},
+    {"run": "x", "checkpoint": {"from": "/c", "every": "10m"}, "stdin": True},
     {"run": "x", "envs": {"EPOCHS": 90}, "secrets": {"KEY": "env:KEY"}, "after": ["j-1"],
      "workdir": "/home/ann", "user": "ann", "processes": 7, "ulimits": {"core": 0,
      "memlock": "unlimited", "nofile": 1024}},

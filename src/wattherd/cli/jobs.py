@@ -553,15 +553,34 @@ def _last_edit(job: Mapping[str, Any]) -> str:
 @click.command()
 @click.argument("job")
 @click.option("--failed", is_flag=True, help="Of an array only tasks that failed.")
+@click.option("--from-checkpoint", is_flag=True, help="Begin with a copy of its last checkpoint.")
+@click.option("--fresh", is_flag=True, help="Begin without any, also where it named its folder.")
 @server_option
 @prints
-def rerun(*, job: str, failed: bool, server: str | None, output: str) -> None:
+def rerun(
+    *,
+    job: str,
+    failed: bool,
+    from_checkpoint: bool,
+    fresh: bool,
+    server: str | None,
+    output: str,
+) -> None:
     """Hand JOB in once more, as a new job: whether it is over or not, as it was asked for.
+
+    It begins anew, with an empty checkpoint folder, unless its file named one.
 
     Of an array, or of tasks of one (a-7, a-7[0-4]), it makes a new array with the same indices.
     """
+    if from_checkpoint and fresh:
+        hint = "leave one of them out"
+        raise UserError("is not with --fresh", field="--from-checkpoint", hint=hint)
+    checkpoint = "last" if from_checkpoint else "fresh" if fresh else None
     client = Client(server)
     array = array_called(client, job)
+    if array is not None and checkpoint:
+        hint = "name one of its jobs: `wattherd queue` and `history` list them"
+        raise UserError("is for single jobs", where=job, hint=hint)
     if array is not None:
         made = client.post(f"arrays/{array[0]}/rerun", tasks=array[1], failed=failed)
         show(made, output, lambda: click.echo(made["id"]))
@@ -569,5 +588,5 @@ def rerun(*, job: str, failed: bool, server: str | None, output: str) -> None:
     if failed:
         raise UserError("is for arrays", field="--failed", hint=f"wattherd rerun {job}")
     job_id = job_called(client, job, begins=False)
-    new = client.post(f"jobs/{job_id}/rerun")
+    new = client.post(f"jobs/{job_id}/rerun", checkpoint=checkpoint)
     show(new, output, lambda: click.echo(new["id"]))

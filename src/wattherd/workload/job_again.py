@@ -41,6 +41,7 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
         "batch": _batch(spec),
         "checkpoint": _without_empty({
             "dir": paper.get("checkpoint_dir"),
+            "from": paper.get("checkpoint_from"),
             "every": _seconds(spec.checkpoint_s),
             "grace": None if spec.grace_s == GRACE_S else _seconds(spec.grace_s),
         }),
@@ -108,6 +109,22 @@ def tasks_rerun(
     """The same for tasks of an array; as `tasks_again`."""
     fields = tasks_again(spec, paper, made_of, indices, secrets=own)
     return _at_once(fields, paper, spec.array, own=own)
+
+
+def begin_fresh(fields: dict[str, Any]) -> None:
+    """Have a job begin without any checkpoint, in a folder of its own."""
+    for name in ("dir", "from"):
+        fields.get("checkpoint", {}).pop(name, None)
+
+
+def begin_from(fields: dict[str, Any], folder: str) -> None:
+    """Have a job begin with a copy of the checkpoint in a folder.
+
+    One whose file names its folder goes on there, and needs no copy.
+    """
+    checkpoint = fields.setdefault("checkpoint", {})
+    if "dir" not in checkpoint:
+        checkpoint["from"] = folder
 
 
 def _at_once(

@@ -300,6 +300,7 @@ class JobFile(Strict):
             "secrets": dict(self.secrets),
             "workdir": self.workdir,
             "checkpoint_dir": self.checkpoint.dir,
+            **({"checkpoint_from": self.checkpoint.from_} if self.checkpoint.from_ else {}),
             "user": self.user,
             "container": None if self.container is None else self.container.paper(),
             "inputs": dict(self.inputs),
@@ -327,8 +328,10 @@ def read_job(path: Path) -> JobFile:
         job = validated_job(document, str(path))
     folder = path.parent.resolve()
     checkpoint = job.checkpoint
-    if checkpoint.dir is not None:
-        checkpoint = checkpoint.model_copy(update={"dir": str(folder / checkpoint.dir)})
+    for name in ("dir", "from_"):
+        if getattr(checkpoint, name) is not None:
+            place = str(folder / getattr(checkpoint, name))
+            checkpoint = checkpoint.model_copy(update={name: place})
     workdir = str(folder / (job.workdir or "."))
     return job.model_copy(update={"workdir": workdir, "checkpoint": checkpoint})
 

@@ -163,8 +163,19 @@ class CheckpointSpec(Strict):
     model_config = SHARED
 
     dir: str | None = None
+    from_: str | None = Field(
+        default=None,
+        alias="from",
+        description="a folder, a copy of which is the checkpoint that the first run finds",
+    )
     every: Time | None = None
     grace: Time = GRACE_S
+
+    @model_validator(mode="after")
+    def _one_place(self) -> CheckpointSpec:
+        if self.dir is not None and self.from_ is not None:
+            raise ValueError("`dir` holds what it holds: leave `from` out, or `dir`")
+        return self
 
 
 class ContainerSpec(Strict):

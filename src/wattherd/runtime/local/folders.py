@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def own_checkpoint(state: Path, job_id: str) -> Path:
+    """Where a job of the service with that state folder keeps its own checkpoints."""
+    job = state.absolute() / "jobs" / job_id
+    return Folders(job=job, run=job).checkpoint
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
     """Where a job's files are; `run` is this attempt's."""

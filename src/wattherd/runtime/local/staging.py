@@ -29,7 +29,8 @@ TOLD = ("AWS_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_pr
 def staging_plan(paper: Mapping[str, Any], folders: Folders) -> dict[str, Any] | None:
     """What is to be brought, and taken away in the end; None if nothing is."""
     inputs, outputs, code = (paper.get(name) for name in ("inputs", "outputs", "code"))
-    if not (inputs or outputs or code):
+    begins_from = paper.get("checkpoint_from")
+    if not (inputs or outputs or code or begins_from):
         return None
     bring = {str(folders.inputs / name): source for name, source in (inputs or {}).items()}
     if code:
@@ -40,6 +41,7 @@ def staging_plan(paper: Mapping[str, Any], folders: Folders) -> dict[str, Any] |
         "take": {name: _taken(where) for name, where in (outputs or {}).items()},
         "outputs": str(folders.outputs),
         "s3": dict(paper.get("s3") or {}),
+        "checkpoint": [begins_from, str(folders.checkpoint)] if begins_from else None,
     }
 
 

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 PART = ".part"
+FILLING = ".wattherd-copy"
+"""What becomes the content of a folder, while it is put in its place."""
 
 
 def bring(source: Path, target: Path) -> None:
@@ -23,6 +25,29 @@ def bring(source: Path, target: Path) -> None:
     else:
         shutil.copy2(source, part)
     settle(part, target)
+
+
+def fill(folder: Path, source: Path) -> bool:
+    """Copy what is in a folder into one that is empty; whether there was anything to do.
+
+    A copy grows below a name of its own and counts when it is whole. What was cut off is done
+    again, and a folder in which there is something else stays as it is.
+
+    Raises:
+        OSError: something cannot be read or written.
+    """
+    whole = folder / FILLING
+    part = part_of(whole)
+    if not whole.is_dir():
+        if any(one.name != part.name for one in folder.iterdir()):
+            return False
+        remove(part)
+        _copy_folder(source, part)
+        settle(part, whole)
+    for one in sorted(whole.iterdir()):
+        one.replace(folder / one.name)
+    whole.rmdir()
+    return True
 
 
 def _copy_folder(source: Path, target: Path) -> None:

@@ -72,6 +72,11 @@ def stage_in(plan: PLAN) -> None:
         WattherdError, OSError: something cannot be brought.
     """
     Path(plan["outputs"]).mkdir(parents=True, exist_ok=True)
+    if plan.get("checkpoint"):
+        source, folder = map(Path, plan["checkpoint"])
+        began_s = time.monotonic()
+        if files.fill(folder, source):
+            _say(f"begins from the checkpoint in {source}", began_s)
     for target, source in plan["bring"].items():
         at = _within(Path(target), Path(plan["folder"]))
         if certain(present(at)) is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import Body, FastAPI, Header, Query
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -14,6 +15,7 @@ from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
 from wattherd.runtime.local.accounts import OF_SITE
 from wattherd.runtime.local.enforcement import asked, check_enforced, unenforced
+from wattherd.runtime.local.folders import own_checkpoint
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.arrays import array_of
@@ -55,7 +57,7 @@ from wattherd.service.live.schemas.jobs import (
 from wattherd.service.live.schemas.shape import Responses, answers
 from wattherd.service.live.site import Site
 from wattherd.store.projection import JobFilter
-from wattherd.workload.job_again import rerun_of, tasks_rerun
+from wattherd.workload.job_again import begin_fresh, begin_from, rerun_of, tasks_rerun
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_edit import JobEdit
 from wattherd.workload.job_environment import NONE, words_of
@@ -145,11 +147,19 @@ def _submission_routes(app: FastAPI) -> None:
         site: TheSite,
         caller: TheCaller,
         job_id: JobId,
+        *,
+        checkpoint: Annotated[
+            Literal["", "fresh", "last"],
+            Query(description="`last`: begin with a copy of the last one; `fresh`: with none"),
+        ] = "",
         idempotency_key: Annotated[
             str, Header(max_length=200, description="anything; the same gives the same job")
         ] = "",
     ) -> JSONResponse:
-        """Hand the same job in once more, as the caller's; its label `rerun-of` names the first."""
+        """Hand the same job in once more, as the caller's; its label `rerun-of` names the first.
+
+        It begins with an empty checkpoint folder, unless its file named one (`checkpoint.dir`).
+        """
         past = await the_job(site, caller, job_id, touch=True)
         own = (past.spec.user, past.spec.tenant) == (caller.user, caller.tenant)
         array = await look_up(site, lambda look: array_of(look.history, past.spec.array))
@@ -158,6 +168,10 @@ def _submission_routes(app: FastAPI) -> None:
         else:  # a task keeps its index
             made_of, index = array.first.paper[PAPER], past.spec.array_index
             fields = tasks_rerun(past.spec, past.paper, made_of, [index], own=own)
+        if checkpoint == "fresh":
+            begin_fresh(fields)
+        elif checkpoint == "last":
+            begin_from(fields, await _last_checkpoint(site, past))
         job = validated_job(fields, job_id)
         wish = await all_handed_in(site, caller, job, idempotency_key)
         return JSONResponse(await _first_document(site, wish), status_code=201)
@@ -172,6 +186,30 @@ def _submission_routes(app: FastAPI) -> None:
         spec = next((first for first, _ in job.tasks(**about)), None) or job.spec(**about)
         now_s = site.clock.now_s()
         return await look_up(site, lambda look: dry_run(look, spec, now_s))
+
+
+async def _last_checkpoint(site: Site, past: Past) -> str:
+    """The folder with what a job has saved last.
+
+    Raises:
+        UserError: it still writes there, or there is nothing.
+    """
+    job_id = past.spec.id
+    folder = Path(past.paper.get("checkpoint_dir") or own_checkpoint(site.config.state, job_id))
+    if await look_up(site, lambda look: job_id in look.core.jobs and look.core.jobs[job_id].active):
+        hint = f"`wattherd pause {job_id}` has it written and kept"
+        raise UserError("still writes its checkpoint", where=job_id, hint=hint)
+    if not await asyncio.to_thread(_holds_anything, folder):
+        hint = f"`wattherd rerun --fresh {job_id}`"
+        raise UserError(f"has left no checkpoint in {folder}", where=job_id, hint=hint)
+    return str(folder)
+
+
+def _holds_anything(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
 
 
 async def all_handed_in(
