@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -197,6 +198,8 @@ class Curbed(RuleBasedStateMachine):
                     notes.pop("wattherd.dev/cap-w", None)
                 else:
                     notes["wattherd.dev/cap-w"] = f"{order.cap_w:g}"
+                if order.forgets:
+                    notes.pop("wattherd.dev/cap-applied-w", None)
                 self.see(order.uid)
             case StopPods():
                 assert order.owner is not None
@@ -280,3 +283,104 @@ def test_a_look_costs_as_many_pods_as_are_on_nodes_with_an_agent() -> None:
     curb = Curb(Chooser(fleet, Domains({"": 1_000_000})), pods, owns, {})
     assert curb.orders(0.0) == []
     assert sorted(asked_about) == ["p2", "p3"]
+
+
+class _OnePod:
+    """A node with an agent, one pod on it, and what their annotations say."""
+
+    def __init__(self) -> None:
+        self.fleet = fleet_of("first-fit")
+        made = node_json(a_machine("n0", gpus=1, model="T4"))
+        made["metadata"]["labels"] |= {
+            "wattherd.dev/agent": "true", "wattherd.dev/gpu-cap-min-w": str(LEAST_W),
+        }  # fmt: skip
+        self.fleet.node_seen(node_facts(a_node(made)))
+        self.made = bound(pod_json("p0", exclusive(1_000, 1)), "n0")
+        pod = a_pod(self.made)
+        self.uid = pod.metadata.uid
+        held = Holding(uid=self.uid, key="default/p0", ask=ask_of(pod), node="n0", gpus=(),
+                       confirmed=True, since_s=0.0)  # fmt: skip
+        self.fleet.hold(held)
+        self.domains, self.now_s = Domains({"": 1_000_000}), 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """A scheduler that knows what the API says and nothing else."""
+        self.pods = {self.uid: a_pod(self.made)}
+        self.curb = Curb(Chooser(self.fleet, self.domains), self.pods, lambda _: True, {})
+
+    @property
+    def counted_w(self) -> float:
+        return MAX_W - self.domains.saved_mw.get("n0", 0) / 1000
+
+    def look(self, budget_w: int) -> list[CapPod]:
+        self.now_s += 0.25
+        self.domains.budgets_mw = {"": 1000 * budget_w}
+        return [one for one in self.curb.orders(self.now_s) if isinstance(one, CapPod)]
+
+    def write(self, order: CapPod) -> None:
+        notes = self.made["metadata"]["annotations"]
+        notes["wattherd.dev/cap-w"] = f"{order.cap_w:g}"
+        if order.forgets:
+            notes.pop("wattherd.dev/cap-applied-w", None)
+        self.pods[self.uid] = a_pod(self.made)
+
+    def report(self, watts: float) -> None:
+        self.made["metadata"]["annotations"]["wattherd.dev/cap-applied-w"] = f"{watts:g}"
+        self.pods[self.uid] = a_pod(self.made)
+
+    def capped_at(self, watts: int) -> None:
+        (order,) = self.look(watts)
+        assert order.cap_w == watts
+        self.write(order)
+        self.report(watts)
+        assert self.look(watts) == []
+        assert self.counted_w == watts
+
+
+@pytest.mark.parametrize("lower_w", [40, 37])
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_cap_that_was_raised_and_lowered_again_counts_until_that_is_read_back(
+    lower_w: int, seen: bool, restarts: bool
+) -> None:
+    """The agent sets 60 W and has not said so when less is asked for, be it what it said last."""
+    one = _OnePod()
+    one.capped_at(40)
+    (raised,) = one.look(60)
+    assert raised.cap_w == 60
+    if seen or restarts:
+        one.write(raised)
+        one.look(60)
+    (lowered,) = one.look(lower_w)
+    assert lowered.cap_w == lower_w
+    one.look(lower_w)
+    assert one.counted_w >= 60
+    one.write(lowered)
+    if restarts:
+        one.begin()
+    for _ in range(3):
+        one.look(lower_w)
+        assert one.counted_w >= 60
+    one.report(60)  # late news
+    one.look(lower_w)
+    assert one.counted_w >= 60
+    one.report(lower_w)
+    assert one.look(lower_w) == []
+    assert one.counted_w == lower_w
+
+
+def test_a_lowering_whose_writing_was_lost_is_written_again() -> None:
+    one = _OnePod()
+    one.capped_at(40)
+    one.look(60)
+    (lost,) = one.look(40)  # neither this nor the raise is seen to be written
+    one.now_s += 10.0
+    (again,) = one.look(40)
+    assert again == lost
+    assert again.forgets
+    one.write(again)
+    one.look(40)
+    one.report(40)
+    assert one.look(40) == []
+    assert one.counted_w == 40

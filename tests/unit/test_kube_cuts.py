@@ -497,6 +497,8 @@ class Cuts(RuleBasedStateMachine):
         notes.pop("wattherd.dev/cap-w", None)
         if order.cap_w is not None:
             notes["wattherd.dev/cap-w"] = f"{order.cap_w:g}"
+        if order.forgets:
+            notes.pop("wattherd.dev/cap-applied-w", None)
         self.see(order.uid)
 
     def come_to_rest(self) -> None:

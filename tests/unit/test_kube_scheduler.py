@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -241,6 +242,48 @@ def test_pods_of_others_are_nobodys_to_evict(world: World) -> None:
     world.create("boss", priority=10)
     world.settle()
     assert (world.evicted, world.places) == ([], {})
+
+
+def going(world: World, name: str) -> None:
+    """Somebody has deleted a pod, which takes its time."""
+    made = copy.deepcopy(world.pods[f"uid-{name}"])
+    made["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:30Z"
+    world.put(made)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_nobody_else_is_preempted_while_room_is_on_its_way(world: World, restarts: bool) -> None:
+    for n in range(4):
+        world.create(f"p{n}", terminationGracePeriodSeconds=10)
+    world.settle()
+    going(world, "p0")
+    if restarts:
+        world.restart()
+    world.create("boss", priority=10)
+    world.settle()
+    assert world.evicted == []
+    assert "WaitingForPreemption" in world.why("boss")
+    world.create("chief", priority=10)  # what goes is the first one's
+    world.settle()
+    assert len(world.evicted) == 1
+    world.delete("p0")
+    world.settle()
+    assert {"boss", "chief"} <= world.places.keys()
+    assert len(world.evicted) == 1
+
+
+def test_a_pod_that_does_not_go_is_not_waited_for(world: World) -> None:
+    for n in range(4):
+        world.create(f"p{n}", terminationGracePeriodSeconds=10)
+    world.settle()
+    going(world, "p0")
+    world.create("boss", priority=10)
+    world.settle()
+    assert world.evicted == []
+    world.now_s += 41.0
+    world.settle()
+    assert len(world.evicted) == 1
+    assert world.evicted != ["uid-p0"]
 
 
 # --- watts --------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class LiveKueueCheck(LiveScheduler):
             if pod is not None:
                 about = pod.metadata
                 key = f"{about.namespace}/{about.name}"
-                self.steward.carry_out(CapPod(about.uid, key, order.cap_w))
+                self.steward.carry_out(CapPod(about.uid, key, order.cap_w, order.forgets))
 
     async def _answer(self, verdict: Verdict) -> None:
         """Until it is known whether it was taken: an answer that may come through is kept."""

@@ -6,10 +6,12 @@ stopped, the newest of the least important first, gangs and jobs whole: a job by
 other pod by eviction. When there are watts again, caps rise, then suspended jobs run again.
 
 Nothing is spent before it is there: a lower cap counts once it was read back, a higher one from the
-moment it is asked for, a stopped pod until it is gone. But nobody is stopped for watts that are on
-their way back: a pod that is being deleted, whoever deleted it, is taken for gone, as is one that
-was told to go a moment ago. This is the only place that stops for watts, and it looks at one
-picture, the account as last heard: who is stopped never follows from news that are half told.
+moment it is asked for, a stopped pod until it is gone. A higher cap may be in force although nobody
+has read it back: where it is lowered again, what was read back before is taken off the pod.
+But nobody is stopped for watts that are on their way back: a pod that is being deleted, whoever
+deleted it, is taken for gone, as is one that was told to go a moment ago. This is the only place
+that stops for watts, and it looks at one picture, the account as last heard: who is stopped never
+follows from news that are half told.
 
 What is asked and applied is written on the pods, who was suspended and for how many watts on the
 jobs: a restart changes nothing.
@@ -59,10 +61,15 @@ CurbOrder = CapPod | StopPods | ResumeOwner
 
 @dataclass(slots=True)
 class _Sent:
-    """An order under way: since when, and to which cap."""
+    """An order under way: since when, to which cap, and the highest that may be in force by then.
+
+    `stale_mw` was read back before a higher cap was asked for, and says nothing any more.
+    """
 
     at_s: float
     cap_mw: int
+    high_mw: int
+    stale_mw: int | None = None
 
 
 @dataclass(slots=True)
@@ -170,23 +177,33 @@ class Curb:
         if sent is None:
             if one.asked_mw is not None and (one.applied_mw is None or one.applied_mw > asked):
                 # Asked for before we were started: an agent has as long as for any order.
-                self._sent[one.uid] = _Sent(at_s, asked)
+                self._sent[one.uid] = _Sent(at_s, asked, asked)
             return
-        if asked == sent.cap_mw and (one.asked_mw is None or one.applied_mw == one.asked_mw):
+        if one.applied_mw != sent.stale_mw:
+            sent.stale_mw = None
+        if (
+            sent.stale_mw is None
+            and asked == sent.cap_mw
+            and (one.asked_mw is None or one.applied_mw == one.asked_mw)
+        ):
             del self._sent[one.uid]
-        elif at_s - sent.at_s > CAP_WAIT_S and sent.cap_mw < one.counts_mw():
+        elif at_s - sent.at_s > CAP_WAIT_S and sent.cap_mw < self._counts_mw(one):
             self._deaf.add(one.uid)
+
+    def _counts_mw(self, one: Subject) -> int:
+        """What it may draw at most, by what it shows and by what is under way."""
+        sent = self._sent.get(one.uid)
+        return one.counts_mw(None if sent is None else sent.high_mw)
 
     def _as_far_as_it_hears(self, one: Subject) -> Subject:
         """One whose agent does not answer stays where it is."""
-        return replace(one, floor_mw=one.counts_mw()) if one.uid in self._deaf else one
+        return replace(one, floor_mw=self._counts_mw(one)) if one.uid in self._deaf else one
 
     def _note_saved(self, subjects: Iterable[Subject]) -> None:
         """Count what caps in force take off."""
         saved: dict[str, int] = {}
         for one in subjects:
-            sent = self._sent.get(one.uid)
-            less = one.most_mw - one.counts_mw(None if sent is None else sent.cap_mw)
+            less = one.most_mw - self._counts_mw(one)
             if less:
                 saved[one.node] = saved.get(one.node, 0) + less
         self.changed |= saved != self.chooser.domains.saved_mw
@@ -241,7 +258,8 @@ class Curb:
             sent = self._sent.get(one.uid)
             asked = one.most_mw if one.asked_mw is None else one.asked_mw
             now = asked if sent is None else sent.cap_mw
-            again = sent is not None and asked != now and at_s - sent.at_s > AGAIN_S
+            unseen = sent is not None and (asked != now or sent.stale_mw is not None)
+            again = sent is not None and unseen and at_s - sent.at_s > AGAIN_S
             if target < now or (again and target <= now):
                 orders.append(self._ask(one, target, at_s))
             elif target > now and (target == one.most_mw or target - now >= STEP * one.most_mw):
@@ -253,8 +271,7 @@ class Curb:
         left, orders = self._left_mw(), []
         tree = self.chooser.domains.tree
         for one, target in raises:
-            sent = self._sent.get(one.uid)
-            more = target - one.counts_mw(None if sent is None else sent.cap_mw)
+            more = target - self._counts_mw(one)
             above = [name for name in tree.path(one.domain) if name in left]
             if any(left[name] < more for name in above):
                 continue
@@ -264,16 +281,23 @@ class Curb:
         return orders
 
     def _ask(self, one: Subject, target_mw: int, at_s: float) -> CapPod:
-        sent = self._sent.get(one.uid)
+        sent, before_mw = self._sent.get(one.uid), self._counts_mw(one)
         same = sent is not None and sent.cap_mw == target_mw
-        self._sent[one.uid] = _Sent(sent.at_s if sent is not None and same else at_s, target_mw)
         self._note_raise(one, target_mw)
+        read_mw = one.applied_mw
+        forgets = target_mw < before_mw and read_mw is not None and read_mw < before_mw
+        self._sent[one.uid] = _Sent(
+            sent.at_s if sent is not None and same else at_s,
+            target_mw,
+            high_mw=before_mw if forgets else target_mw,
+            stale_mw=read_mw if forgets else None,
+        )
         lifted = target_mw == one.most_mw
-        return CapPod(one.uid, one.key, None if lifted else target_mw / WATT_MW)
+        return CapPod(one.uid, one.key, None if lifted else target_mw / WATT_MW, forgets=forgets)
 
     def _note_raise(self, one: Subject, target_mw: int) -> None:
         """A higher cap counts from now on."""
-        more = target_mw - one.counts_mw()
+        more = target_mw - self._counts_mw(one)
         if more > 0:
             saved = self.chooser.domains.saved_mw
             saved[one.node] = max(0, saved.get(one.node, 0) - more)

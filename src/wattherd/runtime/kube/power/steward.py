@@ -140,7 +140,10 @@ class Steward:
         """One that does not arrive is ordered again: what it asks for is not seen on the pod."""
         namespace, _, name = order.key.partition("/")
         asked = None if order.cap_w is None else f"{order.cap_w:g}"
-        about = {"uid": order.uid, "annotations": {names.CAP_ASKED_W: asked}}
+        notes = {names.CAP_ASKED_W: asked}
+        if order.forgets:
+            notes[names.CAP_APPLIED_W] = None
+        about = {"uid": order.uid, "annotations": notes}
         try:
             await self._patch(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": about})
         except (Refused, Unreachable):

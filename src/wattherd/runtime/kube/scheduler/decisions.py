@@ -260,6 +260,8 @@ class Scheduler:
         """Orders that follow from all that was seen up to now."""
         wake_s = self.dialogue.wake_s
         awake = wake_s is not None and wake_s <= at_s
+        if self._planner.gives_up(at_s):
+            self._dirty = self._freed = True
         if not (self._dirty or awake):
             return []
         self._dirty = False
@@ -347,7 +349,7 @@ class Scheduler:
         allowed = self._allowed
         precedence = Precedence(self.fleet, allowed, self._patience_s)
         seating = Seating(self.chooser, allowed, self.way.confined, self.diagnosis)
-        made = GangPlanner(self._book.works, seating, precedence)
+        made = GangPlanner(self._book.works, seating, precedence, self._pods)
         made.queues, made.preempting = self.queues.tree, self.queues.preempting
         return made
 

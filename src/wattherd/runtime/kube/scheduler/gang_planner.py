@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.tree import QueueTree
+from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.fleet import Spot
 from wattherd.runtime.kube.queues.turns import Turns
 from wattherd.runtime.kube.reasons.finding import Finding
@@ -39,6 +40,8 @@ class GangPlanner:
     works: Mapping[str, Work]
     seating: Seating
     precedence: Precedence
+    pods: Mapping[str, Pod]
+    """By uid, as they were seen last."""
     changed: bool = True
     """Whether anything happened that may have made room; whoever knows sets it."""
     waiting: dict[str, JobView] = field(default_factory=dict)
@@ -55,7 +58,7 @@ class GangPlanner:
 
     def __post_init__(self) -> None:
         """Nobody was tried yet."""
-        self._preemption = Preemption(self.works, self.seating)
+        self._preemption = Preemption(self.works, self.seating, self.pods)
 
     @property
     def findings(self) -> dict[str, Finding]:
@@ -179,6 +182,10 @@ class GangPlanner:
         found = self.findings[job.id]
         code = _CODES.get(found.token, ReasonCode.WAITING_FOR_TURN)
         draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=found.text))
+
+    def gives_up(self, now_s: float) -> bool:
+        """Whether somebody waits no longer for pods that do not go, and is to be tried anew."""
+        return self._preemption.gives_up(now_s)
 
     def look_again(self) -> bool:
         """Find out anew why those wait who were not tried, some at a time; whether there were any.

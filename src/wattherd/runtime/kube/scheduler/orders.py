@@ -64,11 +64,16 @@ class TellGroup:
 
 @dataclass(frozen=True, slots=True)
 class CapPod:
-    """Ask the agent on its node to hold a pod's GPUs to `cap_w` together; None lifts the cap."""
+    """Ask the agent on its node to hold a pod's GPUs to `cap_w` together; None lifts the cap.
+
+    With `forgets`, what the agent read back last is taken off the pod: a higher cap was asked for
+    since and may be in force, so that only what is read back from now on counts.
+    """
 
     uid: str
     key: str
     cap_w: float | None
+    forgets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

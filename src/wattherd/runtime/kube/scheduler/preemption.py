@@ -3,6 +3,10 @@
 Without queues these are works of lower priority, the lowest and newest first; among queues `Turns`
 says who may be stopped. Whose going makes room is tried out on the account of the cluster, which is
 put back as it was. A work for which others were stopped waits until they are gone.
+
+So does one that has room as soon as those are gone who are being deleted already, whoever deleted
+them: a scheduler that was started anew stops nobody else for it. A pod that does not go in its
+grace time and some more is not waited for.
 """
 
 from __future__ import annotations
@@ -13,23 +17,33 @@ from dataclasses import dataclass, field
 
 from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Draft, JobView, View
+from wattherd.runtime.kube.api.objects import Pod
 from wattherd.runtime.kube.pods.fleet import Fleet, Holding
+from wattherd.runtime.kube.power.stopping import WAIT_S
 from wattherd.runtime.kube.queues.turns import Turns
 from wattherd.runtime.kube.scheduler.seating import Seating
-from wattherd.runtime.kube.scheduler.works import Work
+from wattherd.runtime.kube.scheduler.works import Work, grace_s
 
 
 @dataclass(slots=True)
 class Preemption:
-    """Among `works`, by job id; `seating` says whether a work would find places."""
+    """Among `works`, by job id; `seating` says whether a work would find places.
+
+    `pods` are as they were seen last: those of a work are as they were when it was made.
+    """
 
     works: Mapping[str, Work]
     seating: Seating
+    pods: Mapping[str, Pod]
     _victims: dict[str, frozenset[str]] = field(default_factory=dict)
     """Of each work that has others stopped: which pods."""
     _priority_of: dict[str, int] = field(default_factory=dict)
     """Of works that have their place, or had it and are not gone yet."""
     _priorities: Counter[int] = field(default_factory=Counter)
+    _going_s: dict[str, float] = field(default_factory=dict)
+    """Since when a pod was seen to be deleted."""
+    _until_s: dict[str, float] = field(default_factory=dict)
+    """How long a work waits for those who were being deleted anyway."""
 
     @property
     def _fleet(self) -> Fleet:
@@ -38,6 +52,7 @@ class Preemption:
     def forget(self, job_id: str) -> None:
         """A work is gone: it waits for nobody, and nobody is stopped for its place."""
         self._victims.pop(job_id, None)
+        self._until_s.pop(job_id, None)
         self._falls(job_id)
 
     def stands(self, job: JobView) -> None:
@@ -53,8 +68,16 @@ class Preemption:
             if not self._priorities[before]:
                 del self._priorities[before]
 
+    def gives_up(self, now_s: float) -> bool:
+        """Whether works are not waited for any more that should have gone by now."""
+        late = [job_id for job_id, until_s in self._until_s.items() if now_s > until_s]
+        for job_id in late:
+            self._victims.pop(job_id, None)
+            del self._until_s[job_id]
+        return bool(late)
+
     def is_awaited(self, job_id: str) -> bool:
-        """Whether works that were stopped for this one are not gone yet."""
+        """Whether works that make room for this one are not gone yet."""
         mine = self._victims.get(job_id, frozenset())
         there = mine & self._fleet.holdings.keys()
         if mine and not there:
@@ -66,13 +89,23 @@ class Preemption:
         work = self.works[job.id]
         if any(member.pod.spec.preemption_policy == "Never" for member in work.members):
             return 0
-        taken = self._enough(job, work, self._may_stop(job, view, turns), view.now_s, turns)
+        may_stop = self._may_stop(job, view, turns)
+        if not may_stop:
+            return 0
+        going = self._enough(job, work, self._going(job, view), view.now_s, turns)
+        if going:
+            uids = frozenset(uid for other in going for uid in self.works[other.id].uids)
+            self._victims[job.id] = uids
+            self._until_s[job.id] = min(self._late_s(one, view.now_s) for one in going)
+            return len(uids)
+        taken = self._enough(job, work, may_stop, view.now_s, turns)
         for other in taken:
             lower = other.spec.priority < job.spec.priority
             draft.stop(other, StopReason.PREEMPTED_FOR_PRIORITY if lower else StopReason.RECLAIMED)
         stopped = frozenset(uid for other in taken for uid in self.works[other.id].uids)
         if stopped:
             self._victims[job.id] = stopped
+            self._until_s.pop(job.id, None)
         return len(stopped)
 
     def _may_stop(self, job: JobView, view: View, turns: Turns | None) -> list[JobView]:
@@ -89,9 +122,35 @@ class Preemption:
         ]
         return sorted(lower, key=lambda other: (other.spec.priority, -other.number))
 
+    def _going(self, job: JobView, view: View) -> list[JobView]:
+        """Works that are being deleted, in time to be waited for, and for nobody else's sake."""
+        now_s, there = view.now_s, dict[str, float]()
+        claimed = {uid for name, uids in self._victims.items() if name != job.id for uid in uids}
+        found = []
+        for other in view.live():
+            members = self.works[other.id].members if other.id in self.works else ()
+            if not members or not all(self._is_deleted(one.uid) for one in members):
+                continue
+            since_s = {one.uid: self._going_s.get(one.uid, now_s) for one in members}
+            there |= since_s
+            if claimed.isdisjoint(since_s):
+                found.append(other)
+        self._going_s = there
+        return [other for other in found if now_s <= self._late_s(other, now_s)]
+
+    def _late_s(self, job: JobView, now_s: float) -> float:
+        """From when on a work that is being deleted is not waited for any more."""
+        return min(
+            self._going_s.get(one.uid, now_s) + grace_s(one.pod) + WAIT_S
+            for one in self.works[job.id].members
+        )
+
     def _ours(self, job: JobView) -> bool:
-        return all(member.pod.metadata.deletion_timestamp is None
-                   for member in self.works[job.id].members)  # fmt: skip
+        return not any(self._is_deleted(uid) for uid in self.works[job.id].uids)
+
+    def _is_deleted(self, uid: str) -> bool:
+        pod = self.pods.get(uid)
+        return pod is not None and pod.metadata.deletion_timestamp is not None
 
     # Tried out on the account ---------------------------------------------------------------------
 
