@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib.util
 import json
 import os
 import sys
@@ -17,20 +18,23 @@ from click.testing import CliRunner
 from wattherd.cli.power import power
 from wattherd.engine.safety_terms import Orders
 from wattherd.errors import UserError
-from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant
+from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant, Trip
 from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault
 from wattherd.service.power_bench import Choice, bench, pairs
 from wattherd.service.power_bench_scenarios import PLANS, Scenario
 from wattherd.service.power_bench_scores import (
+    UNEXPLAINED,
     RunLog,
     jain,
     oracle_draw,
     progress,
     scores,
+    told_trip,
 )
-from wattherd.service.power_bench_worlds import build
+from wattherd.service.power_bench_worlds import WORLDS, build
 
 SYNTHETIC = [name for name, plan in PLANS.items() if not plan.measured]
+REPOSITORY = Path(__file__).resolve().parents[2]
 QUIET = build("nominal", seed=1, quick=True)
 FLEET = QUIET.room.fleet
 
@@ -356,3 +360,64 @@ def test_a_controller_that_answers_badly_ends_the_run_with_a_reason(
     )  # fmt: skip
     with pytest.raises(UserError, match=problem):
         bench(choice)
+
+
+# --- trips and their stories ------------------------------------------------------------------
+
+
+def test_a_trip_tells_what_was_drawn_ordered_and_shown_at_that_moment() -> None:
+    trip = Trip(
+        at_s=12.3,
+        level=1,
+        draw_w=120.0,
+        rated_w=100.0,
+        shown_w=60.0,
+        hit_w=80.0,
+        hit_ordered_w=50.0,
+    )
+    told = told_trip(QUIET, trip)
+    assert told == (
+        "devices hit drew 80 W on orders of 50 W and its meter showed 60 W; "
+        "rack-1 at 12.3 s, 20 W above 100 W"
+    )
+    blind = told_trip(QUIET, dataclasses.replace(trip, shown_w=np.nan, hit_w=0.0))
+    assert blind.startswith("no reading of it; rack-1")
+    honest = dataclasses.replace(trip, shown_w=119.0, hit_w=40.0)
+    assert told_trip(QUIET, honest).startswith(UNEXPLAINED)
+
+
+@pytest.mark.long
+def test_what_open_loop_trips_is_told_and_counted_as_avoidable() -> None:
+    choice = Choice(scenarios=("gpus-on-rack-meter",), faults=("none",), controllers=("uniform",))
+    document = bench(choice)
+    run = document["runs"][0]
+    assert run["breaker_trips"] == len(run["trip_reasons"]) >= 1
+    assert run["unavoidable_trips"] == 0
+    assert document["summary"][0]["unexplained_trips"] == run["breaker_trips"]
+    assert "site at" in run["trip_reasons"][0]
+
+
+def test_the_table_of_rooms_says_then_and_now_and_finds_its_place_in_the_page() -> None:
+    spec = importlib.util.spec_from_file_location(
+        "benchmarks_power", REPOSITORY / "benchmarks/power.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    power_tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(power_tables)
+    old = {"scenario": "deep-tree", "fault": "none", "over_limit_s": 38, "worst_excess_pct": 4.3,
+           "breaker_trips": 0, "unavoidable_trips": 0, "usable_pct": 97.7, "back_s": 5,
+           "safe_mode_s": 0, "alarms": {}}  # fmt: skip
+    new = {**old, "over_limit_s": 0, "worst_excess_pct": 0.0, "alarms": {"base-load": 300}}
+    lines = list(power_tables.calm_table([new], [old]))
+    assert lines[-1] == (
+        "| `deep-tree` | 38 → **0** | 4.3 → **0.0** | 0 | 97.7 | 5 | 0 | base-load |"
+    )
+    page = power_tables.PAGE.read_text()
+    for name in ("rooms", "steady", "faults", "pairs"):
+        once = power_tables.put(page, name, ["a", "b"])
+        assert power_tables.put(once, name, ["a", "b"]) == once
+        assert "\na\nb\n" in once
+    assert {run["scenario"] for run in json.loads(power_tables.BEFORE.read_text())["calm"]} == set(
+        WORLDS
+    )

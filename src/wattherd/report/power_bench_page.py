@@ -25,11 +25,15 @@ from wattherd.report.lines import LinePlot, Series, draw_lines
 LIMIT = "limit"
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "over_limit_s": ("above a limit", "s"),
-    "worst_1": ("worst second", "%"),
+    "worst_excess_pct": ("worst second", "%"),
+    "worst_moment_pct": ("worst moment", "%"),
     "breaker_trips": ("avoidable trips", ""),
+    "usable_pct": ("used", "% of usable"),
+    "back_s": ("back after a cut", "s"),
+    "safe_mode_s": ("safe mode", "s"),
+    "alarms": ("alarms", ""),
     "settling_s": ("settled after", "s"),
     "over_shed_pct": ("over-shed", "points"),
-    "headroom_pct": ("unused", "%"),
     "cap_changes_per_min": ("cap changes", "/min"),
     "progress_pct": ("work", "% of oracle"),
     "jain": ("fairness", "Jain"),
@@ -92,7 +96,13 @@ def _flat(run: Mapping[str, Any]) -> dict[str, Any]:
     plain = {
         key: value for key, value in run.items() if key not in ("levels", "worst_overshoot_pct")
     }
-    return {**plain, **worst, "progress_pct": 100 * run["progress_of_oracle"]}
+    return {
+        **plain,
+        **worst,
+        "progress_pct": 100 * run["progress_of_oracle"],
+        "alarms": ", ".join(f"{kind} {lasted}" for kind, lasted in run["alarms"].items()),
+        "trip_reasons": " | ".join(run["trip_reasons"]),
+    }
 
 
 def _write_csv(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -121,6 +131,7 @@ def _page(document: Mapping[str, Any], charts: Sequence[Chart], series: int) -> 
         summary=document["summary"],
         heads=list(COLUMNS.values()),
         rows=[_cells(run) for run in document["runs"]],
+        trips=[(run, reason) for run in document["runs"] for reason in run["trip_reasons"]],
         figures=[figure(chart, f"b{at}") for at, chart in enumerate(charts)],
     )
 
@@ -133,7 +144,7 @@ def _cells(run: Mapping[str, Any]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return "\N{EN DASH}"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -188,6 +188,8 @@ class World:
     other: Shape | None = None
     other_at: int = 0
     """The level, of feeds and site counted from the first feed, that other load hangs on."""
+    stated: float = 0.0
+    """Of the limit: other load at its level that the operator states, because no meter shows it."""
     cooling: float = 0.0
     """Watts per watt of all devices, on the last feed, which then has no devices."""
     capping: Capping = EXACT_CAPS
@@ -322,6 +324,19 @@ WORLDS: Mapping[str, World] = {
         kind=H100, count=64, racks=8, load=phases(), other=always(0.1), other_at=0, limit=0.8,
         cut_ramp_s=20.0, capping=Capping(window_s=0.3), instruments=Instruments(site=Meter()),
     ),
+    "other-load-stated": World(
+        about="other load of 20 % of the limit that no meter shows and the site file states",
+        feeds=1, feed_limit=None, limit=0.9, other=always(0.20), stated=0.20,
+        instruments=Instruments(feed=None),
+    ),
+    "ordinary-racks": World(
+        about="GPU caps, IPMI rack meters, 1.82 of the GPUs, slow knobs, cooling, jobs with phases",
+        kind=H100, count=32, feeds=5, feed_limit=None, limit=0.7, load=phases(), cooling=0.165,
+        capping=Capping(window_s=0.5, regulates_at=1.02, rest_share=0.82), delay_s=1.5,
+        knobs=Knobs(step_w=5.0, spread=0.4, readback_s=1.0, leases_at_devices=False),
+        instruments=Instruments(feed=IPMI, site=Meter(period_s=2.0), sees_rest=False),
+        response_s=20.0,
+    ),
 }  # fmt: skip
 ORDER = tuple(WORLDS)
 """Of random streams: a new world goes to the end of the table, so that the others keep theirs."""
@@ -440,6 +455,14 @@ def _hung(world: World) -> tuple[Ints, Ints]:
     return feed, np.array([*above, *([site] * world.feeds)])
 
 
+def _stated_w(world: World, limit_w: Floats) -> Floats | None:
+    if not world.stated:
+        return None
+    stated_w = np.zeros(len(limit_w))
+    stated_w[world.racks + world.other_at] = world.stated * limit_w[-1]
+    return stated_w
+
+
 def _room(world: World, rng: np.random.Generator, limit_w: Floats, other: OtherLoad | None) -> Room:
     kind, count = world.kind, world.count
     feed, above = _hung(world)
@@ -456,6 +479,7 @@ def _room(world: World, rng: np.random.Generator, limit_w: Floats, other: OtherL
         metered=np.array([one is not None for one in instruments.feeds(len(limit_w) - 1)]),
         site_metered=instruments.site is not None,
         device_metered=None if instruments.device else np.zeros(count, dtype=np.bool_),
+        base_w=_stated_w(world, limit_w),
     )
     return Room(
         fleet=fleet,

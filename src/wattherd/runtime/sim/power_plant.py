@@ -118,7 +118,7 @@ class Trip:
     draw_w: float
     rated_w: float
     shown_w: float
-    """What the level's meter had shown last; NaN without a meter or a reading."""
+    """What the level's meter had shown last, or those below it; NaN where any says nothing."""
     hit_w: float
     hit_ordered_w: float
 
@@ -177,8 +177,9 @@ class PowerPlant:
         self._shown_w: Floats = np.full(size + levels, np.nan)
         self._history: deque[tuple[float, Floats, Floats]] = deque(maxlen=1_000)
         self._steps = 0
-        self._cooled_w = float(self.wall_w().sum())
-        self._draws_beside()
+        self._wall_w = self.draw_w.copy()
+        self._cooled_w = float(self._wall_w.sum())
+        self._add_up()
         meters = [room.instruments.device] * size + room.instruments.feeds(fleet.feeds)
         self._meters = MeterBank([*meters, room.instruments.site], self._metered_w(), STEP_S, rng)
         self._gain = 1.0 - np.exp(-STEP_S / room.lag_s)
@@ -195,16 +196,11 @@ class PowerPlant:
 
     def wall_w(self) -> Floats:
         """True draw (N,) of the devices with all their parts."""
-        capping = self.room.capping
-        whole_w = self.draw_w * (1.0 + capping.rest_share) + capping.rest_w
-        return np.asarray(np.where(self.dark, self.draw_w, whole_w))
+        return self._wall_w
 
     def levels_w(self) -> Floats:
         """True draw (F + 1,) of feeds and site, other load and all."""
-        own_w = np.bincount(
-            self.room.fleet.feed, weights=self.wall_w(), minlength=len(self.other_w)
-        )
-        return np.asarray(self._upper @ (own_w + self.other_w))
+        return self._levels_w
 
     def other_levels_w(self) -> Floats:
         """Other load (F + 1,) on and below each level."""
@@ -239,7 +235,7 @@ class PowerPlant:
         self._switching()
         self._stopping()
         self._respond(demand_w)
-        self._draws_beside()
+        self._add_up()
         self._meters.note(self._metered_w())
         self._breakers()
 
@@ -355,6 +351,16 @@ class PowerPlant:
         self.draw_w = np.maximum(self.draw_w + self._gain * (aim_w - self.draw_w), 0.0)
         self._mean_w = self._mean_w + self._share * (self.draw_w - self._mean_w)
 
+    def _add_up(self) -> None:
+        """What devices draw with all their parts, other load, and the sums of both."""
+        capping = self.room.capping
+        whole_w = self.draw_w * (1.0 + capping.rest_share) + capping.rest_w
+        self._wall_w = np.where(self.dark, self.draw_w, whole_w)
+        self._draws_beside()
+        feed = self.room.fleet.feed
+        own_w = np.bincount(feed, weights=self._wall_w, minlength=len(self.other_w))
+        self._levels_w: Floats = self._upper @ (own_w + self.other_w)
+
     def _draws_beside(self) -> None:
         """Other load of now; none below an open breaker."""
         other = self.room.other
@@ -362,7 +368,7 @@ class PowerPlant:
             return
         row = min(self._steps, len(other.watts) - 1)
         gain = 1.0 - np.exp(-STEP_S / other.cooling_lag_s)
-        self._cooled_w += gain * (float(self.wall_w().sum()) - self._cooled_w)
+        self._cooled_w += gain * (float(self._wall_w.sum()) - self._cooled_w)
         shut = (self.now_s < self._open_until_s) @ self._upper > 0
         self.other_w = np.where(shut, 0.0, other.watts[row] + other.cooling * self._cooled_w)
 
@@ -387,17 +393,25 @@ class PowerPlant:
             self._open_until_s[number] = self.now_s + RECLOSE_S - BOOT_S
 
     def _trip(self, level: int, below: Bools) -> Trip:
-        size, hit = self.room.fleet.size, below & self.fault.hits & (self.fault.kinds != ())
+        hit = below & self.fault.hits & (self.fault.kinds != ())
         ordered_w = np.where(np.isnan(self._orders.sent_w), self.cap_w, self._orders.sent_w)
         return Trip(
             at_s=round(self.now_s, 1),
             level=level,
             draw_w=float(self.levels_w()[level]),
             rated_w=float(self.room.true_rated_w[level]),
-            shown_w=float(self._shown_w[size + level]),
+            shown_w=self._told_w(level),
             hit_w=float(self.wall_w()[hit].sum()),
             hit_ordered_w=float(ordered_w[hit].sum()),
         )
+
+    def _told_w(self, level: int) -> float:
+        """What a level's meter showed last, or, where it has none, those below it together."""
+        size, fleet = self.room.fleet.size, self.room.fleet
+        if self._meters.present[size + level]:
+            return float(self._shown_w[size + level])
+        below = (self._told_w(int(feed)) for feed in np.flatnonzero(fleet.tree.above == level))
+        return sum(below, start=float(self._shown_w[:size][fleet.feed == level].sum()))
 
     def _read_back(self) -> Floats:
         """The caps (N,) that knobs tell, as old as theirs are."""

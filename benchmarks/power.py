@@ -1,0 +1,180 @@
+"""The safety loop in rooms as data sheets describe them: tables before and after, and a page.
+
+    python benchmarks/power.py [--faults] [--pairs] [--quick] [--out DIR] [--write]
+
+Runs every room of `wattherd power bench` without a fault; with --faults also under each single
+fault and with --pairs under every two of them (quarters of an hour; always short scenarios).
+Prints the tables; --write also puts them into docs/concepts/power-control.md, where they belong.
+What the loop held when the rooms were written is in benchmarks/power_before.json. Measured loads
+are found by WATTHERD_DATA; without it their rooms are left out and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from wattherd.report.power_bench_page import write_bench
+from wattherd.runtime.sim.power_plant_faults import KINDS
+from wattherd.service.power_bench import NONE, Choice, bench_and_histories, best_steady_pct, pairs
+from wattherd.service.power_bench_worlds import WORLDS, build
+
+HERE = Path(__file__).resolve().parent
+BEFORE = HERE / "power_before.json"
+PAGE = HERE.parent / "docs" / "concepts" / "power-control.md"
+OURS = ("wattherd",)
+Runs = list[dict[str, Any]]
+
+
+def calm_table(runs: Runs, before: Runs) -> Iterable[str]:
+    """One row a room without a fault: then and now."""
+    then = {run["scenario"]: run for run in before if run["fault"] == NONE}
+    yield (
+        "| room | s above | worst, % | trips | used, % | back, s | in safe mode, s | alarms now |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for run in runs:
+        if run["fault"] != NONE:
+            continue
+        old = then.get(run["scenario"])
+        cells = [_both(old, run, read) for read in CELLS]
+        alarms = ", ".join(run["alarms"]) or "none"
+        yield f"| `{run['scenario']}` | {' | '.join(cells)} | {alarms} |"
+
+
+def _trips(run: dict[str, Any]) -> str:
+    return str(run["breaker_trips"] + run["unavoidable_trips"])
+
+
+def _number(name: str, form: str) -> Callable[[dict[str, Any]], str]:
+    return lambda run: "-" if run[name] is None else format(run[name], form)
+
+
+CELLS = (
+    _number("over_limit_s", "d"),
+    _number("worst_excess_pct", ".1f"),
+    _trips,
+    _number("usable_pct", ".1f"),
+    _number("back_s", "d"),
+    _number("safe_mode_s", "d"),
+)
+
+
+def _both(
+    old: dict[str, Any] | None, new: dict[str, Any], read: Callable[[dict[str, Any]], str]
+) -> str:
+    now = read(new)
+    then = now if old is None else read(old)
+    return now if then == now else f"{then} → **{now}**"
+
+
+def fault_table(runs: Runs, before: Runs, kinds: Iterable[str]) -> Iterable[str]:
+    """One row a fault over all rooms: then and now."""
+    yield "| fault | rooms | s above | trips | not recovered |"
+    yield "|---|---|---|---|---|"
+    for kind in kinds:
+        now, then = _sums(runs, kind), _sums(before, kind)
+        if now is None:
+            continue
+        cells = [
+            new if old == new else f"{old} → **{new}**"
+            for old, new in zip(then or now, now, strict=True)
+        ]
+        rooms = sum(run["fault"] == kind for run in runs)
+        yield f"| `{kind}` | {rooms} | {' | '.join(cells)} |"
+
+
+def _sums(runs: Runs, kind: str) -> tuple[str, ...] | None:
+    own = [run for run in runs if run["fault"] == kind]
+    if not own:
+        return None
+    return (
+        str(sum(run["over_limit_s"] for run in own)),
+        str(sum(run["breaker_trips"] + run["unavoidable_trips"] for run in own)),
+        str(sum(run["recovered_s"] is None for run in own if kind != NONE)),
+    )
+
+
+def steady_table(*, quick: bool) -> Iterable[str]:
+    """What the best caps in a fixed share of the limit reach where caps hold means."""
+    yield "| room | the most that caps in a fixed share of the limit use, % |"
+    yield "|---|---|"
+    for name in WORLDS:
+        try:
+            best = best_steady_pct(build(name, seed=1, quick=quick))
+        except Exception as problem:  # noqa: BLE001 - its data are absent; said so above
+            print(f"{name} left out: {problem}", file=sys.stderr)
+            continue
+        if best is not None:
+            yield f"| `{name}` | {best:.1f} |"
+
+
+def told_pairs(runs: Runs) -> Iterable[str]:
+    """What pairs of faults did, in sums, and each trip's story."""
+    own = [run for run in runs if "+" in run["fault"]]
+    above = [run for run in own if run["over_limit_s"]]
+    trips = [(run, reason) for run in own for reason in run["trip_reasons"]]
+    yield (
+        f"{len(own)} runs of every two faults in every room: {len(above)} exceed a limit after the "
+        f"response, by {sum(run['over_limit_s'] for run in above)} s together; "
+        f"{len(trips)} trips, {sum(run['unavoidable_trips'] for run in own)} of them unavoidable."
+    )
+    if trips:
+        yield ""
+    for run, reason in trips:
+        yield f"* `{run['scenario']}`, `{run['fault']}`: {reason}."
+
+
+def put(page: str, name: str, lines: Iterable[str]) -> str:
+    """The page with that table between its marks renewed."""
+    begin, end = f"<!-- {name}, by benchmarks/power.py -->\n", f"<!-- end of {name} -->"
+    marked = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    if not marked.search(page):
+        raise SystemExit(f"{PAGE} has no place for {name}")
+    text = begin + "\n".join(["", *lines, "", end])
+    return marked.sub(lambda _: text, page)
+
+
+def run(faults: tuple[str, ...], *, quick: bool, out: Path | None) -> Runs:
+    """All rooms under those faults; a page in `out`."""
+    choice = Choice(scenarios=tuple(WORLDS), faults=faults, controllers=OURS, quick=quick)
+    document, histories = bench_and_histories(choice, lambda line: print(line, file=sys.stderr))
+    if out is not None:
+        print(write_bench(document, histories, out), file=sys.stderr)
+    return list(document["runs"])
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("faults", "pairs", "quick", "write"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    before = json.loads(BEFORE.read_text(encoding="utf-8"))
+    out = given.out
+    tables: dict[str, list[str]] = {}
+    calm = run((NONE,), quick=given.quick, out=out and out / "calm")
+    tables["rooms"] = list(calm_table(calm, before["calm"]))
+    tables["steady"] = list(steady_table(quick=given.quick))
+    if given.faults:
+        found = run((NONE, *KINDS), quick=True, out=out and out / "faults")
+        tables["faults"] = list(fault_table(found, before["faults"], (NONE, *KINDS)))
+    if given.pairs:
+        found = run(pairs(), quick=True, out=out and out / "pairs")
+        tables["pairs"] = list(told_pairs(found))
+    page = PAGE.read_text(encoding="utf-8")
+    for name, lines in tables.items():
+        print("\n".join(lines), end="\n\n")
+        page = put(page, name, lines) if given.write else page
+    if given.write:
+        PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
