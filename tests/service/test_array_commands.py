@@ -6,9 +6,11 @@ import getpass
 import json
 import re
 import secrets
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -291,6 +293,33 @@ def test_the_same_key_hands_an_array_in_once_also_after_a_kill(service: Serving)
     assert (again["id"], again["tasks"]) == (first["id"], first["tasks"])
     assert len(service.ask("jobs?label=of=kill")["jobs"]) == 5
     service.ask(f"arrays/{first['id']}/cancel", {})
+
+
+def test_an_array_is_there_whole_or_not_at_all_when_the_service_is_killed_amid_its_submission(
+    service: Serving,
+) -> None:
+    """The kill comes while it is taken in, at another moment each time; then it is sent again."""
+    for number in range(6):
+        key = {"idempotency-key": secrets.token_hex(8)}
+        asked = {
+            "run": "true",
+            "array": "0-299",
+            "begin": "in 10h",
+            "labels": {"round": f"r{number}"},
+        }
+        with ThreadPoolExecutor(1) as sender:
+            sender.submit(service.ask, "arrays", asked, **key)
+            time.sleep(0.01 + 0.04 * number)
+            service.kill()
+        service.begin()
+        service.ready()
+        found = service.ask(f"jobs?label=round=r{number}")["jobs"]
+        assert len(found) in (0, 300)
+        array = service.ask("arrays", asked, **key)
+        assert array["states"] == {"Queued": 300}
+        found = service.ask(f"jobs?label=round=r{number}")["jobs"]
+        assert [row["id"] for row in found] == [task["id"] for task in array["tasks"]]
+        service.ask(f"arrays/{array['id']}/cancel", {})
 
 
 def test_no_more_run_than_may_across_kills_of_the_service(service: Serving, tmp_path: Any) -> None:

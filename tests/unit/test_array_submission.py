@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_keeper import Site, a_core
 
+from wattherd.engine.invariants import validate
 from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from wattherd.service.live.frozen import Frozen, freeze, thaw
+from wattherd.service.live.history import History, Past
 from wattherd.service.live.register import Wish
 from wattherd.service.live.standing import Standing
+from wattherd.service.live.succession import succeed
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import JobFile
@@ -174,4 +179,49 @@ def test_never_more_tasks_run_than_may_whatever_happens_to_them(
         pass
     assert {one.id: one.state for one in replayed.jobs.values()} == {
         one.id: one.state for one in site.keeper.core.jobs.values()
+    }
+
+
+def test_a_core_that_takes_over_knows_which_tasks_are_over_and_how_they_ended() -> None:
+    site = Site()
+    hand_in(site, 4, most=1)
+    site.submit(replace(JobFile.model_validate({"run": "x"}).spec(), after_any=("a-1",)))
+    site.submit(replace(JobFile.model_validate({"run": "x"}).spec(), after=("a-1",)))
+    any_end, success = "j-5", "j-6"
+    for number, code in ((1, 0), (2, 1)):
+        site.keeper.tell(site.hands.exited((f"j-{number}", 1), code))
+        site.turns()
+    old = site.keeper
+    live = {job_id: Past(spec=one.spec, paper={}, by="") for job_id, one in old.core.jobs.items()}
+    core = a_core()
+    succeed(Frozen(old.core, old.standing, live, old.standing.submitted), core)
+    validate(core)
+    assert {one.id: str(one.state) for one in core.jobs.values() if one.spec.array} == {
+        "j-3": "Queued",
+        "j-4": "Blocked",
+    }
+    for job_id in ("j-3", "j-4"):
+        core.handle(JobCancelled(at_s=1.0, job_id=job_id))
+    assert str(core.finished["a-1"]) == "Failed"
+    assert str(core.jobs[any_end].state) == "Queued"
+    assert str(core.finished[success]) == "Failed"
+
+
+def test_a_snapshot_in_the_midst_of_an_array_goes_on_as_the_journal_would() -> None:
+    site = Site()
+    hand_in(site, 5, most=2)
+    site.submit(replace(JobFile.model_validate({"run": "x"}).spec(), after=("a-1",)))
+    site.keeper.tell(site.hands.exited(("j-2", 1)))
+    site.keeper.post(JobHeld(at_s=0.0, job_id="j-4"), by="ann")
+    site.turns()
+    old = site.keeper
+    body = freeze(Frozen.of(old.core, old.standing, History()))
+    thawed = thaw(body, old.core.config).core
+    for core in (old.core, thawed):
+        for job_id in ("j-1", "j-3", "j-5"):
+            core.handle(JobCancelled(at_s=1.0, job_id=job_id))
+        core.handle(JobReleased(at_s=2.0, job_id="j-4"))
+        validate(core)
+    assert {one.id: one.told() for one in thawed.jobs.values()} == {
+        one.id: one.told() for one in old.core.jobs.values()
     }
