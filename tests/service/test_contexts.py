@@ -123,7 +123,7 @@ ONE, TWO, THREE = (f"http://{name}.example:1" for name in ("one", "two", "three"
     ("option", "server", "token", "wanted"),
     [
         ("", "", "", (ONE, "token-one", "context one")),
-        ("", "", "env", (ONE, "env", "context one")),
+        ("", "", "env", (ONE, "token-one", "context one")),  # it may be another service's
         ("", "two", "", (TWO, "token-two", "WATTHERD_SERVER")),
         ("", TWO, "", (TWO, "token-two", "WATTHERD_SERVER")),
         ("", TWO, "env", (TWO, "env", "WATTHERD_SERVER")),
@@ -133,7 +133,12 @@ ONE, TWO, THREE = (f"http://{name}.example:1" for name in ("one", "two", "three"
         (TWO, "one", "", (TWO, "token-two", "--server")),
         (f"{TWO}/", "", "", (TWO, "token-two", "--server")),
         (THREE, "", "", (THREE, "", "--server")),
-        (THREE, "one", "env", (THREE, "env", "--server")),
+        (THREE, "one", "env", (THREE, "", "--server")),  # it is of the service called one
+        (THREE, "nobody", "env", (THREE, "", "--server")),
+        (THREE, "", "env", (THREE, "env", "--server")),
+        (f"{ONE}/", "one", "env", (ONE, "env", "--server")),
+        ("one", "one", "env", (ONE, "token-one", "--server")),
+        ("two", "one", "env", (TWO, "token-two", "--server")),
         ("http://one.example:2", "", "", ("http://one.example:2", "", "--server")),
         ("http://one.example:1.evil", "", "", ("http://one.example:1.evil", "", "--server")),
         ("https://one.example:1", "", "", ("https://one.example:1", "", "--server")),

@@ -179,7 +179,8 @@ def chosen(named: str | None) -> Service:
     """The service that is meant: option before environment before context before this machine.
 
     `named` and `WATTHERD_SERVER` are addresses or names of contexts. A token of the environment
-    comes before a context's, unless the context was named by the option.
+    is of the service that `WATTHERD_SERVER` names, and goes to no other. Where that names none, it
+    goes to a service of which no token is known.
 
     Raises:
         UserError: no such context, or a file that cannot be used.
@@ -189,13 +190,15 @@ def chosen(named: str | None) -> Service:
     said, word = (OPTION, named) if named else (ENVIRONMENT, given) if given else ("", "")
     name, server, said = _meant(known, word or "", said)
     context = known.contexts.get(name)
+    by_name = said == OPTION and word == name
+    of_environment = bool(given) and _address(known, given or "") == server.rstrip("/")
     token, token_from = "", ""
-    if context is not None and said == OPTION and word == name:
-        token, token_from = _token_of(name, context)
-    if not token:
+    if of_environment and not by_name:
         token, token_from = _token_of_environment()
     if not token and context is not None:
         token, token_from = _token_of(name, context)
+    if not token and (of_environment or not given):
+        token, token_from = _token_of_environment()
     ca = os.environ.get("WATTHERD_CA") or (_beside(context.ca) if context else "")
     return Service(
         server=server.rstrip("/"),
@@ -217,6 +220,13 @@ def _meant(known: Contexts, word: str, said: str) -> tuple[str, str, str]:
         return word, known.called(word, said).server, said
     same = (n for n, one in known.contexts.items() if one.server.rstrip("/") == word.rstrip("/"))
     return next(same, ""), word, said
+
+
+def _address(known: Contexts, word: str) -> str:
+    """What an address or a context's name leads to; empty where it is neither."""
+    if "://" not in word:
+        word = known.contexts[word].server if word in known.contexts else ""
+    return word.rstrip("/")
 
 
 def _token_of_environment() -> tuple[str, str]:

@@ -105,8 +105,9 @@ def _let_in(service: Service) -> tuple[str, Any]:
 def context(at: click.Context, *, server: str | None, output: str) -> None:
     """Which service commands talk to, and what says so.
 
-    An option (--server) comes before the environment (WATTHERD_SERVER, WATTHERD_TOKEN), that before
-    the context in use, and that before this machine.
+    An option (--server) comes before the environment (WATTHERD_SERVER), that before the context in
+    use, and that before this machine. WATTHERD_TOKEN goes to the service that WATTHERD_SERVER names
+    and to no other; where that names none, to a service of which no token is known.
     """
     if at.invoked_subcommand is not None:
         return
