@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from wattherd.model.event import JobExited, JobStarted
+from wattherd.model.event import JobExited, JobProgressed, JobStarted
 from wattherd.runtime.local import run_dir, run_lock
 from wattherd.runtime.local import watched as watched_module
 from wattherd.runtime.local.reading import ABSENT, There, Unknown, certain, words
@@ -176,6 +176,87 @@ def test_processes_that_outlive_their_supervisor_keep_its_end_from_being_told(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(left, signal.SIGKILL)
+
+
+# Reports ---------------------------------------------------------------------------------------
+
+LINE = '{"step": %d, "filler": "' + "x" * 200 + '"}\n'
+
+
+def steps(events: list[Any]) -> list[float]:
+    return [one.progress for one in events if isinstance(one, JobProgressed)]
+
+
+def test_a_long_list_of_reports_is_not_told_again_from_its_beginning(tmp_path: Path) -> None:
+    reports = tmp_path / run_dir.PROGRESS
+    reports.write_text("".join(LINE % number for number in range(20_000)))  # 4 MB
+    watched = Watched(KEY, tmp_path)
+    assert steps(list(watched.news())) == [19_999]
+    with reports.open("a") as stream:
+        stream.writelines(LINE % number for number in range(20_000, 40_000))
+    assert steps([event for _ in range(9) for event in watched.news()]) == [39_999]
+
+
+def test_the_last_report_is_told_before_the_end_however_many_there_are(tmp_path: Path) -> None:
+    reports = tmp_path / run_dir.PROGRESS
+    reports.write_text("".join(LINE % number for number in range(20_000)))
+    run_dir.write(tmp_path / run_dir.EXIT, {"exit_code": 0})
+    told = list(Watched(KEY, tmp_path).news())
+    assert [type(one) for one in told] == [JobProgressed, JobExited]
+    assert steps(told) == [19_999]
+
+
+def test_a_report_between_two_looks_is_told_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written just after the reports were read, and the end before that is looked for."""
+    reports, real = tmp_path / run_dir.PROGRESS, watched_module.document
+
+    def ends(path: Path) -> Any:
+        if path.name == run_dir.USAGE and not reports.exists():
+            reports.write_text(LINE % 7)
+            run_dir.write(tmp_path / run_dir.EXIT, {"exit_code": 0})
+        return real(path)
+
+    monkeypatch.setattr(watched_module, "document", ends)
+    told = list(Watched(KEY, tmp_path).news())
+    assert [type(one) for one in told] == [JobProgressed, JobExited]
+
+
+def test_reports_that_begin_anew_are_read_anew(tmp_path: Path) -> None:
+    reports = tmp_path / run_dir.PROGRESS
+    watched = Watched(KEY, tmp_path)
+    reports.write_text(LINE % 5 + LINE % 6)
+    assert steps(list(watched.news())) == [6]
+    reports.write_text(LINE % 1)
+    assert steps(list(watched.news())) == [1]
+
+
+def test_a_line_without_end_is_no_report_and_holds_nobody_up(tmp_path: Path) -> None:
+    reports = tmp_path / run_dir.PROGRESS
+    reports.write_text("x" * (3 << 20))
+    watched = Watched(KEY, tmp_path)
+    assert steps([event for _ in range(5) for event in watched.news()]) == []
+    with reports.open("a") as stream:
+        stream.write("\n" + LINE % 8)
+    assert steps([event for _ in range(5) for event in watched.news()]) == [8]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_that_was_ended_once_is_not_ended_at_every_start(tmp_path: Path, begun: bool) -> None:
+    folder = tmp_path / "j-1" / "run-1"
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text(
+        json.dumps({"afterwards": [["/bin/sh", "-c", f"echo once >> {tmp_path}/tidied"]]})
+    )
+    if begun:
+        dead = {"pid": 1 << 22, "ticks": 1, "boot": certain(run_dir.boot_id())}
+        (folder / run_dir.BEGUN).write_text(json.dumps(dead))
+    for _ in range(5):
+        assert end_stray(folder)
+    tidied = tmp_path / "tidied"
+    assert (tidied.read_text() if tidied.exists() else "") == ("once\n" if begun else "")
+    assert not run_dir.claim(folder)
 
 
 def test_whether_a_lock_is_held_is_asked_by_many_at_once(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ from wattherd.runtime.local.strays import (
     end_stray,
     folders_in,
     key_of,
+    note_end,
     run_folders,
 )
 from wattherd.runtime.local.transfer import archive
@@ -552,7 +553,9 @@ class LocalExecutor:
         if not end_group(folder) or watched.unknown == LEFT_BEHIND:
             end_holders(folder)
             return
-        told.append(watched.abandon())
+        end = watched.abandon()
+        told.append(end)
+        note_end(folder, end.exit_code, end.cause)
         self._bury(key)
 
     def _see_to(self, key: Key, launch: _Launch, told: list[Event], *, ended: bool) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wattherd.runtime.local import cgroups, processes, run_dir, run_lock
 from wattherd.runtime.local.reading import There, Unknown, certain, document, present
-from wattherd.runtime.local.watched import LEFT_BEHIND, Watched
+from wattherd.runtime.local.watched import KILLED, LEFT_BEHIND, Watched
 
 GONE_S = 0.5
 """For a process that was killed to be gone."""
@@ -64,6 +64,7 @@ def end_stray(folder: Path) -> bool:
             case _:
                 pass
         if certain(present(folder / run_dir.BEGUN)) is None and run_dir.forestall(folder):
+            note_end(folder)
             return True
     except OSError:
         return False
@@ -78,7 +79,19 @@ def end_stray(folder: Path) -> bool:
     # The lock alone says nothing here: another attempt may hold it, and rightly.
     if isinstance(found, Unknown) and found.why != LEFT_BEHIND:
         return False
-    return end_group(folder)
+    done = end_group(folder)
+    if done:
+        note_end(folder)
+    return done
+
+
+def note_end(folder: Path, exit_code: int = KILLED, why: str = "nobody counted on it") -> None:
+    """Write down that a run is over whose supervisor cannot: it need not be ended once more.
+
+    Where that cannot be written, it is done again at the next start, which does no harm.
+    """
+    with contextlib.suppress(OSError):
+        run_dir.write(folder / run_dir.EXIT, {"exit_code": exit_code, "why": why})
 
 
 def end_group(folder: Path) -> bool:

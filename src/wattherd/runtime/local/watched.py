@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ LEFT_BEHIND = "its supervisor is gone, but processes of it still run"
 MOST_LOOKS = 50
 """For how many an end waits for reports that cannot be read."""
 MOST_BYTES = 1 << 20
-"""Of a job's reports, read at a time."""
+"""Of a job's reports, read at a time: the last ones."""
 
 
 class Watched:
@@ -150,6 +151,7 @@ class Watched:
         self.unknown = self.unknown or of_its_life
         match document(self._folder / run_dir.EXIT):
             case There({"exit_code": _} as ended):
+                yield from self._progress(who)  # what came between that look and this
                 self.over = True
                 yield _ending(ended, who)
             case There():
@@ -159,7 +161,7 @@ class Watched:
             case Absent():
                 self.abandoned = given_up
 
-    def abandon(self) -> Event:
+    def abandon(self) -> JobExited:
         """The supervisor died without a word, and nothing of the run is left."""
         self.over = True
         who: dict[str, Any] = {"at_s": 0.0, "job_id": self._job_id, "attempt": self._attempt}
@@ -202,6 +204,11 @@ class Watched:
         """The last complete report among those that are new."""
         try:
             with open_regular(self._folder / run_dir.PROGRESS) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                if size < self._read_to:  # the job has begun it anew
+                    self._read_to = 0
+                # Whatever came before the last report is out of date, after a restart, too.
+                self._read_to = max(self._read_to, size - MOST_BYTES)
                 stream.seek(self._read_to)
                 text = stream.read(MOST_BYTES)
         except OSError as error:
