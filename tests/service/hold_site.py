@@ -37,22 +37,30 @@ def write_site(path: Path, room: Room, limit: str, *, lease: str = "2s", **more:
 class Loop:
     """One life of the loop, and what it has said so far."""
 
-    def __init__(self, site: Path, *arguments: str) -> None:
+    def __init__(self, site: Path, *arguments: str, text: bool = False) -> None:
         command = [sys.executable, "-m", "wattherd.cli.main", "power", "hold", str(site)]
         self.process = subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.lines: list[dict[str, Any]] = []
+        self.text = text
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(json.loads(line))
+            self.lines.append({"event": line} if self.text else json.loads(line))
 
     def said(self, event: str) -> list[dict[str, Any]]:
         return [line for line in list(self.lines) if line["event"] == event]
+
+    def close(self) -> None:
+        """After its end: let go of its pipes."""
+        self.reader.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """End it, and wait for that."""

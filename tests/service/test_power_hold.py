@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hold_site import (
@@ -163,6 +164,124 @@ def test_known_steps_of_a_limit_go_on_after_an_upgrade(room: Room, tmp_path: Pat
         assert kept["since_s"] == first_s
         assert successor.end() == 0
     assert not site.with_name("site.journal.json.state").exists()  # the next one begins anew
+
+
+def rewritten(site: Path, room: Room, limit: str, *numbers: int, **more: Any) -> None:
+    """The file as it is to be, with these boards only."""
+    write_site(site, room, limit, **{"lease": "10s", **more})
+    told = json.loads(site.read_text())
+    keep = {f"node-{number}" for number in numbers}
+    told["devices"] = {name: one for name, one in told["devices"].items() if name in keep}
+    site.write_text(json.dumps(told))
+
+
+def reloads(loop: Loop) -> list[dict[str, Any]]:
+    return loop.said("reload")
+
+
+def test_devices_come_and_go_while_the_limit_holds(room: Room, tmp_path: Path) -> None:
+    """Three of four boards are held; the fourth comes, then the first, and capped, goes."""
+    site = tmp_path / "site.yaml"
+    room.boards[3].demand_w = 150.0  # not managed at first, and still known: below all limits
+    rewritten(site, room, "1350W", 0, 1, 2)
+    with holding(site, "--release") as loop:
+        eventually(lambda: 0.95 * 1350.0 < room.draw_w() <= 1350.0)
+        with sampled(room) as seen_w:
+            rewritten(site, room, "1350W", 0, 1, 2, 3)
+            loop.process.send_signal(signal.SIGHUP)
+            eventually(lambda: len(reloads(loop)) == 1)
+            assert reloads(loop)[0]["added"] == ["node-3"]
+            eventually(lambda: room.caps_w()[3] is not None)
+            assert "Chassis/3" in "".join(journal(site))
+            rewritten(site, room, "1350W", 1, 2, 3)
+            loop.process.send_signal(signal.SIGHUP)
+            eventually(lambda: bool(loop.said("left")))
+            eventually(lambda: len(reloads(loop)) == 3)
+            time.sleep(3.0)
+        assert reloads(loop)[1]["leaving"] == ["node-0"]
+        assert reloads(loop)[2]["leaving"] == []
+        assert room.caps_w()[0] is None  # as it was found
+        assert len(journal(site)) == 3
+        assert max(seen_w) <= 1350.0
+        assert min(cap_w or 0.0 for cap_w in room.caps_w()[1:]) >= 200.0
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_limits_change_by_a_reload_that_is_asked_for_from_elsewhere(
+    room: Room, tmp_path: Path
+) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "2000W")
+    with holding(site, "--release") as loop:
+        eventually(lambda: room.draw_w() > 1900.0)
+        rewritten(site, room, "1200W", 0, 1, 2, 3)
+        asked = Loop(site, "--reload", text=True)
+        assert asked.process.wait(timeout=60) == 0
+        asked.close()
+        eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1200.0)
+        eventually(lambda: room.draw_w() <= 1200.0)
+        assert max(watched(room, 2.0)) <= 1200.0
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_a_bad_file_keeps_the_old_one_in_force_and_says_why(room: Room, tmp_path: Path) -> None:
+    site = write_site(tmp_path / "site.yaml", room, "1200W")
+    with holding(site, "--release") as loop:
+        eventually(lambda: room.draw_w() <= 1200.0)
+        for bad, problem in (
+            ("limit: [", "site.yaml"),
+            ("limit: 1kW\nfeeds: {a: {}}\n", "devices"),
+        ):
+            before = len(reloads(loop))
+            site.write_text(bad)
+            loop.process.send_signal(signal.SIGHUP)
+            eventually(lambda before=before: len(reloads(loop)) > before)
+            assert reloads(loop)[-1]["taken"] is False
+            assert problem in reloads(loop)[-1]["problem"]
+        assert loop.said("cycle")[-1]["limit_w"][-1] == 1200.0
+        assert max(watched(room, 1.0)) <= 1200.0
+        assert loop.end() == 0
+    assert room.caps_w() == FOUND
+
+
+def test_another_device_at_the_same_address_is_noted_as_it_was_found(
+    room: Room, tmp_path: Path
+) -> None:
+    """The board of node 1 is replaced while it is silent; the new one had a limit of its own."""
+    room.boards[1].serial = "A1"
+    safety = {"silent_s": 1.0}
+    site = write_site(tmp_path / "site.yaml", room, "1800W", lease="10s", safety=safety)
+    with holding(site, "--release") as loop:
+        eventually(lambda: None not in room.caps_w())
+        room.boards[1].mute = True
+        eventually(lambda: "node-1" in loop.said("cycle")[-1]["silent"])
+        time.sleep(6.0)
+        room.boards[1].serial, room.boards[1].cap_w = "B2", 650.0
+        room.boards[1].mute = False
+        eventually(lambda: bool(reloads(loop)))
+        assert reloads(loop)[0]["replaced"] == ["node-1"]
+        eventually(lambda: (room.caps_w()[1] or 700.0) < 600.0)
+        assert loop.end() == 0
+    assert room.caps_w() == [None, 650.0, None, None]
+
+
+def test_a_device_that_is_gone_from_the_file_leaves_after_the_next_start(
+    room: Room, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.yaml"
+    rewritten(site, room, "1800W", 0, 1, 2, 3)
+    with holding(site) as loop:
+        eventually(lambda: None not in room.caps_w() and room.draw_w() <= 1800.0)
+        assert loop.end() == 0
+    rewritten(site, room, "1800W", 1, 2, 3)
+    with sampled(room) as seen_w, holding(site, "--release") as successor:
+        assert successor.said("start")[0]["leaving"] == ["node-0"]
+        eventually(lambda: bool(successor.said("left")))
+        assert room.caps_w()[0] is None
+        assert max(seen_w) <= 1800.0
+        assert successor.end() == 0
+    assert room.caps_w() == FOUND
 
 
 def test_what_a_killed_loop_changed_can_be_put_back_without_holding(

@@ -15,25 +15,41 @@ import click
 @click.option("--duration", metavar="10m", help="Stop after this time.")
 @click.option("--dry-run", is_flag=True, help="Read and decide, but set nothing.")
 @click.option("--release", is_flag=True, help="At the end, put every cap back as it was found.")
+@click.option("--reload", is_flag=True, help="Only have whoever holds the site read CONFIG again.")
 @click.option("--restore", is_flag=True, help="Only put back what an earlier loop left changed.")
-def hold(*, config: Path, duration: str | None, dry_run: bool, release: bool, restore: bool) -> int:
+def hold(
+    *,
+    config: Path,
+    duration: str | None,
+    dry_run: bool,
+    release: bool,
+    reload: bool,
+    restore: bool,
+) -> int:
     """Keep a site within its limits until SIGTERM or SIGINT.
 
     CONFIG is a YAML file of feeds, devices, meters and knobs; decisions are JSON lines on stdout.
     At the end caps stay for a lease, in which the next start goes on from them; then, or should
     the loop die, a watchdog lowers every device to its floor. With --release, or by --restore
     later, everything is put back as the first start found it. Exits with 1 if a device could not
-    be put back.
+    be put back. SIGHUP, or --reload elsewhere, has the file read again; a bad one changes nothing.
     """
     import math
 
     from wattherd.service.hold import Hold, to_stream
+    from wattherd.service.hold_changes import ask_to_reload
     from wattherd.service.hold_site import read_site
     from wattherd.units import seconds
 
+    if reload:
+        pid = ask_to_reload(read_site(config))
+        click.echo(f"process {pid} reads {config} again")
+        return 0
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    again = threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: again.set())
     life = Hold(
         site=read_site(config),
         emit=to_stream(_write),
@@ -41,6 +57,7 @@ def hold(*, config: Path, duration: str | None, dry_run: bool, release: bool, re
         duration_s=seconds(duration, field="--duration") if duration else math.inf,
         dry_run=dry_run,
         release=release,
+        reload=again,
     )
     return int(not (life.restore() if restore else life.run()))
 

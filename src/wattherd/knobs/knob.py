@@ -7,6 +7,7 @@ that refuses, and more dangerous: its old limit is what must be counted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -102,6 +103,21 @@ class Knob:
             if self.journal is not None:
                 self.journal.forget(self.source)
         return outcome
+
+    def identity(self) -> str:
+        """What tells this very device from another one at its address; empty if nothing does.
+
+        Raises:
+            DeviceError: it does not answer.
+        """
+        tell: Callable[[], str] | None = getattr(self.driver, "identity", None)
+        return "" if tell is None else tell()
+
+    def forget(self) -> None:
+        """Another device is there now: what was found belonged to the one before it."""
+        self._found = self._limits = None
+        if self.journal is not None:
+            self.journal.forget(self.source)
 
     def close(self) -> None:
         """Let go of the device; its limit stays."""

@@ -50,6 +50,10 @@ class NvmlPower:
         self.gpus = aim(self.gpus, state)
         self._order(lambda handle: _set(handle, state["power_limit_mw"] * MILLI))
 
+    def identity(self) -> str:
+        """The UUID of the GPU that has this number now."""
+        return str(self.gpus.ask(_read).state["uuid"])
+
     def close(self) -> None:
         """Let go of the library."""
         self.gpus.close()

@@ -63,6 +63,14 @@ class RedfishPower:
         """Find the way anew next time."""
         self._found = ""
 
+    def identity(self) -> str:
+        """Maker, model and serial number of the chassis, as far as the board tells them."""
+        self._limit()
+        chassis = self.server.get(self._found.rpartition("/")[0])
+        known = chassis if isinstance(chassis, dict) else {}
+        told = [known.get(name) for name in ("Manufacturer", "Model", "SerialNumber", "UUID")]
+        return " ".join(str(one) for one in told if one) if any(told[2:]) else ""
+
     def _limit(self) -> Limit:
         start, self._found = self._found or self.path, ""
         limit, self._found = redfish.find(self.server, start, self._pick, WAY)

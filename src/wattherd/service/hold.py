@@ -12,7 +12,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,9 +25,11 @@ from wattherd.errors import UserError
 from wattherd.knobs.contract import Outcome, Result
 from wattherd.knobs.journal import Journal, owned
 from wattherd.knobs.switch import Position
+from wattherd.service.hold_changes import Prepared, prepare, without
 from wattherd.service.hold_devices import Devices
 from wattherd.service.hold_fleet import fleet_of, unranged
-from wattherd.service.hold_site import UNLIMITED_W, Device, Site
+from wattherd.service.hold_leaving import Leaving
+from wattherd.service.hold_site import UNLIMITED_W, Device, Site, read_site
 from wattherd.service.hold_state import Keeper, Memory, claim, forget, memory_of, remembered
 from wattherd.service.hold_watchdog import Guard
 from wattherd.service.power_signal import Listener, listening
@@ -39,6 +41,36 @@ SUCCEED_S = 30.0
 """How long a successor waits for a watchdog that is lowering devices."""
 
 Emit = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """The site as it is held for a time: replaced as a whole when it changes."""
+
+    ready: Prepared
+    devices: Devices
+    loop: SafetyLoop
+    guard: Guard
+
+    @property
+    def site(self) -> Site:
+        """Feeds and devices, those that leave too."""
+        return self.ready.site
+
+    @property
+    def fleet(self) -> Fleet:
+        """Their ranges."""
+        return self.ready.fleet
+
+
+@dataclass(slots=True, kw_only=True)
+class Preparing:
+    """A change on its way; `done` is set last."""
+
+    by_file: bool
+    ready: Prepared | None = None
+    problem: UserError | None = None
+    done: bool = False
 
 
 @dataclass(slots=True)
@@ -55,6 +87,10 @@ class Hold:
     duration_s: float = math.inf
     dry_run: bool = False
     release: bool = False
+    reload: threading.Event = field(default_factory=threading.Event)
+    """Set from outside: read the site's file again."""
+    _preparing: Preparing | None = None
+    _leaving: Leaving = field(default_factory=Leaving)
     _told_w: Floats | None = field(default=None)
     _contacts: dict[str, str] = field(default_factory=dict)
     _signal_w: float = math.inf
@@ -68,10 +104,10 @@ class Hold:
             UserError: another loop holds this site, or a device's range is not known.
         """
         if self.dry_run:
-            journal = Journal(self.site.journal)
-            devices = Devices(self.site, journal, self._tell, fleet_of(self.site))
             self._since_s = time.time() if self.site.since_s is None else self.site.since_s
-            self._cycles(devices, SafetyLoop(devices.fleet, self.site.config), None)
+            fleet = fleet_of(self.site)
+            ready = Prepared(site=self.site, fleet=fleet, identities=("",) * fleet.size)
+            self._cycles(self._shift(ready, Journal(self.site.journal), None))
             return True
         with self._alone():
             return self._held(Journal(self.site.journal))
@@ -100,29 +136,46 @@ class Hold:
 
     def _held(self, journal: Journal) -> bool:
         memory = self._remembered()
-        fleet = fleet_of(self.site, memory)
-        off = frozenset[str]() if memory is None else memory.switched_off
-        devices = Devices(self.site, journal, self._tell, fleet, off)
-        guard = self._guard(fleet)
         found = len(journal.entries)
-        devices.note_found()
-        self._say("start", devices=fleet.size, feeds=fleet.feeds, from_predecessor=found,
-                  levels=[*(feed.name for feed in self.site.feeds), "site"],
-                  taken_over=memory is not None)  # fmt: skip
-        for outcome in devices.restore_strangers():
-            self._say("stranger", knob=outcome.knob, result=outcome.result)
-        guard.beat()
-        state = None if memory is None else memory.of(self.site, time.time())
-        loop = SafetyLoop(fleet, self.site.config, state=state)
-        self._cycles(devices, loop, guard)
+        ready = prepare(self.site, journal, memory)
+        off = frozenset[str]() if memory is None else memory.switched_off
+        shift = self._shift(ready, journal, memory, off=off)
+        self._say("start", devices=ready.fleet.size, feeds=ready.fleet.feeds,
+                  from_predecessor=found, levels=self._levels(), taken_over=memory is not None,
+                  leaving=_names(ready, ready.leaving))  # fmt: skip
+        for knob in shift.devices.strangers:
+            self._say("stranger", knob=knob, result="kept")
+        shift.guard.beat()
+        shift = self._cycles(shift)
+        self._await_change(shift)
         if self.release:
-            restored = self._put_back(devices, guard.beat)
-            guard.leave()
+            restored = self._put_back(shift.devices, shift.guard.beat)
+            shift.guard.leave()
             return restored
-        self._keep(devices, loop, sync=True)
-        guard.keep()
+        self._keep(shift, sync=True)
+        shift.guard.keep()
         self._say("handed-over", keeps_s=max(self.site.handover_s, self.site.config.lease_s))
         return True
+
+    def _shift(
+        self, ready: Prepared, journal: Journal, memory: Memory | None, *,
+        before: Shift | None = None, off: frozenset[str] = frozenset(),
+    ) -> Shift:  # fmt: skip
+        """What holds the site from now on; it knows what is known of its devices."""
+        self.site = ready.site
+        self._told_w = None
+        self._leaving.begin(ready.leaving)
+        state = None
+        if memory is not None:
+            state = memory.of(ready.site, time.time(), replaced=ready.replaced)
+        devices = Devices(ready.site, journal, self._tell, ready.fleet, off,
+                          before=None if before is None else before.devices)  # fmt: skip
+        return Shift(
+            ready=ready,
+            devices=devices,
+            loop=SafetyLoop(ready.fleet, ready.site.config, state=state),
+            guard=self._guard(ready),
+        )
 
     def _remembered(self) -> Memory | None:
         memory, trouble = remembered(self.site)
@@ -134,8 +187,9 @@ class Hold:
         self._signal_w = math.inf if signal_w is None else signal_w
         return memory
 
-    def _guard(self, fleet: Fleet) -> Guard:
-        floors = zip(self.site.devices, fleet.floor_w, strict=True)
+    def _guard(self, ready: Prepared) -> Guard:
+        """A watchdog that knows the floors."""
+        floors = zip(ready.site.devices, ready.fleet.floor_w, strict=True)
         return Guard(
             floor_w={device.knob.source: float(floor_w) for device, floor_w in floors},
             lease_s=self.site.config.lease_s,
@@ -143,49 +197,155 @@ class Hold:
             handover_s=self.site.handover_s,
         )
 
-    def _cycles(self, devices: Devices, loop: SafetyLoop, guard: Guard | None) -> None:
-        site = signals.Site(
-            base_w=max(level_w for _, level_w in self.site.limit),
-            least_w=float(devices.fleet.floor_w.sum()),
-        )
-        with listening(self.site.signals, site) as listener:
-            self._listening_cycles(devices, loop, guard, listener)
+    def _cycles(self, shift: Shift) -> Shift:
+        """Hold the site until the end, one shift after the other; the last one is returned."""
+        began_s = time.monotonic()
+        until_s = began_s + self.duration_s
+        while True:
+            site = signals.Site(
+                base_w=max(level_w for _, level_w in self.site.limit),
+                least_w=float(shift.fleet.floor_w.sum()),
+            )
+            with listening(self.site.signals, site) as listener:
+                following = self._shift_cycles(shift, listener, until_s)
+            if following is None:
+                return shift
+            shift = following
 
-    def _listening_cycles(
-        self, devices: Devices, loop: SafetyLoop, guard: Guard | None, listener: Listener
-    ) -> None:
+    def _shift_cycles(self, shift: Shift, listener: Listener, until_s: float) -> Shift | None:
+        """Cycle after cycle; the next shift once it is ready, None at the end."""
         keeper = Keeper(self.site)
-        began_s = due_s = time.monotonic()
-        while not self.ended.is_set() and time.monotonic() - began_s < self.duration_s:
+        due_s = time.monotonic()
+        while not self.ended.is_set() and time.monotonic() < until_s:
             asked_s = time.monotonic()
-            readings = devices.readings()
+            readings = shift.devices.readings()
             limit_w = self._limit_w(readings.now_s, listener)
-            orders = loop.cycle(readings, limit_w)
-            if guard is not None:
+            orders = shift.loop.cycle(readings, self._make_room(shift, limit_w, readings))
+            if not self.dry_run:
                 if keeper.due:
                     # Before the orders: a successor must not know of less than was ordered.
-                    self._keep(devices, loop, keeper=keeper)
-                devices.send(orders, readings)
-                guard.beat()
-            self._report(loop, readings, orders, limit_w, time.monotonic() - asked_s)
+                    self._keep(shift, keeper=keeper)
+                shift.devices.send(orders, readings)
+                shift.guard.beat()
+            self._report(shift.loop, readings, orders, limit_w, time.monotonic() - asked_s)
+            if not self.dry_run and (following := self._following(shift)) is not None:
+                return following
             # A cycle that takes too long is followed at once by the next; none is made up for.
             due_s = max(due_s + self.site.period_s, time.monotonic())
-            left_s = min(due_s, began_s + self.duration_s) - time.monotonic()
-            self.ended.wait(max(left_s, 0.0))
+            self.ended.wait(max(min(due_s, until_s) - time.monotonic(), 0.0))
+        return None
 
-    def _keep(
-        self, devices: Devices, loop: SafetyLoop, *, keeper: Keeper | None = None,
-        sync: bool = False,
-    ) -> None:  # fmt: skip
-        memory = memory_of(
-            self.site, devices.fleet, loop.state(),
-            switched_off=devices.stopped,
-            identities=[""] * devices.fleet.size,
+    def _following(self, shift: Shift) -> Shift | None:
+        """The shift that takes over, if the site has changed and all is ready for it."""
+        if self._preparing is None:
+            self._look_for_changes(shift)
+            return None
+        if not self._preparing.done:
+            return None
+        preparing, self._preparing = self._preparing, None
+        if preparing.problem is not None:
+            self._say("reload", taken=False, problem=preparing.problem.line())
+            return None
+        ready = preparing.ready
+        shift.devices.verified()
+        if ready is None:
+            return None
+        memory = self._memory(shift)
+        changed = preparing.by_file or ready.replaced
+        if not changed and len(ready.site.devices) == shift.fleet.size:
+            return None  # it was the same device that had been silent
+        following = self._shift(ready, shift.devices.journal, memory, before=shift,
+                                off=shift.devices.stopped)  # fmt: skip
+        following.guard.beat()  # the new watchdog watches before the old one goes
+        shift.guard.leave()
+        before = {device.knob.source for device in shift.site.devices}
+        now = {device.knob.source for device in ready.site.devices}
+        self._say("reload", taken=True, levels=self._levels(), devices=ready.fleet.size,
+                  added=_names(ready, now - before), replaced=_names(ready, ready.replaced),
+                  leaving=_names(ready, ready.leaving))  # fmt: skip
+        return following
+
+    def _look_for_changes(self, shift: Shift) -> None:
+        """Begin to prepare what has become of the site: by its file, or by what devices do."""
+        if self.reload.is_set():
+            self.reload.clear()
+            self._prepare(shift, by_file=True)
+        elif shift.devices.returned:
+            shift.devices.returned = False
+            self._prepare(shift, shift.site)
+        elif self._leaving.gone:
+            self._prepare(shift, without(shift.site, self._leaving.gone))
+
+    def _await_change(self, shift: Shift) -> None:
+        """Let a change that is still being prepared end: it writes to the journal."""
+        until_s = time.monotonic() + self.site.config.lease_s
+        while self._preparing is not None and time.monotonic() < until_s:
+            shift.guard.beat()
+            if self._preparing.done:
+                self._preparing = None
+            else:
+                time.sleep(0.05)
+
+    def _make_room(self, shift: Shift, limit_w: Floats, readings: Readings) -> Floats:
+        """What is left of the limits beside devices that leave; one that fits is put back."""
+        leaving = self._leaving
+        left_w = leaving.limits_beside(shift.ready, shift.loop, limit_w)
+        device = leaving.fitting(shift.ready, shift.loop, left_w, readings)
+        if device is not None:
+            put_back = shift.devices.put_back_one(device)
+            leaving.let_go(shift.ready, device)
+            self._say("left", device=device.name, put_back=put_back)
+        for device in leaving.overdue(shift.ready):
+            leaving.let_go(shift.ready, device, put_back=False)
+            self._say("left", device=device.name, put_back=False)
+        return left_w
+
+    def _prepare(self, shift: Shift, site: Site | None = None, *, by_file: bool = False) -> None:
+        """Begin to prepare a change, in a thread: by the file, or to `site`, a part of this one."""
+        memory, journal, before = self._memory(shift), shift.devices.journal, shift.site
+        preparing = Preparing(by_file=by_file)
+        still: dict[str, float] = {}
+        if site is not None:
+            stay = {one.knob.source for one in site.devices}
+            memory = memory.but({one.knob for one in memory.devices} - stay)
+            leaving = shift.ready.leaving.items()
+            still = {knob: limit_w for knob, limit_w in leaving if knob in stay}
+
+        def work() -> None:
+            try:
+                fresh = self._read_again() if site is None else site
+                preparing.ready = prepare(fresh, journal, memory, before, still)
+            except UserError as error:
+                preparing.problem = error
+            preparing.done = True
+
+        self._preparing = preparing
+        threading.Thread(target=work, name="reload", daemon=True).start()
+
+    def _read_again(self) -> Site:
+        """The site's file as it is now.
+
+        Raises:
+            UserError: it cannot be used, or names another journal.
+        """
+        site = read_site(self.site.path)
+        if site.journal != self.site.journal:
+            raise UserError("cannot change while the site is held", where=str(site.path),
+                            field="journal", hint="end the loop with --release first")  # fmt: skip
+        return site
+
+    def _memory(self, shift: Shift) -> Memory:
+        return memory_of(
+            shift.site, shift.fleet, shift.loop.state(),
+            switched_off=shift.devices.stopped,
+            identities=shift.ready.identities,
             signal_w=self._signal_w if self._signal_w < UNLIMITED_W else None,
             since_s=self._since_s,
         )  # fmt: skip
+
+    def _keep(self, shift: Shift, *, keeper: Keeper | None = None, sync: bool = False) -> None:
         try:
-            (keeper or Keeper(self.site)).keep(memory, sync=sync)
+            (keeper or Keeper(self.site)).keep(self._memory(shift), sync=sync)
         except OSError as error:
             self._say("not-kept", problem=str(error))
 
@@ -210,6 +370,9 @@ class Hold:
 
     def _put_back(self, devices: Devices, alive: Callable[[], None]) -> bool:
         failed = devices.restore(alive)
+        for outcome in devices.restore_strangers():
+            self._say("stranger", knob=outcome.knob, result=outcome.result)
+            failed += [] if outcome.in_force else [outcome.knob]
         forget(self.site)
         self._say("restored", failed=failed)
         return not failed
@@ -241,8 +404,11 @@ class Hold:
             notes=[self._note(one) for one in loop.notes()],
         )  # fmt: skip
 
+    def _levels(self) -> list[str]:
+        return [*(feed.name for feed in self.site.feeds), "site"]
+
     def _note(self, note: Note) -> dict[str, Any]:
-        levels = [*(feed.name for feed in self.site.feeds), "site"]
+        levels = self._levels()
         return {
             "kind": note.kind,
             "level": levels[note.level] if note.level >= 0 else None,
@@ -280,6 +446,10 @@ def to_stream(write: Callable[[str], object]) -> Emit:
                 return
 
     return emit
+
+
+def _names(ready: Prepared, knobs: Collection[str]) -> list[str]:
+    return [device.name for device in ready.site.devices if device.knob.source in knobs]
 
 
 def _nobody() -> None:

@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from wattherd.engine.safety import Fleet, Orders, Readings
-from wattherd.knobs.contract import NO_LIMIT, Outcome, Reading, State
+from wattherd.knobs.contract import NO_LIMIT, Outcome, Reading
 from wattherd.knobs.journal import Journal
 from wattherd.knobs.registry import open_knob
 from wattherd.knobs.switch import Position
 from wattherd.meters.contract import Quality
 from wattherd.meters.contract import Reading as Watts
 from wattherd.meters.meter import Meter
-from wattherd.service.hold_fleet import START_S
-from wattherd.service.hold_lines import Line, ask_all, is_concurrent, poll_all, wait_for
+from wattherd.service.hold_lines import Line, is_concurrent, poll_all, wait_for
 from wattherd.service.hold_site import Device, Site
 from wattherd.wire.trouble import DeviceError
 
@@ -34,6 +33,10 @@ BEAT = 0.25
 """Of a lease: the longest time without news for the watchdog."""
 RESTORE_LEASES = 2.0
 """For so many leases it is tried to put everything back."""
+LEAVE_S = 2.0
+"""How long a device that leaves may take to be put back."""
+GONE_S = 5.0
+"""After so long without an answer, another device may have taken its place."""
 OLD_S = 60.0
 """The loop judges how old a reading may be; beyond that it does not even hear of it."""
 UNREAD = Watts(math.nan, math.nan, "", Quality.STALE)
@@ -51,32 +54,51 @@ class Devices:
     fleet: Fleet
     switched_off: frozenset[str] = frozenset()
     """Devices whose outlets a predecessor switched off."""
+    before: Devices | None = None
+    """What there was until the site's file was read again: lines to the same instruments stay."""
+    returned: bool = False
+    """Whether a knob answers again that was silent for a while: another device may be there."""
     _meters: Sequence[Line[Watts] | None] = ()
     _knobs: Sequence[Line[Reading]] = ()
     _outlets: Sequence[Line[Position] | None] = ()
     _sent_w: list[float] = field(default_factory=list)
     _sent_at_s: list[float] = field(default_factory=list)
     _stopped: set[int] = field(default_factory=set)
+    _unverified: set[int] = field(default_factory=set)
+    """Devices that may be others: nothing is ordered before what was found is known."""
+    _left: set[int] = field(default_factory=set)
+    """Devices that were put back and are about to be dropped."""
+    _answered_s: list[float] = field(default_factory=list)
     _asked: bool = False
 
     def __post_init__(self) -> None:
         """A line to every instrument; orders of knobs are noted in the journal first."""
         levels = [*(feed.meter for feed in self.site.feeds), self.site.meter]
         meters = [*(device.meter for device in self.site.devices), *levels]
+        known = {} if self.before is None else self.before.lines()
         self._meters = [
-            None if meter is None else Line(_reader(meter), is_concurrent(meter.driver))
+            None
+            if meter is None
+            else known.get(id(meter)) or Line(_reader(meter), is_concurrent(meter.driver))
             for meter in meters
         ]
         self._knobs = [
-            Line(device.knob.read, is_concurrent(device.knob.driver))
-            for device in self.site.devices
+            known.get(id(knob)) or Line(knob.read, is_concurrent(knob.driver))
+            for knob in (device.knob for device in self.site.devices)
         ]
         self._outlets = [
-            None if outlet is None else Line(outlet.read, is_concurrent(outlet.outlet))
+            None
+            if outlet is None
+            else known.get(id(outlet)) or Line(outlet.read, is_concurrent(outlet.outlet))
             for outlet in (device.outlet for device in self.site.devices)
         ]
-        self._sent_w = [math.nan] * len(self.site.devices)
-        self._sent_at_s = [-math.inf] * len(self.site.devices)
+        sent = {} if self.before is None else self.before.sent()
+        nothing = math.nan, -math.inf
+        last = [sent.get(id(device.knob), nothing) for device in self.site.devices]
+        self._sent_w = [sent_w for sent_w, _ in last]
+        self._sent_at_s = [at_s for _, at_s in last]
+        self._answered_s = [time.monotonic()] * len(self.site.devices)
+        self._asked, self.before = self.before is not None, None
         for number, device in enumerate(self.site.devices):
             device.knob.journal = self.journal
             if device.name in self.switched_off:
@@ -86,6 +108,32 @@ class Devices:
     def stopped(self) -> frozenset[str]:
         """Names of the devices whose outlets were switched off, by this loop or before it."""
         return frozenset(self.site.devices[number].name for number in self._stopped)
+
+    def lines(self) -> dict[int, Line[Any]]:
+        """The line of every instrument, by the identity of its object."""
+        site = self.site
+        objects: list[object] = [
+            *(device.meter for device in site.devices), *(feed.meter for feed in site.feeds),
+            site.meter, *(device.knob for device in site.devices),
+            *(device.outlet for device in site.devices),
+        ]  # fmt: skip
+        lines = [*self._meters, *self._knobs, *self._outlets]
+        pairs = zip(objects, lines, strict=True)
+        return {id(one): line for one, line in pairs if line is not None}
+
+    def sent(self) -> dict[int, tuple[float, float]]:
+        """The last order of every knob, and when it was sent."""
+        knobs = (device.knob for device in self.site.devices)
+        orders = zip(self._sent_w, self._sent_at_s, strict=True)
+        return {id(knob): order for knob, order in zip(knobs, orders, strict=True)}
+
+    def put_back_one(self, device: Device) -> bool:
+        """Put a device back that leaves, and order nothing more; whether it is as it was found."""
+        number = self.site.devices.index(device)
+        failed = {number: device}
+        self._left.add(number)
+        self._put_back(number, failed).wait(time.monotonic() + LEAVE_S)
+        return not failed
 
     def readings(self) -> Readings:
         """What all instruments answer within half a period; later answers count the next time.
@@ -106,21 +154,13 @@ class Devices:
         """Carry out what is new, in each device's own time."""
         for number, device in enumerate(self.site.devices):
             cap_w = round(float(orders.cap_w[number]))  # boards take whole watts
+            if number in self._unverified or number in self._left:
+                continue
             if self._is_due(number, cap_w, float(readings.cap_w[number])):
                 self._sent_w[number], self._sent_at_s[number] = cap_w, time.monotonic()
                 self._knobs[number].order(self._setter(device, cap_w))
             self._switch(number, off=bool(orders.switch_off[number]),
                          on=bool(orders.switch_on[number]))  # fmt: skip
-
-    def note_found(self) -> None:
-        """Write down what all devices are like, at once, before any order."""
-        asks = ((one.knob.driver, _state_of(one)) for one in self.site.devices)
-        states = ask_all(asks, START_S)
-        self.journal.note_all(
-            (device.knob.source, state)
-            for device, state in zip(self.site.devices, states, strict=True)
-            if state is not None
-        )
 
     def restore(self, alive: Callable[[], None]) -> list[str]:
         """Put everything back as it was found; names of the devices where that failed.
@@ -138,13 +178,17 @@ class Devices:
                 wait_for(lines, time.monotonic() + self.site.config.lease_s * BEAT)
         return sorted(device.name for device in failed.values())
 
-    def restore_strangers(self) -> Iterator[Outcome]:
-        """Put back what a predecessor changed and this site no longer names."""
+    @property
+    def strangers(self) -> list[str]:
+        """Knobs that a predecessor changed and this site does not name."""
         mine = {device.knob.source for device in self.site.devices}
-        for uri in self.journal.entries:
-            if uri not in mine:
-                with open_knob(uri, self.journal) as knob:
-                    yield knob.restore()
+        return [uri for uri in self.journal.entries if uri not in mine]
+
+    def restore_strangers(self) -> Iterator[Outcome]:
+        """Put back what a predecessor changed and this site does not name."""
+        for uri in self.strangers:
+            with open_knob(uri, self.journal) as knob:
+                yield knob.restore()
 
     def _collected(self, now_s: float) -> Readings:
         period_s, size = self.site.period_s, len(self.site.devices)
@@ -152,6 +196,7 @@ class Devices:
             UNREAD if line is None else line.fresh(now_s, OLD_S) or UNREAD for line in self._meters
         ]
         caps = [line.fresh(now_s, 1.5 * period_s) for line in self._knobs]
+        self._note_returns(caps, now_s)
         value_w = np.array([one.watts for one in watts])
         at_s = np.array([one.at_s for one in watts])
         return Readings(
@@ -162,6 +207,18 @@ class Devices:
             cap_w=np.array([self._cap_w(n, cap) for n, cap in enumerate(caps)]),
             off=np.array([self._is_off(line) for line in self._outlets], dtype=np.bool_),
         )  # fmt: skip
+
+    def _note_returns(self, caps: Sequence[Reading | None], now_s: float) -> None:
+        for number, cap in enumerate(caps):
+            if cap is not None and cap.value is not None:
+                if now_s - self._answered_s[number] > GONE_S:
+                    self.returned = True
+                    self._unverified.add(number)
+                self._answered_s[number] = now_s
+
+    def verified(self) -> None:
+        """Those that were silent for a while are known again."""
+        self._unverified.clear()
 
     def _cap_w(self, number: int, reading: Reading | None) -> float:
         """The cap in force; without one, what the device may draw."""
@@ -220,16 +277,6 @@ class Devices:
         line = self._knobs[number]
         line.order(order)
         return line
-
-
-def _state_of(device: Device) -> Callable[[], State | None]:
-    def ask() -> State | None:
-        try:
-            return device.knob.driver.read().state
-        except DeviceError:
-            return None
-
-    return ask
 
 
 def _reader(meter: Meter) -> Callable[[], Watts]:

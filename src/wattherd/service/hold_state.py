@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,6 @@ class Member(BaseModel):
     max_w: float
     step_w: float = 1.0
     identity: str = ""
-    leaving: bool = False
 
 
 class _Content(BaseModel):
@@ -76,6 +75,16 @@ class Memory:
         """What is known of the device with that knob."""
         return next((one for one in self.devices if one.knob == knob), None)
 
+    def but(self, gone: Collection[str]) -> Memory:
+        """Without the devices of these knobs, of which nothing is to be remembered."""
+        rows = [row for row, one in enumerate(self.devices) if one.knob not in gone]
+        levels = np.arange(len(self.feeds) + 1)
+        return replace(
+            self,
+            devices=tuple(self.devices[row] for row in rows),
+            state=self.state.reordered(np.array(rows, dtype=np.int64), levels),
+        )
+
     def of(self, site: Site, now_s: float, *, replaced: Collection[str] = ()) -> SafetyState:
         """The state in the order of `site`; unknown for new devices and `replaced` ones (knobs).
 
@@ -102,7 +111,6 @@ def memory_of(
     identities: Collection[str],
     signal_w: float | None,
     since_s: float,
-    leaving: Collection[str] = (),
 ) -> Memory:
     """What a loop knows now; `identities` are in the order of the site's devices."""
     names = [feed.name for feed in site.feeds]
@@ -113,7 +121,7 @@ def memory_of(
         devices=tuple(
             Member(name=one.name, knob=one.knob.source, feed=names[one.feed],
                    floor_w=float(floor_w), max_w=float(max_w), step_w=one.step_w,
-                   identity=identity, leaving=one.name in leaving)
+                   identity=identity)
             for one, floor_w, max_w, identity in ranges
         ),
         state=state,

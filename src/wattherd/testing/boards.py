@@ -50,6 +50,7 @@ class Board:
     """What its meter says in place of the truth: frozen."""
     reads_share: float = 1.0
     """The share of the truth that its meter says: lying."""
+    serial: str = ""
     changes: int = 0
     _draw_w: float = IDLE_W
     _at_s: float = field(default_factory=time.monotonic)
@@ -155,7 +156,8 @@ class Room:
         match parts[0], parts[2:]:
             case "Chassis", []:
                 names = "EnvironmentMetrics", "Power"
-                return Reply(200, {name: _link(f"{path}/{name}") for name in names})
+                links = {name: _link(f"{path}/{name}") for name in names}
+                return Reply(200, {**links, "SerialNumber": board.serial or None})
             case "Chassis", ["EnvironmentMetrics"]:
                 return Reply(200, self._metrics(board))
             case "Chassis", ["Power"]:
