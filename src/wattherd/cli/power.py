@@ -7,6 +7,7 @@ import click
 from wattherd.cli import (
     power_allocate,
     power_bench,
+    power_cost,
     power_fit,
     power_flexibility,
     power_hold,
@@ -37,6 +38,7 @@ for _command in (
     *power_fit.COMMANDS,
     *power_rl.COMMANDS,
     *power_flexibility.COMMANDS,
+    power_cost.cost,
     power_surface.surface,
     power_bench.bench,
     power_hold.hold,

@@ -151,17 +151,11 @@ def delivery(
     METER is a CSV file with times (Unix seconds or ISO 8601) and watts. Exits with 1 if the
     target was exceeded at any time, or was not read.
     """
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    from wattherd.errors import UserError
     from wattherd.service import flexibility
     from wattherd.service.delivery import Event, Method
     from wattherd.units import watts
 
-    try:
-        whose = ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise UserError(f"no time zone {zone!r}", field="--zone", hint="Europe/Berlin") from None
+    whose = flexibility.zone_of(zone)
     event = Event(
         start_s=flexibility.moment(start, "--start", whose),
         end_s=flexibility.moment(end, "--end", whose),

@@ -43,7 +43,7 @@ def compare(
     document = {
         "schema": SCHEMA,
         "command": command_line(),
-        "scenario": given.model_dump(mode="json"),
+        "scenario": given.stated(),
         "runs": rows,
     }
     if out:
@@ -80,6 +80,7 @@ def _keep(out: Path, document: dict[str, Any], rows: list[dict[str, Any]]) -> No
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
+    from wattherd.cli.sim_run import bill_cells
     from wattherd.cli.tables import print_table
     from wattherd.units import show_seconds
 
@@ -98,5 +99,9 @@ def _show(rows: list[dict[str, Any]]) -> None:
         ]
         for row in rows
     ]
+    if any("cost" in row for row in rows):
+        currency = next((str(row["currency"]) for row in rows if row.get("currency")), "")
+        head += ["kWh", f"COST {currency}".strip(), "kgCO2e"]
+        table = [[*line, *bill_cells(row)] for line, row in zip(table, rows, strict=True)]
     print_table(head, table, right_from=4)
     click.echo("* on the Pareto front of mean completion time and energy")

@@ -43,6 +43,8 @@ _SHOWN = 3
 @click.option("--snapshot", type=click.Path(path_type=Path), help="Of `kube snapshot`: what now?")
 @click.option("--afresh", is_flag=True, help="With --snapshot: place all pods anew.")
 @click.option("--tree", type=click.Path(path_type=Path), help="Power tree with budgets (YAML).")
+@click.option("--rates", metavar="FILE|URL", help="Prices and carbon intensities of energy.")
+@click.option("--start", metavar="TIME", help="When the run begins, for --rates.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory.")
 @click.option(
@@ -192,6 +194,9 @@ def _apply(document: dict[str, Any], option: str, value: Any) -> None:
             document["power_tree"] = str(Path(value).absolute())
         case "power":
             document["power"] = [value]
+        case "rates":
+            web = value.startswith(("http://", "https://"))
+            document["rates"] = value if web else str(Path(value).absolute())
         case _:
             document[option] = value
 
@@ -226,7 +231,7 @@ def _document(scenario: Scenario, setting: Setting, results: Sequence[Result]) -
         "preset": scenario.preset,
         "budget": scenario.budgets[0],
         "power": scenario.power[0],
-        "scenario": scenario.model_dump(mode="json"),
+        "scenario": scenario.stated(),
         "policies": [result.row for result in results],
     }
 
@@ -270,7 +275,37 @@ _TIMES = ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
 def _show(rows: Sequence[Mapping[str, object]]) -> None:
     from wattherd.cli.tables import print_table
 
-    print_table(_HEAD, [_cells(row) for row in rows], right_from=1)
+    head, cells = list(_HEAD), [_cells(row) for row in rows]
+    if any("cost" in row for row in rows):
+        currency = next((str(row["currency"]) for row in rows if row.get("currency")), "")
+        head += ["kWh", f"COST {currency}".strip(), "kgCO2e"]
+        cells = [[*line, *bill_cells(row)] for line, row in zip(cells, rows, strict=True)]
+    print_table(head, cells, right_from=1)
+    for row in rows:
+        _tell_unknown(row)
+
+
+def _tell_unknown(row: Mapping[str, object]) -> None:
+    """Say of energy whose price or intensity is known only in part how much that is."""
+    energy = row["energy_j"]
+    total_j = sum(energy.values()) if isinstance(energy, dict) else 0.0
+    for name, what in (("unpriced_j", "price"), ("unrated_j", "carbon intensity")):
+        unknown_j = float(str(row.get(name, 0.0)))
+        if 1e-9 * total_j < unknown_j < (1 - 1e-9) * total_j:
+            text = f"{unknown_j / 3.6e6:,.3f} kWh were drawn at a time of unknown {what}"
+            click.echo(f"{row['policy']}: {text}", err=True)
+
+
+def bill_cells(row: Mapping[str, object]) -> list[str]:
+    """Cost and emissions; a dash where no price, or no intensity, is known at all."""
+    energy = row["energy_j"]
+    total_j = sum(energy.values()) if isinstance(energy, dict) else 0.0
+
+    def cell(name: str, unknown: str) -> str:
+        known = float(str(row[unknown])) < (1 - 1e-9) * total_j
+        return f"{float(str(row[name])):,.3f}" if known else "–"
+
+    return [f"{total_j / 3.6e6:,.3f}", cell("cost", "unpriced_j"), cell("co2e_kg", "unrated_j")]
 
 
 def _cells(row: Mapping[str, object]) -> list[str]:

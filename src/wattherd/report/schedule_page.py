@@ -14,8 +14,8 @@ from wattherd.report.figure import figure
 from wattherd.report.schedule_charts import policy_charts, sim_charts
 from wattherd.report.schedule_runs import SimRun
 from wattherd.report.schedule_table import (
-    COLUMNS,
     LEVEL_HEADS,
+    columns_of,
     level_rows,
     sim_findings,
     table_rows,
@@ -54,7 +54,7 @@ def render_sim(found: SimRun) -> str:
         sim=found.sim,
         jobs=max(one.jobs for one in figures),
         source=Path(found.sim.jobs).name,
-        columns=COLUMNS,
+        columns=columns_of(figures),
         figures=figures,
         cells=table_rows(figures),
         findings=sim_findings(figures),

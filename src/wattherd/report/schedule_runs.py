@@ -65,6 +65,11 @@ class Figures:
     rejected: Count = 0
     cpu_s: Finite | None = None
     levels: tuple[LevelFigures, ...] = ()
+    cost: Finite | None = None
+    currency: str = ""
+    co2e_kg: Finite | None = None
+    unpriced_j: Finite = 0.0
+    unrated_j: Finite = 0.0
 
     @property
     def all_energy_j(self) -> float:

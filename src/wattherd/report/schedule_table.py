@@ -31,6 +31,10 @@ def _tenth(value: float) -> str:
     return tick_label(value, 1)
 
 
+def _thousandth(value: float) -> str:
+    return tick_label(value, 3)
+
+
 COLUMNS = (
     Column("mean", "completion", lambda one: one.avg_jct_s, show_seconds),
     Column("median", "completion", lambda one: one.median_jct_s, show_seconds),
@@ -46,11 +50,35 @@ COLUMNS = (
 )
 
 
+def columns_of(shown: Sequence[Figures]) -> tuple[Column, ...]:
+    """`COLUMNS`, and what energy has cost and emitted where that is known."""
+    found = list(COLUMNS)
+    if any(one.cost is not None for one in shown):
+        currency = next((one.currency for one in shown if one.currency), "")
+        found += [
+            Column("energy", "kWh", lambda one: one.all_energy_j / 3.6e6, _thousandth),
+            Column("cost", currency, _cost, _thousandth),
+            Column("CO2e", "kg", _co2e_kg, _thousandth),
+        ]
+    return tuple(found)
+
+
+def _cost(one: Figures) -> float | None:
+    """None where no price was known at any time."""
+    return one.cost if one.unpriced_j < (1 - 1e-9) * one.all_energy_j else None
+
+
+def _co2e_kg(one: Figures) -> float | None:
+    """None where no intensity was known at any time."""
+    return one.co2e_kg if one.unrated_j < (1 - 1e-9) * one.all_energy_j else None
+
+
 def table_rows(shown: Sequence[Figures]) -> list[list[Cell]]:
-    """A cell per policy and column of `COLUMNS`; the best of those that finished all is marked."""
-    best = [_best(shown, column) for column in COLUMNS]
+    """A cell per policy and column; the best of those that finished all is marked."""
+    columns = columns_of(shown)
+    best = [_best(shown, column) for column in columns]
     return [
-        [_cell(one, column, mark) for column, mark in zip(COLUMNS, best, strict=True)]
+        [_cell(one, column, mark) for column, mark in zip(columns, best, strict=True)]
         for one in shown
     ]
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, date, datetime, tzinfo
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from wattherd.engine.limit_timeline import Span
 from wattherd.errors import UserError
@@ -149,6 +150,18 @@ def moment(text: str, where: str = "", zone: tzinfo = UTC) -> float:
         raise UserError(f"{text!r} is no time", where=where,
                         hint="write 2030-06-01T18:00:00Z or Unix seconds") from None  # fmt: skip
     return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by name.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise UserError(f"no time zone {name!r}", field="--zone", hint="Europe/Berlin") from None
 
 
 # --- shared --------------------------------------------------------------------------------------

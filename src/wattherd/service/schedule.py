@@ -14,6 +14,7 @@ from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.ledger import JobRecord
 from wattherd.errors import UserError
 from wattherd.estimate.application import Application
+from wattherd.estimate.rates import Rates
 from wattherd.estimate.work import by_application
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import Event, JobSubmitted
@@ -24,6 +25,7 @@ from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
+from wattherd.runtime.sim.bill_meter import BillMeter
 from wattherd.runtime.sim.branch_meter import BranchMeter
 from wattherd.runtime.sim.collector import Collector, Outcome
 from wattherd.runtime.sim.levels import Levels
@@ -72,7 +74,8 @@ class Setting:
     nodes, stopped queues. `gpus` are models of devices by name. Nodes sleep where there is a
     `sleep` policy; `switch` says what that takes. Nothing is simulated beyond `until_s`. Jobs that
     no budget lets run are set aside, but in runs of the time before that was so. `record`
-    keeps every event and command, `history` what was in use when.
+    keeps every event and command, `history` what was in use when. `rates` are what energy costs
+    and emits, in Unix time; the run begins at `start_s`.
     """
 
     preset: Preset
@@ -90,6 +93,8 @@ class Setting:
     sets_aside: bool = True
     record: bool = False
     history: bool = False
+    rates: Rates | None = None
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +134,8 @@ def simulate(setting: Setting, policy: str) -> Result:
     watchers: list[Watcher] = [meter, collector, usage]
     branches = None if core.tree is None else BranchMeter(core, core.tree, reaction_s=slow_s)
     watchers += [branches] if branches else []
+    bill = None if setting.rates is None else BillMeter(meter, setting.rates, setting.start_s)
+    watchers += [bill] if bill else []
     if setting.history:
         watchers += [levels, stretches]
     world = World(
@@ -147,6 +154,7 @@ def simulate(setting: Setting, policy: str) -> Result:
     outcomes = list(collector.outcomes.values())
     row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
     row |= level_rows(branches.levels()) if branches else {}
+    row |= bill.row() if bill else {}
     return Result(
         policy=policy,
         row=row,

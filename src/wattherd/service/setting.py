@@ -24,6 +24,7 @@ from wattherd.units import seconds
 from wattherd.workload.budget_text import parse_steps
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.power_profiles import Profiles, built_in, read_profiles
+from wattherd.workload.rates_file import read_rates
 from wattherd.workload.scenario import Fault, QueueSpec, Scenario, SleepSpec, Time
 
 
@@ -41,6 +42,7 @@ def setting_of(
     profiles = Path(scenario.jobs.profiles) if scenario.jobs.profiles else None
     jobs = read_workload(scenario.jobs.format, Path(scenario.jobs.file), profiles)
     queues = QueueTree(queue_of(scenario.queues)) if scenario.queues else None
+    rates, start_s = read_rates(scenario.rates, scenario.start) if scenario.rates else (None, 0.0)
     given = Given(
         jobs=jobs,
         cluster=cluster,
@@ -63,6 +65,8 @@ def setting_of(
         switch=_switch(scenario.sleep),
         until_s=math.inf if scenario.until is None else _seconds(scenario.until, "until"),
         record=record,
+        rates=rates,
+        start_s=start_s,
     )
 
 

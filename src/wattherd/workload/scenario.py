@@ -151,6 +151,21 @@ class Scenario(_Strict):
     faults: list[Fault] = []
     sleep: SleepSpec | None = None
     until: Time | None = Field(default=None, description="end of the simulated time")
+    rates: str | None = Field(
+        default=None, description="prices and carbon intensities: a CSV, YAML or JSON file, a URL"
+    )
+    start: str | None = Field(
+        default=None, description="when the run begins, for rates; default: with the first of them"
+    )
+
+    def stated(self) -> dict[str, Any]:
+        """All fields as JSON; those of rates only where they are given, as they came later."""
+        found = self.model_dump(mode="json")
+        return {
+            name: value
+            for name, value in found.items()
+            if name not in ("rates", "start") or value is not None
+        }
 
 
 def read_scenario(path: Path, changes: Iterable[str] = ()) -> Scenario:
@@ -239,6 +254,8 @@ def beside(scenario: Scenario, folder: Path) -> Scenario:
     changed: dict[str, Any] = {"jobs": found}
     if isinstance(scenario.power_tree, str):
         changed["power_tree"] = _expanded(scenario.power_tree, folder, "power_tree")
+    if scenario.rates is not None and not scenario.rates.startswith(("http://", "https://")):
+        changed["rates"] = _expanded(scenario.rates, folder, "rates")
     return scenario.model_copy(update=changed)
 
 
