@@ -40,6 +40,22 @@ COMMANDS = (
         " TITANX={dlbench}/titanX-vgg-logs-v2.csv GTX1080TI={dlbench}/gtx1080Ti-googlenet.csv"
         " GTX980={dlbench}/gtx980-resnet.csv --format dlbench"
     ),
+    FIT.replace(" --format", " {zeus}/summary_power_rtx6000.csv --format"),
+    (
+        "fit {hkbu}/v100-dvfs-real-trimmed.csv {hkbu}/rtx8000-dvfs-real-trimmed.csv"
+        " {hkbu}/gtx1080ti-dvfs-real-Performance-Power.csv"
+        " {hkbu}/gtx2070s-dvfs-real-Performance-Power.csv --format hkbu"
+    ),
+    (
+        "fit {zeus}/summary_power_v100.csv {zeus}/summary_power_a40.csv"
+        " {zeus}/summary_power_p100.csv {hkbu}/v100-dvfs-real-trimmed.csv"
+        " {hkbu}/rtx8000-dvfs-real-trimmed.csv {hkbu}/gtx1080ti-dvfs-real-Performance-Power.csv"
+        " {hkbu}/gtx2070s-dvfs-real-Performance-Power.csv"
+        " TITANX={dlbench}/titanX-caffe-googlenet.csv TITANX={dlbench}/titanX-caffe-resnet.csv"
+        " TITANX={dlbench}/titanX-vgg-logs-v2.csv GTX1080TI={dlbench}/gtx1080Ti-googlenet.csv"
+        " GTX980={dlbench}/gtx980-resnet.csv {emerald}/dvfs_sweep.csv"
+        " --format auto --held-out gpu"
+    ),
 )
 
 

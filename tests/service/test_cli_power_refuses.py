@@ -105,7 +105,7 @@ def test_two_measurements_are_few_but_no_failure(
     with pytest.raises(SystemExit) as end:
         main(["power", "fit", str(path)])
     assert not end.value.code
-    assert "too few to measure how often they hold" in capsys.readouterr().out
+    assert "too few to tell an interval from, none can be promised" in capsys.readouterr().out
 
 
 def test_a_process_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def test_intervals_hold_as_often_as_asked() -> None:
     assert 0.82 <= found["covered"] <= 0.98
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 6, 9, 14])
+@pytest.mark.parametrize("count", [3, 4, 6, 9, 14])
 @pytest.mark.parametrize("within", [0.02, 0.3])
 def test_an_interval_for_a_new_group_holds_however_few_groups_there_were(
     count: int, within: float
@@ -157,17 +157,21 @@ def test_quantiles_of_rows_would_not_have_held_for_a_new_group() -> None:
     assert np.mean(hits) < 0.8
 
 
-def test_one_group_promises_nothing_and_fewer_groups_promise_less() -> None:
-    one = {"a": np.array([0.1, -0.1])}
-    assert group_half_width(one, 0.9) == math.inf
-    assert group_half_width({**one, "b": np.array([np.nan])}, 0.9) == math.inf
-    widths = [
-        group_half_width({str(at): np.array([0.1, -0.1]) for at in range(count)}, 0.9)
-        for count in range(2, 12)
-    ]
+def test_two_groups_promise_nothing_and_the_fewer_the_wider() -> None:
+    groups = {str(at): np.array([0.1, -0.1]) for at in range(11)}
+    few = dict(list(groups.items())[:2])
+    assert group_half_width({}, 0.9) == math.inf
+    assert group_half_width(few, 0.9) == math.inf
+    assert group_half_width({**few, "unknown": np.array([np.nan])}, 0.9) == math.inf
+    widths = [group_half_width(dict(list(groups.items())[:at]), 0.9) for at in range(3, 12)]
     assert widths == sorted(widths, reverse=True)
-    assert widths[0] > 0.6
+    assert widths[0] > 0.25
     assert widths[-1] == pytest.approx(0.1)
+
+
+def test_an_interval_is_no_narrower_than_a_group_so_far_needed() -> None:
+    groups = {str(at): np.full(10, 0.01) for at in range(6)}
+    assert group_half_width({**groups, "odd": np.full(10, 0.9)}, 0.9) >= 0.9
 
 
 def test_unknown_features_count_as_average() -> None:

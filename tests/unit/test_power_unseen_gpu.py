@@ -19,7 +19,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.measured_once import MeasuredOnce
 from wattherd.estimate.power_model import PowerRow
 from wattherd.service.power_fit import fit_all, load, peaks_of, report, save
-from wattherd.service.power_fit_judge import mape, out_of_fold
+from wattherd.service.power_fit_judge import mape, out_of_fold, select
 from wattherd.service.power_fit_once import judged_once
 from wattherd.service.power_fit_saturation import SATURATION
 from wattherd.service.power_predict import Measured, Wanted, predict
@@ -151,6 +151,13 @@ def test_rows_without_a_peak_rate_are_not_taken_for_jobs_that_fill_the_gpu() -> 
     assert told["V100"]["rows_of_saturation"] == told["V100"]["rows"]
 
 
+def test_selection_keeps_what_tells_gpu_types_apart() -> None:
+    """Jobs held out do not miss it, as batch sizes tell types apart just as well."""
+    pytest.importorskip("sklearn", reason="extra `learn` is not installed")
+    kept, _ = select(some_rows(), (*NAMES, "gddr"), "linear")
+    assert {"gpu_flops", "gddr"} <= set(kept)
+
+
 def test_kinds_of_memory_carry_the_floor_to_a_type_never_seen() -> None:
     pytest.importorskip("sklearn", reason="extra `learn` is not installed")
     rows = some_rows()
@@ -269,6 +276,7 @@ def test_one_measurement_beats_no_measurement_on_every_type_left_out(tmp_path: P
     assert set(once.error_pct["down"]) == set(TYPES)
     assert max(once.error_pct["down"].values()) < 4
     assert once.half_width["down"] < once.half_width["up"]
+    assert np.mean(list(once.covered["down"].values())) >= 0.9
     save(fit_all(rows, NAMES, "linear"), tmp_path)
     job = Wanted(gpu="L4", model="new", tdp_w=72.0, cap_w=36.0, values={"batch_size": 9.0})
     without = predict(tmp_path, job)

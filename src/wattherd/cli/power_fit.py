@@ -150,6 +150,12 @@ def _show_lesson(document: dict[str, Any]) -> None:
     metavar=_PRECISIONS,
     help="At which precision the jobs compute: which peak rate of the catalogue counts.",
 )
+@click.option(
+    "--held-out",
+    default="job,model,gpu",
+    show_default=True,
+    help="What is left out to judge by; fewer take less time.",
+)
 @prints
 def fit(
     *,
@@ -162,6 +168,7 @@ def fit(
     seed: int,
     given: tuple[str, ...],
     precision: str,
+    held_out: str,
     output: str,
 ) -> None:
     """Learn to predict watts, and say how well that works for what was never seen.
@@ -174,7 +181,8 @@ def fit(
 
     peaks = _peaks(given, precision)
     rows = read_power_rows(files, kind, train, peaks)
-    document = report(rows, learner=learner, seed=seed)
+    splits = [split.strip() for split in held_out.split(",")]
+    document = report(rows, learner=learner, seed=seed, held_out=splits)
     if models is not None or out is not None:
         kept = document["selection"]["kept"]
         stored = fit_all(rows, kept, learner, seed, now_s=time.time(), peaks=peaks)
@@ -235,10 +243,13 @@ def _show_fit(document: dict[str, Any]) -> None:
         click.echo(f"  drops {one['feature']}: MAPE {before:.2f} -> {after:.2f} %")
     for one in document["intervals"]:
         click.echo(_interval(one))
-    once = [one for one in document["measured_once"] if one["to"] == "down"]
-    if once:
-        found = ", ".join(f"{one['gpu']} {_percent(one['mape_pct'])} %" for one in once)
-        click.echo(f"one measurement of the job itself, carried to lower caps: {found}")
+    for direction, name in (("down", "lower"), ("up", "higher")):
+        once = [one for one in document["measured_once"] if one["to"] == direction]
+        if once:
+            found = ", ".join(f"{one['gpu']} {_percent(one['mape_pct'])}" for one in once)
+            held = [one["covered"] for one in once if one["covered"] is not None]
+            hold = f"; intervals hold {100 * sum(held) / len(held):.1f} %" if held else ""
+            click.echo(f"measured once, carried to {name} caps: MAPE % {found}{hold}")
     for line in _peaks_told(document["peaks"]):
         click.echo(line)
     if "model" in document:

@@ -34,25 +34,29 @@ LEAST = (-4.0, -2.0, 0.2, -14.0, 2.0, -1.0)
 MOST = (-0.5, 0.5, 5.0, -2.0, 30.0, 2.0)
 OWN_DOUBT, OWN_MOST = 0.3, 2.0
 """How far a GPU type's floor and most are off those of all types, in logs, and at most."""
-WORK = "work_s"
+WORK, GDDR = "work_s", "gddr"
 _LARGEST_EXPONENT = 60.0
 
 
 def names_of(gpus: Sequence[str]) -> tuple[str, ...]:
     """Features in the order in which `Saturation` takes them."""
-    return ("cap_share", WORK, "gddr", *(f"gpu:{name}" for name in gpus))
+    return ("cap_share", WORK, GDDR, *(f"gpu:{name}" for name in gpus))
 
 
 def derived(gpu: str, values: Mapping[str, float]) -> dict[str, float]:
-    """`values` with the GPU type, its kind of memory, and the work of a step if that is known."""
+    """`values` with the GPU type, its kind of memory, and the work of a step if that is known.
+
+    `gddr` is 1 for memory chips on the board, 0 for stacks, and where a step's work is known but
+    the memory is not, 0.5: between the two.
+    """
     made = {**values, f"gpu:{gpu}": 1.0}
+    if (entry := rates(gpu)) is not None:
+        made.setdefault(GDDR, float(entry.memory is Memory.ON_BOARD))
     known = [values.get(name) for name in ("batch_size", "flops", "gpu_flops")]
     batch, flops, peak = (value if value and value > 0 else math.nan for value in known)
     if not math.isnan(work := batch * flops / peak):
         made[WORK] = work
-        entry = rates(gpu)
-        # Half where nobody knows: between the two.
-        made["gddr"] = 0.5 if entry is None else float(entry.memory is Memory.ON_BOARD)
+        made.setdefault(GDDR, 0.5)
     return made
 
 

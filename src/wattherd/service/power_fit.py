@@ -14,6 +14,7 @@ import numpy as np
 from wattherd.catalog.gpus import Precision, near_rates
 from wattherd.errors import UserError
 from wattherd.estimate.power_model import Floats, PowerModel, PowerRow, read_model
+from wattherd.estimate.saturation import GDDR
 from wattherd.estimate.signatures import Signature, SignatureBook, read_book
 from wattherd.service.power_fit_judge import (
     BASELINES,
@@ -39,7 +40,7 @@ from wattherd.workload.power_rows import PeakRates
 SCHEMA = "wattherd.power-fit/1"
 STORED = "wattherd.power-fitted/1"
 STATIC = (
-    "cap_share", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "core_hz",
+    "cap_share", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "gddr", "core_hz",
     "memory_hz",
 )  # fmt: skip
 COUNTED = (
@@ -59,12 +60,21 @@ class _View:
     rows: Sequence[PowerRow]
 
 
-def report(rows: Sequence[PowerRow], *, learner: str = "boosting", seed: int = 0) -> dict[str, Any]:
-    """The document of error tables, without a model.
+def report(
+    rows: Sequence[PowerRow],
+    *,
+    learner: str = "boosting",
+    seed: int = 0,
+    held_out: Sequence[str] = SPLITS,
+) -> dict[str, Any]:
+    """The document of error tables, without a model; `held_out` is what to judge on.
 
     Raises:
-        UserError: no such learner, or fewer than two jobs.
+        UserError: no such learner or nothing such to hold out, or fewer than two jobs.
     """
+    if odd := [one for one in held_out if one not in SPLITS]:
+        hint = hint_for(odd[0], SPLITS)
+        raise UserError(f"nothing called {odd[0]!r} is held out", field="--held-out", hint=hint)
     if learner not in LEARNERS:
         hint = hint_for(learner, LEARNERS)
         raise UserError(f"unknown learner {learner!r}", field="--learner", hint=hint)
@@ -78,7 +88,7 @@ def report(rows: Sequence[PowerRow], *, learner: str = "boosting", seed: int = 0
         raise UserError(problem, field="FILE", hint=hint)
     views = _views(rows)
     kept, gone = select(rows, able, learner, seed)
-    splits = [split for split in SPLITS if len({getattr(row, split) for row in rows}) > 1]
+    splits = [split for split in held_out if len({getattr(row, split) for row in rows}) > 1]
     return {
         "schema": SCHEMA,
         "rows": len(rows),
@@ -133,7 +143,12 @@ def _once_document(once: OnceJudged | None) -> list[dict[str, Any]]:
     if once is None:
         return []
     return [
-        {"to": direction, "gpu": gpu, "mape_pct": pct}
+        {
+            "to": direction,
+            "gpu": gpu,
+            "mape_pct": pct,
+            "covered": once.covered[direction].get(gpu),
+        }
         for direction, found in once.error_pct.items()
         for gpu, pct in found.items()
     ]
@@ -158,7 +173,9 @@ def _views(rows: Sequence[PowerRow]) -> list[_View]:
         views.append(_View("hybrid", static + counted, rows))
     seen = _with_measured(rows)
     if len(seen) > 1:
-        views.append(_View("hybrid, measured once", (*static, *counted, MEASURED, CUT), seen))
+        # A measurement tells the floor better than the kind of memory does.
+        known = tuple(name for name in (*static, *counted) if name != GDDR)
+        views.append(_View("hybrid, measured once", (*known, MEASURED, CUT), seen))
     return views
 
 

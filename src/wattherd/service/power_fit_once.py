@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,14 @@ class _Pairs:
 class OnceJudged:
     """The fitted rule, and for each direction errors in percent and half-widths in logs.
 
-    `error_pct` is by GPU type, each judged by a rule fitted without it.
+    `error_pct` and `covered` (a share of 1, of intervals as wide as asked) are by GPU type, each
+    judged by a rule fitted without it; stored models leave `covered` out.
     """
 
     once: MeasuredOnce
     error_pct: Mapping[str, Mapping[str, float]]
     half_width: Mapping[str, float]
+    covered: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def mean_pct(self, direction: str) -> float | None:
         """Mean over GPU types left out; None where no type could be judged."""
@@ -78,22 +80,48 @@ def judged_once(rows: Sequence[PowerRow], coverage: float) -> OnceJudged | None:
     pairs = _pairs(rows)
     if not len(pairs.gpu):
         return None
+    errors = _left_out(pairs)
+    down = pairs.cap < pairs.measured_cap
+    found: dict[str, dict[str, float]] = {}
+    held: dict[str, dict[str, float]] = {}
+    widths: dict[str, float] = {}
+    for direction, chosen in ((DOWN, down), (UP, ~down)):
+        some = _by_gpu(pairs.of(chosen), errors[chosen])
+        told = {gpu: mape(one) for gpu, one in some.items()}
+        found[direction] = {gpu: pct for gpu, pct in told.items() if pct is not None}
+        widths[direction] = group_half_width(some, coverage)
+        held[direction] = _covered(pairs, chosen, errors, coverage)
+    return OnceJudged(once=_fitted(pairs), error_pct=found, half_width=widths, covered=held)
+
+
+def _left_out(pairs: _Pairs) -> Floats:
+    """Log errors (N,) by rules fitted without the GPU type; NaN where there is no other type."""
     errors = np.full(len(pairs.gpu), np.nan)
     for gpu in sorted(set(pairs.gpu.tolist())):
         held = pairs.gpu == gpu
         if not held.all():
             errors[held] = pairs.of(held).errors(_fitted(pairs.of(~held)))
-    down = pairs.cap < pairs.measured_cap
-    found: dict[str, dict[str, float]] = {}
-    widths: dict[str, float] = {}
-    for direction, chosen in ((DOWN, down), (UP, ~down)):
-        by_gpu = {
-            gpu: errors[chosen & (pairs.gpu == gpu)] for gpu in sorted(set(pairs.gpu.tolist()))
-        }
-        told = {gpu: mape(some) for gpu, some in by_gpu.items()}
-        found[direction] = {gpu: pct for gpu, pct in told.items() if pct is not None}
-        widths[direction] = group_half_width(by_gpu, coverage)
-    return OnceJudged(once=_fitted(pairs), error_pct=found, half_width=widths)
+    return errors
+
+
+def _by_gpu(pairs: _Pairs, errors: Floats) -> dict[str, Floats]:
+    return {gpu: errors[pairs.gpu == gpu] for gpu in sorted(set(pairs.gpu.tolist()))}
+
+
+def _covered(
+    pairs: _Pairs, chosen: NDArray[np.bool_], errors: Floats, coverage: float
+) -> dict[str, float]:
+    """By GPU type the share of its pairs inside intervals that were made without it."""
+    found = {}
+    for gpu in sorted(set(pairs.gpu.tolist())):
+        held = pairs.gpu == gpu
+        rest = pairs.of(~held)
+        width = group_half_width(
+            _by_gpu(rest.of(chosen[~held]), _left_out(rest)[chosen[~held]]), coverage
+        )
+        if math.isfinite(width):
+            found[gpu] = float(np.mean(np.abs(errors[held & chosen]) <= width))
+    return found
 
 
 def _pairs(rows: Sequence[PowerRow]) -> _Pairs:

@@ -1,10 +1,11 @@
 """Measurements of watts with features: our own CSV form, Zeus' summaries, HKBU's kernels, Caffe.
 
 Ours has a row per measurement: `gpu, model, tdp_w, power_w` and any of `job, cap_w, batch_size,
-learning_rate, params, flops, gpu_flops, utilisation, memory_activity, occupancy, fp32_activity,
-core_hz, memory_hz, cpu_busy, cpu_instructions_hz, cpu_cache_hits, cpu_memory_bytes_hz`
-(docs/concepts/power-prediction.md). Where no column says the peak rate of a GPU type, it is what
-the user says, else what the catalogue knows.
+learning_rate, params, flops, gpu_flops, gddr, utilisation, memory_activity, occupancy,
+fp32_activity, core_hz, memory_hz, cpu_busy, cpu_instructions_hz, cpu_cache_hits,
+cpu_memory_bytes_hz` (docs/concepts/power-prediction.md). Where no column says the peak rate of a
+GPU type, it is what the user says, else what the catalogue knows; so is `gddr`, 1 for memory chips
+on the board.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wattherd.workload.source import opened
 from wattherd.workload.table import Layout, rows
 
 NUMBERS = (
-    "cap_w", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "utilisation",
+    "cap_w", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "gddr", "utilisation",
     "memory_activity", "occupancy", "fp32_activity", "core_hz", "memory_hz", "cpu_busy",
     "cpu_instructions_hz", "cpu_cache_hits", "cpu_memory_bytes_hz",
 )  # fmt: skip
