@@ -7,6 +7,24 @@ This module knows no other part of wattherd.
 
 from __future__ import annotations
 
+import re
+
+MOST_WORDS = 2_000
+"""Characters of what another machine says that a message takes over."""
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def harmless(text: str, most: int | None = None) -> str:
+    """A text of somebody else's as it may be printed, and at most so long.
+
+    What would write elsewhere on a terminal (control characters, with which escape sequences
+    begin) or turn the order of characters around is shown as `?`; tabs and ends of lines stay.
+    """
+    cut = text if most is None or len(text) <= most else f"{text[:most]}..."
+    return _CONTROL.sub("?", cut)
+
 
 class WattherdError(Exception):
     """Common ancestor, so that a shell can tell our errors from anybody else's."""

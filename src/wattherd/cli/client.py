@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
 import ssl
 import time
 import urllib.parse
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattherd import __version__
 from wattherd.cli.contexts import DEFAULT_SERVER, Service, chosen
-from wattherd.errors import UserError
+from wattherd.errors import MOST_WORDS, UserError, harmless
 from wattherd.wire.http_client import Answer, HttpClient, NoAnswer, Request, Rules, origin_of
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Client:
         if not 200 <= answer.status < 300:
             raise _refusal(answer)
         try:
-            return json.loads(answer.body)
+            return document_of(answer.body)
         except ValueError:
             raise UserError("what answers there is no wattherd", where=self.server) from None
 
@@ -218,6 +219,34 @@ _KINDS: dict[int, type[UserError]] = {
 }
 
 
+_SUSPECT = re.compile(
+    rb"\\u(?:00[0189]|061|20|d[89a-f])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
+    rb"|\xd8\x9c|\xe2\x80|\xe2\x81",
+    re.IGNORECASE,
+)
+"""What JSON has where a text may hold a control character: most answers have none of it."""
+
+
+def document_of(body: bytes) -> Any:
+    """The document of a body, with texts that may be printed: names and messages are others' words.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    found = json.loads(body)
+    return _printable(found) if _SUSPECT.search(body) else found
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, list):
+        return [_printable(one) for one in value]
+    if isinstance(value, dict):
+        return {harmless(key): _printable(one) for key, one in value.items()}
+    return value
+
+
 def _refusal(answer: Answer) -> UserError:
     """The service's own words; fields that it could not read are named."""
     kind = _KINDS.get(answer.status, UserError)
@@ -226,10 +255,14 @@ def _refusal(answer: Answer) -> UserError:
     except ValueError:
         told = None
     if not isinstance(told, dict):
-        return kind(f"{answer.status} {answer.reason}")
-    if isinstance(told.get("detail"), list):
-        first = told["detail"][0]
-        field = ".".join(str(part) for part in first["loc"][1:])
-        return kind(str(first["msg"]), field=field)
-    named = {name: str(told.get(name, "")) for name in ("where", "field", "hint")}
-    return kind(str(told.get("error") or told.get("detail") or answer.reason), **named)
+        return kind(_words(f"{answer.status} {answer.reason}"))
+    match told.get("detail"):
+        case [{"msg": msg, "loc": [_, *loc]}, *_]:
+            return kind(_words(msg), field=_words(".".join(map(str, loc))))
+    named = {name: _words(told.get(name, "")) for name in ("where", "field", "hint")}
+    return kind(_words(told.get("error") or told.get("detail") or answer.reason), **named)
+
+
+def _words(said: object) -> str:
+    """One line, and not too long."""
+    return harmless(" ".join(str(said)[:MOST_WORDS].splitlines()))

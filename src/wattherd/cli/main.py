@@ -14,7 +14,7 @@ import click
 
 from wattherd import __version__
 from wattherd.cli.other_schedulers import meant
-from wattherd.errors import UserError
+from wattherd.errors import UserError, harmless
 from wattherd.spelling import hint_for
 
 # Click 8.2 and later raise this where earlier ones print the help themselves.
@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _fail(line: str, code: int = UserError.exit_code) -> None:
-    click.echo(f"wattherd: error: {line}", err=True)
+    click.echo(f"wattherd: error: {harmless(line)}", err=True)
     sys.exit(code)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from wattherd.cli.tables import headers, interactive, terminal
-from wattherd.errors import UserError
+from wattherd.errors import UserError, harmless
 
 FORMS = ("table", "wide", "json", "yaml", "name")
 EVERY_S = 2.0
@@ -105,7 +105,7 @@ def _watched(once: Callable[[], Any], every_s: float, output: str) -> None:
         except UserError as error:
             if not fine:
                 raise
-            click.echo(f"wattherd: {error.line()}", err=True)
+            click.echo(f"wattherd: {harmless(error.line())}", err=True)
         finally:
             terminal.reset(told)
         if seen:

@@ -15,6 +15,8 @@ from contextvars import ContextVar
 
 import click
 
+from wattherd.errors import harmless
+
 GAP = "  "
 LEAST_WIDTH = 10
 """Below which a column of text is not narrowed."""
@@ -40,7 +42,8 @@ def print_table(
     Without a `head` columns have no names; unless it is to `fit`, a table is as wide as it is.
     """
     headed = bool(head) and headers.get()
-    lines = [list(head), *(list(row) for row in rows)] if headed else [*map(list, rows)]
+    given = [head, *rows] if headed else rows
+    lines = [[_one_line(cell) for cell in row] for row in given]
     if not lines:
         return
     looked_at = interactive()
@@ -51,6 +54,11 @@ def print_table(
     if headed and looked_at and not os.environ.get("NO_COLOR"):
         printed[0] = click.style(printed[0], bold=True)
     click.echo("\n".join(printed))
+
+
+def _one_line(cell: str) -> str:
+    """A cell as it may be printed: in tables are names and words of others."""
+    return cell if cell.isprintable() else harmless(" ".join(cell.splitlines()))
 
 
 def _width(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client, Unreachable
+from wattherd.cli.client import Client, Unreachable, document_of
 from wattherd.cli.jobs import server_option
 
 KINDS = ("job", "power", "budget", "decision")
@@ -61,7 +61,7 @@ def parsed(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             fields = dict(one.split(": ", 1) for one in block.decode().split("\n") if ": " in one)
             if "data" in fields:
                 named = {"event": fields.get("event", ""), "event_id": fields.get("id", "")}
-                yield {**named, **json.loads(fields["data"])}
+                yield {**named, **document_of(fields["data"].encode())}
 
 
 def line(event: Mapping[str, Any]) -> str:

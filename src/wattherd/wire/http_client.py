@@ -32,12 +32,14 @@ from typing import Any, NamedTuple, Self, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 from wattherd import __version__
-from wattherd.errors import ClusterError
+from wattherd.errors import ClusterError, harmless
 from wattherd.wire.trouble import Trouble
 
 PORTS = {"http": 80, "https": 443}
 CHUNK = 65_536
 MOST_REDIRECTS = 5
+MOST_REASON = 100
+"""Characters of a status line's words that are shown."""
 REDIRECTS = (301, 302, 303, 307, 308)
 HARMLESS = ("GET", "HEAD")
 PAUSES_S = (0.2, 0.8)
@@ -264,7 +266,8 @@ def _asked(
     connection.request(request.method, target, request.body, headers=head)
     answer = connection.getresponse()
     headers = {name.lower(): value for name, value in answer.getheaders()}
-    return Incoming(answer.status, answer.reason, headers, answer, wire, place, timeout_s)
+    reason = harmless(answer.reason, MOST_REASON)
+    return Incoming(answer.status, reason, headers, answer, wire, place, timeout_s)
 
 
 @dataclass(slots=True)
@@ -573,7 +576,8 @@ def _tunnel(wire: _Wire, proxy: Proxy, origin: Origin) -> None:
     answer = http.client.HTTPResponse(cast("socket.socket", wire), method="CONNECT")
     answer.begin()
     if answer.status != http.HTTPStatus.OK:
-        told = f"the proxy {proxy} answers {answer.status} {answer.reason}"
+        reason = harmless(answer.reason, MOST_REASON)
+        told = f"the proxy {proxy} answers {answer.status} {reason}"
         raise NoAnswer(Trouble.REFUSED, told)
 
 

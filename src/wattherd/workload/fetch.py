@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
-from wattherd.errors import UserError
+from wattherd.errors import UserError, harmless
 from wattherd.workload.public_files import (
     LOCK_FILE,
     Condition,
@@ -202,7 +202,8 @@ def _check(url: str) -> None:
 def _refusal(answer: requests.Response | None) -> str:
     if answer is None:
         return "the server refused"
-    return f"the server answered {answer.status_code} {answer.reason}".rstrip()
+    reason = harmless(str(answer.reason), 100)
+    return f"the server answered {answer.status_code} {reason}".rstrip()
 
 
 def _trouble(problem: requests.RequestException) -> str:

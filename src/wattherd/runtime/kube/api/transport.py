@@ -22,7 +22,7 @@ import msgspec
 from aiohttp.abc import AbstractStreamWriter
 
 from wattherd import __version__
-from wattherd.errors import ClusterError, UserError
+from wattherd.errors import MOST_WORDS, ClusterError, UserError, harmless
 from wattherd.runtime.kube.api.access import Access
 from wattherd.runtime.kube.api.api_objects import Status
 from wattherd.runtime.kube.api.patience import Bucket
@@ -60,8 +60,9 @@ class Refused(ClusterError):
         self, status: int, reason: str, message: str, *, after_s: float | None = None
     ) -> None:
         """Keep the parts; the message is the server's own."""
-        self.status, self.reason, self.message, self.after_s = status, reason, message, after_s
-        super().__init__(f"{status} {reason}: {message}")
+        self.status, self.after_s = status, after_s
+        self.reason, self.message = harmless(reason, MOST_WORDS), harmless(message, MOST_WORDS)
+        super().__init__(f"{status} {self.reason}: {self.message}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip between processes."""
