@@ -162,6 +162,14 @@ def test_the_queue_page_has_a_row_for_an_array_and_its_tasks_when_they_are_looke
     with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/submit?from={first}") as page:
         assert "array: " in page.read().decode()
     say("cancel", array)
+    over(service, array)
+
+    def ended() -> bool:  # the archive follows
+        address = f"http://127.0.0.1:{service.port}/queue?shown=ended&q={array}"
+        with urllib.request.urlopen(address) as page:
+            return page.read().decode().count(">paged[") == 7
+
+    until(ended)
 
 
 def test_half_an_array_is_cancelled_and_the_other_half_goes_on(say: Say, service: Serving) -> None:
@@ -175,6 +183,15 @@ def test_half_an_array_is_cancelled_and_the_other_half_goes_on(say: Say, service
     assert over(service, array) == {"Cancelled": 5, "Succeeded": 3}
     code, _, why = say("edit", array, "--priority", "low")
     assert (code, "is over" in why) == (2, True)
+
+
+def test_a_command_is_run_inside_of_one_task(say: Say, service: Serving) -> None:
+    array = handed_in(say, "-a", "0-1", "--", "sleep", "60")
+    until(lambda: of(service, array)["states"] == {"Running": 2})
+    said = service.call("exec", f"{array}[1]", "--", "sh", "-c", "echo $WATTHERD_ARRAY_INDEX")
+    assert (said.returncode, said.stdout) == (0, "1\n"), said.stderr
+    say("cancel", array)
+    over(service, array)
 
 
 def test_an_array_is_paused_and_resumed_as_a_whole(say: Say, service: Serving) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from test_keeper import Site, a_core
 from wattherd.engine.invariants import validate
 from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from wattherd.service.live import arrays
 from wattherd.service.live.frozen import Frozen, freeze, thaw
 from wattherd.service.live.history import History, Past
 from wattherd.service.live.register import Wish
@@ -225,3 +227,14 @@ def test_a_snapshot_in_the_midst_of_an_array_goes_on_as_the_journal_would() -> N
     assert {one.id: one.told() for one in thawed.jobs.values()} == {
         one.id: one.told() for one in old.core.jobs.values()
     }
+
+
+def test_one_user_cannot_fill_the_queue_with_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    hand_in(site, 3)
+    look = SimpleNamespace(core=site.keeper.core)
+    monkeypatch.setattr(arrays, "MOST_LIVE", 5)
+    arrays.check_room(look, "ann", "", 2)  # type: ignore[arg-type]
+    arrays.check_room(look, "bob", "", 5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="3 jobs of yours are not over, 5 at most"):
+        arrays.check_room(look, "ann", "", 3)  # type: ignore[arg-type]

@@ -20,6 +20,8 @@ from wattherd.service.live.history import Past
 from wattherd.workload.job_array import PAPER, Tasks, first_job, indices, shown
 
 ARRAY = "wattherd.array/1"
+MOST_LIVE = 50_000
+"""Jobs of one user that may wait and run, where an array is handed in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,23 @@ class Array:
 
 def array_of(history: Mapping[str, Past], name: str) -> Array | None:
     """The array of that id; None if there is none."""
-    first = history.get(first_job(name))
+    first = history.get(first_job(name)) if first_job(name) != name else None
     if first is None or first.spec.array != name:
         return None
     return Array(name, first, indices(first.paper[PAPER]["indices"]))
+
+
+def check_room(look: Look, user: str, tenant: str, tasks: int) -> None:
+    """Whether a user may hand in an array of so many: one request is enough for 10,000 jobs.
+
+    Raises:
+        UserError: too many of the user's jobs are not over.
+    """
+    specs = (record.spec for record in look.core.jobs.values())
+    live = sum(spec.user == user and spec.tenant == tenant for spec in specs)
+    if live + tasks > MOST_LIVE:
+        problem = f"{live:,} jobs of yours are not over, {MOST_LIVE:,} at most with this array"
+        raise UserError(problem, field="array", hint="hand it in when some of them are over")
 
 
 def states(look: Look, array: Array) -> list[str]:

@@ -65,7 +65,15 @@ async def _job_id(
         str, Path(description="given at submission; of a task also a-7[3]", examples=["j-12"])
     ],
 ) -> str:
-    """The job that is meant: also one that is named as a task of its array."""
+    return await job_called(site, caller, job_id)
+
+
+async def job_called(site: Site, caller: Caller, job_id: str) -> str:
+    """The job that is meant: also one that is named as a task of its array.
+
+    Raises:
+        UserError: the array has no such task, or more than one is meant.
+    """
     called = tasks_called(job_id)
     if called is None:
         return job_id

@@ -18,7 +18,7 @@ from wattherd.runtime.local.enforcement import asked, check_enforced, unenforced
 from wattherd.runtime.local.folders import own_checkpoint
 from wattherd.service.live import documents
 from wattherd.service.live.access.caller import Caller
-from wattherd.service.live.arrays import array_of
+from wattherd.service.live.arrays import array_of, check_room
 from wattherd.service.live.documents import Look
 from wattherd.service.live.dry_run import dry_run
 from wattherd.service.live.editing import check_edit, was_done
@@ -232,6 +232,9 @@ async def all_handed_in(
     }  # fmt: skip
     if job.is_array:
         made = await asyncio.to_thread(lambda: list(job.tasks(**about)))
+        if (caller.by, key) not in site.keeper.standing.requests:
+            owner = caller.user, caller.tenant
+            await look_up(site, lambda look: check_room(look, *owner, len(made)))
     else:
         made = [(job.spec(**about), job.paper())]
     if caller.of_site is bool(caller.tenant):  # else it shows by the tenant

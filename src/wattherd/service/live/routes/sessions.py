@@ -28,6 +28,7 @@ from wattherd.service.live.http import (
     TheCaller,
     TheSite,
     done,
+    job_called,
     look_up,
     the_job,
 )
@@ -92,6 +93,7 @@ async def _enter(client: WebSocket, book: SessionBook) -> None:
     job_id = client.path_params["job_id"]
     try:
         past, attempt = await _let_in(client, site, job_id)
+        job_id = past.spec.id
     except (Denied, UserError, ClusterError) as refused:
         await turn_away(_refusal(refused), client.scope, client.receive, client.send)
         return
@@ -144,6 +146,7 @@ async def _let_in(client: WebSocket, site: Site, job_id: str) -> tuple[Past, int
     if client.state.app_host is not None:
         raise Denied(404, "nothing here but the pages of a job")
     caller: Caller = client.state.caller
+    job_id = await job_called(site, caller, job_id)
     past = await the_job(site, caller, job_id)
     if not enters(caller, past):
         whose = past.spec.user or "somebody else"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from wattherd.report.charts import Chart
 from wattherd.report.draw_picture import hue_of
 from wattherd.report.timeline import Line, Lines, draw_timelines
 from wattherd.service.live.access.caller import Caller
+from wattherd.service.live.arrays import array_of
 from wattherd.service.live.chronicle import Wait
 from wattherd.service.live.documents import Look, job_row, shown_state
 from wattherd.service.live.history import past_of
@@ -194,7 +195,11 @@ def _ended(scene: Scene, asked: _Asked) -> dict[str, Any]:
     """Jobs that are over, from the archive, the latest first."""
     page = asked.page
     tenant = None if asked.caller.of_site else asked.caller.tenant
-    rows = scene.projection.jobs(asked.wanted.ended(tenant, asked.text, page * LISTED + 1))
+    found = asked.wanted.ended(tenant, asked.text, page * LISTED + 1)
+    array = scene.look(lambda look: array_of(look.history, asked.text)) if asked.text else None
+    if array is not None:
+        found = replace(found, text="", numbers=(array.numbers[0], array.numbers[-1]))
+    rows = scene.projection.jobs(found)
     part = rows[(page - 1) * LISTED : page * LISTED]
     more = page + (len(rows) > page * LISTED)
     cut: Paged[Any] = Paged(part, page, more, len(rows))
