@@ -24,7 +24,8 @@ class Inside:
         self.last: dict[str, Any] = {}
 
     def say(self, **document: Any) -> None:
-        self.socket.send(json.dumps(document))
+        with contextlib.suppress(ConnectionClosed):  # what came before that is still to be read
+            self.socket.send(json.dumps(document))
 
     def give(self, data: bytes) -> None:
         self.given += len(data)

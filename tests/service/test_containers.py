@@ -20,7 +20,7 @@ from local_site import MOST_S, Site, until
 
 from wattherd.errors import UserError
 from wattherd.model.event import JobCancelled
-from wattherd.runtime.local import run_dir
+from wattherd.runtime.local import run_dir, sessions
 from wattherd.runtime.local.containers import Container, Inside
 from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
@@ -43,6 +43,9 @@ with open({log!r}, "a") as log:
     print(json.dumps(sys.argv[1:]), file=log)
 if "rm" in sys.argv[1:2]:
     sys.exit()
+if "exec" in sys.argv[1:2]:
+    words = [one for one in sys.argv[2:] if not one.startswith("--")]
+    os.execvp(words[1], words[1:])
 args = sys.argv[sys.argv.index("run"):]
 every = lambda flag: [args[n + 1] for n, one in enumerate(args) if one == flag]
 at = args.index("--entrypoint")
@@ -137,6 +140,28 @@ def test_a_job_runs_in_its_container_and_secrets_stay_off_the_command_line(
     assert IMAGE in ran
     assert "open-sesame" not in json.dumps(ran)
     assert removed == ["rm", "--force", ran[ran.index("--name") + 1]]
+
+
+@pytest.mark.parametrize("terminal", [None, {"rows": 5, "columns": 6, "name": "xterm"}])
+def test_a_command_inside_is_run_by_the_runner(site: Site, terminal: Any) -> None:
+    job = site.submit("sleep 600", paper={**paper_of(), "stdin": True})
+    site.wait(job, "Running")
+    run = site.root / job / "run-1"
+    listener = sessions.offer(run, "a-session")
+    listener.settimeout(MOST_S)
+    with listener, listener.accept()[0] as wire:
+        wire.settimeout(MOST_S)
+        words = ["sh", "-c", "echo within; exit 3"]
+        wire.send(sessions.said(command=words, terminal=terminal))
+        assert sessions.heard(wire.recv(4096)) == {"ready": True, "command": " ".join(words)}
+        wire.send(sessions.said(go=True))
+        assert wire.recv(4096).rstrip() == b"\1within"
+        assert sessions.heard(wire.recv(4096)) == {"exit_code": 3}
+    ran, entered = calls(site)
+    assert "--interactive" in ran
+    name = ran[ran.index("--name") + 1]
+    options = ["--interactive", *(["--tty", "--env=TERM=xterm"] if terminal else [])]
+    assert entered == ["exec", *options, name, *words]
 
 
 def test_what_is_left_of_a_cancelled_job_is_removed(site: Site) -> None:

@@ -199,6 +199,24 @@ def running(word: str) -> bool:
     return any(line.endswith(word.encode() + b"\0") for line in lines)
 
 
+@pytest.mark.parametrize("kills", [True, False])
+def test_a_service_that_goes_leaves_the_terminal_in_order(tmp_path: Path, *, kills: bool) -> None:
+    serving = Serving(tmp_path / "state")
+    serving.begin()
+    try:
+        serving.ready()
+        job = serving.submit("sleep 1000")
+        serving.wait_for(job, "Running")
+        with at_a_terminal(serving, "exec", "-it", job, "sh") as typist:
+            typist.type(b"echo be''gun\r")
+            typist.sees(b"begun")
+            (serving.kill if kills else serving.end_service)()
+            assert typist.ends() == 255
+            assert b"Traceback" not in typist.seen
+    finally:
+        serving.end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_client_that_is_ended_leaves_its_terminal_in_order(
     serving: Serving, job: str, number: signal.Signals

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,7 +189,7 @@ def test_a_client_that_vanishes_leaves_nothing_behind(
         guarded, job, "python3", "-c", STUBBORN, "vanishing-word", terminal=terminal
     ) as session:
         session.until(lambda: b"ready" in session.out)
-        assert len(marked("vanishing-word")) == 2
+        until(lambda: len(marked("vanishing-word")) == 2)
         session.socket.socket.close()  # no word of farewell
     until(lambda: not marked("vanishing-word"), 20.0)
     assert state(guarded, job) == "Running"
@@ -232,6 +233,38 @@ def test_a_session_holds_no_lock_of_the_job(guarded: Guarded, job: str) -> None:
         holders = set(certain(run_lock.holders(run.absolute())) or ())
         assert holders
         assert not holders & {*marked("lock-word"), *marked("wattherd.runtime.local.inside")}
+
+
+def test_a_supervisor_that_is_killed_takes_sessions_along(guarded: Guarded) -> None:
+    job = running(guarded, "sleep 1000")
+    run = guarded.site.config.state / "jobs" / job / "run-1"
+    with into(guarded, job, "python3", "-c", STUBBORN, "orphaned-word") as session:
+        session.until(lambda: b"ready" in session.out)
+        os.kill(json.loads((run / "begun").read_text())["pid"], signal.SIGKILL)
+        assert "problem" in session.rest()
+    guarded.until(lambda: state(guarded, job) == "Failed")
+    assert not marked("orphaned-word")
+
+
+def test_a_run_of_an_earlier_version_says_that_its_next_one_can_be_entered(
+    guarded: Guarded, job: str
+) -> None:
+    folder = guarded.site.config.state / "jobs" / job / "run-1" / "sessions"
+    folder.rmdir()
+    with into(guarded, job, "true") as session:
+        assert "earlier version" in session.rest()["problem"]
+    folder.mkdir(mode=0o700)
+
+
+def test_long_commands_arrive_whole_and_are_written_down_in_part(
+    guarded: Guarded, job: str
+) -> None:
+    word = "é" * 9_000
+    with into(guarded, job, "sh", "-c", 'printf %s "$1" | wc -m', "sh", word) as session:
+        assert session.rest() == {"exit_code": 0}
+    assert int(session.out) in (9_000, 18_000)
+    told = guarded.ask("GET", f"/api/v1/jobs/{job}", "user").json["story"][-1]["what"]
+    assert len(told) < 1_100
 
 
 def test_an_idle_session_ends_and_a_used_one_does_not(
@@ -430,7 +463,18 @@ def test_a_request_that_makes_no_sense_is_refused(guarded: Guarded, job: str, sa
         assert json.loads(socket.recv(20.0))["problem"]
 
 
-@pytest.mark.parametrize("said", ["{", '{"go": true}', '{"taken": "x"}', b"\1abc", b"\0" * 40_000])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{",
+        '{"go": true}',
+        '{"taken": "x"}',
+        '{"taken": null}',
+        '{"taken": 1e999}',
+        b"\1abc",
+        b"\0" * 40_000,
+    ],
+)
 def test_a_client_that_speaks_out_of_turn_is_hung_up_on(
     guarded: Guarded, job: str, said: Any
 ) -> None:

@@ -103,7 +103,8 @@ def exec_command(
     }
     with contextlib.closing(client.socket(f"jobs/{job_id}/sessions")) as socket:
         session = _Session(socket, escapes=in_terminal and sys.stdin.isatty())
-        session.say(**wanted)
+        with contextlib.suppress(ConnectionError):  # why it has closed is told by what it has sent
+            session.say(**wanted)
         with _raw() if in_terminal and sys.stdin.isatty() else contextlib.nullcontext():
             last = session.carry(reads=bool(wanted["input"]))
     return _exit_code(last)
@@ -169,11 +170,23 @@ class _Session:
         self._woken, self._waker = os.pipe()
 
     def say(self, **document: Any) -> None:
-        self._socket.send(json.dumps(document))
+        """Say something.
+
+        Raises:
+            ConnectionError: the other side has closed; what it has sent before is still to be read.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            self._socket.send(json.dumps(document))
+        except ConnectionClosed:
+            raise ConnectionError from None
 
     def carry(self, *, reads: bool) -> dict[str, Any]:
         """Until it is over: the last words."""
-        last: dict[str, Any] = {}
+        from websockets.exceptions import ConnectionClosed
+
+        last: dict[str, Any] = {"problem": "the connection broke"}
         reader = threading.Thread(target=self._read, daemon=True)
         before = signal.signal(signal.SIGWINCH, lambda *_: os.write(self._waker, b"w"))
         try:
@@ -189,19 +202,20 @@ class _Session:
                         reader.start()
                 else:
                     last = document
+        except ConnectionClosed:
+            pass  # the service is gone without a word
         finally:
             signal.signal(signal.SIGWINCH, before)
             self._end()
-        return {"problem": "you have left"} if self._left else last or {
-            "problem": "the connection broke"
-        }  # fmt: skip
+        return {"problem": "you have left"} if self._left else last
 
     def _print(self, message: bytes) -> None:
         left = memoryview(message)[1:]
         target = sys.stderr.fileno() if message[0] == 2 else sys.stdout.fileno()
         while left:
             left = left[os.write(target, left) :]
-        self.say(taken=len(message) - 1)
+        with contextlib.suppress(ConnectionError):
+            self.say(taken=len(message) - 1)
 
     def _taken(self, count: int) -> None:
         with self._credit:

@@ -43,7 +43,7 @@ NO_COMMAND, CANNOT_EXECUTE = 127, 126
 """Exit codes as of shells."""
 END_OF_FILE = b"\x04"
 TERMINAL = re.compile(r"[\w.+-]{1,40}", re.ASCII)
-MOST_SIDE = 10_000
+MOST_SIDE, MOST_SHOWN = 10_000, 2_000
 GO_S = 60.0
 """For the service to write the session down."""
 
@@ -201,8 +201,8 @@ class Inside:
                 self._hear(self._wire.recv(sessions.MOST_PACKET))
         except BlockingIOError:
             return
-        except (OSError, ValueError):
-            self.gone = True
+        except (OSError, ValueError, TypeError, AttributeError, ArithmeticError):
+            self.gone = True  # who speaks so is not listened to any more
 
     def _hear(self, packet: bytes) -> None:
         """What comes from who listens.
@@ -364,7 +364,7 @@ class Command:
         text = " ".join(words)
         for secret in sorted(filter(None, self._secrets.values()), key=len, reverse=True):
             text = text.replace(secret, MASK.decode())
-        return text
+        return text[:MOST_SHOWN]
 
     def start(self, *, stdin: int, stdout: int, stderr: int, terminal: bool = False) -> Any:
         """Begin it, in the run's group and as its account.
@@ -500,7 +500,7 @@ def main(run: Path, name: str) -> int:
     wire.settimeout(GO_S)
     inside = Inside(wire, woken)
     try:
-        request = heard(wire.recv(sessions.MOST_PACKET) or b"{}") or {}
+        request = heard(wire.recv(sessions.MOST_REQUEST) or b"{}") or {}
         if name.startswith(sessions.INPUT):
             return give_input(inside, wire)
         if request.get("command"):

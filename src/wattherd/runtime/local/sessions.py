@@ -35,7 +35,7 @@ INPUT = "input-"
 IN, OUT, ERR = 0, 1, 2
 """First bytes of packets of data: what a command reads and prints."""
 WINDOW, CHUNK = 256 << 10, 16 << 10
-MOST_PACKET = 64 << 10
+MOST_PACKET, MOST_REQUEST = 64 << 10, 200 << 10
 MOST_OF_RUN = 16
 """Sessions of one run that its supervisor starts at a time."""
 END_OF_INPUT = 3
@@ -146,8 +146,8 @@ class Sessions:
 
     @property
     def pids(self) -> set[int]:
-        """Processes of sessions that were not waited for."""
-        return {one.pid for one in self._begun.values()}
+        """Processes of sessions that have not ended; those that have are waited for."""
+        return {one.pid for one in self._begun.values() if one.poll() is None}
 
     def heed(self) -> None:
         """Begin what is offered; take note of what has ended.

@@ -43,6 +43,9 @@ MOST_OF_JOB, MOST_OF_USER, MOST_IN_ALL = 8, 8, 64
 """Sessions at a time."""
 MOST_COMMAND, MOST_WORD = 32 << 10, 1 << 10
 """Bytes of a command; of what a client says beside data."""
+MOST_TEXT = 6 * MOST_COMMAND
+"""Of a request, in which six letters may stand for one."""
+TOO_LONG = f"a command has {MOST_COMMAND:,} bytes at most"
 ASKED_S, MEET_S = 10.0, 30.0
 """For a client to say what it wants, and for the run's supervisor to begin it."""
 LOOK_S, TOKEN_S = 1.0, 5.0
@@ -93,6 +96,8 @@ class Wanted:
             )  # fmt: skip
         except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
             raise UserError("is no request for a session", hint=hint) from None
+        if sum(len(one.encode()) + 1 for one in wanted.command) > MOST_COMMAND:
+            raise UserError(TOO_LONG)
         if not (wanted.command or found.get("attach")):
             raise UserError("is no request for a session", hint=hint)
         return wanted
@@ -182,8 +187,8 @@ async def request_of(client: WebSocket) -> Wanted:
     text = message.get("text")
     if message["type"] != "websocket.receive" or text is None:
         raise Ended("is gone")
-    if len(text.encode(errors="replace")) > MOST_COMMAND:
-        raise UserError(f"a command has {MOST_COMMAND:,} bytes at most")
+    if len(text) > MOST_TEXT:
+        raise UserError(TOO_LONG)
     return Wanted.of(text)
 
 
