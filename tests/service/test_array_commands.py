@@ -254,7 +254,7 @@ def test_a_job_that_waited_in_vain_for_an_array_is_told_so(say: Say, service: Se
     child = handed_in(say, "--after", array, "--", "true")
     service.wait_for(child, "Failed")
     text = (service.ask(f"jobs/{child}")["reason"] or {}).get("text", "")
-    assert f"DependencyNeverSatisfied: {array} has ended as Failed" in text
+    assert f"DependencyNeverSatisfied: not all tasks of {array} have succeeded" in text
 
 
 @pytest.mark.parametrize(

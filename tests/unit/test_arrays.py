@@ -31,9 +31,7 @@ def test_only_so_many_tasks_run_at_a_time_in_order() -> None:
     told = Told()
     submit_array(told, 5, most=2)
     assert running(told) == ["t0", "t1"]
-    assert told.why("t2") == (
-        "ArrayLimit (waits for one of 2 tasks of a to end, as so many run at a time)"
-    )
+    assert told.why("t2") == "ArrayLimit (waits for a task of a to end: 2 may run at a time)"
     told.ends("t1")
     assert running(told) == ["t0", "t2"]
     told.ends("t0", 1)

@@ -58,6 +58,15 @@ def never_text(spec: JobSpec, parent: str, state: str) -> str:
     return f"{NEVER}: {parent} has ended as {state} ({helps})"
 
 
+def array_never_text(array: str, state: State) -> str:
+    """Why a job never starts that waited for the end of a whole array, and has ended as `state`."""
+    if state is State.FAILED:
+        helps = f"`wattherd rerun {array} --failed`, and then this job"
+        return f"{NEVER}: not all tasks of {array} have succeeded ({helps})"
+    helps = "nothing needs to be done: it was to run only if one of them did not"
+    return f"{NEVER}: all tasks of {array} have succeeded ({helps})"
+
+
 @dataclass(slots=True)
 class _Line:
     """Live jobs in order of submission, of which the first `most` may pass."""
@@ -201,7 +210,7 @@ class Waits:
             parts.append(f"{next(iter(self._members(names)))} to end, which has its name")
         if turns in job.lines:
             most, array = job.spec.array_most, job.spec.array
-            parts.append(f"one of {most} tasks of {array} to end, as so many run at a time")
+            parts.append(f"a task of {array} to end: {most} may run at a time")
         waits = f"waits for {', '.join(parts)}" if parts else ""
         due_s = job.not_before_s
         if due_s is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from wattherd.engine.edits import amended
 from wattherd.engine.lifecycle import FINAL, State
-from wattherd.engine.waits import NEVER, never_text, parents
+from wattherd.engine.waits import NEVER, array_never_text, never_text, parents
 from wattherd.model.command import AmendJob, Command, FinishJob, RejectJob, StartJob
 from wattherd.model.event import Event, JobCancelled, JobExited, JobProgressed, JobSubmitted
 from wattherd.model.job import JobSpec
@@ -69,8 +69,6 @@ class History(Mapping[str, Past]):
     archive: Archive | None = None
     forgettable: deque[str] = field(default_factory=deque)
     submitted: int = 0
-    _ended: set[str] = field(default_factory=set)
-    """Arrays with tasks that are over by the entry at hand."""
 
     def __getitem__(self, job_id: str) -> Past:
         """One job, from the archive if it has to be.
@@ -100,9 +98,9 @@ class History(Mapping[str, Past]):
         while self.forgettable:
             self.jobs.pop(self.forgettable.popleft(), None)
         touched = self._hear(entry.event, entry)
-        self._ended = self._arrays_of(commands)
+        ended = self._arrays_of(commands)
         for command in commands:
-            touched |= self._obey(command, entry.event.at_s)
+            touched |= self._obey(command, entry.event.at_s, ended)
         if isinstance(entry.event, JobCancelled) and entry.event.job_id in touched:
             past = self.jobs[entry.event.job_id]
             past.why = "" if past.why.startswith(NEVER) else past.why  # its user ended it
@@ -136,7 +134,7 @@ class History(Mapping[str, Past]):
                 return set()
         return {event.job_id}
 
-    def _obey(self, command: Command, at_s: float) -> set[str]:
+    def _obey(self, command: Command, at_s: float, ended: Container[str] = ()) -> set[str]:
         match command:
             case StartJob():
                 past = self.jobs[command.job_id]
@@ -152,7 +150,7 @@ class History(Mapping[str, Past]):
                 past = self.jobs[command.job_id]
                 past.state, past.finish_s = command.state, at_s
                 if not past.attempts and not past.why:
-                    past.why = self._never(past.spec, command.state)
+                    past.why = self._never(past.spec, command.state, ended)
             case _:
                 return set()
         return {command.job_id}
@@ -162,7 +160,7 @@ class History(Mapping[str, Past]):
         over = (one.job_id for one in commands if isinstance(one, FinishJob | RejectJob))
         return {self.jobs[one].spec.array for one in over if one in self.jobs} - {""}
 
-    def _never(self, spec: JobSpec, state: str) -> str:
+    def _never(self, spec: JobSpec, state: str, ended: Container[str]) -> str:
         """Which of the jobs it waited for has kept it from ever starting, if one has."""
         arrays = []
         for parent in parents(spec):
@@ -175,9 +173,10 @@ class History(Mapping[str, Past]):
             elif past.over and (text := never_text(spec, parent, past.state)):
                 return text
         # How an array has ended is known by what has become of the job that waited for it.
-        ended = State.FAILED if state == State.FAILED else State.SUCCEEDED
-        arrays.sort(key=lambda name: name not in self._ended)
-        return next(filter(None, (never_text(spec, name, ended) for name in arrays)), "")
+        end = State(state)
+        named = spec.after if end is State.FAILED else spec.after_notok
+        arrays = sorted((one for one in arrays if one in named), key=lambda one: one not in ended)
+        return array_never_text(arrays[0], end) if arrays else ""
 
 
 def row_of(past: Past) -> dict[str, Any]:
