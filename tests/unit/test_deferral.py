@@ -209,9 +209,8 @@ def test_jobs_that_make_no_sense_are_refused(fields: dict[str, object], said: st
         job(**fields)  # type: ignore[arg-type]
 
 
-def test_rates_with_a_gap_are_no_signal() -> None:
-    with pytest.raises(UserError, match="no carbon is known"):
-        Signal(Rates((Row(0, 1, 1.0, 1.0), Row(2, 3, 1.0, 1.0))), "carbon")
+def test_a_signal_ends_at_the_first_gap() -> None:
+    assert Signal(Rates((Row(0, 1, 1.0, 1.0), Row(2, 3, 1.0, 1.0))), "carbon").ends_s == 1
     with pytest.raises(UserError, match="no cost is known"):
         Signal(hourly([1.0, 2.0]), "cost")
 

@@ -97,6 +97,18 @@ def test_rows_may_count_from_the_beginning_of_a_run(tmp_path: Path) -> None:
     assert rates.bill(1000.0, 0.0, 7200.0).co2e_kg == pytest.approx(0.4)
 
 
+def test_hours_that_are_missing_in_an_hourly_series_are_unknown(tmp_path: Path) -> None:
+    hours = [0, 1, 2, 3, 4, 5, 6, 30, 31, 32]
+    text = "at,carbon\n" + "".join(f"{3600 * hour},100\n" for hour in hours)
+    rates, _ = read_rates(written(tmp_path, text))
+    bill = rates.bill(1000.0, 0.0, 33 * 3600.0)
+    assert bill.co2e_kg == pytest.approx(1.0)
+    assert bill.unrated_j == pytest.approx(23 * 3.6e6)
+    # Of uneven rows, as people write tariffs, each holds until the next one.
+    uneven = "at,carbon\n0s,100\n1h,100\n6h,100\n7h,100\n12h,100\n24h,100\n"
+    assert read_rates(written(tmp_path, uneven))[0].bill(1.0, 0.0, 86_400.0).unrated_j == 0
+
+
 def test_an_end_of_its_own_leaves_a_gap_that_is_unknown(tmp_path: Path) -> None:
     text = "at,price,carbon,until\n0s,1,,30m\n1h,1,,\n2h,1,,\n"
     rates, _ = read_rates(written(tmp_path, text))

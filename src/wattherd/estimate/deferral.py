@@ -78,24 +78,26 @@ Rule = Callable[[Deferrable, "Signal"], list[Piece]]
 
 
 class Signal:
-    """One figure of rates, by which rules choose: steps without gaps."""
+    """One figure of rates, by which rules choose: the first steps of it that have no gap."""
 
     def __init__(self, rates: Rates, what: str) -> None:
         """`what` is `cost` or `carbon`.
 
         Raises:
-            UserError: it is unknown at some time between the first row and the last.
+            UserError: it is not known at the beginning.
         """
         self.edges_s: list[float] = []
         self.values: list[float] = []
         for row in rates.rows:
             value = row.price if what == "cost" else row.carbon_g
             if value is None or (self.edges_s and row.start_s > self.edges_s[-1]):
-                raise UserError(f"no {what} is known at some of the time", field="--rates")
+                break
             if not self.edges_s:
                 self.edges_s.append(row.start_s)
             self.edges_s.append(row.end_s)
             self.values.append(value)
+        if not self.values:
+            raise UserError(f"no {what} is known at the beginning", field="--rates")
         lengths_s = np.diff(np.array(self.edges_s))
         self._sums = np.concatenate([[0.0], np.cumsum(np.array(self.values) * lengths_s)])
 

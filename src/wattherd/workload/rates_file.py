@@ -4,7 +4,8 @@ CSV: a column of times (`at`, `time`, `datetime`, `timestamp`) and any of a pric
 kilowatt-hour; `price_eur_per_mwh` and the like name currency and unit) and a carbon intensity
 (`carbon`, `carbon_g_per_kwh`, Electricity Maps' `carbon_intensity_avg`), in g/kWh. YAML and JSON
 have the same rows under `rates`, beside `currency` and `zone`. Rows whose times are times of day
-(`07:00`) come again every day. A row holds until its `until`, or else until the next one.
+(`07:00`) come again every day. A row holds until its `until`, or else until the next one; in a
+series of even steps it holds for one step, so that hours that are missing stay unknown.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -36,6 +38,8 @@ FIRST_DAY = date(2024, 1, 1)
 DAYS = 400
 """So many days are laid out of rates that come again every day."""
 EPOCH_AFTER_S = 1e9
+EVEN, EVEN_ROWS = 0.8, 5
+"""So many of at least so many steps are equal in a series that has one step."""
 HINT = "see docs/guides/cost-and-carbon.md"
 
 
@@ -75,18 +79,27 @@ def read_rates(source: str, start: str | None = None) -> tuple[Rates, float]:
 
 def _laid_out(read: _Read, moments: Sequence[float]) -> Rates:
     found = []
+    step_s = _even_step_s(moments)
     for number, (_, price, carbon_g, until) in enumerate(read.rows):
-        if number + 1 < len(moments):
-            end_s = moments[number + 1]
-        else:  # the last row lasts as long as the one before it; one alone has no end
-            usual_s = moments[-1] - moments[-2] if len(moments) > 1 else float("inf")
-            end_s = moments[number] + usual_s
+        following = moments[number + 1 : number + 2]
+        end_s = min([*following, moments[number] + step_s])
+        if not following and len(moments) > 1:  # the last row lasts as long as the one before it
+            end_s = moments[number] + min(step_s, moments[-1] - moments[-2])
         if until:
             end_s = min(end_s, _text_moment(until, read.zone, read.where))
         if not moments[number] < end_s:
             raise UserError("is not before the next row", where=f"{read.where}: row {number + 1}")
         found.append(Row(moments[number], end_s, price, carbon_g))
     return Rates(tuple(found), read.currency)
+
+
+def _even_step_s(moments: Sequence[float]) -> float:
+    """The step of a series that has one nearly everywhere; endless for any other."""
+    steps_s = [later - sooner for sooner, later in pairwise(moments)]
+    if len(steps_s) < EVEN_ROWS:
+        return float("inf")
+    step_s, times = Counter(steps_s).most_common(1)[0]
+    return step_s if step_s > 0 and times >= EVEN * len(steps_s) else float("inf")
 
 
 def _daily(read: _Read, first: date) -> Rates:
