@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -238,3 +239,41 @@ def test_one_user_cannot_fill_the_queue_with_arrays(monkeypatch: pytest.MonkeyPa
     arrays.check_room(look, "bob", "", 5)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="3 jobs of yours are not over, 5 at most"):
         arrays.check_room(look, "ann", "", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.long
+def test_ten_thousand_tasks_are_handed_in_within_seconds_and_planned_as_fast_as_single_jobs() -> (
+    None
+):
+    """Processor seconds of this process; on disk it is one commit."""
+
+    def used(site: Site) -> tuple[float, float]:
+        begun_s = time.process_time()
+        site.keeper.turn()
+        in_s = time.process_time() - begun_s
+        site.clock.at_s = 50.0
+        site.turns()
+        rounds = []
+        for number in range(1, 8):
+            site.clock.at_s = 100.0 * number
+            site.keeper.tell(site.hands.exited(next(iter(site.hands.runs))))
+            begun_s = time.process_time()
+            site.keeper.turn()
+            site.keeper.turn()
+            rounds.append(time.process_time() - begun_s)
+        return in_s, sorted(rounds)[3]
+
+    job = JobFile.model_validate({"run": "true", "array": "0-9999", "name": "s"})
+    array, single = Site(), Site()
+    begun_s = time.process_time()
+    array.keeper.hand_in_all(list(job.tasks(user="ann")), "ann", "k")
+    handed_s, round_s = used(array)
+    made_s = time.process_time() - begun_s
+    spec = JobFile.model_validate({"run": "true", "name": "s"}).spec(user="ann")
+    for number in range(10_000):
+        single.keeper.submit(spec, {"name": "s"}, "ann", key=str(number))
+    alone_s, single_s = used(single)
+    assert len(array.keeper.core.jobs) == len(single.keeper.core.jobs) == 10_000 - 7
+    assert made_s < 20
+    assert handed_s < 3 * alone_s + 1
+    assert round_s < 3 * single_s + 0.1
