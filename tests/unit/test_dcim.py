@@ -174,7 +174,7 @@ def test_however_sources_overlap_none_can_be_made_to_carry_more_than_its_limit(
 # --- both systems, both generations ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [dict, first_generation, nautobot], ids=str)
+@pytest.mark.parametrize("version", [dict, first_generation, nautobot])
 def test_all_versions_of_the_answers_give_the_same_tree(version: Any) -> None:
     found, _ = from_rows(version(netbox()))
     seen = {one.name: (one.parent, one.level, one.budget_w, one.nodes) for one in found.values()}
