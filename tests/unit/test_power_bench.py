@@ -375,15 +375,17 @@ def test_a_trip_tells_what_was_drawn_ordered_and_shown_at_that_moment() -> None:
         hit_w=80.0,
         hit_ordered_w=50.0,
     )
-    told = told_trip(QUIET, trip)
-    assert told == (
-        "devices hit drew 80 W on orders of 50 W and its meter showed 60 W; "
+    fault = a_fault("cap-ignored")
+    assert told_trip(QUIET, fault, trip) == (
+        "devices hit drew 80 W on orders for 50 W and meters showed 60 W; "
         "rack-1 at 12.3 s, 20 W above 100 W"
     )
-    blind = told_trip(QUIET, dataclasses.replace(trip, shown_w=np.nan, hit_w=0.0))
-    assert blind.startswith("no reading of it; rack-1")
-    honest = dataclasses.replace(trip, shown_w=119.0, hit_w=40.0)
-    assert told_trip(QUIET, honest).startswith(UNEXPLAINED)
+    blind = dataclasses.replace(trip, shown_w=np.nan, hit_w=0.0)
+    assert told_trip(QUIET, fault, blind).startswith("no meter showed it; rack-1")
+    honest = dataclasses.replace(trip, shown_w=119.0, hit_w=65.0)  # 15 W do not explain 20 W
+    assert told_trip(QUIET, fault, honest).startswith(UNEXPLAINED)
+    dead = a_fault("controller-killed", start_s=5.0, end_s=10.0)
+    assert told_trip(QUIET, dead, honest).startswith("the loop was not at work; ")
 
 
 @pytest.mark.long

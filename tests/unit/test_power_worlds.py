@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.runtime.sim.power_plant_faults import no_fault
+from wattherd.runtime.sim.power_plant_faults import KINDS, no_fault
 from wattherd.service.hold_site import read_site
-from wattherd.service.power_bench import best_steady_pct, run_log
+from wattherd.service.power_bench import Choice, bench, best_steady_pct, pairs, run_log
 from wattherd.service.power_bench_controllers import MAKERS, SHIPPED
 from wattherd.service.power_bench_scenarios import Scenario
 from wattherd.service.power_bench_scores import scores
@@ -27,32 +27,21 @@ from wattherd.service.power_bench_worlds import WORLDS, build, is_measured
 
 USED_PCT, BACK_S = 95.0, 60
 NOT_YET = {
-    "gpus-on-rack-meter": "194 s above by up to 69 %, two trips: the rack's reading is thrown away",
-    "cooling-feed": "331 s above by 19 %: the reading of a feed without devices is thrown away",
-    "other-load-20": "39 s above, 93 % used: other load is forgotten at 0.5 %/s",
-    "other-load-35": "21 s above, 81 % used",
-    "other-load-ramping": "45 s above",
-    "other-load-daily": "18 s above by up to 2.3 %",
-    "other-load-switched": "8 s above, 88 % used",
-    "other-load-site-meter": "263 s above by up to 26 %, one trip: the site's meter is not read",
-    "floor-not-reached": "80 % used, not back within 90 s: whoever draws 121 W is defiant for ever",
-    "coarse-meters": "58 % used, 312 of 360 s in safe mode: honest meters are called frozen",
-    "coarse-meters-measured": "59 % used, 305 of 360 s in safe mode",
-    "slow-meters": "35 % used, 353 of 360 s in safe mode",
-    "knob-steps-5": "48 % used, never back: a knob that rounds is late for ever",
-    "knob-steps-25": "48 % used, never back",
-    "slow-knobs": "85 % used",
-    "high-caps": "183 s above by up to 4.3 %: devices' own meters are not believed over caps",
-    "site-meter-only": "19 % used, in safe mode all the time: no meter counts as a broken one",
-    "swing-0.1": "61 s above by up to 25 %",
-    "swing-0.5": "168 s above by up to 16 %",
-    "bursts": "1 s above",
-    "gpus-measured": "1 s above by 0.4 %",
-    "deep-tree": "38 s above by up to 4.3 %",
-    "other-load-stated": "263 s above by up to 26 %, one trip: what is stated is not counted",
-    "ordinary-racks": "76 s above by up to 58 %, one trip, 54 % used",
+    "gpus-on-rack-meter": "2 s above by 0.3 %",
+    "other-load-20": "1 s above by 0.3 %",
+    "other-load-ramping": "1 s above by 0.2 %",
+    "other-load-daily": "16 s above by up to 0.9 %: its slope is not looked ahead",
+    "other-load-switched": "1 s above by 0.6 %",
+    "floor-not-reached": "86 % used: slow knobs are called late",
+    "slow-meters": "79 % used, 30 s in safe mode",
+    "slow-knobs": "79 % used: a median of 3 s is called late",
+    "swing-0.1": "33 s above by up to 11 %",
+    "swing-0.5": "168 s above by up to 16 %: a look a second always meets the same two points",
+    "swing-0.5-fast": "84 % used, never back: moments are taken for means",
+    "gpus-measured": "1 s above by 0.3 %",
+    "ordinary-racks": "86 % used",
 }
-"""What the loop did not hold when these rooms were written."""
+"""What the loop does not hold, as measured; benchmarks/power_before.json has what it once held."""
 
 
 def _owed(name: str) -> Any:
@@ -85,6 +74,24 @@ def test_the_limit_holds_and_is_used_without_a_fault(name: str) -> None:
     assert found["trips"] == 0, found
     assert found["usable_pct"] >= least, found
     assert found["back_s"] <= BACK_S, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in WORLDS if name != "swing-0.5-fast"])
+def test_no_single_fault_trips_a_breaker(name: str) -> None:
+    if is_measured(name):
+        _built(name)
+    choice = Choice(scenarios=(name,), faults=KINDS, controllers=("wattherd",), quick=True)
+    tripped = {run["fault"]: run["trip_reasons"] for run in bench(choice)["runs"]}
+    assert not any(tripped.values()), {kind: why for kind, why in tripped.items() if why}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpus-on-rack-meter", "other-load-35", "ordinary-racks"])
+def test_every_trip_under_two_faults_has_a_reason(name: str) -> None:
+    choice = Choice(scenarios=(name,), faults=pairs()[::5], controllers=("wattherd",), quick=True)
+    document = bench(choice)
+    assert document["summary"][0]["unexplained_trips"] == 0, document["runs"]
 
 
 # --- the yardsticks ------------------------------------------------------------------------------

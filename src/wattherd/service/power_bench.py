@@ -179,6 +179,7 @@ def statement(scenario: Scenario) -> dict[str, Any]:
         "nodes": scenario.room.fleet.size,
         "limit_w": {"highest": float(scenario.limit_w[:, -1].max()),
                     "lowest": float(scenario.limit_w[:, -1].min())},
+        "cycle_s": scenario.cycle_s,
         "response_s": scenario.response_s,
         "surprises_s": list(scenario.surprises_s),
         "ahead_s": scenario.ahead_s,
@@ -233,7 +234,7 @@ def _runs_of(name: str, choice: Choice) -> _Found:
                     "controller": name,
                     "seed": scenario.seed,
                     **scores(scenario, log),
-                    **_trips(scenario, log, spared),
+                    **_trips(scenario, fault, log, spared),
                     **_work(progress(scenario, log.draw_w), best),
                     "recovered_s": recovery_s,
                 }
@@ -255,13 +256,15 @@ def _spared_trips(scenario: Scenario, fault: Fault) -> int:
     return run_log(scenario, fault, partial(_clairvoyant, fault)).trips
 
 
-def _trips(scenario: Scenario, log: RunLog, spared: Callable[[], int]) -> dict[str, Any]:
+def _trips(
+    scenario: Scenario, fault: Fault, log: RunLog, spared: Callable[[], int]
+) -> dict[str, Any]:
     """Trips that could have been avoided, those that could not, and how each came about."""
     nobody = spared() if log.trips else 0
     return {
         "breaker_trips": max(log.trips - nobody, 0),
         "unavoidable_trips": min(nobody, log.trips),
-        "trip_reasons": [told_trip(scenario, one) for one in log.trip_log],
+        "trip_reasons": [told_trip(scenario, fault, one) for one in log.trip_log],
     }
 
 
@@ -297,23 +300,24 @@ def run_log(scenario: Scenario, fault: Fault, make: Maker) -> RunLog:
     safe_mode_s, noted = 0, Counter[str]()
     alive: Controller | None = make(scenario, None)
     journal: Floats | None = None
-    for second in range(seconds):
-        readings = plant.read()
-        if fault.kills(plant.now_s):
-            alive, journal = None, getattr(alive, "found_w", journal)
-        elif not fault.stalls(plant.now_s):
-            alive = alive or make(scenario, journal)
-            plant.order(alive.cycle(readings, scenario.known_limit_w(second)))
-            if isinstance(alive, SafetyLoop):
-                safe_mode_s += alive.safe_mode
-                noted.update({note.kind for note in alive.notes()})
-        for step in range(steps):
-            plant.step(scenario.demand_at_w(second, step))
-            draw_w[second] += plant.draw_w / steps
-            wall_w[second] += plant.wall_w().sum() / steps
-            now_w = plant.levels_w()
-            level_w[second] += now_w / steps
-            np.maximum(peak_w[second], now_w, out=peak_w[second])
+    cycle_steps = round(scenario.cycle_s / STEP_S)
+    for second, step in itertools.product(range(seconds), range(steps)):
+        if step % cycle_steps == 0:
+            readings = plant.read()
+            if fault.kills(plant.now_s):
+                alive, journal = None, getattr(alive, "found_w", journal)
+            elif not fault.stalls(plant.now_s):
+                alive = alive or make(scenario, journal)
+                plant.order(alive.cycle(readings, scenario.known_limit_w(second)))
+                if isinstance(alive, SafetyLoop) and step == 0:
+                    safe_mode_s += alive.safe_mode
+                    noted.update({note.kind for note in alive.notes()})
+        plant.step(scenario.demand_at_w(second, step))
+        draw_w[second] += plant.draw_w / steps
+        wall_w[second] += plant.wall_w().sum() / steps
+        now_w = plant.levels_w()
+        level_w[second] += now_w / steps
+        np.maximum(peak_w[second], now_w, out=peak_w[second])
         cap_w[second] = plant.cap_w
     trips, sure_trips, trip_log = plant.trips, plant.sure_trips, tuple(plant.trip_log)
     restored = _leave(plant, alive or make(scenario, journal), scenario)

@@ -54,6 +54,8 @@ class Scenario:
     level_names: tuple[str, ...]
     fault_feed: int = 0
     """The feed whose meter a fault on meters hits; the site's is hit where no feed has one."""
+    cycle_s: float = 1.0
+    """How often the controller is asked."""
     response_s: float = RESPONSE_S
     fault_share: float = FAULT_SHARE
     fine_w: Floats | None = None

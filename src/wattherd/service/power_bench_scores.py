@@ -13,6 +13,7 @@ import numpy as np
 
 from wattherd.engine.safety_terms import Bools, Floats
 from wattherd.runtime.sim.power_plant import Trip
+from wattherd.runtime.sim.power_plant_faults import Fault
 from wattherd.service.power_bench_scenarios import Scenario
 
 HOLD_S = 10
@@ -80,20 +81,27 @@ def scores(scenario: Scenario, log: RunLog) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told_trip(scenario: Scenario, trip: Trip) -> str:
-    """How a trip came about, from what was true and what was shown at that moment."""
+def told_trip(scenario: Scenario, fault: Fault, trip: Trip) -> str:
+    """How a trip came about, from what was true and what was shown at that moment.
+
+    A reason is one only if it suffices: the draw would have been within the rating had the devices
+    hit followed their orders, the meters showed too little, or nobody was at work.
+    """
     over_w = trip.draw_w - trip.rated_w
-    excess_w = trip.hit_w - trip.hit_ordered_w
+    reasons = []
+    if trip.hit_w - trip.hit_ordered_w >= over_w:
+        reasons.append(
+            f"devices hit drew {trip.hit_w:,.0f} W on orders for {trip.hit_ordered_w:,.0f} W"
+        )
     if np.isnan(trip.shown_w):
-        shown = "no reading of it"
+        reasons.append("no meter showed it")
     elif trip.shown_w < SHOWN_LOW * trip.draw_w:
-        shown = f"its meter showed {trip.shown_w:,.0f} W"
-    else:
-        shown = ""
-    knobs = ""
-    if excess_w > 0.0:
-        knobs = f"devices hit drew {trip.hit_w:,.0f} W on orders of {trip.hit_ordered_w:,.0f} W"
-    why = " and ".join(part for part in (knobs, shown) if part) or UNEXPLAINED
+        reasons.append(f"meters showed {trip.shown_w:,.0f} W")
+    dead = {"controller-killed", "loop-stalled"} & set(fault.kinds)
+    end_s = fault.start_s + fault.stall_s if "loop-stalled" in dead else fault.end_s
+    if dead and fault.start_s <= trip.at_s < end_s + HOLD_S:
+        reasons.append("the loop was not at work")
+    why = " and ".join(reasons) or UNEXPLAINED
     name = scenario.level_names[trip.level]
     return f"{why}; {name} at {trip.at_s:g} s, {over_w:,.0f} W above {trip.rated_w:,.0f} W"
 

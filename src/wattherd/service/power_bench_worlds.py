@@ -108,6 +108,17 @@ def coming_and_going(busy_s: float = 60.0, idle_s: float = 25.0) -> Load:
     return load
 
 
+def pausing(from_s: float, to_s: float) -> Load:
+    """Every second device idles for a while: its watts go to the others, and have to come back."""
+
+    def load(rng: np.random.Generator, steps: int, count: int, kind: Kind) -> Floats:
+        asked_w = steady()(rng, steps, count, kind)
+        asked_w[int(from_s * STEPS) : int(to_s * STEPS), ::2] = kind.idle_w
+        return asked_w
+
+    return load
+
+
 def swing(hertz: float, depth: float = 0.8) -> Load:
     """All devices of one job rise and fall together, by `depth` of the maximum (square wave)."""
 
@@ -197,7 +208,10 @@ class World:
     instruments: Instruments = PLAIN_METERS
     delay_s: float = 0.5
     lag_s: float = 0.3
+    cycle_s: float = 1.0
     response_s: float = 10.0
+    surprises_s: tuple[int, ...] = ()
+    """Seconds of what no controller could know, beside jumps of other load."""
     cut: float = 0.25
     cut_ramp_s: float = 0.0
     told_ratings: bool = True
@@ -246,9 +260,10 @@ WORLDS: Mapping[str, World] = {
         instruments=Instruments(feed=None, site=Meter()),
     ),
     "floor-not-reached": World(
-        about="A40s draw 120.7 W at their lowest cap of 100 W; their jobs come and go",
-        kind=A40, feeds=1, feed_limit=None, limit=0.62, load=coming_and_going(),
-        capping=Capping(reachable_w=120.7),
+        about="A40s draw 120.7 W at their lowest cap of 100 W; half of them pause for a minute",
+        kind=A40, feeds=1, feed_limit=None, limit=0.62, load=pausing(50.0, 110.0),
+        capping=Capping(reachable_w=120.7), delay_s=2.0, knobs=Knobs(readback_s=1.0),
+        response_s=15.0, surprises_s=(110,),
     ),
     "coarse-meters": World(
         about="nodes' meters in steps of 40 W, each second, loads almost steady",
@@ -329,6 +344,11 @@ WORLDS: Mapping[str, World] = {
         feeds=1, feed_limit=None, limit=0.9, other=always(0.20), stated=0.20,
         instruments=Instruments(feed=None),
     ),
+    "swing-0.5-fast": World(
+        about="the swing at 0.5 Hz, the loop ten times a second, NVML's meters and knobs",
+        kind=H100, count=16, load=swing(0.5), capping=Capping(window_s=1.0), delay_s=0.2,
+        cycle_s=0.1,
+    ),
     "ordinary-racks": World(
         about="GPU caps, IPMI rack meters, 1.82 of the GPUs, slow knobs, cooling, jobs with phases",
         kind=H100, count=32, feeds=5, feed_limit=None, limit=0.7, load=phases(), cooling=0.165,
@@ -398,8 +418,9 @@ def build_world(
         event_s=int(CUT_FROM * seconds) if world.cut else None,
         level_names=_level_names(world),
         fault_feed=world.racks,
+        cycle_s=world.cycle_s,
         response_s=world.response_s,
-        surprises_s=_surprises(other, site_w, seconds),
+        surprises_s=(*world.surprises_s, *_surprises(other, site_w, seconds)),
     )
 
 

@@ -111,7 +111,11 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trip:
-    """What was so when a breaker tripped; `hit_*` are of the devices below it that a fault hits."""
+    """What was so when a breaker tripped.
+
+    `hit_*` are of the devices below it that a fault has hit by then: what they drew, and what that
+    should have been by the orders that were sent.
+    """
 
     at_s: float
     level: int
@@ -393,16 +397,19 @@ class PowerPlant:
             self._open_until_s[number] = self.now_s + RECLOSE_S - BOOT_S
 
     def _trip(self, level: int, below: Bools) -> Trip:
-        hit = below & self.fault.hits & (self.fault.kinds != ())
+        fault = self.fault
+        hit = below & fault.hits & bool(fault.kinds and self.now_s >= fault.start_s)
         ordered_w = np.where(np.isnan(self._orders.sent_w), self.cap_w, self._orders.sent_w)
+        capping = self.room.capping
+        parts = np.broadcast_to(np.asarray(1.0 + capping.rest_share), hit.shape)
         return Trip(
             at_s=round(self.now_s, 1),
             level=level,
-            draw_w=float(self.levels_w()[level]),
+            draw_w=float(self._levels_w[level]),
             rated_w=float(self.room.true_rated_w[level]),
             shown_w=self._told_w(level),
-            hit_w=float(self.wall_w()[hit].sum()),
-            hit_ordered_w=float(ordered_w[hit].sum()),
+            hit_w=float((self.draw_w * parts)[hit].sum()),
+            hit_ordered_w=float((ordered_w * capping.regulates_at * parts)[hit].sum()),
         )
 
     def _told_w(self, level: int) -> float:
