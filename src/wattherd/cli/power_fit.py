@@ -437,8 +437,10 @@ def _show_prediction(document: dict[str, Any], gpu: str) -> None:
     better = advice["once_error_pct"]
     gain = f"; one measurement makes that {better:.0f} %" if better is not None else ""
     click.echo(f"measure once, while the job runs at its limit of {advice['cap_w']:g} W{gain}:")
-    for command in advice["commands"]:
-        click.echo(f"  {command}")
+    read, *again = advice["commands"]
+    click.echo(f"  {read}")
+    for command in again:
+        click.echo(f"  {command}  # WATTS: the mean of what was read")
 
 
 def _given(texts: tuple[str, ...]) -> dict[str, float]:

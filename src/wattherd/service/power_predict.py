@@ -188,7 +188,7 @@ def _advice(
 
 def _again(source: Path, job: Wanted) -> str:
     """The command that asks again with what was measured under the highest limit."""
-    given = [f"{name}={value:g}" for name, value in job.values.items()]
+    given = [f"{name}={value:.15g}" for name, value in job.values.items()]
     words = ["wattherd", "power", "predict", "--models", str(source), "--gpu", job.gpu]
     words += ["--model", job.model, *(["--dataset", job.dataset] if job.dataset else [])]
     words += ["--tdp", f"{job.tdp_w:g}W", "--cap", f"{job.cap_w:g}W"]
