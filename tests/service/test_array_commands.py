@@ -299,6 +299,7 @@ def test_an_array_that_can_never_run_is_said_to_fail(say: Say) -> None:
     assert "Failed: NeverFits: asked 400" in why
 
 
+@pytest.mark.long
 def test_the_same_key_hands_an_array_in_once_also_after_a_kill(service: Serving) -> None:
     key = {"idempotency-key": secrets.token_hex(8)}
     asked = {"run": "sleep 100", "array": "0-4%1", "begin": "in 10h", "labels": {"of": "kill"}}
@@ -312,6 +313,7 @@ def test_the_same_key_hands_an_array_in_once_also_after_a_kill(service: Serving)
     service.ask(f"arrays/{first['id']}/cancel", {})
 
 
+@pytest.mark.long
 def test_an_array_is_there_whole_or_not_at_all_when_the_service_is_killed_amid_its_submission(
     service: Serving,
 ) -> None:
@@ -339,6 +341,7 @@ def test_an_array_is_there_whole_or_not_at_all_when_the_service_is_killed_amid_i
         service.ask(f"arrays/{array['id']}/cancel", {})
 
 
+@pytest.mark.long
 def test_no_more_run_than_may_across_kills_of_the_service(service: Serving, tmp_path: Any) -> None:
     """Each task notes who else is there: a folder a task, removed when it ends."""
     script = (
