@@ -45,6 +45,30 @@ def test_a_pod_that_lacks_watts_says_how_many_and_where() -> None:
     )
 
 
+def test_a_pod_that_no_budget_lets_run_is_told_so_with_numbers() -> None:
+    world = a_world({"row-a": BASE_W + 20}, **ROW)
+    world.create("p")
+    world.create("share", sharing(1_000, 500))
+    world.settle()
+    assert world.why("p") == (
+        f"NeverFits: the pod adds {RISE_W} W, power domain row-a may draw {BASE_W + 20} W and draws"
+        f" {BASE_W} W with idle nodes; raise the budget of power domain row-a by {RISE_W - 20} W,"
+        " or ask for less"
+    )
+    assert world.why("share").startswith("WaitingForPower")  # it may join others
+    world.add_nodes(1)  # one that no budget is above
+    world.settle()
+    assert "p" in world.places
+
+
+def test_watts_that_others_have_now_are_waited_for() -> None:
+    world = a_world({"row-a": BASE_W + RISE_W}, **ROW)
+    fill(world, WHOLE)
+    world.create("p")
+    world.settle()
+    assert world.why("p").startswith("WaitingForPower")
+
+
 def test_what_is_said_to_be_enough_is_enough() -> None:
     world = a_world({"row-a": BASE_W + 20}, **ROW)
     world.create("p")

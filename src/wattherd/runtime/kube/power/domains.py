@@ -100,10 +100,17 @@ class Domains:
         Never less than nothing: what adds no watts may come, even where too many are drawn.
         """
         carried = self.carried_mw(columns, state, more_mw)
-        left = [self._left(name, carried) for name in (*columns.names, SITE)]
-        of_node = np.array(left, dtype=np.int64)[columns.domain]
-        room: Ints = np.maximum(of_node, 0)
+        room: Ints = np.maximum(self._of_node(columns, carried), 0)
         return room
+
+    def most_mw(self, columns: Columns) -> Ints:
+        """(N,) what may be added on each node with nobody on any; less than nothing, too."""
+        return self._of_node(columns, self.idle_mw(columns))
+
+    def _of_node(self, columns: Columns, carried: Mapping[str, int]) -> Ints:
+        left = [self._left(name, carried) for name in (*columns.names, SITE)]
+        of_node: Ints = np.array(left, dtype=np.int64)[columns.domain]
+        return of_node
 
     def _left(self, domain: str, carried: Mapping[str, int]) -> int:
         budgets = self.budgets_mw
@@ -123,6 +130,13 @@ class Domains:
         for node, saved in self.saved_mw.items():
             if node in columns.row:
                 draw[columns.row[node]] -= saved
+        return self._by_domain(columns, draw)
+
+    def idle_mw(self, columns: Columns) -> dict[str, int]:
+        """What every domain, and the site, draws with nobody on its nodes."""
+        return self._by_domain(columns, columns.base_mw)
+
+    def _by_domain(self, columns: Columns, draw: Ints) -> dict[str, int]:
         inside = columns.domain >= 0
         own = np.bincount(columns.domain[inside], draw[inside], len(columns.names))
         carried = dict.fromkeys((*self.budgets_mw, *self.tree.branches), 0)

@@ -76,7 +76,7 @@ class Diagnosis:
         roomy = large & self.chooser.fleet.open_for(member.ask) & self._roomy(member.ask)
         if not roomy.any():
             return self._short(member.ask, large, behind)
-        return self._watts(member.ask, roomy, behind)
+        return self._never(member.ask, large) or self._watts(member.ask, roomy, behind)
 
     def _lasting(self, ask: Ask) -> _Could:
         """The same for all pods that ask for the same, until nodes change."""
@@ -195,6 +195,27 @@ class Diagnosis:
         return Shortage(fleet, fleet.placer.state, ask, request, rows, behind).finding()
 
     # Nodes whose domains have watts ---------------------------------------------------------------
+
+    def _never(self, ask: Ask, large: Mask) -> Finding | None:
+        """What keeps a pod from every node as budgets stand, were nobody else there."""
+        chooser = self.chooser
+        if any(request.is_sharing for request, _ in chooser.fleet.requests(ask)):
+            return None  # it may join others on a device that draws already
+        domains, columns, needs = chooser.domains, chooser.columns(), self._needs(ask)
+        lacks, rows = needs - domains.most_mw(columns), np.flatnonzero(large)
+        if not rows.size or (lacks[rows] <= 0).any():
+            return None
+        row = int(rows[np.argmin(lacks[rows])])
+        idle, budgets, need = domains.idle_mw(columns), domains.budgets_mw, int(needs[row])
+        facts, helps = f"the pod adds {watts_up(need)}", []
+        for name in domains.tree.path(chooser.fleet.order[row].domain):
+            short = need + idle[name] - budgets[name] if name in budgets else 0
+            if short > 0:
+                who = f"power domain {name}" if name else "the site"
+                facts += f", {who} may draw {watts_down(budgets[name])}"
+                facts += f" and draws {watts_up(idle[name])} with idle nodes"
+                helps.append(f"raise the budget of {who} by {watts_up(short)}")
+        return Finding(str(ReasonCode.NEVER_FITS), facts, f"{' and '.join(helps)}, or ask for less")
 
     def _watts(self, ask: Ask, roomy: Mask, behind: int) -> Finding:
         """Of the nodes with room, the one that lacks the fewest watts says what is lacking."""
