@@ -122,6 +122,20 @@ def test_a_simulation_says_before_and_after_what_never_runs(tmp_path: Path) -> N
     assert "write 20W or 20kW" in vague.stderr
 
 
+def test_a_comparison_names_the_jobs_that_each_run_left_unfinished(tmp_path: Path) -> None:
+    jobs = jobs_file(tmp_path, [1, 8, 1, 1])
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(
+        f"cluster: 2x4:T4\njobs: {{file: {jobs}, format: native}}\npreset: none\n"
+        "policies: [fifo, fifo-first-fit]\nbudgets: [300W, 600W]\n"
+    )
+    done = wattherd("sim", "compare", str(scenario))
+    for policy in ("fifo", "fifo-first-fit"):
+        assert f"{policy} (300W, " in done.stderr
+        assert "): 1 unfinished as job-1: NeverFits: asked 480 W, available 300 W" in done.stderr
+    assert "600W" not in done.stderr
+
+
 def test_steps_that_rise_let_it_run_and_nothing_is_said(tmp_path: Path) -> None:
     done = sim(jobs_file(tmp_path, [1, 8, 1, 1]), "--budget", "0:300W,10m:600W")
     assert done.returncode == 0

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from click.testing import CliRunner
 
+from service.guarded import Guarded
 from wattherd.cli.store import store as command
 from wattherd.errors import UserError
 from wattherd.model.event import BudgetChanged
+from wattherd.service.live.access.caller import Role
 from wattherd.store.entry import Entry
 from wattherd.store.head import HEAD_FILE, Head, HeadFile
 from wattherd.store.journal import Journal
@@ -161,3 +163,21 @@ def test_a_head_that_cannot_be_written_stops_nothing_and_is_told(tmp_path: Path)
     assert file.problem == ""
     store.close()
     assert verified(tmp_path)["problems"] == []
+
+
+def test_the_end_is_in_the_audit_and_in_the_metrics(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "state", budget="9W")
+    try:
+        guarded.let_in("root", Role.ADMIN)
+        head = guarded.ask("GET", "/api/v1/audit", "root").json["head"]
+        lines = guarded.ask("GET", "/metrics", "root").text.splitlines()
+        journal = guarded.site.store.journal
+        assert head == {"store": journal.identity(), "entry": journal.last_seq,
+                        "digest": journal.digest(journal.last_seq)}  # fmt: skip
+        told = dict(line.split(" ") for line in lines if line.startswith("wattherd_journal_head"))
+        assert float(told["wattherd_journal_head_entry"]) == head["entry"] > 0
+        digest = f"{int(float(told['wattherd_journal_head_digest'])):012x}"
+        assert head["digest"].startswith(digest)
+        assert journal.holds(digest) == head["entry"]
+    finally:
+        guarded.close()

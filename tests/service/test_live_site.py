@@ -109,6 +109,29 @@ def test_what_does_not_fit_waits_and_says_why(service: Service) -> None:
     service.until(second, "Succeeded")
 
 
+def test_a_shorter_time_is_named_where_it_would_help(service: Service, tmp_path: Path) -> None:
+    """One slot is free, and reserved for a job that needs both once the first is over."""
+
+    def submitted(run: str, expected: str = "", gpus: int = 1) -> str:
+        file = tmp_path / "job.yaml"
+        file.write_text(f"run: {run}\ngpus: {gpus}\n")
+        if expected:
+            file.write_text(f"{file.read_text()}time: {{expected: {expected}}}\n")
+        return service.call("submit", str(file)).strip()
+
+    first = submitted("sleep 80", "90s")
+    service.until(first, "Running")
+    both, long = submitted("'true'", "1h", 2), submitted("'true'", "10min")
+    told = service.call("explain", long)
+    (most_s,) = re.findall(r"would fit now if it took (\d+) s at most", told)
+    assert 30 < int(most_s) <= 90
+    assert "at most" not in service.call("explain", both)
+    service.until(submitted("'true'", "10s"), "Succeeded")
+    assert service.job(both)["state"] == service.job(long)["state"] == "Queued"
+    service.call("cancel", first)
+    service.until(both, "Succeeded")
+
+
 def test_what_can_never_run_is_refused_with_numbers(service: Service) -> None:
     job = service.job(service.call("submit", "-g", "9", "--", "true", code=1).strip())
     assert job["state"] == "Failed"

@@ -14,6 +14,7 @@ from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import tracked
 
 if TYPE_CHECKING:
+    from wattherd.service.schedule import Result
     from wattherd.workload.scenario import Scenario
 
 SCHEMA = "wattherd.compare/1"
@@ -31,15 +32,20 @@ def compare(
     """Run every policy of SCENARIO with every budget and way of sharing power.
 
     Marked rows are on the Pareto front of mean completion time and energy, among those that
-    finished every job and never drew more than the budget.
+    finished every job and never drew more than the budget. Jobs that a run left unfinished are
+    named on stderr, with why.
     """
+    from wattherd.cli.sim_run import tell_unfinished
     from wattherd.service.compare import mark_front
     from wattherd.workload.scenario import read_scenario
 
     given = read_scenario(scenario, changes)
     policies = parse_policies(policy) if policy else given.policies
     cases = list(product(policies, given.power, given.budgets))
-    rows = mark_front(list(tracked(_rows(given, cases), len(cases), "comparing")))
+    ran = list(tracked(_runs(given, cases), len(cases), "comparing"))
+    for _, budget, power, result in ran:
+        tell_unfinished(result, f" ({budget or 'no budget'}{f', {power}' if power else ''})")
+    rows = mark_front([row for row, *_ in ran])
     document = {
         "schema": SCHEMA,
         "command": command_line(),
@@ -53,7 +59,10 @@ def compare(
     _show(rows)
 
 
-def _rows(given: Scenario, cases: list[tuple[str, str, str | None]]) -> Iterator[dict[str, Any]]:
+def _runs(
+    given: Scenario, cases: list[tuple[str, str, str | None]]
+) -> Iterator[tuple[dict[str, Any], str | None, str | None, Result]]:
+    """Each run's row, its budget and way of sharing power, and what came of it."""
     from wattherd.service.schedule import simulate
     from wattherd.service.setting import setting_of
 
@@ -63,11 +72,8 @@ def _rows(given: Scenario, cases: list[tuple[str, str, str | None]]) -> Iterator
         if not shared and power != given.power[0]:
             continue
         setting = setting_of(given, budget=budget, power=power)
-        yield {
-            "power": power if shared else None,
-            "budget": budget,
-            **simulate(setting, policy).row,
-        }
+        result, way = simulate(setting, policy), power if shared else None
+        yield {"power": way, "budget": budget, **result.row}, budget, way, result
 
 
 def _keep(out: Path, document: dict[str, Any], rows: list[dict[str, Any]]) -> None:

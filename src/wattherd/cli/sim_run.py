@@ -103,7 +103,7 @@ def run(
             _keep_log(out, results)
     for result in results:
         _tell_rejected(result)
-        _tell_unfinished(result)
+        tell_unfinished(result)
     cut_short = setting.until_s < math.inf
     code = 1 if any(result.unfinished for result in results) and not cut_short else 0
     if printed(document, output):
@@ -130,18 +130,21 @@ def _tell_budgets(setting: Setting, policies: Sequence[str]) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def _tell_unfinished(result: Result) -> None:
-    """On stderr: jobs that were not over at the end, by why, each with an example."""
+def tell_unfinished(result: Result, case: str = "") -> None:
+    """On stderr: jobs that were not over at the end, by why, each with an example.
+
+    Where a policy was run several times, `case` tells this run from the others.
+    """
     if not result.unfinished:
         return
-    total = len(result.outcomes)
-    click.echo(f"{result.policy}: {len(result.unfinished)} of {total} jobs unfinished", err=True)
+    total, name = len(result.outcomes), f"{result.policy}{case}"
+    click.echo(f"{name}: {len(result.unfinished)} of {total} jobs unfinished", err=True)
     by_code: dict[str, list[tuple[str, str]]] = {}
     for job_id, why in result.unfinished:
         by_code.setdefault(why.partition(":")[0], []).append((job_id, why))
     for ones in by_code.values():
         job_id, why = ones[0]
-        click.echo(f"{result.policy}: {len(ones)} unfinished as {job_id}: {why}", err=True)
+        click.echo(f"{name}: {len(ones)} unfinished as {job_id}: {why}", err=True)
 
 
 def _tell_rejected(result: Result) -> None:

@@ -327,6 +327,11 @@ class Journal:
         return self._last
 
     @property
+    def told(self) -> tuple[int, str]:
+        """Number and digest of the last entry that was acknowledged; 0 and nothing without one."""
+        return self._told
+
+    @property
     def last_seq(self) -> int:
         """Number of the last entry, 0 if there is none."""
         return self._told[0]

@@ -8,6 +8,8 @@ from typing import Any
 from wattherd.engine.ledger import JobRecord
 from wattherd.errors import ClusterError
 from wattherd.model.reason import ReasonCode
+from wattherd.policy.schedule.ordered import Discipline, Ordered
+from wattherd.policy.schedule.orders import Priority
 from wattherd.service.live.chronicle import SYSTEM, Chronicle
 from wattherd.service.live.documents import Look, job_document
 from wattherd.service.live.logs import TaskLog
@@ -117,8 +119,48 @@ def _would_help(look: Look, record: JobRecord) -> Iterator[str]:
     asked = record.spec.least_gpus
     if code in (ReasonCode.WAITING_FOR_GPUS, ReasonCode.FRAGMENTED) and 0 < free < asked:
         yield f"would fit now with `gpus: {free}`"
+    gap_s = _gap_s(look, record, free) if asked <= free else None
+    if gap_s is not None:
+        yield (
+            f"would fit now if it took {int(gap_s)} s at most: others that come first begin then"
+            f" (`time: {{expected: {int(gap_s)}s}}` in its file says so)"
+        )
     if code is ReasonCode.WAITING_FOR_POWER and record.reason is not None:
         missing = (record.reason.asked or 0.0) - (record.reason.available or 0.0)
         yield f"would fit with {missing:,.1f} W more (`wattherd power set`), or when a job ends"
     if record.spec.gpu_models and code is ReasonCode.WAITING_FOR_GPUS:
         yield "any model of GPU would do? leave `gpu_type` out"
+
+
+def _gap_s(look: Look, record: JobRecord, free: int) -> float | None:
+    """For how long the free devices are nobody's, if that is too short for the job as it is.
+
+    Under a policy with backfill the first job that does not fit gets a reservation for when those
+    that run are expected to end, and others may pass if they are over by then.
+    """
+    planner = look.core.config.planner
+    if not isinstance(planner, Ordered) or planner.discipline is not Discipline.BACKFILL:
+        return None
+    by_priority = isinstance(planner.rules.order, Priority)
+
+    def turn(job: JobRecord) -> tuple[int, int]:
+        return (-job.spec.priority if by_priority else 0, job.number)
+
+    waiting = (job for job in look.core.jobs.values() if not job.active and job.aside is None)
+    ahead = [job for job in waiting if job.spec.least_gpus > free and turn(job) < turn(record)]
+    if not ahead:
+        return None
+    needs, now_s = min(ahead, key=turn).spec.least_gpus - free, look.core.now_s
+    running = [job for job in look.core.jobs.values() if job.active and job.gpus]
+    ends = []
+    for job in running:
+        work_s = planner.rules.work(job.spec)
+        if work_s is not None:  # nobody waits for one that never says when it ends
+            ends.append((job.held_since_s + work_s - job.attained_s, job.gpus))
+    for end_s, gpus in sorted(ends):
+        needs -= gpus
+        if needs <= 0:
+            known_s = planner.rules.work(record.spec)
+            gap_s = end_s - now_s
+            return gap_s if gap_s >= 1.0 and (known_s is None or known_s > gap_s) else None
+    return None

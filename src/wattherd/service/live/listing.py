@@ -208,4 +208,10 @@ def audit_document(
         for row in rows
     ]
     more = len(rows) == limit
-    return {"schema": AUDIT, "acts": acts, "before": rows[-1]["seq"] if more else None}
+    entry, digest = site.store.journal.told
+    return {
+        "schema": AUDIT,
+        "acts": acts,
+        "before": rows[-1]["seq"] if more else None,
+        "head": {"store": site.store.journal.identity(), "entry": entry, "digest": digest},
+    }

@@ -171,10 +171,12 @@ class Exposition:
         }
 
     def _service(self, *, up: bool) -> dict[str, Series]:
-        keeper = self._site.keeper
+        keeper, (entry, digest) = self._site.keeper, self._site.store.journal.told
         return {
             "wattherd_keeper_up": [((), float(up and keeper.broken is None))],
             "wattherd_journal_up": [((), float(not keeper.store_problem))],
+            "wattherd_journal_head_entry": [((), float(entry))],
+            "wattherd_journal_head_digest": [((), float(int(digest[:12] or "0", 16)))],
             "wattherd_troubled_runs": [((), float(len(self._site.executor.troubles)))],
             "wattherd_build_info": [((__version__, commit()), 1.0)],
         }

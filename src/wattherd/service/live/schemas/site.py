@@ -74,12 +74,21 @@ class Act(Shape):
     detail: dict[str, Any] = told("what matters of the event", {"gpus": 2, "queue": "default"})
 
 
+class JournalHead(Shape):
+    """The end of the journal: whoever keeps it elsewhere can tell whether the end was cut off."""
+
+    store: str = told("identity of the store", "5b0f0c6f7f2b4f7a9a3e0a1d0c9b8a77")
+    entry: int = told("number of the last entry; 0: there is none", 4711)
+    digest: str = told("its digest, for `wattherd store verify --head`", "9f86d081884c7d65")
+
+
 class AuditDocument(Shape):
     """Who did what, the latest first."""
 
     schema_: Literal["wattherd.audit/1"] = version("wattherd.audit/1")
     acts: list[Act] = told("a page of them")
     before: int | None = told("asks for the page before; null: there is none", None)
+    head: JournalHead = told("the end of the journal now")
 
 
 class RequestLine(Shape):
