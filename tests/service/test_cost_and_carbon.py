@@ -111,3 +111,44 @@ def test_a_meters_record_is_billed_by_day(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.splitlines()[-1].split() == ["total", "10.000", "1.800", "2.400"]
     Path("late.csv").write_text("at,price\n2031-01-01T00:00Z,1\n2031-01-01T01:00Z,1\n")
     assert ran("power", "cost", "meter.csv", "--rates", "late.csv") == 1
+
+
+def test_what_a_service_has_measured_is_billed_by_job_and_by_day(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from wattherd.service.live.draw import Sample, sample_row
+    from wattherd.store.database import in_folder
+    from wattherd.store.projection import Batch
+    from wattherd.store.store import Store
+
+    Path("state").mkdir()
+    store = Store.open(in_folder(Path("state")))
+    store.journal.set_fact("epoch", "1906912800")  # 2030-06-05T18:00:00Z
+    batch = Batch()
+    for number in range(1, 13):  # half an hour each, six hours in all
+        jobs = {"j-1": 300.0, "j-2": 100.0} if number <= 8 else {"j-2": 100.0}
+        sample = Sample(at_s=1800.0 * number, draw_w=500.0, budget_w=None, by_job=jobs, stated="")
+        batch.samples.append(sample_row(sample, 1800.0))
+    store.projection.write(batch)
+    store.close()
+    Path("tariff.yaml").write_text(
+        'currency: EUR\nrates: [{at: "00:00", price: 0.1}, {at: "20:00", price: 0.5}]\n'
+    )
+    words = ["power", "cost", "--state", "state", "--rates", "tariff.yaml", "-o", "json"]
+    assert ran(*words, "--by", "job") == 0
+    document = json.loads(capsys.readouterr().out)
+    # Two hours at 0.1 and then at 0.5: j-1 runs for four hours, j-2 for six.
+    rows = {one["period"]: (one["kwh"], one["cost"]) for one in document["periods"]}
+    assert rows == {
+        "j-1": (pytest.approx(1.2), pytest.approx(0.6 * 0.1 + 0.6 * 0.5)),
+        "j-2": (pytest.approx(0.6), pytest.approx(0.2 * 0.1 + 0.4 * 0.5)),
+        "(idle)": (pytest.approx(1.2), pytest.approx(0.2 * 0.1 + 0.2 * 0.5 + 0.8 * 0.5)),
+    }
+    assert document["total"]["kwh"] == pytest.approx(3.0)
+    assert document["total"]["co2e_kg"] is None
+    assert ran(*words) == 0
+    days = json.loads(capsys.readouterr().out)["periods"]
+    assert [one["period"] for one in days] == ["2030-06-05"]
+    assert days[0]["cost"] == pytest.approx(1.0 * 0.1 + 2.0 * 0.5)
+    assert ran("power", "cost", "--state", ".", "--rates", "tariff.yaml") == 2
+    assert "holds no store" in capsys.readouterr().err

@@ -13,11 +13,12 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.command("cost")
-@click.argument("meter", type=_PATH)
+@click.argument("meter", type=_PATH, required=False)
+@click.option("--state", type=_PATH, help="Of a service instead: its state folder.")
 @click.option("--rates", required=True, metavar="FILE|URL", help="Prices, carbon intensities.")
 @click.option(
     "--by",
-    type=click.Choice(["hour", "day", "month", "all"]),
+    type=click.Choice(["hour", "day", "month", "all", "job"]),
     default="day",
     show_default=True,
     help="A row for each.",
@@ -27,25 +28,46 @@ _PATH = click.Path(path_type=Path)
 @click.option("--column", default="", help="The column of watts.")
 @prints
 def cost(
-    *, meter: Path, rates: str, by: str, zone: str, time_column: str, column: str, output: str
+    *,
+    meter: Path | None,
+    state: Path | None,
+    rates: str,
+    by: str,
+    zone: str,
+    time_column: str,
+    column: str,
+    output: str,
 ) -> int:
-    """Work out what a meter's record has cost and emitted.
+    """Work out what a meter's record, or a service, has cost and emitted.
 
-    METER is a CSV file with times (Unix seconds or ISO 8601) and watts. Exits with 1 if some of
-    the energy was drawn at a time for which nothing is known.
+    METER is a CSV file with times (Unix seconds or ISO 8601) and watts; with --state it is all
+    that a service has measured, also by job. Exits with 1 if some of the energy was drawn at a
+    time for which nothing is known.
     """
     from wattherd.service import bill, flexibility
     from wattherd.wire.trouble import DeviceError
     from wattherd.workload.rates_file import read_rates
 
     whose = flexibility.zone_of(zone)
-    readings = flexibility.read_meter(meter, time=time_column, column=column)
+    if (meter is None) == (state is None):
+        raise click.UsageError("give either METER or --state")
+    if meter is not None and by == "job":
+        raise click.UsageError("only of a service is it known which job drew what (--state)")
     try:
-        found, _ = read_rates(rates, str(float(readings.begins_s[0])))
+        if meter is not None:
+            readings = flexibility.read_meter(meter, time=time_column, column=column)
+            found, _ = read_rates(rates, str(float(readings.begins_s[0])))
+            bills = bill.bills(readings, found, by, whose)
+        else:
+            folder = state or Path()
+            found, _ = read_rates(rates, str(bill.state_begins_s(folder)))
+            bills, estimated = bill.state_bills(folder, found, by, whose)
+            if estimated:
+                click.echo("watts are estimated by a model, at least in part", err=True)
     except DeviceError as error:
         click.echo(f"wattherd: error: {error}", err=True)
         return 1
-    document = bill.bill_document(bill.bills(readings, found, by, whose), found)
+    document = bill.bill_document(bills, found)
     if not printed(document, output):
         _tell(document)
     total = document["total"]

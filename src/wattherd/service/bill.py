@@ -1,15 +1,18 @@
-"""What metered energy has cost and emitted: `wattherd power cost`."""
+"""What metered energy has cost and emitted: `wattherd power cost`, of a record or of a service."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from typing import Any
 
+from wattherd.errors import UserError
 from wattherd.estimate.rates import Bill, Rates
 from wattherd.service.delivery import Readings
 
 SCHEMA = "wattherd.bill/1"
+IDLE = "(idle)"
 PERIODS = {"hour": "%Y-%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m", "all": "all"}
 
 
@@ -28,11 +31,86 @@ def _pieces(readings: Readings) -> Iterator[tuple[float, float, float]]:
     for start_s, end_s, watts in zip(
         readings.begins_s.tolist(), readings.ends_s.tolist(), readings.watts.tolist(), strict=True
     ):
-        at_s = start_s
-        while at_s < end_s:
-            until_s = min(end_s, (at_s // 900.0 + 1.0) * 900.0)
-            yield at_s, until_s, watts
-            at_s = until_s
+        for from_s, until_s in _quarters(start_s, end_s):
+            yield from_s, until_s, watts
+
+
+def _quarters(start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
+    at_s = start_s
+    while at_s < end_s:
+        until_s = min(end_s, (at_s // 900.0 + 1.0) * 900.0)
+        yield at_s, until_s
+        at_s = until_s
+
+
+def state_bills(folder: Path, rates: Rates, by: str, zone: tzinfo) -> tuple[dict[str, Bill], bool]:
+    """Bills of all that a service has measured, by period or by job; and whether it is estimated.
+
+    A service may be at work on the store meanwhile. What jobs do not draw is `(idle)`.
+
+    Raises:
+        UserError: there is no store.
+        StoreFailure: it cannot be read.
+    """
+    found: dict[str, Bill] = {}
+    estimated = False
+    for at_s, span_s, draw_w, by_job, stated in _state_samples(folder):
+        estimated |= stated == "model"
+        shares = {**by_job, IDLE: max(0.0, draw_w - sum(by_job.values()))}
+        for start_s, end_s in _quarters(at_s - span_s, at_s):
+            if by == "job":
+                for job, watts in shares.items():
+                    one = rates.bill(watts, start_s, end_s)
+                    found[job] = found.get(job, Bill()).plus(one)
+                continue
+            name = datetime.fromtimestamp(start_s, UTC).astimezone(zone).strftime(PERIODS[by])
+            found[name] = found.get(name, Bill()).plus(rates.bill(draw_w, start_s, end_s))
+    return found, estimated
+
+
+def state_begins_s(folder: Path) -> float:
+    """The Unix time of a store's beginning.
+
+    Raises:
+        UserError: there is no store.
+    """
+    from wattherd.store.store import Store
+
+    store = Store.open(_url(folder), sole=False)
+    try:
+        return float(store.journal.known_fact("epoch") or 0.0)
+    finally:
+        store.close()
+
+
+def _state_samples(folder: Path) -> Iterator[tuple[float, float, float, dict[str, float], str]]:
+    """(End in Unix seconds, length, watts, watts by job, how they were stated) of all samples."""
+    import json
+
+    from wattherd.store.store import Store
+
+    store = Store.open(_url(folder), sole=False)
+    try:
+        epoch_s = float(store.journal.known_fact("epoch") or 0.0)
+        after_s = -1.0
+        while rows := store.projection.samples(after_s):
+            for row in rows:
+                by_job = {
+                    str(job): float(watts) for job, watts in json.loads(row["by_job"]).items()
+                }
+                yield epoch_s + row["at_s"], row["span_s"], row["draw_w"], by_job, row["stated"]
+            after_s = rows[-1]["at_s"]
+    finally:
+        store.close()
+
+
+def _url(folder: Path) -> str:
+    from wattherd.store.database import in_folder
+
+    url = in_folder(folder)
+    if not Path(url.removeprefix("sqlite:///")).is_file():
+        raise UserError("holds no store", where=str(folder), hint="name what `serve --state` names")
+    return url
 
 
 def bill_document(found: dict[str, Bill], rates: Rates) -> dict[str, Any]:
