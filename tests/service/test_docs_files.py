@@ -154,6 +154,7 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r".*#\S*values\.yaml", "", values),
     (r".*#site\.yaml", "", read_site),
     (r"guides/hold\.md", r"^limit:", read_site),
+    (r"guides/hold\.md", r"^site:", serve_config),
     (r"guides/notifications\.md", r"^run:", job),
     (r"guides/notifications\.md", r'^\{"schema"', plain),
     (r".*#serve\.yaml|guides/(security|single-sign-on|notifications)\.md", "", serve_config),

@@ -180,19 +180,19 @@ def read_site(path: Path) -> Site:
 
 def _site(path: Path, spec: SiteSpec) -> Site:
     named = path.parent / (spec.journal or f"{path.stem}.journal.json")
-    names = {name: number for number, name in enumerate(_lower_first(spec.feeds))}
+    names = {name: number for number, name in enumerate(lower_first(spec.feeds))}
     if _seconds(spec.lease, "lease") < 2 * _seconds(spec.period, "period"):
         raise UserError("is shorter than two periods", field="lease")
     return Site(
         path=path.resolve(),
         journal=named.resolve(),
         limit=parse_steps(spec.limit, field="limit"),
-        rated_w=_watts(spec.rated, "rated", UNLIMITED_W),
-        base_w=_watts(spec.base, "base"),
+        rated_w=watts_of(spec.rated, "rated", UNLIMITED_W),
+        base_w=watts_of(spec.base, "base"),
         meter=None if spec.meter is None else open_meter(spec.meter),
         since_s=spec.since.timestamp() if spec.since else None,
         period_s=_seconds(spec.period, "period"),
-        feeds=tuple(_feed(name, spec.feeds[name], names) for name in names),
+        feeds=tuple(feed_of(name, spec.feeds[name], names) for name in names),
         devices=tuple(_device(name, one, names) for name, one in spec.devices.items()),
         config=_config(spec),
         signals=tuple(spec.signals),
@@ -201,7 +201,7 @@ def _site(path: Path, spec: SiteSpec) -> Site:
     )
 
 
-def _lower_first(feeds: Mapping[str, FeedSpec]) -> list[str]:
+def lower_first(feeds: Mapping[str, FeedSpec]) -> list[str]:
     """The feeds' names, the farthest from the site first.
 
     Raises:
@@ -226,15 +226,20 @@ def _lower_first(feeds: Mapping[str, FeedSpec]) -> list[str]:
     return sorted(feeds, key=lambda name: -depth[name])
 
 
-def _feed(name: str, spec: FeedSpec, names: Mapping[str, int]) -> Feed:
+def feed_of(name: str, spec: FeedSpec, names: Mapping[str, int]) -> Feed:
+    """A feed of a file; `names` are all feeds with their numbers, lower ones first.
+
+    Raises:
+        UserError: a limit, rating or address that cannot be used.
+    """
     field = f"feeds.{name}"
     unlimited = ((0.0, UNLIMITED_W),)
     return Feed(
         name=name,
         above=len(names) if spec.feed is None else names[spec.feed],
         limit=unlimited if spec.limit is None else parse_steps(spec.limit, field=f"{field}.limit"),
-        rated_w=_watts(spec.rated, f"{field}.rated", UNLIMITED_W),
-        base_w=_watts(spec.base, f"{field}.base"),
+        rated_w=watts_of(spec.rated, f"{field}.rated", UNLIMITED_W),
+        base_w=watts_of(spec.base, f"{field}.base"),
         meter=None if spec.meter is None else open_meter(spec.meter),
     )
 
@@ -254,9 +259,9 @@ def _device(name: str, spec: DeviceSpec, feeds: Mapping[str, int]) -> Device:
         feed=feeds[spec.feed],
         meter=None if spec.meter is None else open_meter(spec.meter),
         knob=knob,
-        floor_w=None if spec.floor is None else _watts(spec.floor, f"{field}.floor"),
-        max_w=None if spec.max is None else _watts(spec.max, f"{field}.max"),
-        step_w=_watts(spec.step, f"{field}.step", KNOB_STEPS * knob.driver.step),
+        floor_w=None if spec.floor is None else watts_of(spec.floor, f"{field}.floor"),
+        max_w=None if spec.max is None else watts_of(spec.max, f"{field}.max"),
+        step_w=watts_of(spec.step, f"{field}.step", KNOB_STEPS * knob.driver.step),
         outlet=None if spec.outlet is None else open_switch(spec.outlet),
     )
 
@@ -279,7 +284,12 @@ def _level(steps: Steps, passed_s: float) -> float:
     return begun[-1] if begun else steps[0][1]
 
 
-def _watts(value: str | float | None, field: str, default_w: float = 0.0) -> float:
+def watts_of(value: str | float | None, field: str, default_w: float = 0.0) -> float:
+    """Watts of a field, or a default where nothing is stated.
+
+    Raises:
+        UserError: they are no watts.
+    """
     return default_w if value is None else watts(value, field=field)
 
 

@@ -14,6 +14,7 @@ from wattherd.misfit import misfit
 from wattherd.service.live.access.caller import Role
 from wattherd.service.live.access.oidc.settings import OidcSettings
 from wattherd.service.live.notify.settings import NotifySettings
+from wattherd.service.live.site_limits import SiteLimits
 from wattherd.service.live.structured_log import Form
 from wattherd.units import seconds
 from wattherd.workload.job_file import Level
@@ -118,6 +119,9 @@ class ServeConfig(BaseModel):
     )
     notify: NotifySettings = Field(
         default=NotifySettings(), description="how users are told of their jobs"
+    )
+    site: SiteLimits | None = Field(
+        default=None, description="limits above this machine that others draw on, too"
     )
     queues: QueueSpec | None = None
     cells: CellsSpec = CellsSpec()

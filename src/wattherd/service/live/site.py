@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,6 +46,7 @@ from wattherd.service.live.rank_watch import RankWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.signal_watch import SignalWatch
+from wattherd.service.live.site_limits import SiteWatch, forget_site
 from wattherd.service.live.snapshot_process import SnapshotProcess
 from wattherd.service.live.steering import DrawReports
 from wattherd.service.live.structured_log import log_turns
@@ -87,6 +89,8 @@ class Site:
     notifier: Notifier
     ending: ExitStack
     """What is to be done when it ends, the last thing that was begun first."""
+    limits: SiteWatch | None = None
+    """Limits above this machine, where any are configured."""
 
     def look(self, of: Callable[[Look], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
@@ -252,6 +256,10 @@ def _begin(
         keep=keep,
         instruments=instruments,
     )
+    limits = None
+    if config.site is not None:
+        limits = SiteWatch(keeper, machine, config.site, lambda: _drawn(meter, clock))
+        ending.callback(limits.end)
     said = Configured.of(config, store)
     uris, signal_note = said.signals(config)
     signals = SignalWatch(keeper, clock, _limited(config, machine), config.state, uris)
@@ -279,12 +287,25 @@ def _begin(
         accounts, (*origins.notes, *recovered.notes, *problems, *notifier.notes), feed, notifier,
         ExitStack(),
     )  # fmt: skip
+    site.limits = limits
+    if limits is None:
+        forget_site(keeper)
+    else:
+        limits.begin()
     _set_budget(site, said)
     said.keep(config)
     signals.begin()
     site.notes = (*site.notes, *here.notes)
     site.ending = ending.pop_all()
     return site
+
+
+def _drawn(meter: DrawMeter, clock: JournalClock) -> tuple[float, float]:
+    """The machine's last watts, and how old they are."""
+    if not meter.book.samples:
+        return math.nan, 0.0
+    last = meter.book.samples[-1]
+    return last.draw_w, max(clock.now_s() - last.at_s, 0.0)
 
 
 def _limited(config: ServeConfig, machine: Machine) -> Limited:

@@ -1,0 +1,233 @@
+"""Limits above this machine that others draw on, too: racks, rows and the site, by their meters.
+
+The same safety loop as in `power hold` (`engine.safety`) holds them, with this machine as its one
+device: the machine's draw is known to the service, what else a meter shows is other load. What the
+loop orders is a budget of the site for the core, beside those of operators and signals; the lowest
+counts. So the core slows or stops jobs as for any budget, and says which limit it was for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattherd.engine.core import Core
+from wattherd.engine.safety import Breaker, Fleet, Readings, SafetyConfig, SafetyLoop
+from wattherd.engine.safety_terms import Floats
+from wattherd.errors import ClusterError, UserError
+from wattherd.meters.meter import Meter
+from wattherd.meters.registry import open_meter
+from wattherd.model.event import BudgetChanged
+from wattherd.runtime.local.devices import Machine
+from wattherd.service.hold_lines import Line, is_concurrent, poll_all, wait_for
+from wattherd.service.hold_site import UNLIMITED_W, Feed, FeedSpec, feed_of, lower_first, watts_of
+from wattherd.service.live.keeper import Keeper
+from wattherd.service.live.rounds import Rounds
+from wattherd.spelling import hint_for
+from wattherd.wire.trouble import DeviceError
+
+SOURCE = "site"
+"""Under this name the core knows what these limits leave."""
+PERIOD_S = 1.0
+GATHER_S = 0.5
+PATIENCE_S = 2.0
+START_S = 30.0
+STEP = 0.01
+"""Of what the machine draws at most: smaller changes of its budget are not worth an event."""
+FINE = 1000.0
+"""The loop counts whole watts; a small machine is counted in finer units, so many at least."""
+
+
+class SiteLimits(BaseModel):
+    """The levels above a machine: fields as in the file of `wattherd power hold`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: str | float | None = None
+    rated: str | float | None = None
+    meter: str | None = None
+    base: str | float | None = Field(default=None, description="other load on the site itself")
+    feeds: dict[str, FeedSpec] = {}
+    feed: str | None = Field(default=None, description="where this machine hangs; the site if none")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level as it was last seen, in watts; NaN for what is not known."""
+
+    name: str
+    limit_w: float
+    draw_w: float
+    other_w: float
+
+    def words(self) -> str:
+        """For people."""
+        said = f"{self.name}: limit {_told(self.limit_w)}, draws {_told(self.draw_w)}"
+        return f"{said}, of which {_told(self.other_w)} are not this machine's"
+
+
+class SiteWatch(Rounds):
+    """Looks once a second; `drawn` gives watts of this machine and their age in seconds.
+
+    Raises:
+        UserError: a limit, a feed or a meter that cannot be used.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        machine: Machine,
+        limits: SiteLimits,
+        drawn: Callable[[], tuple[float, float]],
+    ) -> None:
+        """Meters are opened; nothing is asked yet."""
+        super().__init__("site limits", PERIOD_S)
+        self._keeper, self._drawn = keeper, drawn
+        self.levels: tuple[Level, ...] = ()
+        self._feeds = _feeds(limits)
+        node, gpu = machine.node, machine.gpu
+        self._most_w = node.idle_w + node.gpu_count * gpu.max_w
+        least_w = node.idle_w + node.gpu_count * gpu.idle_w
+        self._unit = max(1.0, FINE / self._most_w)
+        self._limit_w = np.array([feed.limit[0][1] for feed in self._feeds])
+        meters = [feed.meter for feed in self._feeds]
+        self._meters: list[Line[tuple[float, float]] | None] = [
+            None if meter is None else Line(_reading(meter), is_concurrent(meter.driver))
+            for meter in meters
+        ]
+        rated_w = np.array([feed.rated_w for feed in self._feeds])
+        self._loop = SafetyLoop(
+            Fleet(
+                feed=np.zeros(1, dtype=np.int64) + _place(limits, self._feeds),
+                floor_w=np.array([least_w * self._unit]),
+                max_w=np.array([self._most_w * self._unit]),
+                breaker=Breaker(rated_w=rated_w * self._unit),
+                above=np.array([feed.above for feed in self._feeds[:-1]], dtype=np.int64),
+                metered=np.array([meter is not None for meter in meters[:-1]], dtype=np.bool_),
+                site_metered=meters[-1] is not None,
+                step_w=np.array([max(STEP * self._most_w * self._unit, 1.0)]),
+                base_w=np.array([feed.base_w for feed in self._feeds]) * self._unit,
+            ),
+            SafetyConfig(wake_found=False),
+        )
+
+    def look(self) -> None:
+        """One cycle: what meters say, what the core holds, and what it is to hold."""
+        lines = [line for line in self._meters if line is not None]
+        poll_all(lines)
+        wait_for(lines, time.monotonic() + GATHER_S)
+        try:
+            held_w = self._keeper.ask(_held).result(PATIENCE_S)
+        except (TimeoutError, ClusterError):
+            return
+        event = self.news(held_w, *self._drawn(), time.time())
+        if event is not None:
+            self._keeper.tell(event)
+
+    def news(
+        self, held_w: float | None, drawn_w: float, age_s: float, now_s: float
+    ) -> BudgetChanged | None:
+        """The budget that is to be in force, if it is another than `held_w`."""
+        now = [math.nan, math.nan]
+        read = [(line and line.fresh(time.monotonic(), 60.0)) or now for line in self._meters]
+        read_w, at_s = (np.array([one[part] for one in read]) for part in (0, 1))
+        cap_w = min(self._most_w if held_w is None else held_w, self._most_w)
+        orders = self._loop.cycle(
+            Readings(
+                now_s=now_s,
+                draw_w=np.array([drawn_w]) * self._unit,
+                draw_at_s=np.array([now_s - age_s]),
+                cap_w=np.array([cap_w]) * self._unit,
+                feed_w=read_w[:-1] * self._unit,
+                feed_at_s=at_s[:-1],
+                off=np.zeros(1, dtype=np.bool_),
+                site_w=float(read_w[-1]) * self._unit,
+                site_at_s=float(at_s[-1]),
+            ),
+            self._limit_w * self._unit,
+        )
+        self.levels = self._seen(read_w, drawn_w)
+        wanted_w = float(orders.cap_w[0]) / self._unit
+        if held_w is not None and abs(wanted_w - held_w) < STEP * self._most_w / 2:
+            return None
+        if held_w is None and wanted_w >= self._most_w:
+            return None
+        tightest = min(self.levels, key=lambda one: one.limit_w - np.nan_to_num(one.other_w))
+        return BudgetChanged(
+            at_s=0.0, budget_w=round(wanted_w, 3), source=SOURCE, cause=tightest.words()
+        )
+
+    def _seen(self, read_w: Floats, drawn_w: float) -> tuple[Level, ...]:
+        above = set(self._path())
+        return tuple(
+            Level(feed.name, float(self._limit_w[number]), float(read_w[number]),
+                  float(read_w[number]) - (drawn_w if number in above else 0.0))
+            for number, feed in enumerate(self._feeds)
+        )  # fmt: skip
+
+    def _path(self) -> list[int]:
+        number = int(self._loop.fleet.feed[0])
+        path = [number]
+        while number < len(self._feeds) - 1:
+            number = self._feeds[number].above
+            path.append(number)
+        return path
+
+
+def forget_site(keeper: Keeper) -> None:
+    """Lift what these limits left, as none are configured any more."""
+    if keeper.ask(_held).result(START_S) is not None:
+        cause = "no limits of a site are configured any more"
+        keeper.tell(BudgetChanged(at_s=0.0, budget_w=None, source=SOURCE, cause=cause))
+
+
+def _feeds(limits: SiteLimits) -> list[Feed]:
+    """All levels, lower ones first, the site last."""
+    names = {name: number for number, name in enumerate(lower_first(limits.feeds))}
+    feeds = [feed_of(name, limits.feeds[name], names) for name in names]
+    site = FeedSpec(limit=limits.limit)
+    top = feed_of(SOURCE, site, {})
+    meter = None if limits.meter is None else open_meter(limits.meter)
+    whole = Feed(name=SOURCE, above=len(names), limit=top.limit, meter=meter,
+                 rated_w=watts_of(limits.rated, "site.rated", UNLIMITED_W),
+                 base_w=watts_of(limits.base, "site.base"))  # fmt: skip
+    return [*feeds, whole]
+
+
+def _place(limits: SiteLimits, feeds: list[Feed]) -> int:
+    names = [feed.name for feed in feeds[:-1]]
+    if limits.feed is None:
+        if len(names) > 1:
+            raise UserError("is missing: there are several feeds", field="site.feed",
+                            hint=f"one of {', '.join(names)}")  # fmt: skip
+        return 0
+    if limits.feed not in names:
+        raise UserError(f"no feed {limits.feed!r}", field="site.feed",
+                        hint=hint_for(limits.feed, names))  # fmt: skip
+    return names.index(limits.feed)
+
+
+def _reading(meter: Meter) -> Callable[[], tuple[float, float]]:
+    def read() -> tuple[float, float]:
+        try:
+            reading = meter.read()
+        except DeviceError:
+            return math.nan, math.nan
+        return reading.watts, reading.at_s
+
+    return read
+
+
+def _held(core: Core) -> float | None:
+    return core.budgets.by_source.get("", {}).get(SOURCE)
+
+
+def _told(watts: float) -> str:
+    if math.isnan(watts):
+        return "unknown"
+    return "unlimited" if watts >= UNLIMITED_W else f"{watts:,.1f} W"
