@@ -184,6 +184,16 @@ def test_a_second_import_shows_the_difference_and_keeps_edits(
     assert found["R2"].nodes == ("gpu-21",)
 
 
+def test_a_tree_that_was_never_imported_is_not_mixed_with_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("tree.yaml").write_text("name: ours\nchildren: [{name: a, nodes: [gpu-11]}]\n")
+    before = Path("tree.yaml").read_text()
+    assert ran("import", "netbox", answers(netbox()), *ROLE) == 2
+    assert "is another tree, of 'ours'; the inventory has 'DC 1'" in told(capsys)[1]
+    assert Path("tree.yaml").read_text() == before
+
+
 def test_the_document_has_tree_changes_findings_and_where_limits_come_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

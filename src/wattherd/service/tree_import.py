@@ -92,6 +92,11 @@ def imported(system: str, source: str, found: Inventory, rating: Rating, file: P
     if mine is None:
         branches: Sequence[Branch] = now
         changes = [Change("added", one.name, now=one.budget) for one in now]
+    elif not before and mine[0].name != now[0].name:
+        problem = f"is another tree, of {mine[0].name!r}; the inventory has {now[0].name!r}"
+        raise UserError(
+            problem, where=str(file), field="name", hint="name another file: --out FILE"
+        )
     else:
         branches, changes = merged(before, mine, now)
     result = Imported(
