@@ -243,6 +243,29 @@ def test_intervals_grow_with_strangeness_and_end_at_what_a_device_can_draw(tmp_p
     assert found["low_w"] < found["power_w"] < found["high_w"] <= 72 * 1.05
 
 
+def test_models_of_earlier_versions_answer_and_never_by_work_that_nobody_knows(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("sklearn", reason="extra `learn` is not installed")
+    path = Path(save(fit_all(some_rows(), NAMES, "linear"), tmp_path)["path"])
+    plain = json.loads(path.read_text())
+    for key in ("stranger_better", "once", "peaks"):
+        del plain[key]
+    stranger = plain["stranger"]
+    stranger["regressor"]["shared"].pop()
+    for key in ("features", "mean", "spread"):
+        del stranger[key][2]
+    for key in ("error_pct", "most_share"):
+        del stranger[key], plain["model"][key]
+    path.write_text(json.dumps(plain))
+    values = {"batch_size": 64.0, "flops": 1e9}
+    job = Wanted(gpu="V100", model="new", tdp_w=300.0, cap_w=300.0, values=values)
+    assert predict(path, job)["source"] == SATURATION
+    assert predict(path, replace(job, gpu="odd"))["source"] == "linear"
+    with pytest.raises(UserError, match="cannot carry a measurement"):
+        predict(path, replace(job, once=Measured(100.0, 200.0)))
+
+
 @given(st.integers(0, 5), st.floats(0.1, 1.0), st.floats(0.1, 1.0), st.floats(0.1, 1.0))
 def test_one_measurement_is_kept_under_its_cap_and_rises_with_the_cap(
     seed: int, demand: float, at: float, cap: float

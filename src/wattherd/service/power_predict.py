@@ -94,12 +94,12 @@ def predict(source: Path, job: Wanted) -> dict[str, Any]:
 def _model(stored: FittedModel, job: Wanted, values: Mapping[str, float]) -> PowerModel:
     """Of both stored models, the one less far off on what is as strange, if it can answer."""
     model, stranger = stored.model, stored.stranger
-    if stranger is None:
+    if stranger is None or WORK not in derived(job.gpu, values):
         return model
     if stored.better is None:
         return model if job.model in model.models else stranger
     strange = model.strange(job.gpu, job.model)
-    if WORK not in derived(job.gpu, values) or stranger.strange(job.gpu, job.model) != strange:
+    if stranger.strange(job.gpu, job.model) != strange:
         return model
     if stored.better.issuperset(strange):
         return stranger
