@@ -169,7 +169,8 @@ def problem_of(folder: Path, story: Story, error: str) -> str:
 
 def recorded(tmp_path: Path, story: Story) -> list[Site]:
     rows = tmp_path / "sites.json"
-    folder = supervised(tmp_path / "first", story, f"t-{tmp_path.name}", RECORD_SITES=str(rows))
+    group = f"t-{os.getpid()}-{tmp_path.name}"  # others run these tests beside us
+    folder = supervised(tmp_path / "first", story, group, RECORD_SITES=str(rows))
     assert problem_of(folder, story, "") == ""
     seen = {(call, path): times for call, path, times in json.loads(rows.read_text())}
     assert len(seen) > 30, seen
