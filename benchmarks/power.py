@@ -1,6 +1,6 @@
 """The safety loop in rooms as data sheets describe them: tables before and after, and a page.
 
-    python benchmarks/power.py [--faults] [--pairs] [--quick] [--out DIR] [--write]
+    python benchmarks/power.py [--faults] [--pairs] [--rooms NAME,...] [--quick] [--out D] [--write]
 
 Runs every room of `wattherd power bench` without a fault; with --faults also under each single
 fault and with --pairs eight of them under every two (minutes each; always short scenarios).
@@ -89,15 +89,16 @@ def fault_table(runs: Runs, before: Runs, kinds: Iterable[str]) -> Iterable[str]
     yield "| fault | rooms | s above | trips | not recovered |"
     yield "|---|---|---|---|---|"
     for kind in kinds:
-        now, then = _sums(runs, kind), _sums(before, kind)
+        rooms = {run["scenario"] for run in runs if run["fault"] == kind}
+        now = _sums(runs, kind)
+        then = _sums([run for run in before if run["scenario"] in rooms], kind)
         if now is None:
             continue
         cells = [
             new if old == new else f"{old} → **{new}**"
             for old, new in zip(then or now, now, strict=True)
         ]
-        rooms = sum(run["fault"] == kind for run in runs)
-        yield f"| `{kind}` | {rooms} | {' | '.join(cells)} |"
+        yield f"| `{kind}` | {len(rooms)} | {' | '.join(cells)} |"
 
 
 def _sums(runs: Runs, kind: str) -> tuple[str, ...] | None:
@@ -173,18 +174,22 @@ def main() -> None:
     for name in ("faults", "pairs", "quick", "write"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--rooms", help="of --faults and --pairs; all, and eight of them")
     given = parser.parse_args()
     before = json.loads(BEFORE.read_text(encoding="utf-8"))
     out = given.out
+    rooms = tuple(given.rooms.split(",")) if given.rooms else None
     tables: dict[str, list[str]] = {}
     calm = run((NONE,), quick=given.quick, out=out and out / "calm")
     tables["rooms"] = list(calm_table(calm, before["calm"]))
     tables["steady"] = list(steady_table(quick=given.quick))
     if given.faults:
-        found = run((NONE, *KINDS), quick=True, out=out and out / "faults")
+        found = run(
+            (NONE, *KINDS), quick=True, out=out and out / "faults", rooms=rooms or tuple(WORLDS)
+        )
         tables["faults"] = list(fault_table(found, before["faults"], (NONE, *KINDS)))
     if given.pairs:
-        found = run(pairs(), quick=True, out=out and out / "pairs", rooms=PAIRED)
+        found = run(pairs(), quick=True, out=out and out / "pairs", rooms=rooms or PAIRED)
         tables["pairs"] = list(told_pairs(found))
     page = PAGE.read_text(encoding="utf-8")
     for name, lines in tables.items():
