@@ -326,7 +326,7 @@ def test_a_meter_that_cries_wolf_costs_no_more_than_its_first_alarms() -> None:
         room.at_s -= 1.0
         room.follow(loop.cycle(room.read(feed_w=readings.feed_w * spike), limits(1300, 1300)))
         lost.append(room.cap_w.sum() < 0.98 * 1296)
-    assert 1 <= sum(lost[:40]) <= 20
+    assert 1 <= sum(lost[:40]) <= 27
     assert not any(lost[40:])
 
 

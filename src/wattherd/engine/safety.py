@@ -201,16 +201,20 @@ class SafetyLoop:
         caps, fleet, now_s = self.caps, self.fleet, readings.now_s
         size, step_s = fleet.size, self._step(readings)
         self.seen = seen = self._meters.judge(readings)
-        resolution_w = np.nan_to_num(self._meters.resolution_w[:size])
-        caps.read_back(readings, self._watched(seen), seen.draw_w, resolution_w)
+        caps.read_back(
+            readings, self._watched(seen), seen.draw_w, news_s=self._meters.renews_s[:size],
+            resolution_w=np.nan_to_num(self._meters.resolution_w[:size]),
+        )  # fmt: skip
         self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
         trusted = np.isfinite(seen.draw_w) & ~fleet.any_above(self._refuted(seen))
         explained_w = caps.compare(seen.draw_w, trusted, now_s, step_s)
         self.base.transfer(explained_w)
-        ahead_s = min(LAG_S + caps.answer_s, LONGEST_AHEAD_S)
+        news_s = self._meters.slowest_s
+        ahead_s = min(LAG_S + caps.answer_s + news_s, LONGEST_AHEAD_S)
         self.base.look(
-            seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s
-        )
+            seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s,
+            news_s=news_s,
+        )  # fmt: skip
         self._meters.expect(fleet.levels(caps.response.at(fleet.max_w)) + self.base.highest_w)
         if seen.alarmed.any():
             if now_s - self._alarm_s > REGAIN_S:
@@ -282,23 +286,23 @@ class SafetyLoop:
             shared_w = fill(fleet, left_w, shared_w, high_w)
         cap_w = np.clip(caps.response.cap_for(shared_w), fleet.floor_w, fleet.max_w)
         cap_w = self._stepped(cap_w, fleet.max_w, left_w, ~fixed)
-        return np.asarray(np.where(fixed, self._of_fixed(cap_w), cap_w))
+        if not fixed.any():
+            return cap_w
+        return np.asarray(np.where(fixed, self._of_fixed(budget_w), cap_w))
 
-    def _of_fixed(self, cap_w: Floats) -> Floats:
-        """Devices that do not follow get the general level, as far as they are counted for it.
+    def _of_fixed(self, budget_w: Floats) -> Floats:
+        """Devices that do not follow get what they would if all did, as far as it is counted.
 
-        What they hold is counted anyway; so when they follow again they are where they were.
-        Those that hear nothing, and come back with a cap of their own, begin at the floor.
+        So when they follow again they are where the others are. Those that hear nothing, and come
+        back with a cap of their own, begin at the floor.
         """
-        caps, fleet = self.caps, self.fleet
-        free_w = cap_w[~caps.fixed]
-        level_w = float(free_w.max()) if len(free_w) else 0.0
-        with np.errstate(invalid="ignore"):
-            answered_s = caps.pending_s >= ASK_AGAIN_S
-        most_w = np.where(answered_s, caps.held_w, caps.ordered_w)
-        slow_w = np.fmin(most_w, np.maximum(level_w, fleet.floor_w))
+        caps, fleet, draw = self.caps, self.fleet, self.caps.response.at
+        even_w = fill(fleet, budget_w, draw(caps.lowest_w), draw(fleet.max_w))
+        level_w = np.clip(caps.response.cap_for(even_w), fleet.floor_w, fleet.max_w)
+        most_w = np.where(caps.pending_s >= ASK_AGAIN_S, caps.held_w, caps.ordered_w)
+        slow_w = np.fmax(np.fmin(most_w, level_w), fleet.floor_w)
         broken = caps.silent | caps.waking | caps.off
-        return np.asarray(np.where(broken, fleet.floor_w, np.fmax(slow_w, fleet.floor_w)))
+        return np.asarray(np.where(broken, fleet.floor_w, slow_w))
 
     def _lowered(self, target_w: Floats, budget_w: Floats) -> Floats:
         """Cut to the target where a limit demands it or the gap is worth an order."""

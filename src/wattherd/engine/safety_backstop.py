@@ -21,6 +21,8 @@ from wattherd.engine.safety_terms import (
     no_streak,
 )
 
+PATIENCE, LONGEST_WAIT_S = 2.5, 15.0
+"""Knobs that usually take long are waited for, so many times as long as they usually take."""
 ABOUT_TO_TRIP = 0.8
 """Thermal state of a breaker from which on also devices that follow are stopped."""
 
@@ -132,7 +134,8 @@ class Backstop:
         least_w = fleet.levels(np.where(gone, 0.0, worst_w))
         exceeded = self._drawn(caps, seen) > limit_w  # an unread feed may well be
         stuck = (least_w > budget_w) & exceeded
-        lasting = self._stuck.note(stuck, now_s) >= self._config.backstop_s
+        wait_s = max(self._config.backstop_s, min(PATIENCE * caps.answer_s, LONGEST_WAIT_S))
+        lasting = self._stuck.note(stuck, now_s) >= wait_s
         return np.where(lasting & stuck, least_w - budget_w, 0.0)
 
     def _drawn(self, caps: CapBook, seen: Seen) -> Floats:

@@ -17,6 +17,7 @@ long as that says nothing, in proportion.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,9 +29,14 @@ TAKEN = 5
 """Looks of which the median counts: two odd ones among them change nothing."""
 RECENT_S = 3.0
 """Draw follows a cap that is in force within that time."""
+MEANS = 2.5
+"""Slow meters show means: so many of their periods pass until all is told."""
+MOMENT_S = 5.0
+"""Other load that was read within one to two of these is still counted."""
 WINDOW_S = 20.0
 UNPROVEN_S = 120.0
 """How slowly a rise is believed that only the devices' meters tell of, by reading lower."""
+FIRST_S = 15.0
 KEEP_S = 2 * 86_400.0
 """Ramps and peaks fade by 1/e in this time: the same hour of tomorrow finds most of them."""
 UNREAD_FORGET_S = 600.0
@@ -39,8 +45,20 @@ NOISE = 0.005
 """Changes below this share of a level's draw are noise of meters."""
 FARTHEST = 0.10
 """A ramp is never drawn out by more than this share of the level's draw."""
-DOUBT = 0.08
+DOUBT = 0.05
 """Devices that read lower by this share of their level's draw, without it, are not believed."""
+SWING_LOOKS = 32
+SWING = 0.15
+"""Peak to peak, as a share of the mean."""
+TURNS = 6
+"""From one third of the span to the other and back: what may be a few dips turns less often."""
+ODD_LOOKS = 2
+"""A start or a single dip makes no swing, nor hides one."""
+ALARM_S = 8.0
+SWING_KEPT_S = 1_800.0
+BETWEEN_LOOKS, UNSEEN = 1.4, 0.7
+HIGHEST_PEAK = 0.43
+"""The most that was seen above a cap: B300, 500 ms."""
 SLOPE_S = 3.0
 SLOPE_MEMORY = 0.98
 
@@ -76,6 +94,10 @@ class _Extremes:
     @property
     def lowest(self) -> Floats:
         return np.asarray(self.low.min(axis=0))
+
+    @property
+    def highest(self) -> Floats:
+        return np.asarray(np.maximum(self.high[0], self.high[2]))
 
     @property
     def second(self) -> Floats:
@@ -117,6 +139,7 @@ class BaseLoad:
         self.peak_w: Floats = np.zeros(levels)
         self._soft_w = np.full((TAKEN, levels), np.nan)
         self._own_w = np.full((TAKEN, levels), np.nan)
+        self._hard_w = np.full((TAKEN, levels), np.nan)
         self._level_w = np.full((TAKEN, levels), np.nan)
         self._recent_w = np.full((2, fleet.size), -np.inf)
         self._recent_s = -np.inf
@@ -124,11 +147,19 @@ class BaseLoad:
         self._known: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self._quiet = no_streak(levels)
         self._trend = _Extremes(levels, WINDOW_S / 2)
+        self._moments = _Extremes(levels, MOMENT_S)
+        self._hard_low = _Extremes(levels, WINDOW_S / 2)
         self._level_low = _Extremes(levels, WINDOW_S / 2)
         self._rises = _Extremes(levels, 2 * WINDOW_S)
         self._lows = _Extremes(levels, WINDOW_S / 2)
         self._peaks = _Extremes(levels, WINDOW_S)
         self._sure_slope = np.zeros(levels)
+        self.swing_w: Floats = np.zeros(levels)
+        """Peak to peak of levels whose devices rise and fall together; 0 for the others."""
+        self._swing_part: Floats = np.zeros(levels)
+        self._past_looks: deque[Floats] = deque(maxlen=SWING_LOOKS)
+        self._alarmed_s = -np.inf
+        self._began_s: float | None = None
         self._past_s = np.full(6, np.nan)
         self._past_w = np.full((6, levels), np.nan)
         self._sums = np.zeros((4, levels))
@@ -148,39 +179,50 @@ class BaseLoad:
 
     def look(
         self, seen: Seen, counted_w: Floats, off: Bools, *, now_s: float, step_s: float,
-        ahead_s: float,
+        ahead_s: float, news_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """Take in a cycle; `counted_w` (N,) is what every device may draw at most."""
+        """Take in a cycle; `counted_w` (N,) is what every device may draw at most.
+
+        `ahead_s` is how long the loop takes to answer, `news_s` how seldom meters have news.
+        """
         fleet = self._fleet
-        recent_w = self._recently(counted_w, now_s)
+        recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
         known = np.isfinite(seen.now_w) & ~seen.still
         own_w = np.where(off, 0.0, np.where(known, np.fmin(seen.now_w, recent_w), recent_w))
         more_w = np.where(known, seen.now_w, np.fmax(seen.now_w, recent_w))
         more_w = np.where(off, 0.0, more_w)
         self.explained_w = fleet.levels(own_w)
-        self.drawn_w = self._drawn(seen, own_w, more_w)
+        # A meter that shows less than its devices draw, of which all else is told, shows nothing.
+        with np.errstate(invalid="ignore"):
+            low = seen.level_w < (1.0 - DOUBT) * fleet.levels(np.where(known, own_w, 0.0))
+        read_w = np.where(low, np.nan, seen.level_now_w)
+        self.drawn_w = self._drawn(read_w, own_w, more_w)
         most_w = fleet.levels(np.where(off, 0.0, recent_w))
         hard_w = self.drawn_w - most_w
         soft_w = self.drawn_w - self.explained_w
         self._disturb(counted_w, known, now_s)
         complete = fleet.levels((~known & ~off).astype(np.float64)) == 0
-        unread = fleet.level_read & np.isnan(seen.level_now_w)
-        self._settle(soft_w, hard_w, complete, unread, now_s, step_s)
-        self._remember(seen, unread, now_s, step_s)
+        unread = fleet.level_read & np.isnan(read_w)
+        self._settle(soft_w, hard_w, complete, unread, seen.alarmed, now_s, step_s)
+        self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
         self._regress(now_s)
+        devices_w = np.where(complete, self.explained_w, self.drawn_w)
+        self._note_swing(devices_w, seen.alarmed, now_s, step_s)
         self._foresee(unread, now_s, ahead_s)
+        self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
 
     def transfer(self, watts: Floats) -> None:
         """Watts (N,) that devices now answer for themselves are no other load any more."""
         if not watts.any():
             return
         by_w = self._fleet.levels(watts)
+        self._quiet.seconds = np.where(by_w > 0, -1.0, self._quiet.seconds)
         self.now_w = np.maximum(self.now_w - by_w, self.stated_w)
         self.steady_w = np.maximum(self.steady_w - by_w, self.stated_w)
         self._soft_w -= by_w
         self.peak_w = np.maximum(self.peak_w - by_w, 0.0)
         self.rise_w = np.maximum(self.rise_w - by_w, 0.0)
-        for one in (self._trend, self._lows, self._peaks, self._rises):
+        for one in (self._trend, self._moments, self._lows, self._peaks, self._rises):
             one.shift(by_w)
         self._past_w -= by_w
 
@@ -193,19 +235,18 @@ class BaseLoad:
         more_w = np.maximum(left_w - self.explained_w, 0.0)
         return np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
 
-    def _recently(self, counted_w: Floats, now_s: float) -> Floats:
-        """The highest count of the last one to two `RECENT_S`: draw takes as long to follow."""
-        if now_s - self._recent_s >= RECENT_S / 2:
+    def _recently(self, counted_w: Floats, now_s: float, over_s: float) -> Floats:
+        """The highest count of the time that draw and meters take to follow, or half of it."""
+        if now_s - self._recent_s >= over_s / 2:
             self._recent_s = now_s
             self._recent_w[1] = self._recent_w[0]
             self._recent_w[0] = counted_w
         self._recent_w[0] = np.maximum(self._recent_w[0], counted_w)
         return np.asarray(self._recent_w.max(axis=0))
 
-    def _drawn(self, seen: Seen, own_w: Floats, more_w: Floats) -> Floats:
+    def _drawn(self, read_w: Floats, own_w: Floats, more_w: Floats) -> Floats:
         """What levels draw: as read, and never less than what is below them."""
         fleet = self._fleet
-        read_w = seen.level_now_w
         # A broken meter's level keeps the other load that it had.
         blind = fleet.level_read & np.isnan(read_w) & np.isfinite(self.steady_w)
         read_w = np.where(blind, self.explained_w + self.steady_w, read_w)
@@ -221,16 +262,23 @@ class BaseLoad:
         self._counted_w, self._known = counted_w.copy(), known
 
     def _settle(
-        self, soft_w: Floats, hard_w: Floats, complete: Bools, unread: Bools, now_s: float,
-        step_s: float,
+        self, soft_w: Floats, hard_w: Floats, complete: Bools, unread: Bools, alarmed: Bools,
+        now_s: float, step_s: float,
     ) -> None:  # fmt: skip
         """What the other load is now."""
         self._take(soft_w)
+        if np.isnan(self._hard_w).any():
+            self._hard_w[:] = hard_w
+        self._hard_w = np.vstack((self._hard_w[1:], hard_w))
         soft_w, level_w = np.median(self._soft_w, axis=0), np.median(self._level_w, axis=0)
+        beyond_w = np.median(self._hard_w, axis=0)
         was_w = np.where(np.isnan(self.steady_w), soft_w, self.steady_w)
         self._level_low.note(level_w, now_s)
         self._trend.note(was_w, now_s)
-        proven_w = self._trend.lowest + np.maximum(level_w - self._level_low.lowest, 0.0)
+        self._hard_low.note(beyond_w, now_s)
+        # Its own draw rose; or caps fell and it did not.
+        rise_w = np.fmax(level_w - self._level_low.lowest, beyond_w - self._hard_low.lowest)
+        proven_w = self._trend.lowest + np.maximum(rise_w, 0.0)
         proven_w += 2 * NOISE * self.drawn_w
         slow_w = was_w + (soft_w - was_w) * min(step_s / UNPROVEN_S, 1.0)
         rising_w = np.minimum(soft_w, np.maximum(np.maximum(was_w, proven_w), slow_w))
@@ -242,7 +290,10 @@ class BaseLoad:
         self.steady_w = np.maximum(steady_w, self.stated_w)
         self.doubted = soft_w - self.steady_w > DOUBT * self.drawn_w
         surely = (hard_w > NOISE * self.drawn_w) & ~unread
-        self.now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
+        now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
+        # What was there a moment ago is not gone because caps that were cut hide it now.
+        self._moments.note(np.where(alarmed, np.nan, now_w), now_s)
+        self.now_w = np.maximum(now_w, self._moments.highest)
 
     def _take(self, soft_w: Floats) -> None:
         if np.isnan(self._soft_w).any():
@@ -253,17 +304,22 @@ class BaseLoad:
         self._own_w = np.vstack((self._own_w[1:], self.explained_w))
         self._level_w = np.vstack((self._level_w[1:], self.drawn_w))
 
-    def _remember(self, seen: Seen, unread: Bools, now_s: float, step_s: float) -> None:
+    def _remember(
+        self, seen: Seen, unread: Bools, *, now_s: float, step_s: float, ahead_s: float
+    ) -> None:
         """Learn its rises and peaks, each only when it came twice: a spike is no load."""
         fade = np.exp(-step_s / KEEP_S)
         self.rise_w, self.peak_w = self.rise_w * fade, self.peak_w * fade
         quiet = (self._quiet.seconds >= 2 * RECENT_S) & ~unread & ~seen.alarmed
+        self._began_s = now_s if self._began_s is None else self._began_s
+        quiet &= now_s - self._began_s >= FIRST_S  # until then devices are got to know
         noise_w = NOISE * self.drawn_w
         # Of the same looks as what is believed now: the devices' draw of this moment is ahead.
         with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
         free_w = np.where(quiet, self.now_w - with_devices_w, np.nan)
         self._peaks.note(free_w, now_s)
-        self._lows.note(free_w, now_s)
+        self._lows.window_s = 0.5 * ahead_s
+        self._lows.note(np.where(unread, np.nan, self.steady_w - with_devices_w), now_s)
         low_w = np.where(np.isfinite(self._lows.lowest), self._lows.lowest, np.nan)
         self._rises.note(free_w - low_w - noise_w, now_s)
         self.peak_w = np.maximum(self.peak_w, self._peaks.second)
@@ -300,6 +356,38 @@ class BaseLoad:
         self._sure_slope = sure
         self._mark = now_s, base_w, own_w
 
+    def _note_swing(self, devices_w: Floats, alarmed: Bools, now_s: float, step_s: float) -> None:
+        """Levels whose devices rise and fall together, and how far."""
+        if alarmed.any():
+            self._alarmed_s = now_s
+        if now_s - self._alarmed_s > ALARM_S:  # until then it is our own doing
+            self._past_looks.append(devices_w)
+        if not self._past_looks:
+            return
+        past_w = np.array(self._past_looks)
+        mean_w, sorted_w = past_w.mean(axis=0), np.sort(past_w, axis=0)
+        odd = min(ODD_LOOKS, len(past_w) // 4)
+        low_w, span_w = sorted_w[odd], sorted_w[-1 - odd] - sorted_w[odd]
+        turns = _turns(past_w, low_w, span_w)
+        now = (span_w > SWING * mean_w) & (turns >= TURNS)
+        fading = self._swing_part * np.exp(-step_s / SWING_KEPT_S)
+        part = span_w / np.maximum(mean_w, 1.0)
+        self._swing_part = np.where(now, np.maximum(part, fading), fading)
+        self.swing_w = np.where(self._swing_part > SWING, self._swing_part * mean_w, 0.0)
+
+    def _for_swing_w(self, most_w: Floats) -> Floats:
+        """What caps that hold a mean may let through between two looks.
+
+        Looks once a second need not meet the peaks of a swing, and may meet the same flank of it
+        for ever. So what they did see beyond the caps is taken to be a part of it, and where they
+        saw nothing, most of how far they lie apart.
+        """
+        swings = self.swing_w > 0
+        seen_w = np.where(swings, BETWEEN_LOOKS * self.rise_w, 0.0)
+        part = np.minimum(UNSEEN * self._swing_part, HIGHEST_PEAK)
+        unseen_w = np.where(swings & (self.rise_w < 0.05 * most_w), part * most_w, 0.0)
+        return np.maximum(seen_w, unseen_w)
+
     def _foresee(self, unread: Bools, now_s: float, ahead_s: float) -> None:
         """What to keep for the time until loop and knobs will have answered."""
         with np.errstate(invalid="ignore"):
@@ -312,3 +400,13 @@ class BaseLoad:
         again_w = np.clip(left_w, 0.0, np.where(unread, np.inf, self.rise_w))
         # Within what it has ever been, its past is the better guide than drawing out a ramp.
         self.reserve_w = np.where(left_w > 0, again_w, soon_w)
+
+
+def _turns(past_w: Floats, low_w: Floats, span_w: Floats) -> Floats:
+    """How often each column of `past_w` (T, L) went from its upper to its lower third or back."""
+    place = np.sign(np.round((past_w - low_w) / np.maximum(span_w, 1e-9) * 3.0 - 1.5))
+    side, turns = np.zeros(past_w.shape[1]), np.zeros(past_w.shape[1])
+    for row in place:
+        turns += row * side < 0
+        side = np.where(row == 0, side, row)
+    return turns

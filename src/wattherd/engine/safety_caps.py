@@ -30,11 +30,18 @@ REMEMBERED = 8
 """Orders of a device that may still be under way together."""
 AT_REST = 1.1
 """A device without a job counts at this multiple of its draw."""
-OVER_CAP = 1.05
+OVER_CAP = 1.08
 """Draw above this multiple of what is expected under a cap shows that the cap is not in force."""
+FOLLOWS = 0.5
+"""Draw that has fallen by half of what its cap has, in proportion, follows: it is not ignored, even
+if it stays above, as that of a node does whose processors no cap acts on."""
+MEANS = 2.5
+"""A slow meter shows a fall in full after that many of its periods."""
 FLAT = 0.03
 FLAT_S = 30.0
 """Draw that stands still for so long, whatever is ordered, is all there is to expect."""
+LATEST_S = 12.0
+"""Where knobs are slow, so long is waited until a device's share is taken from the others."""
 GIVE_UP_S = 45.0
 """No knob on record takes longer: then the order has been answered, if by another number."""
 
@@ -71,8 +78,11 @@ class CapBook:
         self.pending_s: Floats = np.zeros(fleet.size)
         """For how long an order has been waiting to be read back."""
         self.answer_s = 2.0
-        """How long knobs take, most of them."""
+        """How long knobs take, half of them."""
         self._draw_w: Floats = np.full(fleet.size, np.nan)
+        self._before_w: Floats = np.full(fleet.size, np.nan)
+        """What was drawn before the cap was lowered."""
+        self._patience_s: Floats = np.full(fleet.size, config.defiant_after_s)
         self._since_w: Floats = np.full((2, fleet.size), np.nan)
         self._unanswered = no_streak(fleet.size)
         self._pending = no_streak(fleet.size)
@@ -81,12 +91,19 @@ class CapBook:
         self._below = no_streak(fleet.size)
 
     def read_back(
-        self, readings: Readings, watched: Bools, draw_w: Floats, resolution_w: Floats
+        self,
+        readings: Readings,
+        watched: Bools,
+        draw_w: Floats,
+        *,
+        resolution_w: Floats,
+        news_s: Floats,
     ) -> None:
         """Take in the caps in force as the knobs report them.
 
         A knob's word for a lower cap counts on `watched` devices (N,), whose own meter or feed's
-        would tell if it were not kept, and not while the device's own `draw_w` (N,) says otherwise.
+        would tell if it were not kept, and not while the device's own `draw_w` (N,) says otherwise;
+        which has news every `news_s` (N,) in steps of `resolution_w` (N,).
         """
         read_w, config = readings.cap_w, self._config
         answered = np.isfinite(read_w)
@@ -94,9 +111,11 @@ class CapBook:
         done = answered & self._is_ordered(read_w)
         self._draw_w, allowed_w = draw_w, OVER_CAP * self.response.at(read_w) + resolution_w
         with np.errstate(invalid="ignore"):
-            shown = draw_w > allowed_w
             lower = self.held_w > np.maximum(read_w, self.ordered_w) + self.tolerance_w
+            fallen_w = self._before_w * (1.0 - FOLLOWS * (1.0 - read_w / self.held_w))
+            shown = (draw_w > allowed_w) & ~(draw_w <= fallen_w)
         believed = done & (~lower | (watched & ~shown))
+        self._patience_s = np.maximum(config.defiant_after_s, MEANS * news_s)
         self._note_defiance(done & lower & watched & shown, readings.now_s)
         in_force_w = np.where(first, read_w, np.fmax(read_w, self.ordered_w))
         self.held_w = np.where(first | believed, in_force_w, np.fmax(self.held_w, read_w))
@@ -114,10 +133,13 @@ class CapBook:
         self.silent = ~answered & ((unanswered_s >= config.silent_s) | never)
         self._note_answers(believed)
         self.pending_s = self._pending.note(answered & ~believed & ~first, readings.now_s)
-        self.late = self.pending_s >= config.settle_s
+        self.late = self.pending_s >= np.maximum(
+            config.settle_s, np.where(done, self._patience_s, 0)
+        )
         self._learn_own_numbers(self.late & ~done & (unmoved_s >= config.settle_s))
         self.waking &= readings.off
         self.off = readings.off & ~self.waking
+        self._before_w = np.where(lower & ~believed, self._before_w, draw_w)
         self._doubt(first | (believed & self._presses(read_w)))
 
     def _is_ordered(self, read_w: Floats) -> Bools:
@@ -128,12 +150,11 @@ class CapBook:
             return exact | (own & (self.ordered_w < self._own_number_w))
 
     def _note_answers(self, believed: Bools) -> None:
-        """Learn how long knobs take: nine of ten, over the last minutes."""
+        """Learn how long knobs take, half of them, of late."""
         ended = believed & (self.pending_s > 0)
         if ended.any():
-            took_s = float(np.quantile(self.pending_s[ended], 0.9))
-            gain = 0.3 if took_s > self.answer_s else 0.03
-            self.answer_s += gain * (min(took_s, GIVE_UP_S) - self.answer_s)
+            took_s = float(np.median(self.pending_s[ended])) + 1.0
+            self.answer_s += 0.1 * (min(took_s, GIVE_UP_S) - self.answer_s)
 
     def _learn_own_numbers(self, stuck: Bools) -> None:
         """A knob that answers with a number nobody ordered means that number.
@@ -177,7 +198,7 @@ class CapBook:
         with np.errstate(invalid="ignore"):
             flat = self._since_w[1] - self._since_w[0] <= FLAT * draw_w
             near = draw_w <= NEAR_FLOOR * self._fleet.floor_w
-        lasts = shown & (shown_s >= self._config.defiant_after_s)
+        lasts = shown & (shown_s >= self._patience_s)
         unable = lasts & flat & (near | (shown_s >= FLAT_S))
         self.response.reach_w = np.where(unable, draw_w, self.response.reach_w)
         mends = self._below.note(~shown, now_s) >= self._config.obedient_after_s
@@ -193,7 +214,7 @@ class CapBook:
             over = draw_w > OVER_CAP * self.response.at(self.held_w)
             before = over & (self._doubt_w > self.held_w + self.tolerance_w) & trusted
         self.held_w = np.where(before, self._doubt_w, self.held_w)
-        settle_s = np.full(self._fleet.size, self._config.settle_s)
+        settle_s = np.maximum(self._config.settle_s, self._patience_s)
         may = trusted & ~self.fixed & (np.abs(self.held_w - self.ordered_w) <= self.tolerance_w)
         return self.response.learn(
             self.held_w, draw_w, may=may, now_s=now_s, settle_s=settle_s, step_s=step_s

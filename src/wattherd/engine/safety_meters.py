@@ -24,6 +24,10 @@ ENOUGH_RUNS = 8
 """So many changes tell how often a meter has news."""
 LONGEST_RUN = 4.0
 """Longer runs count as this long in the mean: one long pause makes no slow meter."""
+SLOWEST_LOOKS = 12.0
+"""Meters whose digits stand still for longer are not taken to be so slow: their load stands."""
+COARSE = 0.003
+"""Share of a reading: meters in larger steps may repeat themselves because their load does."""
 SLOWEST_S = 40.0
 """Boards and exporters that have news less often than that are not waited for."""
 MOVED = 0.03
@@ -69,6 +73,8 @@ class Meters:
         self._same = np.zeros(count)
         self._run = np.ones(count)
         self._mean_run = np.ones(count)
+        self._mean_looks = np.ones(count)
+        self._period_s = max(config.refresh_s, 1.0)
         self._runs = np.zeros(count)
         self._ended_run = np.zeros(count)
         """Of the run that the last look ended, if the next one does not go back to its digits."""
@@ -86,9 +92,22 @@ class Meters:
 
     @property
     def renews_s(self) -> Floats:
-        """How often each meter (N + F + 1,) has news by its timestamps, in seconds; 0 if new."""
-        known = np.minimum(np.fmin(self._gaps_s[0], self._gaps_s[1]), SLOWEST_S)
-        return np.where(np.isnan(known), 0.0, known)
+        """How often each meter (N + F + 1,) has news, in seconds; 0 where that is not known.
+
+        By its timestamps, or by how long it shows the same digits; but a coarse meter's digits may
+        stand still because its load does.
+        """
+        stamped_s = np.minimum(np.fmin(self._gaps_s[0], self._gaps_s[1]), SLOWEST_S)
+        with np.errstate(invalid="ignore"):
+            coarse = self.resolution_w > COARSE * self._last[-1]
+        digits_s = np.where(coarse | (self._runs < 3), 0.0, self._mean_looks * self._period_s)
+        return np.asarray(np.maximum(np.nan_to_num(stamped_s), digits_s))
+
+    @property
+    def slowest_s(self) -> float:
+        """How often the slowest of the meters have news, in seconds."""
+        renews_s = self.renews_s
+        return float(np.quantile(renews_s, 0.9)) if len(renews_s) else 0.0
 
     def expect(self, most_w: Floats) -> None:
         """Tell what each level (F + 1,) may draw at most: beyond that a reading raises an alarm."""
@@ -160,6 +179,8 @@ class Meters:
         if now_s - self._looked_s < self._config.refresh_s:
             self._last[-1] = value
             return
+        if np.isfinite(self._looked_s):
+            self._period_s += 0.1 * (now_s - self._looked_s - self._period_s)
         self._looked_s = now_s
         # Spikes between the same digits are no news.
         again = (value == self._last).any(axis=0)
@@ -170,6 +191,8 @@ class Meters:
         self._mean_run = np.where(ended, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
         self._runs = np.where(ended, self._runs + 1, self._runs)
         self._run = np.where(back & (self._ended_run > 0), self._ended_run + 1, self._run)
+        looks = np.minimum(self._ended_run, SLOWEST_LOOKS)
+        self._mean_looks = np.where(ended, 0.7 * self._mean_looks + 0.3 * looks, self._mean_looks)
         changed = read & (value != previous) & np.isfinite(previous) & ~back
         self._ended_run = np.where(read, np.where(changed, self._run, 0.0), self._ended_run)
         self._run = np.where(changed, 1.0, np.where(read, self._run + 1, self._run))
@@ -188,6 +211,7 @@ class Meters:
         with np.errstate(invalid="ignore"):
             far_w = np.fmax(MOVED * value[size:], 3 * np.nan_to_num(self.resolution_w[size:]))
             moved = np.abs(below_w - self._below_w) > far_w
+        moved &= self._run[size:] > 2.5 * self._mean_looks[size:]
         contradicted = np.concatenate((np.zeros(size, dtype=np.bool_), moved))
         return np.asarray(silent & (lively | contradicted))
 
