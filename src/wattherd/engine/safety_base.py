@@ -145,6 +145,7 @@ class BaseLoad:
         self._recent_s = -np.inf
         self._counted_w: Floats = np.zeros(fleet.size)
         self._known: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self._read_w: Floats = np.zeros(levels)
         self._quiet = no_streak(levels)
         self._trend = _Extremes(levels, WINDOW_S / 2)
         self._moments = _Extremes(levels, MOMENT_S)
@@ -293,6 +294,7 @@ class BaseLoad:
         now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
         # What was there a moment ago is not gone because caps that were cut hide it now.
         self._moments.note(np.where(alarmed, np.nan, now_w), now_s)
+        self._read_w = now_w
         self.now_w = np.maximum(now_w, self._moments.highest)
 
     def _take(self, soft_w: Floats) -> None:
@@ -316,12 +318,13 @@ class BaseLoad:
         noise_w = NOISE * self.drawn_w
         # Of the same looks as what is believed now: the devices' draw of this moment is ahead.
         with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
-        free_w = np.where(quiet, self.now_w - with_devices_w, np.nan)
+        free_w = np.where(quiet, self._read_w - with_devices_w, np.nan)
         self._peaks.note(free_w, now_s)
         self._lows.window_s = 0.5 * ahead_s
         self._lows.note(np.where(unread, np.nan, self.steady_w - with_devices_w), now_s)
         low_w = np.where(np.isfinite(self._lows.lowest), self._lows.lowest, np.nan)
-        self._rises.note(free_w - low_w - noise_w, now_s)
+        rise_w = free_w - low_w
+        self._rises.note(np.where(rise_w > 2 * noise_w, rise_w, rise_w - noise_w), now_s)
         self.peak_w = np.maximum(self.peak_w, self._peaks.second)
         self.rise_w = np.maximum(self.rise_w, self._rises.second)
 

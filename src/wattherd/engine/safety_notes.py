@@ -54,8 +54,9 @@ class NoteBook:
         on_devices("defiant", caps.defiant, caps.counted_w)
         on_devices("late", caps.late & ~caps.defiant, caps.held_w)
         low = caps.held_w <= NEAR_FLOOR * fleet.floor_w
-        stuck = low & ~caps.fixed & (caps.counted_w > (1.0 + REACH) * caps.held_w)
-        on_devices("floor-not-reached", stuck, caps.counted_w)
+        reach_w = caps.response.at(caps.lowest_w)
+        stuck = low & ~caps.fixed & (reach_w > (1.0 + REACH) * caps.lowest_w)
+        on_devices("floor-not-reached", stuck, reach_w)
         with np.errstate(invalid="ignore"):
             read_w = np.concatenate((seen.draw_w, seen.level_w))
             coarse = meters.resolution_w > COARSE * read_w
