@@ -131,8 +131,9 @@ def told_pairs(runs: Runs) -> Iterable[str]:
     own = [run for run in runs if "+" in run["fault"]]
     above = [run for run in own if run["over_limit_s"]]
     trips = [(run, reason) for run in own for reason in run["trip_reasons"]]
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(run["scenario"] for run in own))
     yield (
-        f"{len(own)} runs of every two faults in {len({run['scenario'] for run in own})} rooms: "
+        f"{len(own)} runs of every two faults, in {names}: "
         f"{len(above)} exceed a limit after the response, for "
         f"{sum(run['over_limit_s'] for run in above)} s together; {len(trips)} trips, "
         f"{sum(run['unavoidable_trips'] for run in own)} of them unavoidable."
