@@ -63,7 +63,7 @@ SHORTER = {
     ),
     r"--seed (\d+)\.\.\d+": r"--seed \1",
     r"--jobs [346]00 ": "--jobs 120 ",
-    r"--duration 30s": "--duration 8s",
+    r"--duration 20s": "--duration 8s",
     r"(power fit .*)\{v100,a40,p100\}": r"\1v100",
     r"(power fit .*v100\S*) \S*rtx8000\S*": r"\1",
     r"--parts 0\.6,0\.7,0\.8": "--parts 0.7",
