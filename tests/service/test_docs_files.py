@@ -19,6 +19,7 @@ import docs_commands as docs
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.runtime.kube.power.crd import definitions
 from wattherd.runtime.kube.reasons.refusal import Token
+from wattherd.service.flexibility import read_loads
 from wattherd.service.hold_site import read_site
 from wattherd.service.kube_nodes.switchboard import read_switches
 from wattherd.service.live.config import read_config
@@ -26,8 +27,10 @@ from wattherd.signals.contract import Site
 from wattherd.signals.schedule import Schedule
 from wattherd.wire import uri
 from wattherd.wire.credentials import read_credentials
+from wattherd.workload.dcim.table import read_table
 from wattherd.workload.job_file import read_job
 from wattherd.workload.native import read_jobs
+from wattherd.workload.rates_file import read_rates
 from wattherd.workload.scenario import validated
 from wattherd.workload.tree_file import read_tree
 
@@ -147,6 +150,10 @@ def credentials(path: Path) -> None:
     read_credentials(path)
 
 
+def rates(path: Path) -> None:
+    read_rates(str(path))
+
+
 LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r".*", r"^apiVersion: (?!kubescheduler)", objects),
     (r".*#bmc\.yaml|guides/meters\.md", "", credentials),
@@ -162,7 +169,14 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r".*#job\.yaml|guides/(local|training-sdk|everyday)\.md", "", job),
     (r"guides/demand-response\.md", r"^limits:", schedule),
     (r"guides/power-tree\.md", r"^caps:", scenario),
-    (r"guides/(power-tree|x)\.md|reference/curves\.md", r"^name:|^# tree", read_tree),
+    (
+        r"guides/(power-tree|power-tree-import|x)\.md|reference/curves\.md",
+        r"^name:|^# tree",
+        read_tree,
+    ),
+    (r"guides/power-tree-import\.md#site\.csv", "", read_table),
+    (r"guides/cost-and-carbon\.md#(tariff\.yaml|day\.csv)", "", rates),
+    (r"guides/demand-response\.md#loads\.csv", "", read_loads),
     (r"guides/scenarios\.md", "", scenario),
     (r"reference/job-files\.md", "", read_jobs),
     (r"reference/(api|command-line)\.md", "", plain),
