@@ -139,7 +139,10 @@ def a_room(seed: int) -> Scenario:
             f"room-{seed}", tried, np.random.default_rng([seed, 7]), seconds=SECONDS, seed=seed
         )
         if _can_be_held(scenario):
-            return scenario
+            # It is taken over while it is held: caps are found at their floors. In a room that
+            # begins uncapped far above a breaker's rating, that trips before any knob can act.
+            held = dataclasses.replace(scenario.room, found_w=scenario.room.fleet.floor_w.copy())
+            return dataclasses.replace(scenario, room=held)
     raise AssertionError("no limit lets the room be held")
 
 
@@ -152,7 +155,7 @@ def _can_be_held(scenario: Scenario) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.xfail(strict=False, reason="the loop still throws readings away and trusts caps")
+@pytest.mark.xfail(strict=False, reason="10 of 40: up to 12 s of 150 above, by up to 6 %")
 @pytest.mark.parametrize("seed", range(ROOMS))
 def test_without_a_fault_no_limit_is_exceeded_after_the_response(seed: int) -> None:
     scenario = a_room(seed)
@@ -164,7 +167,6 @@ def test_without_a_fault_no_limit_is_exceeded_after_the_response(seed: int) -> N
 
 
 @pytest.mark.long
-@pytest.mark.xfail(strict=False, reason="the loop still throws readings away and trusts caps")
 @pytest.mark.parametrize("seed", range(ROOMS))
 def test_with_one_fault_no_breaker_trips(seed: int) -> None:
     scenario = a_room(seed)

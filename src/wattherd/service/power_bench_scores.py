@@ -183,6 +183,8 @@ def _over_shed(scenario: Scenario, log: RunLog) -> float | None:
     limit_w = scenario.limit_w[:, -1]
     lowest = np.flatnonzero(limit_w <= limit_w.min() * (1 + 1e-9))
     held = lowest[lowest >= lowest[0] + int(scenario.response_s)]
+    if not len(held):
+        return None
     short_w = limit_w[held] - log.level_w[held, -1]
     return round(100.0 * float(short_w.mean()) / float(limit_w.max()), 3)
 
