@@ -90,7 +90,7 @@ def specs(
         after=tuple(draw(st.lists(others, max_size=2, unique=True))) if draw(st.booleans()) else (),
         after_any=tuple(draw(st.lists(others, max_size=1))),
         after_notok=tuple(draw(st.lists(others, max_size=1))) if draw(st.booleans()) else (),
-        singleton=draw(st.sampled_from([False, False, True])),
+        singleton=draw(st.sampled_from([False, False, True])) and not array,
         begin_s=draw(st.sampled_from([None, None, 0.0, 30.0, 300.0])),
         labels=(("name", draw(st.sampled_from(["red", "blue"]))),) if draw(st.booleans()) else (),
         priority=draw(st.integers(-1, 2)),

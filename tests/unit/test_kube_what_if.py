@@ -296,7 +296,7 @@ def test_a_gated_pod_is_told_who_holds_it_and_what_comes_after() -> None:
     assert (free["reason"], free["gates"]) == ("SchedulingGated", ["example.com/quota"])
     assert "there are room and watts on n0" in free["text"]
     tight = explain(a_cluster(made("p", schedulingGates=gates), budget_w=BASE_W), "p")
-    assert "beside that WaitingForPower" in tight["text"]
+    assert "beside that NeverFits" in tight["text"]  # idle nodes alone draw all of the budget
 
 
 def test_a_pod_that_runs_tells_what_was_decided() -> None:

@@ -162,6 +162,9 @@ class JobSpec:
             raise self._bad("array", problem, "a name of its own, a count above zero, an index")
         elif self.array_most is not None and self.array_most < 1:
             raise self._bad("array_most", f"{self.array_most} lets none run", "at least one")
+        elif self.singleton:
+            # It would wait for earlier jobs of its name, which may wait for its turn in the array.
+            raise self._bad("singleton", "is no task of an array", "`array_most: 1` does the same")
 
     def _check_batches(self) -> None:
         if any(size < 1 for size in self.micro_batches):

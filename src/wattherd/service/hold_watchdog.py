@@ -11,6 +11,7 @@ successor to take over. What was found stays in the journal.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
@@ -132,8 +133,10 @@ class Watch:
 
     def _news(self) -> bytes | None:
         """A beat or the leave; nothing if a lease passed without; None if the parent is dead."""
+        inbox = select.poll()  # `select` knows no descriptor above 1,023
+        inbox.register(self.inbox, select.POLLIN)
         while (left_s := self._heard_s + self.lease_s - time.monotonic()) > 0:
-            if not select.select([self.inbox], [], [], left_s)[0]:
+            if not inbox.poll(math.ceil(left_s * 1e3)):
                 break
             said = os.read(self.inbox, 4096)
             if not said:

@@ -87,7 +87,9 @@ class External:
     def _answer(self) -> dict[str, Any]:
         out = self._process.stdout
         assert out is not None  # noqa: S101  # opened as a pipe
-        ready, _, _ = select.select([out], [], [], ANSWER_S)
+        asked = select.poll()  # `select` knows no descriptor above 1,023
+        asked.register(out, select.POLLIN)
+        ready = asked.poll(ANSWER_S * 1e3)
         line = out.readline() if ready else ""
         if ready and not line:
             raise UserError("the controller has ended without an answer", field=FIELD, hint=SPEAKS)

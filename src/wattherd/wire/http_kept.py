@@ -32,6 +32,8 @@ MOST_AT_ONCE = 4
 """Connections to one server: boards have few, and are slow."""
 KEPT_S = 20.0
 """Servers hang up on connections that were idle for longer."""
+TIDY_S = 5.0
+"""How often connections are looked at that nobody may ask for again: of devices that are gone."""
 MOST_HEADERS = 100
 NO_BODY = (204, 304)
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -149,6 +151,7 @@ class Kept:
 
     _idle: dict[tuple[Origin, int], list[Connection]] = field(default_factory=dict)
     _turns: dict[Origin, asyncio.Semaphore] = field(default_factory=dict)
+    _tidying: bool = False
 
     async def ask(self, origin: Origin, rules: Rules, request: Request) -> Answer:
         """The whole answer, whatever its status.
@@ -189,9 +192,27 @@ class Kept:
             if stays and len(idle) < MOST_AT_ONCE:
                 connection.idle_since_s = time.monotonic()
                 idle.append(connection)
+                self._tidy_later()
             else:
                 connection.close()
         return answer
+
+    def _tidy_later(self) -> None:
+        if not self._tidying:
+            self._tidying = True
+            asyncio.get_running_loop().call_later(TIDY_S, self._tidy)
+
+    def _tidy(self) -> None:
+        """Hang up where the server did, or where nobody asked for long."""
+        self._tidying = False
+        left = 0
+        for idle in self._idle.values():
+            for connection in [one for one in idle if not one.usable]:
+                idle.remove(connection)
+                connection.close()
+            left += len(idle)
+        if left:
+            self._tidy_later()
 
 
 def _coded(origin: Origin, request: Request) -> bytes:

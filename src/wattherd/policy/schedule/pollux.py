@@ -155,7 +155,9 @@ class Pollux:
             [_applicant(job, memory, models, view.now_s) for job in able],
         )
         names = [job.id for job in able]
-        asked["states"] = _translated(memory.states, memory.asked_for, names)
+        # Kept over these names from now on: the answer may bring no states of its own.
+        memory.states = _translated(memory.states, memory.asked_for, names)
+        asked["states"] = memory.states
         asked["seed"] = [self.seed, memory.rounds]
         asked["population"], asked["generations"] = self.population, self.generations
         memory.rounds += 1

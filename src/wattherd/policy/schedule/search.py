@@ -27,6 +27,8 @@ class _Memory:
     """Trials by group and job id; a group goes when all its trials have."""
     hidden: dict[str, None] = field(default_factory=dict)
     """Jobs that the scheduler below does not see."""
+    shown: frozenset[str] = frozenset()
+    """Jobs that the scheduler below saw at its last plan."""
     wake_s: float | None = None
     """When the scheduler below wants to be called."""
 
@@ -43,13 +45,13 @@ class Search:
         """Judge the trials, then let the scheduler below plan for those that go on."""
         memory: _Memory = view.memory.setdefault("search", _Memory())
         self._look(memory, view)
-        before = dict(memory.hidden)
         self._judge(memory, view, draft)
         due = memory.wake_s is not None and memory.wake_s <= view.now_s
         if due:
             memory.wake_s = None
-        seen = _Seen(view, memory.hidden, before, woke=view.woke and due)
+        seen = _Seen(view, memory.hidden, memory.shown, woke=view.woke and due)
         self.planner.plan(seen, cast("Draft", _Wakes(draft, memory)))
+        memory.shown = frozenset(job.id for job in seen.live())
         self._wake(memory, view, draft)
 
     def _look(self, memory: _Memory, view: View) -> None:
@@ -119,12 +121,13 @@ def _awaits(job: JobView, now_s: float) -> Reason:
 class _Seen:
     """A view without the `hidden` jobs: who is hidden has left, who is shown again has entered.
 
-    `before` are those that were hidden at the last plan.
+    `before` are those that the scheduler below saw at its last plan. Only they can leave it: a job
+    that lost its plan counts as entered too, and must still be told of when it is hidden.
     """
 
     view: View
     hidden: Mapping[str, None]
-    before: Mapping[str, None]
+    before: Collection[str]
     woke: bool
 
     @property
@@ -140,15 +143,15 @@ class _Seen:
 
     def entered(self) -> Sequence[JobView]:
         known = {job.id for job in self.view.entered()}
-        return [job for job in self.live() if job.id in known or job.id in self.before]
+        return [job for job in self.live() if job.id in known or job.id not in self.before]
 
     def left(self) -> Sequence[JobView]:
-        entered = {job.id for job in self.view.entered()}
-        gone = [job for job in self.view.left() if job.id not in self.before]
+        gone = [job for job in self.view.left() if job.id in self.before]
+        told = {job.id for job in gone}
         hidden = [
             job
             for job in self.view.live()
-            if job.id in self.hidden and job.id not in self.before and job.id not in entered
+            if job.id in self.hidden and job.id in self.before and job.id not in told
         ]
         return [*gone, *hidden]
 
