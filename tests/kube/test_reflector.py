@@ -346,7 +346,7 @@ def test_a_watch_that_says_nothing_but_bookmarks_keeps_up(
     cluster: Cluster, namespace: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of ours changes while others do: the version goes on, and nothing is listed anew."""
-    monkeypatch.setattr(reflectors, "WATCH_S", (5, 6))  # the server's last word comes 2 s before
+    monkeypatch.setattr(reflectors, "WATCH_S", (9, 10))  # the server's last word comes 2 s before
     put_map(cluster.api, namespace, "ours")
     picture: Picture[ConfigMap] = Picture(*client, maps_of(namespace))
     picture.wait_for("ours")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from wattherd import __version__
@@ -23,6 +22,7 @@ from wattherd.report.export import write_plots
 from wattherd.report.figure import Figure, figure, markup
 from wattherd.report.finals import FinalCluster, final_clusters
 from wattherd.report.findings import findings
+from wattherd.report.rendering import environment
 from wattherd.report.runs import Run, RunSet, Source, TraceRuns, load_runs
 from wattherd.report.schedule_page import render_sim, series_count, sim_plots
 from wattherd.report.schedule_runs import holds_sim, load_sim
@@ -132,7 +132,7 @@ def render_page(runs: RunSet) -> str:
     rows = comparison_table(runs)
     finals = final_clusters(runs.traces[0])
     sections = [_section(trace, numbers, index) for index, trace in enumerate(runs.traces)]
-    return _environment().get_template("report.html.j2").render(
+    return environment().get_template("report.html.j2").render(
         version=__version__,
         style=Markup(theme.page_rules(theme.series_count(numbers))),  # noqa: S704 - our own text
         script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
@@ -144,17 +144,6 @@ def render_page(runs: RunSet) -> str:
         impossible=[_impossible(source) for source in runs.sources],
         sources=[_provenance(source) for source in runs.sources],
     )  # fmt: skip
-
-
-def _environment() -> Environment:
-    loader = PackageLoader("wattherd.report", "assets")
-    return Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

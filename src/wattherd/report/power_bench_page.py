@@ -12,15 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from wattherd import __version__
-from wattherd.report import theme
 from wattherd.report.charts import Chart
 from wattherd.report.export import write_plots
 from wattherd.report.figure import figure
 from wattherd.report.lines import LinePlot, Series, draw_lines
+from wattherd.report.rendering import rendered
 
 LIMIT = "limit"
 COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -114,17 +110,9 @@ def _write_csv(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _page(document: Mapping[str, Any], charts: Sequence[Chart], series: int) -> str:
-    environment = Environment(
-        loader=PackageLoader("wattherd.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("bench.html.j2").render(
-        version=__version__,
-        style=Markup(theme.page_rules(series)),  # noqa: S704 - our own text
-        script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
+    return rendered(
+        "bench.html.j2",
+        series,
         seed=document["seed"],
         scenarios=document["scenarios"],
         skipped=document["skipped"],

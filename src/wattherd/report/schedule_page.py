@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from wattherd import __version__
 from wattherd.report import theme
 from wattherd.report.charts import Chart
 from wattherd.report.figure import figure
+from wattherd.report.rendering import rendered
 from wattherd.report.schedule_charts import policy_charts, sim_charts
 from wattherd.report.schedule_runs import SimRun
 from wattherd.report.schedule_table import (
@@ -39,17 +36,9 @@ def render_sim(found: SimRun) -> str:
     """The whole page as text; the same input gives the same bytes."""
     numbers = theme.series_numbers(found.policies)
     figures = [run.figures for run in found.runs]
-    environment = Environment(
-        loader=PackageLoader("wattherd.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("schedule.html.j2").render(
-        version=__version__,
-        style=Markup(theme.page_rules(series_count(found))),  # noqa: S704 - our own text
-        script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
+    return rendered(
+        "schedule.html.j2",
+        series_count(found),
         numbers=numbers,
         sim=found.sim,
         jobs=max(one.jobs for one in figures),

@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from wattherd import __version__
-from wattherd.report import theme
 from wattherd.report.charts import Chart
 from wattherd.report.figure import figure
+from wattherd.report.rendering import rendered
 from wattherd.report.svg import Axis, Element, Frame, Scale, boxes, document, label, x_axis
 from wattherd.report.theme import series_class
 from wattherd.report.timeline import Floats, Stack, draw_stack, time_ends
@@ -75,17 +72,9 @@ class SitePast:
 def render_state(past: SitePast) -> str:
     """The whole page as text; the same input gives the same bytes."""
     charts = [*_draw(past), *_gantt(past)]
-    environment = Environment(
-        loader=PackageLoader("wattherd.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("state.html.j2").render(
-        version=__version__,
-        style=Markup(theme.page_rules(COLOURS + 1)),  # noqa: S704 - our own text
-        script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
+    return rendered(
+        "state.html.j2",
+        COLOURS + 1,
         past=past,
         figures=[figure(chart, chart.key) for chart in charts],
         numbers=_numbers(past),

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from wattherd import __version__
 from wattherd.estimate.swing import Samples, evenly, welch
-from wattherd.report import theme
 from wattherd.report.charts import Chart
 from wattherd.report.export import write_plots
 from wattherd.report.figure import figure
 from wattherd.report.lines import LinePlot, Series, draw_lines
+from wattherd.report.rendering import rendered
 
 POINTS = 600
 """Points of a line, at most: each is the mean of its stretch."""
@@ -108,17 +105,9 @@ def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _page(document: Mapping[str, Any], charts: Sequence[Chart], series: int) -> str:
-    environment = Environment(
-        loader=PackageLoader("wattherd.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("swings.html.j2").render(
-        version=__version__,
-        style=Markup(theme.page_rules(series)),  # noqa: S704 - our own text
-        script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
+    return rendered(
+        "swings.html.j2",
+        series,
         rows=document["recordings"],
         figures=[figure(chart, f"s{at}") for at, chart in enumerate(charts)],
     )
