@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.invariants import validate
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -20,15 +22,22 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.contract import Planner
+from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.drf import Drf
+from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.lineup import Rules
 from wattherd.policy.schedule.ordered import Discipline, Ordered
 from wattherd.policy.schedule.orders import Priority
+from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.service.live.history import History
 from wattherd.service.live.standing import Standing
 from wattherd.store.entry import Entry
 from wattherd.store.event_log import command_of, event_of, plain
 
 NODE = NodeSpec(name="n", cpu_milli=64_000, memory_mib=65_536, gpu_count=4, gpu_model="T4")
+TREE = QueueTree(Queue(name="root", children=(Queue(name="default"),)))
 PLANNER = Ordered(
     rules=Rules(order=Priority()), discipline=Discipline.STRICT, preemptive=False, wakes=False
 )
@@ -37,8 +46,9 @@ PLANNER = Ordered(
 class Told:
     """A core on four GPUs by priority, and what a service keeps beside it."""
 
-    def __init__(self) -> None:
-        self.core = Core(CoreConfig(cluster=ClusterSpec((NODE,)), planner=PLANNER))
+    def __init__(self, planner: Planner = PLANNER, quota: QueueTree | None = None) -> None:
+        config = CoreConfig(cluster=ClusterSpec((NODE,)), planner=planner, quota=quota)
+        self.core = Core(config)
         self.standing, self.history = Standing(), History()
 
     def tell(self, event: Event) -> list[Any]:
@@ -87,6 +97,31 @@ def test_a_job_that_asks_for_fewer_devices_starts_at_once_where_these_are_free()
     commands = told.edit("b", gpus=(2, 2))
     assert [type(one) for one in commands] == [AmendJob, StartJob]
     assert told.core.jobs["b"].spec.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("planner", "quota"),
+    [
+        (Drf(), None),
+        (Capacity(tree=TREE), TREE),
+        (Gandiva(), None),
+        (Tiresias(), None),
+    ],
+    ids=["drf", "capacity", "gandiva", "tiresias"],
+)
+def test_planners_forget_what_they_knew_of_a_job_before_it_was_edited(
+    planner: Planner, quota: QueueTree | None
+) -> None:
+    """Shapes and holds of the wider gang kept the narrower one from ever starting."""
+    told = Told(planner, quota)
+    told.submit("a", gpus=2)
+    told.submit("b", gpus=4)
+    told.edit("b", gpus=(2, 2))
+    woken: list[Any] = []
+    for _ in range(5):
+        at_s = told.core.now_s + 60.0
+        woken += told.tell(Woke(at_s=at_s, key="plan"))
+    assert told.core.jobs["b"].active
 
 
 def test_an_edit_by_which_a_job_could_never_run_is_not_done() -> None:

@@ -75,7 +75,8 @@ class Shapes:
 
     def __init__(self) -> None:
         """Start with no job."""
-        self._known: dict[str, tuple[Shape, ...]] = {}
+        self._known: dict[str, tuple[JobSpec, tuple[Shape, ...]]] = {}
+        """With the specification they are of, which may be edited while a job waits."""
         self._needs: dict[str, int] = {}
         self._kin: dict[str, int] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -83,16 +84,19 @@ class Shapes:
 
     def __getitem__(self, job: JobView) -> tuple[Shape, ...]:
         """The shapes of a job."""
-        found = self._known.get(job.id)
-        if found is None:
-            found = self._known[job.id] = shapes(job.spec)
-        return found
+        known = self._known.get(job.id)
+        if known is None or known[0] is not job.spec:
+            self._needs.pop(job.id, None)
+            self._kin.pop(job.id, None)
+            known = self._known[job.id] = (job.spec, shapes(job.spec))
+        return known[1]
 
     def needs(self, job: JobView) -> int:
         """Equal for jobs of which each would find the room that the others find."""
+        own = self[job]
         found = self._needs.get(job.id)
         if found is None:
-            found = self._needs[job.id] = self._number(tuple(map(_need_of, self[job])))
+            found = self._needs[job.id] = self._number(tuple(map(_need_of, own)))
         return found
 
     def kin(self, job: JobView, now_s: float) -> tuple[int, bool] | None:
@@ -102,6 +106,7 @@ class Shapes:
         """
         if job.spec.energy_budget_j is not None:
             return None
+        self[job]  # forgets what was known of the job before it was edited
         found = self._kin.get(job.id)
         if found is None:
             found = self._kin[job.id] = self._number(_guarded_as(job.spec))
@@ -268,9 +273,11 @@ class Hold:
             kept[share.node] += share.tasks * _need(self.shape.spec.roles[share.role])
         return kept
 
-    def stands(self, usable: NDArray[np.bool_]) -> bool:
-        """Whether all nodes of it are `usable` (N,)."""
-        return all(bool(usable[share.node]) for share in self.shares)
+    def stands(self, job: JobView, usable: NDArray[np.bool_]) -> bool:
+        """Whether all nodes of it are `usable` (N,), and the job has not been edited since."""
+        spec = self.shape.spec
+        same = spec is job.spec or spec == job.spec
+        return same and all(bool(usable[share.node]) for share in self.shares)
 
 
 class Kept:

@@ -122,7 +122,8 @@ class _Cycle:
     def _drop_stale_holds(self) -> None:
         usable = self.view.usable()
         for job_id, hold in list(self.memory.holds.items()):
-            if job_id not in self.waiting.get(hold.queue, {}) or not hold.stands(usable):
+            job = self.waiting.get(hold.queue, {}).get(job_id)
+            if job is None or not hold.stands(job, usable):
                 self.kept.drop(job_id)
 
     # Serving --------------------------------------------------------------------------------------

@@ -123,10 +123,10 @@ class _Cycle:
                 waiting.setdefault(self.owner(job), []).append(job)
         for owner, jobs in waiting.items():  # in order of submission, which sorting keeps
             self.lines[owner] = deque(sorted(jobs, key=lambda job: -job.spec.priority))
-        names = {job.id for jobs in waiting.values() for job in jobs}
+        names = {job.id: job for jobs in waiting.values() for job in jobs}
         usable = self.view.usable()
         for job_id, hold in list(self.holds.items()):
-            if job_id not in names or not hold.stands(usable):
+            if job_id not in names or not hold.stands(names[job_id], usable):
                 del self.holds[job_id]
 
     def _book(self, job: JobView) -> None:

@@ -173,11 +173,12 @@ class _Cycle:
             if job is None or not job.wanted:
                 self._forget(job_id, chain)
         self.memory.shapes.keep(self.jobs)
+        edited = {job.id for job in self.view.left()}  # or gone for good
         for known in (self.memory.never, self.memory.failed):
-            for gone in [one for one in known if one not in self.jobs]:
+            for gone in [one for one in known if one not in self.jobs or one in edited]:
                 del known[gone]
         for tenant, (job_id, _, _) in list(self.memory.holds.items()):
-            if job_id not in self.jobs or self.jobs[job_id].wanted:
+            if job_id not in self.jobs or self.jobs[job_id].wanted or job_id in edited:
                 del self.memory.holds[tenant]
 
     def _forget(self, job_id: str, chain: str) -> None:
