@@ -295,6 +295,8 @@ def _orderly() -> Iterator[None]:
     """Signals that end a process let it tidy up."""
     known = (signal.SIGTERM, signal.SIGHUP)
     before = {one: signal.signal(one, lambda number, _: sys.exit(128 + number)) for one in known}
+    # Begun in the background of a shell, it would ignore Ctrl-C at this terminal.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

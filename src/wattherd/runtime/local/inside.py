@@ -376,6 +376,9 @@ class Command:
         order = self._order
 
         def prepare() -> None:
+            # A service begun in the background of a shell ignores these, and so would its children.
+            for number in (signal.SIGINT, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_DFL)
             if terminal:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             settle(self._enter, order["rlimits"], self.user, self._cwd)
