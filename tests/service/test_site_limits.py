@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -139,3 +140,22 @@ def test_an_unknown_field_of_a_site_is_refused(tmp_path: Path) -> None:
     path.write_text("site:\n  limits: 3kW\n")
     with pytest.raises(UserError, match="limits"):
         read_config(path, {})
+
+
+def test_levels_tell_where_they_hang_and_what_is_left_of_them() -> None:
+    feeds = {"rack-1": {"limit": 100.0, "feed": "row"}, "row": {"base": 30.0}, "other": {}}
+    site = SiteLimits(feeds=feeds, feed="rack-1", limit=400.0)  # type: ignore[arg-type]
+    watch = SiteWatch(None, slots("here", 2), site, lambda: (5.0, 0.0))  # type: ignore[arg-type]
+    assert watch.levels() == ()
+    watch.news(None, 5.0, 0.0, 1000.0)
+    rack, *others = watch.levels()
+    assert (rack.name, rack.parent, rack.limit_w) == ("rack-1", "row", 100.0)
+    assert rack.held_w == pytest.approx(2 * slots("here", 2).gpu.max_w)
+    assert math.isnan(rack.draw_w)
+    assert math.isnan(rack.headroom_w)
+    parents = {one.name: (one.parent, one.limit_w, one.held_w > 0) for one in others}
+    assert parents == {
+        "row": ("site", math.inf, True),
+        "other": ("site", math.inf, False),
+        "site": ("", 400.0, True),
+    }

@@ -56,14 +56,25 @@ class SiteLimits(BaseModel):
     feed: str | None = Field(default=None, description="where this machine hangs; the site if none")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A level as it was last seen, in watts; NaN for what is not known."""
+    """A level as it was last seen, in watts: NaN for what is not known, infinite for no limit.
+
+    `parent` is the level above, empty for the site itself. Of `draw_w`, `other_w` is not drawn by
+    devices that are held here; `held_w` is what those count for at most, as their caps are now.
+    """
 
     name: str
+    parent: str
     limit_w: float
     draw_w: float
     other_w: float
+    held_w: float
+
+    @property
+    def headroom_w(self) -> float:
+        """Watts of the limit that nobody draws; below zero where it is exceeded."""
+        return self.limit_w - self.draw_w
 
     def words(self) -> str:
         """For people."""
@@ -88,7 +99,7 @@ class SiteWatch(Rounds):
         """Meters are opened; nothing is asked yet."""
         super().__init__("site limits", PERIOD_S)
         self._keeper, self._drawn = keeper, drawn
-        self.levels: tuple[Level, ...] = ()
+        self._levels: tuple[Level, ...] = ()
         self._feeds = _feeds(limits)
         node, gpu = machine.node, machine.gpu
         self._most_w = node.idle_w + node.gpu_count * gpu.max_w
@@ -115,6 +126,10 @@ class SiteWatch(Rounds):
             ),
             SafetyConfig(wake_found=False),
         )
+
+    def levels(self) -> tuple[Level, ...]:
+        """All levels as the last cycle saw them, lower ones first, the site last."""
+        return self._levels
 
     def look(self) -> None:
         """One cycle: what meters say, what the core holds, and what it is to hold."""
@@ -151,24 +166,32 @@ class SiteWatch(Rounds):
             ),
             self._limit_w * self._unit,
         )
-        self.levels = self._seen(read_w, drawn_w)
+        self._levels = self._seen(read_w, drawn_w)
         wanted_w = float(orders.cap_w[0]) / self._unit
         if held_w is not None and abs(wanted_w - held_w) < STEP * self._most_w / 2:
             return None
         if held_w is None and wanted_w >= self._most_w:
             return None
-        tightest = min(self.levels, key=lambda one: one.limit_w - np.nan_to_num(one.other_w))
+        tightest = min(self._levels, key=lambda one: one.limit_w - np.nan_to_num(one.other_w))
         return BudgetChanged(
             at_s=0.0, budget_w=round(wanted_w, 3), source=SOURCE, cause=tightest.words()
         )
 
     def _seen(self, read_w: Floats, drawn_w: float) -> tuple[Level, ...]:
-        above = set(self._path())
+        above, held_w = set(self._path()), float(self._loop.caps.counted_w[0]) / self._unit
+        names = [*(feed.name for feed in self._feeds), ""]
+        limits_w = np.where(self._limit_w >= UNLIMITED_W, math.inf, self._limit_w)
         return tuple(
-            Level(feed.name, float(self._limit_w[number]), float(read_w[number]),
-                  float(read_w[number]) - (drawn_w if number in above else 0.0))
+            Level(
+                name=feed.name,
+                parent=names[feed.above] if number < len(self._feeds) - 1 else "",
+                limit_w=float(limits_w[number]),
+                draw_w=float(read_w[number]),
+                other_w=float(read_w[number]) - (drawn_w if number in above else 0.0),
+                held_w=held_w if number in above else 0.0,
+            )
             for number, feed in enumerate(self._feeds)
-        )  # fmt: skip
+        )
 
     def _path(self) -> list[int]:
         number = int(self._loop.fleet.feed[0])

@@ -143,6 +143,6 @@ async def _document(site: Site, caller: Caller, last: int = 1) -> dict[str, Any]
     document = await look_up(site, lambda look: _seen(look, caller, last))
     told = {**document, **site.signals.told()}
     if site.limits is not None:
-        levels = [level.words() for level in site.limits.levels]
+        levels = [level.words() for level in site.limits.levels()]
         told["notes"] = [*told["notes"], *levels]
     return {**told, "instruments": await asyncio.to_thread(site.instruments.rows)}
