@@ -75,7 +75,7 @@ def notifier_of(users: list[str], ports: bool = False) -> tuple[Notifier, Journa
 
     projection = SimpleNamespace(projected=lambda: len(users), answers=lambda _after, _until: {})
     store: Any = SimpleNamespace(journal=journal, projection=projection)
-    history: Any = SimpleNamespace(get=past, jobs={})
+    history: Any = SimpleNamespace(get=past, jobs={}, notified=True)
     made = Notifier(store, history, channel, 0.0)  # type: ignore[arg-type]
     return made, journal, channel
 
@@ -125,3 +125,15 @@ def test_a_user_of_whom_enough_waits_stops_nobody_and_loses_nothing(
     look(notifier, 2)
     assert sorted(channel.sent) == sorted(f"j-{number}" for number in range(1, 68))
     assert int(journal.facts[module.POSITION]) == len(users)
+
+
+def test_entries_are_not_read_while_no_job_asks_for_notifications() -> None:
+    notifier, journal, channel = notifier_of(["ann"] * 3)
+    notifier._history.notified = False
+    look(notifier, 3)
+    assert (journal.calls, channel.sent) == (0, [])
+    journal.users.append("ann")
+    notifier._store.projection.projected = lambda: 4
+    notifier._history.notified = True  # with the fourth job
+    look(notifier, 3)
+    assert channel.sent == ["j-4"]

@@ -63,12 +63,18 @@ class History(Mapping[str, Past]):
     """Every job by its id; iteration is over those in memory, in order of submission.
 
     `forgettable` names jobs that are safe in the archive; the next entry drops them from memory.
+    `notified` becomes true with the first job whose user asks for notifications, and stays so.
     """
 
     jobs: dict[str, Past] = field(default_factory=dict)
     archive: Archive | None = None
     forgettable: deque[str] = field(default_factory=deque)
     submitted: int = 0
+    notified: bool = False
+
+    def __post_init__(self) -> None:
+        """Jobs known from the start may ask for notifications, too."""
+        self.notified |= any(past.paper.get("notify") for past in self.jobs.values())
 
     def __getitem__(self, job_id: str) -> Past:
         """One job, from the archive if it has to be.
@@ -117,6 +123,7 @@ class History(Mapping[str, Past]):
         match event:
             case JobSubmitted():
                 self.submitted += 1
+                self.notified |= bool(entry.paper and entry.paper.get("notify"))
                 past = Past(
                     spec=event.job, paper=entry.paper or {}, by=entry.by, number=self.submitted
                 )

@@ -83,6 +83,8 @@ class Notifier(Rounds):
         known = int(store.journal.fact(POSITION, str(last)))
         base = store.journal.base().seq - 1
         self._kept = self._read = max(base, min(known, last))
+        self._found = last
+        """Entries up to here are read in any case: they may be of jobs that are archived."""
         self._kept_s = -KEEP_S
         self.notes: tuple[str, ...] = ()
         """What is to be said when the service starts."""
@@ -140,6 +142,8 @@ class Notifier(Rounds):
         until = min(until, after + ENTRIES)
         if until <= after:
             return after
+        if after >= self._found and not self._history.notified:
+            return until  # reading an entry costs a query and a digest, for nobody
         after = max(after, self._store.journal.base().seq - 1)
         counts = Counter(one.owner for one in self._waiting)
         answers = self._store.projection.answers(after, until)
