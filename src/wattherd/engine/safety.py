@@ -114,14 +114,21 @@ class SafetyLoop:
         self._at_s: float | None = None
         self._alarm_s = -np.inf
         self._before_alarm_w: Floats = fleet.floor_w.copy()
+        self._most_w: Floats = fleet.max_w.copy()
+        """What each device may be counted at, whatever the limits leave."""
         if state is not None:
             self._take_over(state)
             found_w = state.found_w if found_w is None else found_w
         self.found_w: Floats = np.full(fleet.size, np.nan) if found_w is None else found_w.copy()
 
-    def cycle(self, readings: Readings, limit_w: Floats) -> Orders:
-        """One decision; `limit_w` (F + 1,) for the feeds and, last, the site, in watts."""
+    def cycle(self, readings: Readings, limit_w: Floats, most_w: Floats | None = None) -> Orders:
+        """One decision; `limit_w` (F + 1,) for the feeds and, last, the site, in watts.
+
+        `most_w` (N,) is what each device may draw at most whatever the limits leave, as whoever
+        leads has ordered it; NaN, or nothing, for no such order.
+        """
         now_s, step_s = readings.now_s, self._step(readings)
+        self._most_w = self._ordered_most(most_w)
         seen = self._look(readings)
         budget_w = self._allowance.budget(limit_w, self.base, step_s=step_s)
         due = self._backstop.due(self.caps, now_s)
@@ -243,6 +250,14 @@ class SafetyLoop:
     def _step(self, readings: Readings) -> float:
         return 0.0 if self._at_s is None else max(readings.now_s - self._at_s, 0.0)
 
+    def _ordered_most(self, most_w: Floats | None) -> Floats:
+        """Orders from outside (N,), within what the devices can be held to."""
+        fleet = self.fleet
+        if most_w is None:
+            return fleet.max_w
+        return np.asarray(np.fmin(np.fmax(np.where(np.isnan(most_w), fleet.max_w, most_w),
+                                          fleet.floor_w), fleet.max_w))  # fmt: skip
+
     def _reserve(self, due: int | None) -> Floats:
         """Watts (F + 1,) kept free for a device that waits to be switched on."""
         kept_w = np.zeros(self.fleet.size)
@@ -277,10 +292,13 @@ class SafetyLoop:
         fixed, draw = caps.fixed, caps.response.at
         left_w = budget_w - fleet.levels(np.where(fixed, caps.counted_w, 0.0))
         low_w = np.where(fixed, 0.0, draw(caps.lowest_w))
+        # A cap that regulates high is lowered until what is drawn is what was ordered.
+        most_w = np.where(self._most_w < fleet.max_w, self._most_w, draw(fleet.max_w))
+        most_w = np.where(fixed, 0.0, np.maximum(most_w, low_w))
         high_w = np.where(fixed, 0.0, draw(np.maximum(wanted_w, fleet.floor_w)))
+        high_w = np.minimum(high_w, most_w)
         wished_w = fill(fleet, left_w, low_w, np.clip(draw(aim_w), low_w, high_w))
         shared_w = fill(fleet, left_w, wished_w, high_w)
-        most_w = np.where(fixed, 0.0, draw(fleet.max_w))
         kept_w = np.fmin(np.fmax(shared_w, draw(caps.ordered_w)), most_w)
         for high_w in (kept_w, most_w):
             shared_w = fill(fleet, left_w, shared_w, high_w)
@@ -300,7 +318,7 @@ class SafetyLoop:
         even_w = fill(fleet, budget_w, draw(caps.lowest_w), draw(fleet.max_w))
         level_w = np.clip(caps.response.cap_for(even_w), fleet.floor_w, fleet.max_w)
         most_w = np.where(caps.pending_s >= ASK_AGAIN_S, caps.held_w, caps.ordered_w)
-        slow_w = np.fmax(np.fmin(most_w, level_w), fleet.floor_w)
+        slow_w = np.fmax(np.fmin(np.fmin(most_w, level_w), self._most_w), fleet.floor_w)
         broken = caps.silent | caps.waking | caps.off
         return np.asarray(np.where(broken, fleet.floor_w, slow_w))
 
@@ -309,7 +327,7 @@ class SafetyLoop:
         over = self._over(budget_w)
         ordered_w = np.where(np.isnan(self.caps.ordered_w), target_w, self.caps.ordered_w)
         band_w = self.config.band * self.fleet.max_w
-        forced = over | self.safe_mode | self.caps.fixed
+        forced = over | self.safe_mode | self.caps.fixed | (ordered_w > self._most_w)
         cut = target_w < ordered_w - np.where(forced, SAME_W, band_w)
         again = self.caps.fixed & (self.caps.pending_s >= ASK_AGAIN_S)
         return np.asarray(np.where(cut | again, target_w, ordered_w))
@@ -326,7 +344,9 @@ class SafetyLoop:
         if self.safe_mode or seen.alarmed.any():
             return cap_w
         draw, told = caps.response.at, np.isfinite(seen.draw_w) | ~fleet.device_read
-        may = caps.settled & told & (target_w - cap_w > config.band * fleet.max_w)
+        # An order from outside is followed to the watt.
+        least_w = np.where(self._most_w < fleet.max_w, SAME_W, config.band * fleet.max_w)
+        may = caps.settled & told & (target_w - cap_w > least_w)
         gap_w = np.where(may, draw(target_w) - draw(cap_w), 0.0)
         asked_w = fleet.levels(gap_w)
         free_w = np.maximum(budget_w - fleet.levels(caps.counted_w), 0.0)
