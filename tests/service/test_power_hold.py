@@ -471,3 +471,25 @@ def test_a_dry_run_decides_and_sets_nothing(room: Room, tmp_path: Path) -> None:
     assert loop.said("cycle")[0]["orders"] == {f"node-{n}": 449 for n in range(4)}
     assert room.caps_w() == FOUND
     assert not site.with_name("site.journal.json").exists()
+
+
+def test_jobs_that_start_in_one_second_rise_along_the_ramp(room: Room, tmp_path: Path) -> None:
+    """Four boards at 100 W want 600 W at once; allowed are 100 W/s, over 4 s."""
+    for board in room.boards:
+        board.demand_w = 100.0
+    site = write_site(tmp_path / "site.yaml", room, "4kW", ramp_up="100W/s", ramp_over="4s")
+    with holding(site) as loop:
+        eventually(lambda: all((one.cap_w or 700) < 260 for one in room.boards))
+        for board in room.boards:
+            board.demand_w = 600.0
+        began_s = time.monotonic()
+        drawn = []
+        while time.monotonic() < began_s + 12.0:
+            drawn.append((time.monotonic(), sum(board.draw_w() for board in room.boards)))
+            time.sleep(0.1)
+        kinds = {note["kind"] for line in loop.said("cycle") for note in line["notes"]}
+    # From idle to the lowest cap of 200 W nothing holds them: that much is theirs.
+    rises = [w - min(v for s, v in drawn if t - 4.0 <= s <= t) for t, w in drawn]
+    assert max(rises) <= 1.25 * 400.0
+    assert drawn[-1][1] > drawn[40][1] + 300.0
+    assert "ramp-held" in kinds

@@ -309,3 +309,40 @@ def seen(meters: Meters, at_s: float, watts: float) -> Seen:
 def two_devices() -> Fleet:
     return Fleet(feed=np.array([0, 0]), floor_w=np.full(2, 200.0), max_w=np.full(2, 700.0),
                  breaker=Breaker(rated_w=np.full(2, 1e12)))  # fmt: skip
+
+
+def test_limits_of_ramps_are_read_for_the_site_and_its_feeds(zone: Path, tmp_path: Path) -> None:
+    content = document(zone) | {"ramp_up": "500W/s", "swing": "6kW", "ramp_over": "20s"}
+    content["feeds"]["b"] = {"ramp_down": 200}
+    ramps = site_of(tmp_path, content).ramps
+    assert ramps.up_w_s.tolist() == [np.inf, np.inf, 500.0]
+    assert ramps.down_w_s.tolist() == [np.inf, 200.0, np.inf]
+    assert ramps.swing_w.tolist() == [np.inf, np.inf, 6000.0]
+    assert ramps.over_s == 20.0
+
+
+def test_a_known_fall_is_approached_as_fast_as_draw_may_fall(zone: Path, tmp_path: Path) -> None:
+    site = site_of(tmp_path, document(zone) | {"ramp_down": "10W/s", "lead": "10s"})
+    assert [site.limit_w(at_s)[-1] for at_s in (0.0, 3090.0, 3340.0, 3590.0)] == [
+        20e3, 20e3, 17.5e3, 15e3,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"ramp_up": 0}, "ramp_up"),
+        ({"ramp_down": "-5W/s"}, "ramp_down"),
+        ({"swing": "0W"}, "swing"),
+        ({"swing": "fast"}, "swing"),
+        ({"ramp_over": "0.5s"}, "ramp_over"),
+        ({"feeds": {"a": {"ramp_up": 0}}}, "feeds.a.ramp_up"),
+    ],
+)
+def test_limits_of_ramps_that_nothing_could_keep_are_refused(
+    zone: Path, tmp_path: Path, wrong: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        site_of(tmp_path, document(zone) | wrong)
+    assert caught.value.field == field
+    assert caught.value.hint

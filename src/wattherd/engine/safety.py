@@ -28,6 +28,7 @@ Once a period, `SafetyLoop.cycle`: judge the meters (`safety_meters`), read the 
   fault: it is counted by its caps, or its devices.
 * *Backstop.* Where caps cannot help, jobs on devices that do not follow are stopped, and where that
   does not help either, their outlets switched off (`safety_backstop`).
+* *Ramps and swings* have limits of their own (`safety_ramp`), which go after those of watts.
 * *Restore and hand over.* What was found is put back by `leave`; `state` is what a successor needs
   to be as sure as its predecessor was.
 
@@ -46,6 +47,7 @@ from wattherd.engine.safety_fill import fill, steps_that_fit
 from wattherd.engine.safety_limits import Allowance
 from wattherd.engine.safety_meters import Meters, Seen
 from wattherd.engine.safety_notes import NoteBook
+from wattherd.engine.safety_ramp import RampLimits, Ramps
 from wattherd.engine.safety_state import SafetyState
 from wattherd.engine.safety_terms import (
     Bools,
@@ -85,7 +87,7 @@ class SafetyLoop:
 
     The caps found are those read back first; keep `found_w` where it outlives this process, so that
     a successor can still restore them; or better the whole `state()`. `aims` says what watts are
-    best spent on; without it all get the same.
+    best spent on; without it all get the same. `ramps` limits how fast and far draw may move.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class SafetyLoop:
         aims: Aims | None = None,
         *,
         state: SafetyState | None = None,
+        ramps: RampLimits | None = None,
     ) -> None:
         """Nothing is known of the devices until the first cycle, but what `state` tells."""
         self._aims = aims
@@ -111,6 +114,7 @@ class SafetyLoop:
         self._backstop = Backstop(fleet, self.config)
         self._wants = Wants(fleet, self.config)
         self._notes = NoteBook(fleet)
+        self._ramps = Ramps(fleet, ramps or RampLimits.of(fleet.feeds + 1))
         self._at_s: float | None = None
         self._alarm_s = -np.inf
         self._before_alarm_w: Floats = fleet.floor_w.copy()
@@ -135,11 +139,16 @@ class SafetyLoop:
         aim_w = self._aimed(now_s, limit_w)
         wanted_w = self._wanted(seen, now_s)
         target_w = self._target(budget_w - self._reserve(due), wanted_w, aim_w)
+        self._ramps.look(seen, self.caps, self.base, now_s)
+        target_w = self._ramps.within(target_w, self.caps)
         lowered_w = self._lowered(target_w, budget_w)
-        cap_w = self._raised(lowered_w, target_w, budget_w, seen, now_s)
+        lowered_w = self._ramps.softened(lowered_w, self.caps, budget_w, at_once=self.safe_mode)
+        cap_w = self._raised(lowered_w, target_w, self._ramps.budget(budget_w), seen, now_s)
         off = self._stopped(budget_w, limit_w, seen, now_s)
         on = self._backstop.to_wake(self.caps, budget_w, due)
-        self._notes.take(self.caps, self.base, self._meters, seen, limit_w, now_s)
+        self._notes.take(
+            self.caps, self.base, self._meters, seen, limit_w, now_s, self._ramps.found()
+        )
         self._at_s = now_s
         return Orders(
             cap_w=self.caps.order(cap_w),

@@ -14,7 +14,10 @@ from wattherd.engine.safety_meters import Meters, Seen
 from wattherd.engine.safety_response import NEAR_FLOOR
 from wattherd.engine.safety_terms import Bools, Fleet, Floats, Note, Streak, no_streak
 
-AFTER_S = {"over-limit": 0.0, "base-load": 5.0, "floor-not-reached": 0.0, "swing": 0.0}
+AFTER_S = {
+    "over-limit": 0.0, "base-load": 5.0, "floor-not-reached": 0.0, "swing": 0.0, "ramp-up": 0.0,
+    "ramp-down": 0.0, "swing-limit": 0.0, "limit-before-ramp": 0.0, "ramp-out-of-reach": 5.0,
+}  # fmt: skip
 COARSE = 0.005
 """Share of a reading: meters in larger steps are coarse."""
 REACH = 0.05
@@ -34,9 +37,9 @@ class NoteBook:
 
     def take(
         self, caps: CapBook, base: BaseLoad, meters: Meters, seen: Seen, limit_w: Floats,
-        now_s: float,
+        now_s: float, ramps: tuple[tuple[str, Bools, Floats], ...] = (),
     ) -> None:  # fmt: skip
-        """Look at a cycle."""
+        """Look at a cycle; `ramps` are kinds, levels (F + 1,) and watts of what moves too fast."""
         fleet, size, found = self._fleet, self._fleet.size, list[Note]()
 
         def on_levels(kind: str, which: Bools, watts: Floats) -> None:
@@ -49,6 +52,8 @@ class NoteBook:
         on_levels("over-limit", over_w > 0, over_w)
         on_levels("base-load", base.now_w > BASE * np.maximum(base.drawn_w, 1.0), base.now_w)
         on_levels("swing", base.swing_w > 0, base.swing_w)
+        for kind, which, watts in ramps:
+            on_levels(kind, which, watts)
         on_levels("no-meter", ~fleet.level_read & np.isnan(seen.level_w), limit_w)
         on_devices("no-meter", ~fleet.device_read, fleet.max_w)
         on_devices("defiant", caps.defiant, caps.counted_w)

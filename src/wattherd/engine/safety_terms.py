@@ -288,6 +288,7 @@ class Note:
     since_s: float
     """On the clock of the readings."""
     watts: float = float("nan")
+    """Of `ramp-up`, `ramp-down` and `limit-before-ramp` watts a second."""
     level: int = -1
     device: int = -1
 
@@ -302,6 +303,12 @@ NOTE_KINDS = (
     "coarse-meter",
     "no-meter",
     "swing",
+    "ramp-up",
+    "ramp-down",
+    "swing-limit",
+    "ramp-held",
+    "ramp-out-of-reach",
+    "limit-before-ramp",
 )
 """What a note may be about."""
 

@@ -29,7 +29,7 @@ from wattherd.service.hold_changes import Prepared, prepare, without
 from wattherd.service.hold_devices import Devices
 from wattherd.service.hold_fleet import fleet_of, unranged
 from wattherd.service.hold_leaving import Leaving
-from wattherd.service.hold_site import UNLIMITED_W, Device, Site, read_site
+from wattherd.service.hold_site import UNLIMITED_W, Device, Site, approached, read_site
 from wattherd.service.hold_state import Keeper, Memory, claim, forget, memory_of, remembered
 from wattherd.service.hold_watchdog import Guard
 from wattherd.service.power_signal import Listener, listening
@@ -173,7 +173,7 @@ class Hold:
         return Shift(
             ready=ready,
             devices=devices,
-            loop=SafetyLoop(ready.fleet, ready.site.config, state=state),
+            loop=SafetyLoop(ready.fleet, ready.site.config, state=state, ramps=ready.site.ramps),
             guard=self._guard(ready),
         )
 
@@ -358,6 +358,9 @@ class Hold:
         found = listener.limits()
         until_s = found.now_s + self.site.lead_s
         signal_w = found.timeline.lowest_w(found.now_s, until_s)
+        for span in found.timeline.spans:
+            left_s = span.start_s - until_s
+            signal_w = min(signal_w, approached(span.limit_w, left_s, self.site.moves.down_w_s))
         if any(one.contact is Contact.WAITING for one in found.told):
             signal_w = min(signal_w, self._signal_w)
         self._signal_w = signal_w if found.told else math.inf

@@ -7,6 +7,9 @@ period: 1s
 lease: 15s                   # without news of the loop for this long, devices go to their floor
 meter: "modbus://meter-0/1/70?unit=kW"
 base: 500W                   # other load that hangs on the site itself
+ramp_up: 500W/s              # draw rises, falls and swings so much at most
+ramp_down: 1kW/s
+swing: 6kW
 feeds:                       # feeds may hang on feeds, to any depth
   row-a: {limit: 12kW, meter: "modbus://meter-a/1/70?unit=kW"}
   rack-1: {feed: row-a, limit: 6kW, base: 300W}
@@ -17,7 +20,8 @@ devices:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +30,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from wattherd.engine.safety_ramp import RampLimits
 from wattherd.engine.safety_terms import Floats, SafetyConfig
 from wattherd.errors import UserError
 from wattherd.knobs.contract import Unit
@@ -50,7 +55,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class FeedSpec(_Strict):
+class MovesSpec(_Strict):
+    """How fast and far the draw of a level may move; nothing is limited where nothing is stated."""
+
+    ramp_up: str | float | None = Field(default=None, description="watts a second: 500W/s")
+    ramp_down: str | float | None = Field(default=None, description="watts a second: 500W/s")
+    swing: str | float | None = Field(default=None, description="highest less lowest draw in 10 s")
+
+
+class FeedSpec(MovesSpec):
     """A feed: its limit in steps, its breaker's rating, and its meter, as far as there are any.
 
     `feed` is the one that it hangs on, the site if none is named.
@@ -78,7 +91,7 @@ class DeviceSpec(_Strict):
     outlet: str | None = Field(default=None, description="switch of last resort")
 
 
-class SiteSpec(_Strict):
+class SiteSpec(MovesSpec):
     """The whole file."""
 
     limit: str | float
@@ -91,12 +104,22 @@ class SiteSpec(_Strict):
     handover: str | float | None = Field(
         default=None, description="how long caps stay after a deliberate end; default: the lease"
     )
+    ramp_over: str | float = Field(default="10s", description="ramps are means over this")
     signals: list[str] = Field(default=[], description="limits from outside, as of `power signal`")
     lead: str | float = Field(default="10s", description="how early announced cuts are met")
     journal: str | None = Field(default=None, description="default: NAME.journal.json beside it")
     feeds: dict[str, FeedSpec] = Field(min_length=1)
     devices: dict[str, DeviceSpec] = Field(min_length=1)
     safety: dict[str, float] = Field(default={}, description="constants of the safety loop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """Limits of how a level's draw moves; infinite where there are none."""
+
+    up_w_s: float = math.inf
+    down_w_s: float = math.inf
+    swing_w: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +135,7 @@ class Feed:
     rated_w: float
     base_w: float
     meter: Meter | None
+    moves: Moves = Moves()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +173,27 @@ class Site:
     signals: tuple[str, ...] = ()
     lead_s: float = 0.0
     handover_s: float = 0.0
+    moves: Moves = Moves()
+    ramp_over_s: float = 10.0
+
+    @property
+    def ramps(self) -> RampLimits:
+        """How all levels' draw may move."""
+        return ramps_of((*(feed.moves for feed in self.feeds), self.moves), self.ramp_over_s)
 
     def limit_w(self, passed_s: float) -> Floats:
         """Limits (F + 1,) of the feeds and, last, the site, `passed_s` after the steps began.
 
-        Steps are known beforehand: one that falls counts `lead_s` early, so that it is met in time.
+        Steps are known beforehand: one that falls counts `lead_s` early, so that it is met in time,
+        and where draw may fall only so fast, it is approached at that rate.
         """
-        steps = [*(feed.limit for feed in self.feeds), self.limit]
+        steps = [*((feed.limit, feed.moves) for feed in self.feeds), (self.limit, self.moves)]
         ahead_s = passed_s + self.lead_s
-        return np.array([min(_level(one, passed_s), _level(one, ahead_s)) for one in steps])
+        return np.array([
+            min(_level(one, passed_s), _level(one, ahead_s),
+                *(approached(w, at_s - ahead_s, moves.down_w_s) for at_s, w in one))
+            for one, moves in steps
+        ])  # fmt: skip
 
 
 def read_site(path: Path) -> Site:
@@ -183,6 +219,10 @@ def _site(path: Path, spec: SiteSpec) -> Site:
     names = {name: number for number, name in enumerate(lower_first(spec.feeds))}
     if _seconds(spec.lease, "lease") < 2 * _seconds(spec.period, "period"):
         raise UserError("is shorter than two periods", field="lease")
+    over_s = _seconds(spec.ramp_over, "ramp_over")
+    if over_s < _seconds(spec.period, "period"):
+        raise UserError("is shorter than a period: nothing could be held within it",
+                        field="ramp_over", hint="10s, or a shorter period")  # fmt: skip
     return Site(
         path=path.resolve(),
         journal=named.resolve(),
@@ -198,7 +238,49 @@ def _site(path: Path, spec: SiteSpec) -> Site:
         signals=tuple(spec.signals),
         lead_s=_seconds(spec.lead, "lead", least_s=0.0),
         handover_s=_seconds(spec.lease if spec.handover is None else spec.handover, "handover"),
+        moves=moves_of(spec),
+        ramp_over_s=over_s,
     )
+
+
+def moves_of(spec: MovesSpec, field: str = "") -> Moves:
+    """Limits of how draw moves, as stated; `field` is the level's own.
+
+    Raises:
+        UserError: they are no watts, or none at all: nothing could ever change.
+    """
+    found = {
+        to: _rate(getattr(spec, name), f"{field}{name}")
+        for name, to in (("ramp_up", "up_w_s"), ("ramp_down", "down_w_s"), ("swing", "swing_w"))
+    }
+    return Moves(**found)
+
+
+def ramps_of(moves: Sequence[Moves], over_s: float) -> RampLimits:
+    """Those of all levels, the site's last."""
+    return RampLimits(
+        up_w_s=np.array([one.up_w_s for one in moves]),
+        down_w_s=np.array([one.down_w_s for one in moves]),
+        swing_w=np.array([one.swing_w for one in moves]),
+        over_s=over_s,
+    )
+
+
+def approached(limit_w: float, left_s: float, down_w_s: float) -> float:
+    """What counts now of a limit that begins in `left_s`, where draw may fall only so fast."""
+    return limit_w + down_w_s * left_s if left_s > 0 else math.inf
+
+
+def _rate(value: str | float | None, field: str) -> float:
+    """Watts, also where they are written by the second."""
+    if value is None:
+        return math.inf
+    plain = value.strip().removesuffix("/s") if isinstance(value, str) else value
+    found_w = watts(plain, field=field)
+    if not found_w > 0:
+        raise UserError("nothing could ever change", field=field,
+                        hint="leave it out for no limit")  # fmt: skip
+    return found_w
 
 
 def lower_first(feeds: Mapping[str, FeedSpec]) -> list[str]:
@@ -241,6 +323,7 @@ def feed_of(name: str, spec: FeedSpec, names: Mapping[str, int]) -> Feed:
         rated_w=watts_of(spec.rated, f"{field}.rated", UNLIMITED_W),
         base_w=watts_of(spec.base, f"{field}.base"),
         meter=None if spec.meter is None else open_meter(spec.meter),
+        moves=moves_of(spec, f"{field}."),
     )
 
 
