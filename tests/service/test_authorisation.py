@@ -37,6 +37,7 @@ LEAST = {
     "POST /nodes/{node}/{action}": "operator",
     "POST /gpus/{gpu}/{action}": "operator",
     "GET /power": "viewer",
+    "GET /power/tree": "viewer",
     "GET /metrics": "viewer",
     "PUT /power": "operator",
     "PUT /power/schedule": "operator",

@@ -19,6 +19,7 @@ ROLES = ["viewer", "user", "operator", "admin"]
 LEAST = {
     "GET /": "viewer",
     "GET /cluster": "viewer",
+    "GET /power": "viewer",
     "GET /timeline": "viewer",
     "GET /queue": "viewer",
     "GET /decisions": "viewer",

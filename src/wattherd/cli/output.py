@@ -30,7 +30,7 @@ _NAMED = (
     *(("tenants", "name"), ("groups", "name"), ("trials", "id"), ("tokens", "id")),
     *(("acts", "number"), ("requests", "at"), ("traces", "name"), ("clusters", "context")),
     *(("contexts", "name"), ("examples", "name"), ("knobs", "knob"), ("meters", "meter")),
-    *(("place", "name"), ("schedulers", "name"), ("power", "name")),
+    *(("place", "name"), ("schedulers", "name"), ("power", "name"), ("rows", "name")),
 )
 """Lists that documents hold, and what their rows are called by; all that there are are named."""
 _WHOLE = ("wattherd.array/1",)

@@ -1,4 +1,4 @@
-"""`wattherd power tree`: draw a power tree, and import one from a data-centre inventory."""
+"""`wattherd power tree`: draw a power tree, of a file or at work; import one from an inventory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.output import printed, prints
+from wattherd.cli.client import Client
+from wattherd.cli.jobs import server_option
+from wattherd.cli.output import lists, printed, prints
+from wattherd.errors import UserError, harmless
+from wattherd.units import show_seconds
 
 if TYPE_CHECKING:
     from wattherd.service.tree_import import Imported
@@ -16,24 +20,27 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class _ShowsByDefault(click.Group):
-    """`wattherd power tree FILE` is `wattherd power tree show FILE`."""
+    """`wattherd power tree [FILE]` is `wattherd power tree show [FILE]`."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The subcommand, or `show` where the first word is none."""
-        if args and args[0] not in self.commands:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As ever, but for options in front: they are those of `show`."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
-        return super().resolve_command(ctx, args)
+        return super().parse_args(ctx, args)
 
 
 @click.group(cls=_ShowsByDefault)
 def tree() -> None:
-    """Draw a power tree (`wattherd power tree FILE`), or import one from NetBox, Nautobot, CSV."""
+    """Draw the power tree of a service, or of a file; import one from NetBox, Nautobot, CSV.
+
+    `wattherd power tree` draws that of the running service, `wattherd power tree FILE` one of a
+    file.
+    """
 
 
 @tree.command("show")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=_FILE, required=False)
+@server_option
 @click.option(
     "--draw",
     "draws",
@@ -50,10 +57,11 @@ def tree() -> None:
     help="Limits of that time after the steps of budgets began.",
 )
 @click.option("--levels", type=click.IntRange(min=1), help="Draw so many levels only.")
-@prints
+@lists
 def show(
     *,
-    file: Path,
+    file: Path | None,
+    server: str | None,
     draws: tuple[Path, ...],
     meters: Path | None,
     at: str,
@@ -62,9 +70,15 @@ def show(
 ) -> int:
     """Draw a tree: limit, draw and headroom of every domain.
 
-    FREE is what may be added there without any domain above exceeding its limit. Exits with 1 if
-    a domain draws more than its limit, or a meter gave no reading.
+    Without FILE it is the tree of the running service, down to its devices. FREE is what may be
+    added there without any domain above exceeding its limit. Exits with 1 if a domain draws more
+    than its limit, or a meter gave no reading.
     """
+    if file is None:
+        if draws or meters is not None or at != "0s":
+            hint = "name the file of a tree, or leave --draw, --meters and --at out"
+            raise UserError("a service reads its own meters", field="FILE", hint=hint)
+        return _show_live(server, levels, output)
     from wattherd.service import tree_view
     from wattherd.units import seconds
     from wattherd.workload.tree_file import read_tree
@@ -82,6 +96,52 @@ def show(
     for trouble in troubles:
         click.echo(f"wattherd: {trouble}", err=True)
     return int(bool(troubles) or any(row["over"] for row in found["rows"]))
+
+
+def _show_live(server: str | None, levels: int | None, output: str) -> int:
+    """The tree of a running service."""
+    document = Client(server).get("power/tree")
+    rows = document["rows"]
+    if not printed(document, output):
+        stems = _stems([row["depth"] for row in rows])
+        _draw([_drawable(row, stem) for row, stem in zip(rows, stems, strict=True)], levels)
+    for row in rows:
+        if row["problem"]:
+            click.echo(f"wattherd: {harmless(row['name'])}: {harmless(row['problem'])}", err=True)
+        if row["draw_w"] is None and row["age_s"] is not None:
+            since = show_seconds(row["age_s"])
+            said = f"wattherd: {harmless(row['name'])}: no reading for {since}, draw is unknown"
+            click.echo(said, err=True)
+    silent = any(row["draw_w"] is None and row["age_s"] is not None for row in rows)
+    return int(silent or any(row["over"] or row["problem"] for row in rows))
+
+
+def _drawable(row: dict[str, Any], stem: str) -> dict[str, Any]:
+    """A row of a live tree as that of a file."""
+    complete = row["draw_w"] is not None
+    limit_w, least_w = row["limit_w"], row["least_w"]
+    most_w = None if limit_w is None or least_w is None else limit_w - least_w
+    return {
+        **row,
+        "stem": stem,
+        "level": row["kind"],
+        "draw_w": least_w,
+        "complete": complete,
+        "headroom_w": row["headroom_w"] if complete else most_w,
+    }
+
+
+def _stems(depths: list[int]) -> list[str]:
+    """Branches in front of names, of rows in the order of the drawing."""
+    found: list[str] = []
+    more: list[bool] = []
+    """Whether a branch goes on at each depth, below the row."""
+    for depth in reversed(depths):
+        more = [*more[: depth + 1], *[False] * (depth + 1 - len(more))]
+        bars = "".join("│  " if one else "   " for one in more[1:depth])
+        found.append("" if depth == 0 else bars + ("├─ " if more[depth] else "└─ "))
+        more[depth] = True
+    return found[::-1]
 
 
 def _draw(rows: list[dict[str, Any]], levels: int | None) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from wattherd.engine.core import Core
@@ -46,7 +46,8 @@ from wattherd.service.live.rank_watch import RankWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.signal_watch import SignalWatch
-from wattherd.service.live.site_limits import SiteWatch, forget_site
+from wattherd.service.live.site_limits import Level, SiteWatch, forget_site
+from wattherd.service.live.site_tree import TreeBook
 from wattherd.service.live.snapshot_process import SnapshotProcess
 from wattherd.service.live.steering import DrawReports
 from wattherd.service.live.structured_log import log_turns
@@ -91,6 +92,8 @@ class Site:
     """What is to be done when it ends, the last thing that was begun first."""
     limits: SiteWatch | None = None
     """Limits above this machine, where any are configured."""
+    tree: TreeBook = field(default_factory=TreeBook)
+    """What is remembered of them, and of devices that are silent."""
 
     def look(self, of: Callable[[Look], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
@@ -107,6 +110,10 @@ class Site:
             self.executor.troubles, self.executor.support, self.notifier.problems,
             self.executor.unkept,
         )  # fmt: skip
+
+    def levels(self) -> tuple[Level, ...]:
+        """Levels above this machine as they were last seen."""
+        return () if self.limits is None else self.limits.levels()
 
     def catch_up(self) -> None:
         """Wait until the projections know of everything that was acknowledged up to now."""
@@ -235,12 +242,16 @@ def _begin(
 
     headroom = Headroom(keeper, machine)
     steering = DrawReports(executor.steered, keeper.tell)
+    tree = TreeBook.of(config.site)
     ranks = RankWatch(executor.paces, keeper.tell, time.time)
 
     def keep(sample: Sample, span_s: float) -> None:
         scribe.sampled(sample.at_s, sample_row(sample, span_s))
         pace.look(sample.at_s)
         feed.sampled(sample)
+        tree.sampled(sample)
+        if limits is not None:
+            tree.look(limits.levels(), sample.at_s, epoch)
         ranks.look()
         if sample.read:
             headroom.look(sample.read)
@@ -287,7 +298,7 @@ def _begin(
         accounts, (*origins.notes, *recovered.notes, *problems, *notifier.notes), feed, notifier,
         ExitStack(),
     )  # fmt: skip
-    site.limits = limits
+    site.limits, site.tree = limits, tree
     if limits is None:
         forget_site(keeper)
     else:

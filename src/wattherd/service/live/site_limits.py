@@ -62,6 +62,7 @@ class Level:
 
     `parent` is the level above, empty for the site itself. Of `draw_w`, `other_w` is not drawn by
     devices that are held here; `held_w` is what those count for at most, as their caps are now.
+    `read_at_s` is when its meter was read, in Unix time.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Level:
     draw_w: float
     other_w: float
     held_w: float
+    read_at_s: float = math.nan
 
     @property
     def headroom_w(self) -> float:
@@ -166,7 +168,7 @@ class SiteWatch(Rounds):
             ),
             self._limit_w * self._unit,
         )
-        self._levels = self._seen(read_w, drawn_w)
+        self._levels = self._seen(read_w, at_s, drawn_w)
         wanted_w = float(orders.cap_w[0]) / self._unit
         if held_w is not None and abs(wanted_w - held_w) < STEP * self._most_w / 2:
             return None
@@ -177,7 +179,7 @@ class SiteWatch(Rounds):
             at_s=0.0, budget_w=round(wanted_w, 3), source=SOURCE, cause=tightest.words()
         )
 
-    def _seen(self, read_w: Floats, drawn_w: float) -> tuple[Level, ...]:
+    def _seen(self, read_w: Floats, at_s: Floats, drawn_w: float) -> tuple[Level, ...]:
         above, held_w = set(self._path()), float(self._loop.caps.counted_w[0]) / self._unit
         names = [*(feed.name for feed in self._feeds), ""]
         limits_w = np.where(self._limit_w >= UNLIMITED_W, math.inf, self._limit_w)
@@ -189,6 +191,7 @@ class SiteWatch(Rounds):
                 draw_w=float(read_w[number]),
                 other_w=float(read_w[number]) - (drawn_w if number in above else 0.0),
                 held_w=held_w if number in above else 0.0,
+                read_at_s=float(at_s[number]),
             )
             for number, feed in enumerate(self._feeds)
         )
@@ -211,6 +214,9 @@ def forget_site(keeper: Keeper) -> None:
 
 def _feeds(limits: SiteLimits) -> list[Feed]:
     """All levels, lower ones first, the site last."""
+    if SOURCE in limits.feeds:
+        raise UserError(f"{SOURCE!r} is the whole site", field=f"site.feeds.{SOURCE}",
+                        hint="call the feed otherwise")  # fmt: skip
     names = {name: number for number, name in enumerate(lower_first(limits.feeds))}
     feeds = [feed_of(name, limits.feeds[name], names) for name in names]
     site = FeedSpec(limit=limits.limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as Late
@@ -23,6 +24,8 @@ from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import WORST_CASE, DrawBook, Sample
 from wattherd.service.live.metrics.names import COUNTER, INFO, METRICS
 from wattherd.service.live.site import Site
+from wattherd.service.live.site_limits import Level
+from wattherd.service.live.site_tree import TreeBook
 
 PATIENCE_S = 2.0
 """How long a scrape waits for the keeper; then it tells what it knew last, and that it waited."""
@@ -105,6 +108,7 @@ class Exposition:
         """One family after the other, in the order of the reference page; jobs that `sees` sees."""
         up, moment = self._moment(sees)
         series = {**self._power(moment), **self._jobs(moment), **self._service(up=up)}
+        series |= level_series(self._site.levels(), self._site.tree, self._site.clock.now_s())
         if self._site.config.job_metrics:
             series |= self._by_job(moment)
         for name, metric in METRICS.items():
@@ -191,6 +195,29 @@ class Exposition:
             "wattherd_job_energy_joules_total": [((i,), book.joules(i)) for i in ids],
             "wattherd_job_progress_ratio": [((i,), r) for i, r in moment.progress.items()],
         }
+
+
+def level_series(
+    levels: Sequence[Level], book: TreeBook, now_s: float
+) -> dict[str, list[tuple[Labels, float]]]:
+    """Series of levels above this machine; there is none of what is not known."""
+    told: dict[str, list[tuple[Labels, float]]] = {
+        name: [] for name in METRICS if name.startswith("wattherd_level_")
+    }
+    for one in {level.name: level for level in levels}.values():
+        labels, past = (one.name, one.parent), book.past.get(one.name)
+        silent_s = book.silent_s(one.name, now_s)
+        for name, value in (
+            ("limit_watts", one.limit_w),
+            ("draw_watts", one.draw_w),
+            ("other_load_watts", one.other_w),
+            ("headroom_watts", one.headroom_w),
+            ("over_seconds_total", 0.0 if past is None else past.over_s),
+            ("silent_seconds", math.nan if silent_s is None else silent_s),
+        ):
+            if math.isfinite(value):
+                told[f"wattherd_level_{name}"].append((labels, value))
+    return told
 
 
 def last_heard_s(samples: Sequence[Sample]) -> float:

@@ -31,6 +31,7 @@ class Metric:
 
 
 _SITE = ("scope",)
+_LEVEL = ("level", "parent")
 _GPU = ("node", "gpu", "uuid", "model")
 _ALL = (
     Metric(name="wattherd_power_budget_watts", kind=GAUGE, labels=_SITE,
@@ -45,6 +46,18 @@ _ALL = (
            help="Energy above the budget."),
     Metric(name="wattherd_power_energy_joules_total", kind=COUNTER, labels=_SITE,
            help="Energy of the site; its rate is watts."),
+    Metric(name="wattherd_level_limit_watts", kind=GAUGE, labels=_LEVEL,
+           help="What a level above this machine may carry; absent without a limit."),
+    Metric(name="wattherd_level_draw_watts", kind=GAUGE, labels=_LEVEL,
+           help="What its meter says; absent while that is not known."),
+    Metric(name="wattherd_level_other_load_watts", kind=GAUGE, labels=_LEVEL,
+           help="The part of it that this machine does not draw."),
+    Metric(name="wattherd_level_headroom_watts", kind=GAUGE, labels=_LEVEL,
+           help="Limit less draw; below zero while too much is drawn."),
+    Metric(name="wattherd_level_over_seconds_total", kind=COUNTER, labels=_LEVEL,
+           help="Time for which more than the limit was seen to be drawn."),
+    Metric(name="wattherd_level_silent_seconds", kind=GAUGE, labels=_LEVEL,
+           help="Since the last reading of its meter; of the start, if there never was one."),
     Metric(name="wattherd_gpu_energy_joules_total", kind=COUNTER, labels=_GPU,
            help="Energy of a device; its rate is watts."),
     Metric(name="wattherd_gpu_power_limit_watts", kind=GAUGE, labels=_GPU,

@@ -16,9 +16,10 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.documents import Look, power_document
 from wattherd.service.live.http import TheCaller, TheSite, done, look_up
 from wattherd.service.live.privacy import of_power, seen_by
-from wattherd.service.live.schemas.power import PowerDocument
+from wattherd.service.live.schemas.power import LiveTreeDocument, PowerDocument
 from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
+from wattherd.service.live.site_tree import tree_document
 from wattherd.units import seconds, watts
 
 FARTHEST_S = 366 * 86_400.0
@@ -93,6 +94,15 @@ def routes(app: FastAPI) -> None:
     ) -> dict[str, Any]:
         """Budget, draw and headroom, the last samples, and what limits from outside say."""
         return await _document(site, caller, last)
+
+    @app.get("/api/v1/power/tree", responses=answers(LiveTreeDocument))
+    async def power_tree(site: TheSite) -> dict[str, Any]:
+        """The power tree: levels above the machine, the machine and its devices, with their draw.
+
+        Rows stand in the order of the drawing. What no meter says is null, never 0.
+        """
+        levels, now_s = site.levels(), site.clock.now_s()
+        return await look_up(site, lambda look: tree_document(look, levels, site.tree, now_s))
 
     @app.put("/api/v1/power", responses=answers(PowerDocument))
     async def set_power(

@@ -103,6 +103,43 @@ class PowerDocument(Shape):
     instruments: list[Instrument] = told("meters and limits of each device")
 
 
+class LiveTreeRow(Shape):
+    """A level, the machine or one of its devices."""
+
+    name: str = told("unique among rows of its kind", "rack-1")
+    kind: Literal["level", "node", "device"] = told("what it is", "level")
+    parent: str = told("a node hangs on a level, a device on a node; empty at the top", "site")
+    depth: int = told("in the drawing: 0 at the top", 1)
+    limit_w: float | None = told("null: none", 6000.0)
+    limit_by: str = told(
+        "who set it: `configuration`; of the machine the source whose budget is the lowest;"
+        " of a device `cap`, or `device` for the most that it draws",
+        "configuration",
+    )
+    draw_w: float | None = told("null: not known", 5200.0)
+    least_w: float | None = told("what is known to be drawn, at least", 5200.0)
+    other_w: float | None = told(
+        "the part that this machine does not draw; of the machine what its devices do not", 900.0
+    )
+    headroom_w: float | None = told("limit less draw; null: not known", 800.0)
+    free_w: float | None = told(
+        "what may be added without any level above exceeding its limit", 800.0
+    )
+    free_complete: bool = told("false: `free_w` is the most that it can be", True)  # noqa: FBT003 - an example
+    age_s: float | None = told("since the draw was last known; null: it never was", 0.6)
+    stated: Literal["measured", "model", ""] = told("where the draw is from", "measured")
+    problem: str = told("what is wrong with its place in the tree, if something is", "")
+    over: bool = told("more is drawn than the limit", False)  # noqa: FBT003 - an example
+
+
+class LiveTreeDocument(Shape):
+    """The power tree of a running service."""
+
+    schema_: Literal["wattherd.live-tree/1"] = version("wattherd.live-tree/1")
+    at: str = told("when", MORNING)
+    rows: list[LiveTreeRow] = told("in the order of the drawing, from the top")
+
+
 class DeviceRow(Shape):
     """One device: who is on it, what it draws and may draw."""
 

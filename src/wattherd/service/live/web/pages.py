@@ -28,6 +28,7 @@ from wattherd.service.live.web.decisions import decisions_view
 from wattherd.service.live.web.filters import wanted
 from wattherd.service.live.web.forms import SESSION, Forms, keep, session_of
 from wattherd.service.live.web.job import job_view
+from wattherd.service.live.web.power import power_view
 from wattherd.service.live.web.render import render, static, style_sheet
 from wattherd.service.live.web.scene import Scene
 from wattherd.units import watts
@@ -71,6 +72,7 @@ def _routes(app: FastAPI) -> None:
     for method, path, answer in (
         ("GET", "/", _now),
         ("GET", "/cluster", _cluster),
+        ("GET", "/power", _power),
         ("GET", "/timeline", _timeline),
         ("GET", "/queue", _queue),
         ("GET", "/decisions", _decisions),
@@ -230,6 +232,10 @@ async def _cluster(request: Request, page_: Page = 1) -> Response:
     return await page(
         request, "cluster.html.j2", lambda scene, caller: cluster_view(scene, caller, page_)
     )
+
+
+async def _power(request: Request, page_: Page = 1) -> Response:
+    return await page(request, "power.html.j2", lambda scene, _: power_view(scene, page_))
 
 
 async def _timeline(request: Request, span: str = "10m", page_: Page = 1) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from wattherd.service.live.device_use import Use
 from wattherd.service.live.documents import Look
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.site import Site
+from wattherd.service.live.site_limits import Level
+from wattherd.service.live.site_tree import TreeBook
 from wattherd.store.projection import Projection
 
 
@@ -35,6 +37,10 @@ class Scene:
     """How busy devices are, in order; nothing where nobody can tell."""
     signals: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What sources of limits from outside say; nothing where nobody listens."""
+    levels: Callable[[], Sequence[Level]] = tuple
+    """Levels above the machine, where any are watched."""
+    tree: TreeBook = field(default_factory=TreeBook)
+    """What is remembered of them, and of devices that are silent."""
 
     @property
     def live(self) -> bool:
@@ -54,4 +60,6 @@ def scene_of(site: Site) -> Scene:
         keeper=site.keeper,
         use=site.instruments.use,
         signals=lambda: site.signals.told()["signals"],
+        levels=site.levels,
+        tree=site.tree,
     )
