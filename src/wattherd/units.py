@@ -41,6 +41,16 @@ def watts(given: str | float, *, field: str = "") -> float:
     return value
 
 
+def watts_per_second(given: str | float | None, field: str = "") -> float | None:
+    """Watts a second, also written without the second: `2kW/s`, `2kW`; None stays None.
+
+    Raises:
+        UserError: as of `watts`.
+    """
+    plain = given.strip().removesuffix("/s") if isinstance(given, str) else given
+    return None if plain is None else watts(plain, field=field)
+
+
 def _number(value: float, what: str, field: str, *, hint: str, most: float = math.inf) -> float:
     if not (math.isfinite(value) and 0 <= value <= most):
         raise UserError(f"{value!r} is no {what}", field=field, hint=hint)

@@ -22,7 +22,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.runtime.local.devices import slots
 from wattherd.runtime.local.strays import end_stray
 from wattherd.service.live.config import read_config
-from wattherd.service.live.site_limits import SiteLimits, SiteWatch
+from wattherd.service.live.site_limits import SiteLimits, SiteWatch, StartRamps, start_ramps
 
 pytestmark = pytest.mark.long
 
@@ -159,3 +159,41 @@ def test_levels_tell_where_they_hang_and_what_is_left_of_them() -> None:
         "other": ("site", math.inf, False),
         "site": ("", 400.0, True),
     }
+
+
+def test_ramps_of_the_levels_above_are_the_schedulers_to_hold() -> None:
+    feeds = {
+        "rack-1": {"ramp_up": "2kW/s", "feed": "row"},
+        "row": {"ramp_up": 500},
+        "b": {"ramp_up": 1},
+    }
+    site = SiteLimits(feeds=feeds, feed="rack-1", ramp_down="1kW/s", ramp_over="20s")  # type: ignore[arg-type]
+    assert start_ramps(site) == StartRamps(up_w_s=500.0, down_w_s=1000.0, window_s=20.0)
+    assert start_ramps(None) == StartRamps()
+
+
+def test_a_swing_is_refused_where_nothing_holds_it() -> None:
+    for site in ({"swing": "2kW"}, {"feeds": {"a": {"swing": "2kW"}}}):
+        with pytest.raises(UserError, match="holds no swing") as error:
+            start_ramps(SiteLimits(**site))  # type: ignore[arg-type]
+        assert error.value.hint
+
+
+def test_jobs_of_a_service_start_along_its_ramp(tmp_path: Path) -> None:
+    """Each start takes more than a window's credit: the second one waits, and says how long."""
+    config = tmp_path / "serve.yaml"
+    config.write_text(yaml.safe_dump({"site": {"ramp_up": "1W/s", "ramp_over": "4s"}}))
+    service = Service.begin(tmp_path / "state", "--config", str(config))
+    try:
+        jobs = [service.call("submit", *BUSY).strip() for _ in range(2)]
+        service.until(jobs[0], "Running")
+        reason = Client(service.url).get(f"jobs/{jobs[1]}")["reason"]
+        assert reason["code"] == "WaitingForRamp"
+        assert "starts are spread to 1 W/s on the site" in reason["text"]
+        assert service.until(jobs[1], "Running")
+        for job in jobs:
+            service.call("cancel", job)
+    finally:
+        service.end()
+        for folder in (tmp_path / "state").glob("jobs/*/run-*"):
+            end_stray(folder)

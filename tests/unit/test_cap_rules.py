@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.ramp import SLACK_MW, Ramp
 from wattherd.errors import UserError
 from wattherd.model.cap_rules import CapRules
-from wattherd.model.command import Command, SetCap, StartJob, WakeAt
+from wattherd.model.command import Command, SetCap, StartJob, StopJob, WakeAt
 from wattherd.model.event import (
     BudgetAnnounced,
     BudgetChanged,
@@ -25,7 +26,8 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.reason import ReasonCode
+from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.service.power_tree import cap_rules
@@ -60,7 +62,7 @@ class Desk:
                 found += self.read_back(order.job_id, order.cap_w, self.core.now_s)
         return found
 
-    def fill(self, watts: float, *names: str) -> None:
+    def fill(self, watts: float | None, *names: str) -> None:
         """Jobs of two GPUs each, settled under a budget."""
         self.quick = True
         self.budget(watts)
@@ -335,3 +337,103 @@ def test_a_rule_that_makes_no_sense_is_named(field: str, value: Any) -> None:
         cap_rules(CapsSpec.model_validate({field: value}))
     assert refused.value.field == f"caps.{field}"
     assert refused.value.hint
+
+
+# --- starts and stops along a ramp ------------------------------------------------------------
+
+
+def test_64_starts_at_once_are_spread_and_each_says_how_long_it_waits() -> None:
+    cluster = parse_cluster("64x1:T4", known=GPUS)
+    rules = CapRules(ramp_up_w_s=12.0, ramp_window_s=10.0)
+    core = Core(CoreConfig(cluster=cluster, planner=Tiresias(), rules=rules, power=Uniform()))
+    commands: list[Command] = []
+    for number in range(64):
+        spec = JobSpec(id=f"j{number}", submit_s=0.0, roles=(TaskRole(count=1),))
+        commands += core.handle(JobSubmitted(at_s=0.0, job=spec))
+    # 60 W above idle each, 120 W of credit: two at once, then one every 5 s.
+    assert started(commands) == ["j0", "j1"]
+    reasons = [core.jobs[f"j{number}"].reason for number in (2, 3, 63)]
+    assert [one.code for one in reasons if one] == [ReasonCode.WAITING_FOR_RAMP] * 3
+    assert [round(one.due_s or 0.0) for one in reasons if one] == [5, 10, 310]
+    assert reasons[1] is not None
+    assert reasons[1].text(0.0) == (
+        "WaitingForRamp: asked 60 W at once, available 0 W at once"
+        " (starts are spread to 12 W/s on the site, in about 10 s)"
+    )
+    times = {"j0": 0.0, "j1": 0.0}
+    for _ in range(200):
+        due = [one.at_s for one in commands if isinstance(one, WakeAt) and one.key == "ramp"]
+        if not due:
+            break
+        commands = core.handle(Woke(at_s=due[0], key="ramp"))
+        times |= dict.fromkeys(started(commands), due[0])
+    assert len(times) == 64
+    assert times["j63"] == pytest.approx(310.0, abs=0.5)
+    assert core.jobs["j63"].reason is None
+
+
+class Away:
+    """Plans as another one does, and everything away once told to."""
+
+    name = "away"
+
+    def __init__(self) -> None:
+        self.usual, self.away = Tiresias(), False
+
+    def plan(self, view: Any, draft: Any) -> None:
+        if not self.away:
+            self.usual.plan(view, draft)
+            return
+        for job in [one for one in view.live() if one.wanted]:
+            draft.stop(job, StopReason.PREEMPTED_FOR_PRIORITY)
+
+
+def stops(commands: list[Command]) -> list[str]:
+    return [one.job_id for one in commands if isinstance(one, StopJob)]
+
+
+def test_stops_that_a_plan_makes_are_spread_and_those_that_a_limit_demands_are_not() -> None:
+    planner = Away()
+    rules = CapRules(ramp_down_w_s=12.0, ramp_window_s=10.0)
+    core = Core(CoreConfig(cluster=CLUSTER, planner=planner, rules=rules, power=Uniform()))
+    for number in range(4):
+        spec = JobSpec(id=f"j{number}", submit_s=0.0, roles=(TaskRole(count=2),))
+        core.handle(JobSubmitted(at_s=0.0, job=spec))
+        core.handle(JobStarted(at_s=0.0, job_id=f"j{number}", attempt=1))
+    planner.away = True
+    commands = core.handle(Woke(at_s=100.0, key="pass"))
+    extra = JobSpec(id="x", submit_s=0.0, roles=(TaskRole(count=2),))
+    commands += core.handle(JobSubmitted(at_s=100.0, job=extra))
+    assert len(stops(commands)) == 1
+    assert wakes(commands, "fall") == [pytest.approx(110.0, abs=0.1)]
+    found = [stops(core.handle(Woke(at_s=110.0 + 10.01 * n, key="fall"))) for n in range(3)]
+    assert [len(one) for one in found] == [1, 1, 1]
+
+
+def test_a_budget_cut_stops_at_once_whatever_the_ramp() -> None:
+    desk = Desk(ramp_down_w_s=1.0, ramp_window_s=10.0)
+    desk.fill(None, "a", "b")
+    commands = desk.budget(210.0, 50.0)
+    assert stops(commands) == ["b"]
+
+
+def test_a_ramp_of_a_feed_holds_back_what_it_feeds_alone() -> None:
+    domains = (
+        PowerDomain(name="site", budget_w=None),
+        PowerDomain(name="feed-a", parent="site", nodes=("n0", "n1"), ramp_up_w_s=12.0),
+        PowerDomain(name="feed-b", parent="site", nodes=("n2", "n3")),
+    )
+    names = [node.name for node in CLUSTER.nodes]
+    tree = PowerTree(tuple(
+        replace(one, nodes=tuple(names[int(at[1])] for at in one.nodes)) for one in domains
+    ))  # fmt: skip
+    core = Core(CoreConfig(cluster=CLUSTER, planner=Tiresias(), tree=tree, power=Uniform()))
+    commands: list[Command] = []
+    for number in range(4):
+        spec = JobSpec(id=f"j{number}", submit_s=0.0, roles=(TaskRole(count=2),))
+        commands += core.handle(JobSubmitted(at_s=0.0, job=spec))
+    assert len(started(commands)) == 3
+    waiting = [job for job in core.jobs.values() if job.reason is not None]
+    assert len(waiting) == 1
+    assert waiting[0].reason is not None
+    assert "on feed-a" in waiting[0].reason.text(0.0)

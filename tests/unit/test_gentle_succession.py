@@ -17,6 +17,7 @@ from wattherd.runtime.local.devices import slots
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.replay import Replay
+from wattherd.service.live.site_limits import StartRamps
 from wattherd.testing.timed_world import timed
 
 NOW = Blueprint.of(ServeConfig(), slots("here", 4))
@@ -120,3 +121,11 @@ def test_other_devices_or_queues_are_never_taken_over_gently() -> None:
     assert not replace(NOW, policy="drf").follows_gently(OLD)
     assert not replace(NOW, power="uniform").follows_gently(OLD)
     assert NOW.follows_gently(OLD)
+
+
+def test_ramps_are_edited_without_anything_beginning_anew() -> None:
+    ramped = replace(NOW, ramps=StartRamps(up_w_s=5.0))
+    assert ramped.follows_gently(NOW)
+    assert NOW.follows_gently(ramped)
+    assert Blueprint.read(ramped.text()) == ramped
+    assert "ramps" not in NOW.text()

@@ -42,6 +42,10 @@ class Budgets:
         self.pending = False
         """Whether anything is announced."""
 
+    def go_by(self, rules: CapRules) -> None:
+        """Follow other rules from now on."""
+        self._rules = rules
+
     @property
     def coming(self) -> list[str]:
         """Domains of which something is announced."""

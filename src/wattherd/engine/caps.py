@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from wattherd.engine.cap_orders import CapOrders, as_number
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
-from wattherd.engine.ramp import Ramp
+from wattherd.engine.ramp import Ramps
 from wattherd.engine.watts import Watts
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import SetCap
@@ -20,9 +20,9 @@ from wattherd.model.command import SetCap
 class Caps:
     """The caps of running jobs under a budget; without one there is nothing to do."""
 
-    def __init__(self, watts: Watts, rules: CapRules, ramp: Ramp) -> None:
+    def __init__(self, watts: Watts, rules: CapRules, ramps: Ramps) -> None:
         """Nothing is capped."""
-        self._watts, self._rules, self._ramp = watts, rules, ramp
+        self._watts, self._rules, self._ramps = watts, rules, ramps
         self._orders = CapOrders()
         self._deferred: dict[str, None] = {}
         """Jobs whose lower caps wait until somebody needs the watts."""
@@ -34,6 +34,10 @@ class Caps:
         """Jobs whose planned cap may be lower than the one in force."""
         self._held_back: dict[str, None] = {}
         """Jobs that are to get a higher cap when there are watts for it, in order."""
+
+    def go_by(self, rules: CapRules, ramps: Ramps) -> None:
+        """Follow other rules from now on."""
+        self._rules, self._ramps = rules, ramps
 
     def set_budget(
         self, budget_w: float | None, jobs: Iterable[JobRecord], domain: str = ""
@@ -134,7 +138,7 @@ class Caps:
             elif _runs(job) and self._worthwhile(job, now_s):
                 if not self._watts.fits(job, job.allocations):
                     orders += self.press(jobs, now_s)
-                elif self._watts.climbs(job, job.allocations, self._ramp):
+                elif self._watts.climbs(job, job.allocations, self._ramps, now_s) is None:
                     # In force from the order on: the device may draw more before it is read back.
                     job.cap_w = job.wanted_cap_w
                     self._watts.note(job)

@@ -28,8 +28,9 @@ from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import FINAL, State, Trigger
 from wattherd.engine.look import Look
 from wattherd.engine.narrowing import narrower
+from wattherd.engine.power_reasons import too_steep
 from wattherd.engine.questions import Questions
-from wattherd.engine.ramp import Ramp
+from wattherd.engine.ramp import Ramps
 from wattherd.engine.rest import Rest
 from wattherd.engine.roster import Roster
 from wattherd.engine.set_aside import SetAside
@@ -103,15 +104,16 @@ class Conduct:
         self._touched: dict[str, None] = {}
         """Jobs that changed since the last plan was carried out."""
         rules = config.rules
-        self._ramp = Ramp(rules.ramp_up_w_s, rules.ramp_window_s, self.watts.drawn_mw)
-        self._caps = Caps(self.watts, rules, self._ramp)
-        self._careful = rules.looks_ahead or rules.steady or self._ramp.limits
+        self._late_stops: dict[str, StopReason] = {}
+        """Jobs that a plan stops, and that wait for a ramp: why."""
+        self._joules = Joules(self.watts)
+        self._set_ramps(config)
+        self._caps = Caps(self.watts, rules, self._rises)
         root = () if config.tree is None else (config.tree.root.name,)
         self.budgets = Budgets(rules, ("", *root))
         for domain in config.tree.domains if config.tree else ():
             self.budgets.begin(domain.name, domain.budget_w)
         self._aside = SetAside(config, self.watts, self.budgets)
-        self._joules = Joules(self.watts)
         self._asked_s: dict[str, float] = {}
         """For when wake-ups have been asked for, by key."""
         self.questions = Questions()
@@ -125,6 +127,19 @@ class Conduct:
         self._round_set = False
         self._instant_s = -1.0
         """For when a plan at the end of an instant has been asked for."""
+
+    def _set_ramps(self, config: CoreConfig) -> None:
+        """How fast the site and the domains of its tree may rise and fall."""
+        rules, domains = config.rules, config.tree.domains if config.tree else ()
+        up: dict[str, float | None] = {"": rules.ramp_up_w_s}
+        down: dict[str, float | None] = {"": rules.ramp_down_w_s}
+        up |= {one.name: one.ramp_up_w_s for one in domains}
+        down |= {one.name: one.ramp_down_w_s for one in domains}
+        drawn, window_s = self.watts.drawn_by, rules.ramp_window_s
+        self._rises = Ramps(up, window_s, drawn)
+        self._falls = Ramps(down, window_s, {name: -mw for name, mw in drawn.items()})
+        limits = self._rises.limits or self._falls.limits
+        self._careful = rules.looks_ahead or rules.steady or limits or self._joules.any
 
     # What follows -------------------------------------------------------------------------------
 
@@ -321,6 +336,11 @@ class Conduct:
         runs where.
         """
         self.config = replace(self.config, sets_aside=config.sets_aside)
+        if config.rules != self.config.rules:
+            self.config = replace(self.config, rules=config.rules)
+            self._set_ramps(self.config)
+            self._caps.go_by(config.rules, self._rises)
+            self.budgets.go_by(config.rules)
         self._aside.active = self._aside.due = config.sets_aside
         if anew:
             self.config = replace(
@@ -363,6 +383,33 @@ class Conduct:
         need_mw = self.watts.needs_mw(job, job.allocations)
         return refused or self.watts.refusal(need_mw, 0, self.now_s)
 
+    def _undrawn_mw(self) -> dict[str, int]:
+        """What is not drawn, as negative draw by domain; jobs that were told to stop are gone."""
+        drawn = self.watts.drawn_by
+        for job in self.jobs.values():
+            if job.state is State.STOPPING:
+                for domain, mw in self.watts.load_mw(job).items():
+                    drawn[domain] -= mw
+        return {domain: -mw for domain, mw in drawn.items()}
+
+    def _too_steep(self, job: JobRecord) -> bool:
+        """Whether a ramp does not let a job leave now."""
+        if not self._falls.limits:
+            return False
+        undrawn, load = self._undrawn_mw(), self.watts.load_mw(job)
+        left = {domain: undrawn[domain] + mw for domain, mw in load.items()}
+        return self._falls.refusal(job.id, left, self.now_s) is not None
+
+    def _stop_late(self, batch: Batch) -> None:
+        """Stop what a plan asked for and a ramp held up, as far as it may go now."""
+        draft = self._draft()
+        late, self._late_stops = self._late_stops, {}
+        for job_id, why in late.items():
+            job = self.jobs.get(job_id)
+            if job is not None and job.state in (State.STARTING, State.RUNNING):
+                self._late_stops[job_id] = why
+                self._carry_out(job, draft, batch)
+
     def _carry_all_out(self, draft: GuardedDraft, batch: Batch) -> None:
         for job_id, why in draft.ended.items():
             if job_id in self.jobs:  # else it waited for one that was ended just now
@@ -400,8 +447,16 @@ class Conduct:
         else:
             self._starting.pop(job.id, None)
         if runs and not stays:
-            why = draft.stops.get(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
-            self._stop(job, why, Trigger.REQUEUE, batch)
+            late = self._late_stops.pop(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
+            why = draft.stops.get(job.id, late)
+            # A limit goes before a ramp: what it demands is stopped at once.
+            if not self.watts.exceeded() and self._too_steep(job):
+                self._late_stops[job.id] = why
+                self._touched[job.id] = None  # to be seen to again
+            else:
+                self._stop(job, why, Trigger.REQUEUE, batch)
+        else:
+            self._late_stops.pop(job.id, None)
 
     def _hand_over(self, batch: Batch) -> None:
         """Start every planned job whose devices are really free now."""
@@ -423,9 +478,21 @@ class Conduct:
 
     def _take(self, job: JobRecord) -> bool:
         possible = self.rest.ready(job)
-        if possible and (self.watts.limited or self._ramp.limits):
+        if possible and self.watts.limited:
             possible = self.watts.fits(job, job.wanted)
-            possible = possible and self.watts.climbs(job, job.wanted, self._ramp)
+        if possible and self._rises.limits:
+            # Places first: what cannot start for want of them takes no part of a ramp.
+            if not self.held.place_all(job.wanted):
+                return False
+            refusal = self.watts.climbs(job, job.wanted, self._rises, self.now_s)
+            if refusal is None:
+                job.reason = None
+                return True
+            for allocation in job.wanted:
+                self.held.release(allocation)
+            since_s = self.now_s if job.reason is None else job.reason.since_s
+            job.reason = too_steep(refusal, since_s)
+            return False
         return possible and self.held.place_all(job.wanted)
 
     def _start(self, job: JobRecord, batch: Batch) -> None:

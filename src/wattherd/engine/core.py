@@ -15,7 +15,7 @@ from wattherd.engine.draft import WAKE
 from wattherd.engine.drains import Drains
 from wattherd.engine.edits import amended, amendment, differences
 from wattherd.engine.feasibility import circle
-from wattherd.engine.foresight import BUDGET, LOOKOUTS, Foresight
+from wattherd.engine.foresight import BUDGET, FALL, LOOKOUTS, Foresight
 from wattherd.engine.least_power import Shortage
 from wattherd.engine.ledger import Entry, JobRecord
 from wattherd.engine.lifecycle import State, Trigger
@@ -447,6 +447,8 @@ class Core(Foresight, Drains):
             if event.key == BUDGET:
                 for domain in self.budgets.coming:
                     self._hold_to(domain, batch)
+            elif event.key == FALL:
+                self._stop_late(batch)
         else:
             self._woke_for_job(event.key, batch)
 

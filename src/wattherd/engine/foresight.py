@@ -16,8 +16,8 @@ from wattherd.engine.lifecycle import State, Trigger
 from wattherd.model.command import wake_at
 from wattherd.model.reason import StopReason
 
-LOOKOUTS = BUDGET, RAMP, HOLD = "budget", "ramp", "hold"
-"""Keys of wake-ups: for budgets to come, a ramp's credit, caps that were changed lately."""
+LOOKOUTS = BUDGET, RAMP, FALL, HOLD = "budget", "ramp", "fall", "hold"
+"""Keys of wake-ups: for budgets to come, ramps' credit, caps that were changed lately."""
 JOULES = "joules"
 ENDLESS_W = 1e12
 """A site budget that limits nothing, for caps that only joules ask for."""
@@ -30,8 +30,10 @@ class Foresight(Conduct):
 
     def _settle(self, at_s: float) -> None:
         """Time is about to pass at the present draw."""
-        if self._ramp.limits:
-            self._ramp.settle(at_s, self.watts.drawn_mw)
+        if self._rises.limits:
+            self._rises.settle(at_s, self.watts.drawn_by)
+        if self._falls.limits:
+            self._falls.settle(at_s, self._undrawn_mw())
         if self._joules.any:
             self._joules.settle(at_s - self.now_s, self.jobs)
 
@@ -89,7 +91,8 @@ class Foresight(Conduct):
         drawn_w = self.watts.drawn_mw / 1000
         for key, at_s in (
             (BUDGET, self.budgets.next_s(self.now_s, drawn_w, self._notice_s)),
-            (RAMP, self._ramp.next_s),
+            (RAMP, self._rises.next_s),
+            (FALL, self._falls.next_s),
             (HOLD, self._caps.next_s),
         ):
             asked_s = self._asked_s.get(key, math.inf)

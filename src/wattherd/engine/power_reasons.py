@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattherd.engine.budgets import Fall
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.ramp import Refusal
 from wattherd.model.reason import Reason, ReasonCode
 
 
@@ -35,4 +36,18 @@ def too_late(need_mw: float, room_mw: float, fall: Fall, now_s: float, at: str =
         unit=f"W above idle at {at}" if at else "W above idle",
         unblocks=f"{name} falls to {fall.budget_w:g} W",
         due_s=fall.begins_s,
+    )
+
+
+def too_steep(refusal: Refusal, since_s: float) -> Reason:
+    """Why a start waits for a ramp: what it adds at once is more than may be added now."""
+    where = refusal.domain or "the site"
+    return Reason(
+        code=ReasonCode.WAITING_FOR_RAMP,
+        since_s=since_s,
+        asked=round(refusal.asked_w, 3),
+        available=round(refusal.credit_w, 3),
+        unit="W at once",
+        unblocks=f"starts are spread to {refusal.rate_w_s:g} W/s on {where},",
+        due_s=refusal.due_s,
     )

@@ -303,6 +303,26 @@ class TreeWatts(Watts):
         return carried[self.feeds.root] // PPM if carried else self.drawn_mw
 
     @property
+    def drawn_by(self) -> dict[str, int]:
+        """What everything may draw now, by domain; the site also under its empty name."""
+        carried = [nw // PPM for nw in self.carried_nw()]
+        return {"": self.drawn_mw, **dict(zip(self.feeds.names, carried, strict=True))}
+
+    def _would_draw(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], curve: PowerCurve
+    ) -> dict[str, int]:
+        cap_w = curve.max_w if job.wanted_cap_w is None else min(job.wanted_cap_w, curve.max_w)
+        mw = round(cap_w * 1000)
+        carried = self._with(self._held_loads, self._sharing, job, allocations, mw)
+        found = {self.feeds.names[domain]: nw // PPM for domain, nw in carried.items()}
+        return {"": found.get(self.feeds.names[self.feeds.root], self.drawn_mw), **found}
+
+    def load_mw(self, job: JobRecord) -> dict[str, int]:
+        """What a job adds to every domain now, losses included."""
+        own = {self.feeds.names[at]: nw // PPM for at, nw in self._held_loads.of(job.id).items()}
+        return {"": own.get(self.feeds.names[self.feeds.root], 0), **own}
+
+    @property
     def drawn_mw(self) -> int:
         """What the site may take now, losses included."""
         root = self.feeds.root

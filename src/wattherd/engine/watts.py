@@ -22,7 +22,7 @@ from wattherd.engine.demands import Demands
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.power_reasons import new_to_plan, too_late, too_little
 from wattherd.engine.prices import Prices
-from wattherd.engine.ramp import Ramp
+from wattherd.engine.ramp import Ramps, Refusal
 from wattherd.engine.sharing import SharedDevices, shared_devices
 from wattherd.estimate.power_curve import CurveOf, PowerCurve, under_one_cap
 from wattherd.model.allocation import Allocation
@@ -326,10 +326,29 @@ class Watts:
         """Whether more may be drawn now than a budget allows."""
         return self.budget_w is not None and self.drawn_mw > _mw(self.budget_w)
 
-    def climbs(self, job: JobRecord, allocations: tuple[Allocation, ...], ramp: Ramp) -> bool:
-        """Whether the site's ramp lets `job` have its planned cap there now."""
-        curve = self.curve(job.spec, allocations) if ramp.limits else None
-        return curve is None or ramp.lets(self._site_mw(job, allocations, curve))
+    @property
+    def drawn_by(self) -> dict[str, int]:
+        """What everything may draw now, by domain; the empty name is the site's."""
+        return {"": self.drawn_mw}
+
+    def climbs(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], ramps: Ramps, now_s: float
+    ) -> Refusal | None:
+        """Why a ramp does not let `job` have its planned cap there now."""
+        curve = self.curve(job.spec, allocations) if ramps.limits else None
+        if curve is None:
+            return None
+        return ramps.refusal(job.id, self._would_draw(job, allocations, curve), now_s)
+
+    def _would_draw(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], curve: PowerCurve
+    ) -> dict[str, int]:
+        return {"": self._site_mw(job, allocations, curve)}
+
+    def load_mw(self, job: JobRecord) -> dict[str, int]:
+        """What a job's devices may draw above idle now, by domain; the empty name is the site's."""
+        run_mw, idle_mw = self._held.get(job.id, (0, 0))
+        return {"": run_mw - idle_mw + self._sharing.held_rise_mw(job.id)}
 
     def share(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
         """Set every planned job's cap, none without a budget; returns jobs whose cap changed."""

@@ -17,8 +17,8 @@ class CapRules:
     Within `refuse_s` before such a fall no job is started whose floor would not fit after it.
 
     The site's counted draw is raised by at most `ramp_up_w_s` (W/s), averaged over `ramp_window_s`;
-    a known fall of its budget is approached by `ramp_down_w_s`. Budgets go before ramps, and jobs
-    that end leave at once.
+    a known fall of its budget is approached by `ramp_down_w_s`, and stops that a plan chooses are
+    spread by it. Budgets go before ramps, and jobs that end leave at once.
 
     A cap is raised by `change_w` at least (or to its top), and `hold_s` after its last change at
     the earliest; a lowering that is smaller or sooner waits until somebody needs the watts.

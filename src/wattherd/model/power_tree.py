@@ -28,6 +28,8 @@ class PowerDomain:
 
     `level` is what people call its kind (row, rack), `nodes` are the cluster's nodes that it feeds
     directly. `budget_w` holds from the beginning, `steps` change it later, in order of time.
+    What it carries rises and falls by so many watts a second at most where a ramp is stated (see
+    `model.cap_rules`).
     """
 
     name: str
@@ -37,6 +39,8 @@ class PowerDomain:
     level: str = ""
     nodes: tuple[str, ...] = ()
     steps: tuple[BudgetStep, ...] = ()
+    ramp_up_w_s: float | None = None
+    ramp_down_w_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,10 @@ class PowerTree:
         for budget_w in (domain.budget_w, *(step.budget_w for step in domain.steps)):
             if budget_w is not None and not budget_w >= 0:
                 raise UserError(f"negative budget {budget_w} W", where=domain.name)
+        for ramp_w_s in (domain.ramp_up_w_s, domain.ramp_down_w_s):
+            if ramp_w_s is not None and not ramp_w_s > 0:
+                raise UserError("nothing could ever change", where=domain.name, field="ramp",
+                                hint="leave it out for no limit")  # fmt: skip
         if any(later.at_s <= sooner.at_s for sooner, later in pairwise(domain.steps)):
             raise UserError("times of the budget do not ascend", where=domain.name, field="budget")
         if not 0 <= domain.loss < 1:

@@ -34,6 +34,7 @@ class ReasonCode(StrEnum):
     LOWER_PRIORITY = "LowerPriority"
     WAITING_FOR_PREEMPTION = "WaitingForPreemption"
     WAITING_FOR_BUDGET_RISE = "WaitingForBudgetRise"
+    WAITING_FOR_RAMP = "WaitingForRamp"
     WAITING_FOR_TURN = "WaitingForTurn"
     WAITING_FOR_TRIALS = "WaitingForTrials"
 

@@ -41,7 +41,7 @@ from wattherd.meters.meter import Meter
 from wattherd.meters.registry import open_meter
 from wattherd.misfit import misfit
 from wattherd.spelling import hint_for
-from wattherd.units import seconds, watts
+from wattherd.units import seconds, watts, watts_per_second
 from wattherd.workload.budget_text import Steps, parse_steps
 from wattherd.workload.scenario import load
 
@@ -275,9 +275,8 @@ def _rate(value: str | float | None, field: str) -> float:
     """Watts, also where they are written by the second."""
     if value is None:
         return math.inf
-    plain = value.strip().removesuffix("/s") if isinstance(value, str) else value
-    found_w = watts(plain, field=field)
-    if not found_w > 0:
+    found_w = watts_per_second(value, field)
+    if not found_w:
         raise UserError("nothing could ever change", field=field,
                         hint="leave it out for no limit")  # fmt: skip
     return found_w

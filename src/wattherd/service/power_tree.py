@@ -14,7 +14,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import BudgetAnnounced, BudgetChanged, Event
 from wattherd.model.power_tree import PowerTree
 from wattherd.spelling import hint_for
-from wattherd.units import seconds, watts
+from wattherd.units import seconds, watts, watts_per_second
 from wattherd.workload.budget_text import Steps
 from wattherd.workload.scenario import CapsSpec
 from wattherd.workload.tree_file import read_tree
@@ -103,8 +103,8 @@ def cap_rules(spec: CapsSpec) -> CapRules:
         return CapRules(
             ahead_s=delay_s if spec.ahead is None else seconds(spec.ahead, field="ahead"),
             refuse_s=seconds(spec.refuse, field="refuse"),
-            ramp_up_w_s=_rate(spec.ramp_up, "ramp_up"),
-            ramp_down_w_s=_rate(spec.ramp_down, "ramp_down"),
+            ramp_up_w_s=watts_per_second(spec.ramp_up, "ramp_up"),
+            ramp_down_w_s=watts_per_second(spec.ramp_down, "ramp_down"),
             ramp_window_s=seconds(spec.ramp_window, field="ramp_window"),
             change_w=watts(spec.change, field="change"),
             hold_s=seconds(spec.hold, field="hold"),
@@ -112,9 +112,3 @@ def cap_rules(spec: CapsSpec) -> CapRules:
     except UserError as error:
         name = error.field.removesuffix("_w_s").removesuffix("_s")
         raise UserError(error.problem, field=f"caps.{name}", hint=error.hint) from None
-
-
-def _rate(text: str | float | None, field: str) -> float | None:
-    """Watts a second; `2kW` and `2kW/s` are the same."""
-    plain = text.removesuffix("/s") if isinstance(text, str) else text
-    return None if plain is None else watts(plain, field=field)

@@ -107,9 +107,10 @@ class CapsSpec(_Strict):
         default=None, description="the site's draw may rise so much a second: 2kW"
     )
     ramp_down: str | float | None = Field(
-        default=None, description="known falls of the site's budget come so slowly, a second"
+        default=None,
+        description="known falls of the site's budget and a plan's stops, a second",
     )
-    ramp_window: Time = Field(default="10s", description="over which ramp_up is averaged")
+    ramp_window: Time = Field(default="10s", description="over which ramps are averaged")
     change: str | float = Field(
         default=0.0, description="watts per device below which caps are not changed for long"
     )

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
 from wattherd.model.power_tree import BudgetStep, PowerDomain, PowerTree
+from wattherd.units import watts_per_second
 from wattherd.workload.budget_text import parse_steps
 
 
@@ -22,6 +23,12 @@ class DomainSpec(BaseModel):
     )
     signal: str | None = Field(
         default=None, description="steps that come unannounced, in the form of `budget`"
+    )
+    ramp_up: str | float | None = Field(
+        default=None, description="what it carries may rise so much a second: 2kW/s"
+    )
+    ramp_down: str | float | None = Field(
+        default=None, description="stops that a plan makes are spread to so much a second"
     )
     loss: float = Field(default=0.0, ge=0, lt=1, description="part of its input that is lost")
     nodes: list[str] = Field(
@@ -57,6 +64,8 @@ def _walk(domain: DomainSpec, parent: str | None) -> Iterator[PowerDomain]:
         level=domain.level,
         nodes=tuple(domain.nodes),
         steps=tuple(one for one in steps if one.at_s > 0),
+        ramp_up_w_s=watts_per_second(domain.ramp_up, f"{domain.name}.ramp_up"),
+        ramp_down_w_s=watts_per_second(domain.ramp_down, f"{domain.name}.ramp_down"),
     )
     for child in domain.children:
         yield from _walk(child, domain.name)

@@ -23,6 +23,7 @@ from wattherd.policy.queue.tree import QueueTree
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.given import Cells, Given, Scheduler
 from wattherd.service.live.config import ServeConfig
+from wattherd.service.live.site_limits import NO_RAMPS, StartRamps, start_ramps
 from wattherd.service.ordered import IN_TURN
 from wattherd.service.presets import preset
 from wattherd.service.schedule import power_policy
@@ -51,6 +52,8 @@ class Blueprint:
     gpu: GpuModel
     rules: int = 0
     """By which the core decides (`engine.core_config.RULES`)."""
+    ramps: StartRamps = NO_RAMPS
+    """How fast starts and stops may change the draw."""
 
     @classmethod
     def of(cls, config: ServeConfig, machine: Machine) -> Blueprint:
@@ -63,6 +66,7 @@ class Blueprint:
             node=machine.node,
             gpu=machine.gpu,
             rules=RULES,
+            ramps=start_ramps(config.site),
         )
 
     @classmethod
@@ -87,6 +91,8 @@ class Blueprint:
         }
         if self.rules:  # stores of the time before have none
             document |= {"rules": self.rules}
+        if self.ramps != NO_RAMPS:
+            document |= {"ramps": asdict(self.ramps)}
         return json.dumps(document, sort_keys=True)
 
     def with_queues(self, queues: Any) -> Blueprint:
@@ -102,7 +108,8 @@ class Blueprint:
 
         Before there were rules, every change had runs begin anew, and so it is replayed.
         """
-        same = replace(before, rules=self.rules, policy=self.policy).text() == self.text()
+        like = replace(before, rules=self.rules, policy=self.policy, ramps=self.ramps)
+        same = like.text() == self.text()
         in_turn = {before.policy, self.policy} <= IN_TURN
         return self.rules >= 1 and same and (in_turn or before.policy == self.policy)
 
@@ -152,7 +159,12 @@ class Blueprint:
             power=power_policy(self.power),
             curve_of=curve_of,
             gpus={self.gpu.name: self.gpu},
-            rules=CapRules(ahead_s=AHEAD_S),
+            rules=CapRules(
+                ahead_s=AHEAD_S,
+                ramp_up_w_s=self.ramps.up_w_s,
+                ramp_down_w_s=self.ramps.down_w_s,
+                ramp_window_s=self.ramps.window_s,
+            ),
             narrow=self.policy.partition(":")[0] not in KEEP_BOOKS,
             requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
             sets_aside=self.rules >= 1,

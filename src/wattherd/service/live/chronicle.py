@@ -251,6 +251,7 @@ _AWAITED = {
     "round": "a new plan was due",
     "budget": "an announced budget comes near",
     "ramp": "the site may draw more by now",
+    "fall": "the site may draw less by now",
     "hold": "caps may be changed again",
     "backoff": "the wait before another try is over",
     "begin": "the begin time of a job has come",

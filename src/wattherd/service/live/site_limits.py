@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from wattherd.engine.core import Core
 from wattherd.engine.safety import Breaker, Fleet, Readings, SafetyConfig, SafetyLoop
@@ -25,10 +25,20 @@ from wattherd.meters.registry import open_meter
 from wattherd.model.event import BudgetChanged
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.hold_lines import Line, is_concurrent, poll_all, wait_for
-from wattherd.service.hold_site import UNLIMITED_W, Feed, FeedSpec, feed_of, lower_first, watts_of
+from wattherd.service.hold_site import (
+    UNLIMITED_W,
+    Feed,
+    FeedSpec,
+    MovesSpec,
+    feed_of,
+    lower_first,
+    moves_of,
+    watts_of,
+)
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.rounds import Rounds
 from wattherd.spelling import hint_for
+from wattherd.units import seconds
 from wattherd.wire.trouble import DeviceError
 
 SOURCE = "site"
@@ -43,16 +53,18 @@ FINE = 1000.0
 """The loop counts whole watts; a small machine is counted in finer units, so many at least."""
 
 
-class SiteLimits(BaseModel):
-    """The levels above a machine: fields as in the file of `wattherd power hold`."""
+class SiteLimits(MovesSpec):
+    """The levels above a machine: fields as in the file of `wattherd power hold`.
 
-    model_config = ConfigDict(extra="forbid")
+    Ramps are held by the scheduler: it spreads starts, and stops that are its own choice.
+    """
 
     limit: str | float | None = None
     rated: str | float | None = None
     meter: str | None = None
     base: str | float | None = Field(default=None, description="other load on the site itself")
-    feeds: dict[str, FeedSpec] = {}
+    ramp_over: str | float = Field(default="10s", description="ramps are means over this")
+    feeds: dict[str, FeedSpec] = Field(default={})
     feed: str | None = Field(default=None, description="where this machine hangs; the site if none")
 
 
@@ -205,6 +217,46 @@ class SiteWatch(Rounds):
         return path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRamps:
+    """How fast a machine's draw may change by starts and stops, in W/s; None where it may."""
+
+    up_w_s: float | None = None
+    down_w_s: float | None = None
+    window_s: float = 10.0
+
+
+NO_RAMPS = StartRamps()
+
+
+def start_ramps(limits: SiteLimits | None) -> StartRamps:
+    """The tightest ramps of all levels above a machine.
+
+    Raises:
+        UserError: a ramp that nothing could keep, or a swing, which no scheduler holds.
+    """
+    if limits is None:
+        return NO_RAMPS
+    feeds = _feeds(limits)
+    number = int(_place(limits, feeds))
+    path = [feeds[number]]
+    while number < len(feeds) - 1:
+        number = feeds[number].above
+        path.append(feeds[number])
+    for one in feeds:
+        if math.isfinite(one.moves.swing_w):
+            field = "site.swing" if one is feeds[-1] else f"site.feeds.{one.name}.swing"
+            raise UserError("a scheduler holds no swing: jobs swing by themselves", field=field,
+                            hint="ramp_up and ramp_down, or `wattherd power hold`")  # fmt: skip
+    up_w_s = min(one.moves.up_w_s for one in path)
+    down_w_s = min(one.moves.down_w_s for one in path)
+    return StartRamps(
+        up_w_s=up_w_s if math.isfinite(up_w_s) else None,
+        down_w_s=down_w_s if math.isfinite(down_w_s) else None,
+        window_s=seconds(limits.ramp_over, field="site.ramp_over"),
+    )
+
+
 def forget_site(keeper: Keeper) -> None:
     """Lift what these limits left, as none are configured any more."""
     if keeper.ask(_held).result(START_S) is not None:
@@ -224,7 +276,8 @@ def _feeds(limits: SiteLimits) -> list[Feed]:
     meter = None if limits.meter is None else open_meter(limits.meter)
     whole = Feed(name=SOURCE, above=len(names), limit=top.limit, meter=meter,
                  rated_w=watts_of(limits.rated, "site.rated", UNLIMITED_W),
-                 base_w=watts_of(limits.base, "site.base"))  # fmt: skip
+                 base_w=watts_of(limits.base, "site.base"),
+                 moves=moves_of(limits, "site."))  # fmt: skip
     return [*feeds, whole]
 
 
