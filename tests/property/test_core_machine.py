@@ -81,8 +81,7 @@ def specs(
     least = draw(st.integers(1, made[0].count))
     array = draw(st.sampled_from(["", "", "sweep", "grid"]))
     others = st.sampled_from([one for one in NAMES if one != name])
-    # Tasks of an array are handed in together: none waits for what another one need not wait for.
-    waits = st.just(False) if array else st.booleans()
+    waits = st.booleans()
     return JobSpec(
         id=name,
         submit_s=0.0,
@@ -90,7 +89,7 @@ def specs(
         min_width=draw(st.sampled_from([None, least])) if elastic else None,
         max_width=draw(st.sampled_from([None, made[0].count, made[0].count + 2])),
         after=tuple(draw(st.lists(others, max_size=2, unique=True))) if draw(waits) else (),
-        after_any=tuple(draw(st.lists(others, max_size=1))) if not array else (),
+        after_any=tuple(draw(st.lists(others, max_size=1))),
         after_notok=tuple(draw(st.lists(others, max_size=1))) if draw(waits) else (),
         singleton=draw(st.sampled_from([False, False, True])) and not array,
         begin_s=draw(st.sampled_from([None, None, 0.0, 30.0, 300.0])),

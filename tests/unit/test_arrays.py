@@ -94,6 +94,74 @@ def test_a_waiting_task_that_is_paused_leaves_the_line() -> None:
     assert running(told) == ["t1"]
 
 
+def task(told: Told, index: int, count: int, most: int, **more: Any) -> None:
+    """One task of an array whose tasks differ."""
+    told.submit(
+        f"t{index}", array="a", array_index=index, array_count=count, array_most=most, **more
+    )
+
+
+def test_a_task_that_waits_for_another_job_takes_nobodys_turn() -> None:
+    told = Told()
+    told.submit("x")
+    task(told, 0, 3, 1, after=("x",))
+    task(told, 1, 3, 1)
+    task(told, 2, 3, 1)
+    assert running(told) == ["x", "t1"]
+    told.ends("x")
+    assert told.why("t0") == "ArrayLimit (waits for a task of a to end: 1 may run at a time)"
+    told.ends("t1")
+    assert running(told) == ["t0"]  # before t2: it was handed in first
+    told.ends("t0")
+    assert running(told) == ["t2"]
+
+
+def test_a_released_task_does_not_wait_behind_one_that_waits_for_it() -> None:
+    """t1 waits for x, x for t0, and t0 was paused: its turn must not come after that of t1."""
+    told = Told()
+    task(told, 0, 2, 1)
+    told.tell(JobHeld(at_s=0.1, job_id="t0"))
+    told.tell(JobStopped(at_s=0.2, job_id="t0", attempt=1))
+    told.submit("x", after=("t0",))
+    task(told, 1, 2, 1, after=("x",))
+    told.tell(JobReleased(at_s=0.3, job_id="t0"))
+    for one, attempt in (("t0", 2), ("x", 1), ("t1", 1)):
+        assert running(told) == [one]
+        told.tell(JobExited(at_s=1.0, job_id=one, attempt=attempt))
+
+
+def test_tasks_that_wait_for_the_same_job_run_in_the_order_of_their_submission() -> None:
+    told = Told()
+    told.submit("x")
+    submit_array(told, 12, most=1, after=("x",))
+    told.ends("x")
+    for index in range(12):
+        assert running(told) == [f"t{index}"]
+        told.ends(f"t{index}")
+
+
+def test_a_task_that_is_put_off_lets_another_one_run() -> None:
+    told = Told()
+    submit_array(told, 3, most=1, gpus=4)
+    told.tell(JobEdited(at_s=0.5, job_id="t1", begin_at_s=500.0))
+    told.ends("t0")
+    assert "t2" in running(told)
+    assert told.state("t1") == "Blocked"
+    told.ends("t2")
+    assert "t1" not in running(told)
+
+
+def test_a_queued_task_with_a_turn_that_is_put_off_gives_it_up() -> None:
+    told = Told()
+    told.submit("big", gpus=4)
+    submit_array(told, 2, most=1, gpus=4)
+    assert (told.state("t0"), told.state("t1")) == ("Queued", "Blocked")
+    told.tell(JobEdited(at_s=0.5, job_id="t0", begin_at_s=500.0))
+    assert (told.state("t0"), told.state("t1")) == ("Blocked", "Queued")
+    told.ends("big")
+    assert running(told) == ["t1"]
+
+
 @pytest.mark.parametrize(
     ("kind", "codes", "then"),
     [

@@ -221,7 +221,9 @@ class Conduct:
             wait_s = job.spec.backoff_s * 2 ** (job.failures - 1)
             batch.commands.append(wake_at(at_s=self.now_s + wait_s, key=self._key("backoff", job)))
         elif job.state is State.HELD:
-            self._step_aside(job, batch)
+            self._step_aside(job, "is held", batch)
+        elif job.state is State.QUEUED:
+            self._check_turn(job, batch)
 
     def _finish(self, job: JobRecord, batch: Batch) -> None:
         del self.jobs[job.id]
@@ -241,10 +243,19 @@ class Conduct:
             self.finished[spec.array] = over
             self._tell_children(spec.array, over, batch)
 
-    def _step_aside(self, job: JobRecord, batch: Batch) -> None:
-        """Another task of its array may run while this one is held."""
-        for one in self.waits.step_aside(job, self.jobs):
-            self._unblock(self.jobs[one], f"{job.id} is held", batch)
+    def _step_aside(self, job: JobRecord, why: str, batch: Batch) -> None:
+        """Another task of its array may run while this one is held or put off."""
+        for one in self.waits.give_up_turn(job, self.jobs):
+            self._unblock(self.jobs[one], f"{job.id} {why}", batch)
+
+    def _check_turn(self, job: JobRecord, batch: Batch) -> None:
+        """Fewer tasks of its array may run than when it began: it waits for a turn again."""
+        if not self.waits.one_too_many(job):
+            return
+        self._step_aside(job, "waits again", batch)
+        self.waits.take_turn(job)
+        self._forget_plan(job)
+        self._move(job, Trigger.BLOCK, self.waits.reason(job).unblocks)
 
     def _tell_children(self, parent: str, state: State, batch: Batch) -> None:
         """Jobs that wait for the end of one go on, or end if they needed another end of it.
@@ -252,7 +263,8 @@ class Conduct:
         So do those that wait for them. A held one is told when its hold is over.
         """
         succeeded = state is State.SUCCEEDED
-        for child in self.waits.told(parent):
+        told = [one for one in self.waits.told(parent) if one in self.jobs]
+        for child in sorted(told, key=lambda one: self.jobs[one].number):
             waiting = self.jobs.get(child)
             if waiting is None:
                 continue
@@ -266,6 +278,8 @@ class Conduct:
 
     def _unblock(self, job: JobRecord, cause: str, batch: Batch) -> None:
         """Let a job be planned, if nothing keeps it any more."""
+        if job.state is State.BLOCKED:
+            self.waits.take_turn(job)
         if job.state is State.BLOCKED and not job.blocked:
             self._move(job, Trigger.UNBLOCK, cause)
             batch.replan = batch.freed = True

@@ -208,6 +208,8 @@ class Core(Foresight, Drains):
         """Wait for other jobs, a time or a turn; in vain if one of the jobs ended otherwise."""
         cause = f"after {', '.join(sorted(job.waits_for))}" if job.waits_for else ""
         self._move(job, Trigger.BLOCK, cause or self.waits.reason(job).unblocks)
+        if job.waits_for or job.not_before_s is not None:
+            self._step_aside(job, "waits for something else", batch)
         for parent in sorted(one for one in job.waits_for if one in self.finished):
             never = unmet(job.spec, parent, self.finished[parent])
             if never is not None:
@@ -260,6 +262,8 @@ class Core(Foresight, Drains):
             self._await_begin(job, batch)
         if job.state is State.QUEUED and job.blocked:
             self._block(job, batch)
+        elif job.state is State.BLOCKED and job.not_before_s is not None:
+            self._step_aside(job, "was put off", batch)
         elif job.state is State.BLOCKED:
             self._unblock(job, "edited", batch)
         if job.id in self.jobs:
@@ -278,7 +282,7 @@ class Core(Foresight, Drains):
             self._stop(job, StopReason.USER_REQUEST, Trigger.HOLD, batch)
         else:
             self._move(job, Trigger.HOLD, event.cause)
-            self._step_aside(job, batch)
+            self._step_aside(job, "is held", batch)
         self._forget_plan(job)
         batch.replan = True
 
@@ -291,7 +295,7 @@ class Core(Foresight, Drains):
             self._changed(job)
         elif job.state is State.HELD:
             self._move(job, Trigger.RELEASE, event.cause)
-            self.waits.step_back(job)
+            self.waits.take_turn(job, last=True)
             if job.blocked:
                 self._block(job, batch)
         batch.replan = True
@@ -471,6 +475,8 @@ class Core(Foresight, Drains):
                 self._move(job, Trigger.BACKOFF_OVER)
                 if job.blocked:  # it was put off meanwhile
                     self._block(job, batch)
+                else:
+                    self._check_turn(job, batch)
                 batch.replan = True
             elif kind == "limit" and job.state in (State.STARTING, State.RUNNING):
                 self._forget_plan(job)

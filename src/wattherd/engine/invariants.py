@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -81,12 +80,20 @@ def _check_roster(core: Core) -> None:
 
 
 def _check_arrays(core: Core) -> None:
-    """Of an array no more tasks hold devices than may run at a time."""
-    tasks = [job.spec for job in core.jobs.values() if job.active]
-    running = Counter(spec.array for spec in tasks if spec.array_most is not None)
-    for spec in tasks:
-        if running[spec.array] > (spec.array_most or 0) > 0:
-            raise Bug(f"{running[spec.array]} tasks of {spec.array} run, not {spec.array_most}")
+    """Of an array no more tasks hold devices than may run at a time.
+
+    Where fewer may than did, those that run go on; but none that does not run has a turn then.
+    """
+    for array in {job.spec.array: None for job in core.jobs.values() if job.spec.array}:
+        turns, most = core.waits.has_turn(array), core.waits.most(array)
+        over = most is not None and len(turns) > most
+        for task in core.waits.tasks(array):
+            job = core.jobs[task]
+            if job.active and task not in turns:
+                raise Bug(f"{task} of {array} runs without a turn\n{job.told()}")
+            idle = job.state in (State.BLOCKED, State.HELD)
+            if task in turns and (idle or (over and job.state is State.QUEUED)):
+                raise Bug(f"{task} of {array} is {job.state} and has a turn\n{job.told()}")
 
 
 def _check_job(core: Core, job: JobRecord) -> None:

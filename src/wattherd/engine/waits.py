@@ -3,16 +3,18 @@
 Each dependency asks for another job's end: `after` for its success, `after_any` for any end,
 `after_notok` for an end without success. One that can never be met any more ends the job that
 waits. They may name an array: it is over when all its tasks are, and succeeded if all of them did.
-A *line* lets so many of its members pass at a time, in order of submission: jobs of one name in
-which a singleton stands, and the tasks of an array. Nothing here moves a job; the core does, by
-what it is told here.
+A *line* lets one of its members pass at a time, in order of submission: jobs of one name in which
+a singleton stands. Of an array so many tasks have a *turn* at a time. Turns go to tasks that wait
+for nothing else, in order of submission: a task that waits for another job or its time takes
+nobody's turn, so that no turn ever waits for a job. Nothing here moves a job; the core does, by what
+it is told here.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from wattherd.engine.ledger import JobRecord
@@ -67,21 +69,52 @@ def array_never_text(array: str, state: State) -> str:
     return f"{NEVER}: all tasks of {array} have succeeded ({helps})"
 
 
-@dataclass(slots=True)
-class _Line:
-    """Live jobs in order of submission, of which the first `most` may pass."""
-
-    most: int = 1
-    members: dict[str, None] = field(default_factory=dict)
+_Place = tuple[int, int, str]
+"""Where a task stands among those that wait for a turn: how often put back, its number, its id."""
 
 
 @dataclass(slots=True)
 class _Array:
-    """Tasks of an array: those that live, how many are yet to end, whether all went well so far."""
+    """Tasks of an array: those that live, how many are yet to end, whether all went well so far.
+
+    Of those `turns` may run, or do, `most` at a time (None: all); those in `ready` would if one of
+    them ended.
+    """
 
     left: int
+    most: int | None
     well: bool = True
     live: dict[str, None] = field(default_factory=dict)
+    turns: dict[str, None] = field(default_factory=dict)
+    ready: list[_Place] = field(default_factory=list)
+    places: dict[str, _Place] = field(default_factory=dict)
+    put_back: int = 0
+
+    @property
+    def free(self) -> bool:
+        """Whether one more may have a turn."""
+        return self.most is None or len(self.turns) < self.most
+
+    def stand(self, job_id: str, number: int, *, last: bool) -> None:
+        """Among those that are ready; in order of submission, or behind all others."""
+        self.put_back += last
+        self.places[job_id] = (self.put_back if last else 0, number, job_id)
+        insort(self.ready, self.places[job_id])
+
+    def leave(self, job_id: str) -> None:
+        """Neither have a turn nor wait for one."""
+        self.turns.pop(job_id, None)
+        place = self.places.pop(job_id, None)
+        if place is not None:
+            del self.ready[bisect_left(self.ready, place)]
+
+    def next_turns(self) -> Iterator[str]:
+        """Give turns as long as there are any."""
+        while self.ready and self.free:
+            _, _, job_id = self.ready.pop(0)
+            del self.places[job_id]
+            self.turns[job_id] = None
+            yield job_id
 
 
 class Waits:
@@ -91,8 +124,8 @@ class Waits:
         """Nobody waits."""
         self._children: dict[str, set[str]] = {}
         """Jobs that wait for the end of one, by its id."""
-        self._lines: dict[str, _Line] = {}
-        """By the name of their jobs, or their array."""
+        self._lines: dict[str, dict[str, None]] = {}
+        """By the name of their jobs: live ones in order of submission; the first passes."""
         self._arrays: dict[str, _Array] = {}
         """Arrays with tasks that are not over, or not submitted yet."""
 
@@ -113,6 +146,7 @@ class Waits:
         self._line_up(job)
         if spec.array:
             self._array(spec).live[job.id] = None
+            self.take_turn(job)
 
     def begin_at(self, job: JobRecord, now_s: float) -> None:
         """Note whether its begin time is still to come."""
@@ -143,7 +177,7 @@ class Waits:
     def inherit(self, before: Waits) -> None:
         """Of arrays whose live tasks are submitted again, others are over already."""
         for name, array in before._arrays.items():
-            self._arrays[name] = _Array(array.left, array.well)
+            self._arrays[name] = _Array(array.left, array.most, array.well)
 
     def tasks(self, array: str) -> Iterable[str]:
         """The live tasks of an array; nothing, if it is none."""
@@ -151,53 +185,100 @@ class Waits:
         return () if found is None else found.live
 
     def passes(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
-        """A job is over: those whose turn in its lines has come by that."""
-        passed: dict[str, None] = {}
-        for key in (_namesakes(job.spec), _turns(job.spec)):
-            passed.update(dict.fromkeys(self._leave(key, job, jobs)))
-        return list(passed)
+        """A job is over: those whose turn has come by that."""
+        return [*self._leave_line(job, jobs), *self.give_up_turn(job, jobs)]
 
-    def step_aside(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
-        """A task is held: others of its array take its turn, those who have it now are told."""
+    def take_turn(self, job: JobRecord, *, last: bool = False) -> None:
+        """See to a task that may wait for nothing else but a turn: it has one, or stands for it.
+
+        With `last` it stands behind the others that are ready.
+        """
+        array = self._arrays.get(job.spec.array)
+        if array is None or job.id in array.turns or job.id in array.places:
+            return
         key = _turns(job.spec)
-        passed = self._leave(key, job, jobs)
-        job.lines = tuple(one for one in job.lines if one != key)
-        return passed
+        if job.waits_for or job.not_before_s is not None or job.lines:
+            return
+        if array.free and not array.ready:
+            array.turns[job.id] = None
+        else:
+            array.stand(job.id, job.number, last=last)
+            job.lines = (key,)
 
-    def step_back(self, job: JobRecord) -> None:
-        """A hold is over: the task waits for a turn behind the others of its array."""
-        key = _turns(job.spec)
-        if key and job.id not in self._members(key):
-            self._stand_in(key, job)
-
-    def _leave(self, key: str, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
-        """Take a job out of a line, where it stands in it; those whose turn comes by that."""
-        if not key or job.id not in self._members(key):
+    def give_up_turn(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
+        """A task is held, put off or over; those of its array whose turn has come by that."""
+        array = self._arrays.get(job.spec.array)
+        if array is None:
             return []
-        line = self._lines[key]
-        del line.members[job.id]
-        if not line.members:
-            del self._lines[key]
-        passed = []
-        for one in islice(line.members, line.most):
-            record = jobs[one]
-            if key in record.lines:
-                record.lines = tuple(other for other in record.lines if other != key)
-                passed.append(one)
+        array.leave(job.id)
+        job.lines = tuple(one for one in job.lines if one != _turns(job.spec))
+        return self._next_turns(array, jobs)
+
+    def one_too_many(self, job: JobRecord) -> bool:
+        """Whether a task that does not run has a turn that others, which run, leave no room for."""
+        array = self._arrays.get(job.spec.array)
+        if array is None or array.most is None or job.id not in array.turns:
+            return False
+        return len(array.turns) > array.most
+
+    def limit(self, name: str, most: int | None, jobs: Mapping[str, JobRecord]) -> list[str]:
+        """So many tasks of an array may run at a time from now on; those whose turn has come."""
+        array = self._arrays.get(name)
+        if array is None:
+            return []
+        array.most = most
+        return self._next_turns(array, jobs)
+
+    def has_turn(self, array: str) -> Collection[str]:
+        """The tasks of an array that may run; nothing, if it is none."""
+        found = self._arrays.get(array)
+        return () if found is None else found.turns
+
+    def next_task(self, array: str) -> str | None:
+        """The task of an array that has the next turn; None if none waits for one."""
+        found = self._arrays.get(array)
+        return found.ready[0][2] if found is not None and found.ready else None
+
+    def most(self, array: str) -> int | None:
+        """How many tasks of a live array may run at a time; None: all of them."""
+        found = self._arrays.get(array)
+        return None if found is None else found.most
+
+    def _next_turns(self, array: _Array, jobs: Mapping[str, JobRecord]) -> list[str]:
+        passed = list(array.next_turns())
+        for one in passed:
+            jobs[one].lines = ()  # tasks stand in no other line
         return passed
+
+    def _leave_line(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
+        """Take a job out of the line of its name; who may pass by that."""
+        key = _namesakes(job.spec)
+        line = self._lines.get(key)
+        if line is None or job.id not in line:
+            return []
+        del line[job.id]
+        if not line:
+            del self._lines[key]
+        first = next(iter(line), None)
+        if first is None or key not in jobs[first].lines:
+            return []
+        jobs[first].lines = tuple(one for one in jobs[first].lines if one != key)
+        return [first]
 
     def ahead(self, job: JobRecord) -> Iterator[str]:
-        """Jobs in the lines in which it stands that come before it."""
-        for key in job.lines:
-            for one in self._lines[key].members:
-                if one == job.id:
-                    break
-                yield one
+        """Jobs of its name that come before it, if it stands in their line.
+
+        Tasks with a turn are not among them: they wait for nobody.
+        """
+        key = _namesakes(job.spec)
+        for one in self._lines[key] if key in job.lines else ():
+            if one == job.id:
+                break
+            yield one
 
     def would_follow(self, spec: JobSpec) -> list[str]:
-        """Jobs that would come before a new one in the lines that it has to stand in."""
-        names = list(self._members(_namesakes(spec))) if spec.singleton else []
-        return [*names, *self._members(_turns(spec))]
+        """Jobs that would come before a new one in the line that it has to stand in."""
+        return list(self._lines.get(_namesakes(spec), ())) if spec.singleton else []
 
     def reason(self, job: JobRecord) -> Reason:
         """Why a blocked job waits."""
@@ -207,10 +288,10 @@ class Waits:
             parts += [f"{one} to {end}" for one in dict.fromkeys(named)]
         names, turns = _namesakes(job.spec), _turns(job.spec)
         if names in job.lines:
-            parts.append(f"{next(iter(self._members(names)))} to end, which has its name")
+            parts.append(f"{next(iter(self._lines[names]))} to end, which has its name")
         if turns in job.lines:
-            most, array = job.spec.array_most, job.spec.array
-            parts.append(f"a task of {array} to end: {most} may run at a time")
+            array = job.spec.array
+            parts.append(f"a task of {array} to end: {self.most(array)} may run at a time")
         waits = f"waits for {', '.join(parts)}" if parts else ""
         due_s = job.not_before_s
         if due_s is not None:
@@ -226,29 +307,15 @@ class Waits:
 
     def _line_up(self, job: JobRecord) -> None:
         """Every job stands in the line of its name: a singleton may come at any time."""
-        spec = job.spec
-        key = _namesakes(spec)
+        key = _namesakes(job.spec)
         if key:
-            line = self._lines.setdefault(key, _Line())
-            line.members[job.id] = None
-            if spec.singleton and len(line.members) > 1:
-                job.lines = (*job.lines, key)
-        if _turns(spec):
-            self._stand_in(_turns(spec), job)
-
-    def _stand_in(self, key: str, job: JobRecord) -> None:
-        """At the end of the line of its array's tasks."""
-        line = self._lines.setdefault(key, _Line(job.spec.array_most or 1))
-        line.members[job.id] = None
-        if len(line.members) > line.most:
-            job.lines = (*job.lines, key)
-
-    def _members(self, key: str) -> Collection[str]:
-        line = self._lines.get(key)
-        return () if line is None else line.members
+            line = self._lines.setdefault(key, {})
+            line[job.id] = None
+            if job.spec.singleton and len(line) > 1:
+                job.lines = (key,)
 
     def _array(self, spec: JobSpec) -> _Array:
-        return self._arrays.setdefault(spec.array, _Array(spec.array_count))
+        return self._arrays.setdefault(spec.array, _Array(spec.array_count, spec.array_most))
 
 
 def _namesakes(spec: JobSpec) -> str:
@@ -258,5 +325,5 @@ def _namesakes(spec: JobSpec) -> str:
 
 
 def _turns(spec: JobSpec) -> str:
-    """The line of an array of which not all tasks may run at a time; empty for other jobs."""
-    return f"%{spec.array}" if spec.array_most is not None else ""
+    """The turns of an array, as a line; empty for other jobs."""
+    return f"%{spec.array}" if spec.array else ""
