@@ -22,6 +22,7 @@ from wattherd.engine.placer import Placer
 from wattherd.engine.waits import parents
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import (
+    ArrayLimited,
     BudgetChanged,
     DeviceDrained,
     DeviceReturned,
@@ -201,6 +202,10 @@ class CoreMachine(RuleBasedStateMachine):
                 begin_at_s=begin_at_s,
             )
         )
+
+    @rule(array=st.sampled_from(["sweep", "grid"]), most=st.sampled_from([None, 1, 2, 5]))
+    def limit_array(self, array: str, most: int | None) -> None:
+        self.shell.deliver(ArrayLimited(at_s=self.shell.now_s, array=array, most=most))
 
     @rule(what=st.sampled_from([QueueStopped, QueueStarted]), queue=QUEUES)
     def operate_queue(self, what: type[QueueStopped | QueueStarted], queue: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import getpass
 import json
-import re
 import secrets
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -150,15 +150,15 @@ def test_the_queue_page_has_a_row_for_an_array_and_its_tasks_when_they_are_looke
         rows = page.read().decode()
     assert (rows.count(f">{array}[0-6]</a>"), rows.count("paged[")) == (1, 1)
     assert "7 × 1" in rows
-    found = re.search(rf'href="(/queue[^"]*q={array})"', rows)
-    assert found is not None
-    address = f"http://127.0.0.1:{service.port}{found[1].replace('&amp;', '&')}"
+    assert f'href="/arrays/{array}"' in rows
+    address = f"http://127.0.0.1:{service.port}/queue?shown=waiting&q={array}"
     with urllib.request.urlopen(address) as page:
         tasks = page.read().decode()
     assert tasks.count(">paged[") == 7
     first = array.replace("a-", "j-")
     with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/jobs/{first}") as page:
-        assert f"{array}</a>, index 0 of 7 tasks" in page.read().decode()
+        text = page.read().decode()
+    assert f'href="/arrays/{array}">{array}</a>, index 0 of 7 tasks' in text
     with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/submit?from={first}") as page:
         assert "array: " in page.read().decode()
     say("cancel", array)
@@ -183,6 +183,89 @@ def test_half_an_array_is_cancelled_and_the_other_half_goes_on(say: Say, service
     assert over(service, array) == {"Cancelled": 5, "Succeeded": 3}
     code, _, why = say("edit", array, "--priority", "low")
     assert (code, "is over" in why) == (2, True)
+
+
+def page_of(service: Serving, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.port}{path}") as page:
+        return str(page.read().decode())
+
+
+def test_the_page_of_an_array_has_its_tasks_by_state_its_limit_and_what_the_next_waits_for(
+    say: Say, service: Serving
+) -> None:
+    array = handed_in(
+        say, "-n", "looked", "--grid", "lr=0.1,0.01", "--grid", "x=1..2", "-a", "%1", "--",
+        "sh", "-c", 'echo {"step": {index}, "total": 4} >> $WATTHERD_PROGRESS; exec sleep 300',
+    )  # fmt: skip
+    until(lambda: of(service, array)["states"] == {"Running": 1, "Queued": 3})
+    text = page_of(service, f"/arrays/{array}")
+    assert f"Next is {array}[1]: ArrayLimit (waits for a task of {array} to end" in text
+    assert "0 of 4 tasks are over; 1 may run at a time" in text
+    assert f"wattherd edit {array} --at-a-time 2" in text
+    assert [text.count(f"/jobs/{one['id']}") for one in of(service, array)["tasks"]] == [1] * 4
+    assert "<td>0.01</td><td>2</td>" in text
+    text = page_of(service, f"/arrays/{array}?state=Running")
+    assert text.count('href="/jobs/j-') == 1
+    say("cancel", array)
+    over(service, array)
+    until(lambda: "4 of 4 tasks are over" in page_of(service, f"/arrays/{array}"))
+    assert "<button" not in page_of(service, f"/arrays/{array}").partition("<h1>")[2]
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        page_of(service, "/arrays/a-99999")
+
+
+def test_how_many_tasks_run_at_a_time_is_changed_while_they_run(say: Say, service: Serving) -> None:
+    array = handed_in(say, "-a", "0-4%1", "-n", "limited", "--", "sleep", "300")
+    until(lambda: of(service, array)["states"] == {"Running": 1, "Queued": 4})
+    assert say("edit", array, "--at-a-time", "2")[1] == f"{array} edited\n"
+    until(lambda: of(service, array)["states"] == {"Running": 2, "Queued": 3})
+    assert of(service, array)["most"] == 2
+    assert ", 2 at a time" in say("show", array)[1]
+    assert say("edit", "limited", "--at-a-time", "1", "--priority", "low")[0] == 0
+    assert (of(service, array)["most"], service.ask(f"jobs/{array}[4]")["priority"]) == (1, -10)
+    say("cancel", f"{array}[0]")
+    until(lambda: of(service, array)["states"] == {"Running": 1, "Queued": 3, "Cancelled": 1})
+    service.kill()
+    service.begin()
+    service.ready()
+    assert (of(service, array)["most"], of(service, array)["states"]["Queued"]) == (1, 3)
+    assert say("edit", array, "--at-a-time", "all")[0] == 0
+    assert of(service, array)["most"] is None
+    for words, why in (
+        ((array, "--at-a-time", "0"), "'0' is no number of tasks"),
+        ((array, "--at-a-time", "-3"), "'-3' is no number of tasks"),
+        ((f"{array}[1-2]", "--at-a-time", "2"), "is of the whole array"),
+    ):
+        code, _, told = say("edit", *words)
+        assert (code, why in told, "hint:" in told) == (2, True, True), told
+    say("cancel", array)
+    over(service, array)
+    code, _, told = say("edit", array, "--at-a-time", "2")
+    assert (code, "is over" in told) == (2, True)
+    alone = handed_in(say, *HELD, "--", "true")
+    code, _, told = say("edit", alone, "--at-a-time", "2")
+    assert (code, "is for arrays" in told) == (2, True)
+    say("cancel", alone)
+
+
+def test_an_array_explains_why_its_next_task_waits(say: Say, service: Serving) -> None:
+    array = handed_in(say, "-a", "0-2%1", "-n", "asked", "--", "sleep", "300")
+    until(lambda: of(service, array)["states"] == {"Running": 1, "Queued": 2})
+    text = say("explain", array)[1]
+    assert f"{array} asked: Queued 2, Running 1, 1 at a time\n  running: {array}[0]\n" in text
+    assert f"  next: {array}[1]\n  `wattherd edit {array} --at-a-time 2` gives it a turn\n" in text
+    assert f"ArrayLimit (waits for a task of {array} to end: 1 may run at a time)" in text
+    assert f"{array}[1]" in json.loads(say("explain", array, "-o", "json")[1])["next"]
+    assert "ArrayLimit" in say("explain", f"{array}[2]")[1]
+    rows = say("queue", "--no-headers", "--array", array)[1].splitlines()
+    assert [row.split()[1] for row in rows] == ["asked[0]", "asked[1]", "asked[2]"]
+    code, _, why = say("queue", "--array", "a-99999")
+    assert (code, "no array 'a-99999'" in why) == (3, True)
+    say("pause", f"{array}[1-2]")
+    assert f"`wattherd resume {array}` lets paused tasks go on" in say("explain", array)[1]
+    say("cancel", array)
+    over(service, array)
+    assert "no task waits" in say("explain", array)[1]
 
 
 def test_a_command_is_run_inside_of_one_task(say: Say, service: Serving) -> None:

@@ -29,6 +29,7 @@ LEAST = {
     "POST /jobs/{job_id}/rerun": "user",
     "POST /arrays": "user",
     "GET /arrays/{array_id}": "viewer",
+    "GET /arrays/{array_id}/explain": "viewer",
     "PATCH /arrays/{array_id}": "user",
     "POST /arrays/{array_id}/rerun": "user",
     "POST /arrays/{array_id}/{action}": "user",

@@ -14,7 +14,7 @@ from test_keeper import Site, a_core
 
 from wattherd.engine.invariants import validate
 from wattherd.errors import UserError
-from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from wattherd.model.event import ArrayLimited, JobCancelled, JobHeld, JobReleased, JobSubmitted
 from wattherd.service.live import arrays
 from wattherd.service.live.frozen import Frozen, freeze, thaw
 from wattherd.service.live.history import History, Past
@@ -139,7 +139,9 @@ def test_only_the_first_paper_tells_what_the_array_was_made_of() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["end", "fail", "stop", "cancel", "pause", "resume", "kill", "rival"]),
+        st.sampled_from(
+            ["end", "fail", "stop", "cancel", "pause", "resume", "kill", "rival", "raise"]
+        ),
         st.integers(0, 11),
     ),
     max_size=40,
@@ -171,6 +173,9 @@ def test_never_more_tasks_run_than_may_whatever_happens_to_them(
         elif what == "rival":
             rival = JobFile.model_validate({"run": "true", "gpus": 2, "priority": "high"})
             site.keeper.submit(rival.spec(user="bob"), {}, "bob", key=str(number))
+        elif what == "raise":
+            most += which % 2
+            site.keeper.post(ArrayLimited(at_s=0.0, array="a-1", most=most), by="ann")
         elif what in ("cancel", "pause", "resume"):
             kinds = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
             site.keeper.post(kinds[what](at_s=0.0, job_id=job_id), by="ann")

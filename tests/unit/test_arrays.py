@@ -14,6 +14,7 @@ from wattherd.engine.core import Core
 from wattherd.errors import UserError
 from wattherd.model.command import FinishJob, StartJob
 from wattherd.model.event import (
+    ArrayLimited,
     JobCancelled,
     JobEdited,
     JobExited,
@@ -21,6 +22,7 @@ from wattherd.model.event import (
     JobReleased,
     JobStopped,
     JobSubmitted,
+    Woke,
 )
 from wattherd.model.job import JobSpec
 from wattherd.store.event_log import event_of, plain
@@ -297,3 +299,93 @@ def test_thousands_of_tasks_end_one_after_the_other() -> None:
         said = told.core.handle(JobExited(at_s=1.0, job_id=f"t{index}", attempt=1))
         ended += sum(isinstance(one, FinishJob) for one in said)
     assert ended == 3_000
+
+
+def limit(told: Told, most: int | None) -> None:
+    told.tell(ArrayLimited(at_s=0.5, array="a", most=most))
+
+
+def test_more_tasks_run_at_once_where_the_limit_is_raised_or_lifted() -> None:
+    told = Told()
+    submit_array(told, 4, most=1)
+    limit(told, 2)
+    assert running(told) == ["t0", "t1"]
+    assert "2 may run at a time" in told.why("t2")
+    limit(told, None)
+    assert running(told) == ["t0", "t1", "t2", "t3"]
+    assert told.core.jobs["t3"].spec.array_most is None
+
+
+def test_a_lower_limit_stops_nobody_and_holds_from_then_on() -> None:
+    told = Told()
+    submit_array(told, 6, most=3)
+    limit(told, 1)
+    assert running(told) == ["t0", "t1", "t2"]
+    told.ends("t0")
+    told.ends("t1")
+    assert running(told) == ["t2"]
+    told.ends("t2")
+    assert running(told) == ["t3"]
+
+
+def test_a_task_that_stops_above_a_lower_limit_waits_for_a_turn_again() -> None:
+    told = Told()
+    submit_array(told, 3, most=2)
+    limit(told, 1)
+    told.tell(JobStopped(at_s=0.6, job_id="t0", attempt=1))  # by itself: it would come again
+    assert (told.state("t0"), running(told)) == ("Blocked", ["t1"])
+    told.ends("t1")
+    assert running(told) == ["t0"]  # before t2
+
+
+def test_a_task_that_failed_above_a_lower_limit_is_tried_again_in_its_turn() -> None:
+    told = Told()
+    submit_array(told, 2, most=2, restarts=1, backoff_s=1.0)
+    limit(told, 1)
+    told.ends("t0", 1, at_s=0.6)
+    told.tell(Woke(at_s=5.0, key="backoff:t0#1"))
+    assert (told.state("t0"), running(told)) == ("Blocked", ["t1"])
+    told.ends("t1", at_s=6.0)
+    assert running(told) == ["t0"]
+
+
+def test_turns_of_tasks_that_do_not_run_yet_are_taken_back_the_last_first() -> None:
+    told = Told()
+    told.submit("big", gpus=4)
+    submit_array(told, 4, most=3)
+    limit(told, 2)
+    assert [told.state(f"t{index}") for index in range(4)] == [
+        "Queued", "Queued", "Blocked", "Blocked"
+    ]  # fmt: skip
+
+
+def test_an_array_without_a_limit_gets_one() -> None:
+    told = Told()
+    submit_array(told, 8, gpus=2)
+    assert running(told) == ["t0", "t1"]
+    limit(told, 1)
+    told.ends("t0")
+    assert running(told) == ["t1"]
+    told.ends("t1")
+    assert running(told) == ["t2"]
+
+
+def test_a_limit_is_the_same_after_a_replay() -> None:
+    told = Told()
+    submit_array(told, 4, most=1)
+    limit(told, 2)
+    limit(told, 1)
+    told.ends("t0")
+    told.ends("t1")
+    again = Core(told.core.config)
+    said = []
+    for event in told.events:
+        said += again.handle(event_of(json.loads(json.dumps(plain(event))), "here"))
+    assert said == told.said
+
+
+def test_a_limit_of_no_array_changes_nothing() -> None:
+    told = Told()
+    told.submit("a")
+    limit(told, 1)
+    assert running(told) == ["a"]

@@ -12,6 +12,7 @@ from wattherd.engine.invariants import validate
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import AmendJob, StartJob, WakeAt
 from wattherd.model.event import (
+    ArrayLimited,
     Event,
     JobEdited,
     JobExited,
@@ -22,11 +23,13 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.policy.contract import Planner
+from wattherd.model.topology import chains_of
+from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.tree import Queue, QueueTree
 from wattherd.policy.schedule.capacity import Capacity
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
+from wattherd.policy.schedule.hived import HiveD
 from wattherd.policy.schedule.lineup import Rules
 from wattherd.policy.schedule.ordered import Discipline, Ordered
 from wattherd.policy.schedule.orders import Priority
@@ -38,6 +41,9 @@ from wattherd.store.event_log import command_of, event_of, plain
 
 NODE = NodeSpec(name="n", cpu_milli=64_000, memory_mib=65_536, gpu_count=4, gpu_model="T4")
 TREE = QueueTree(Queue(name="root", children=(Queue(name="default"),)))
+CHAINS = chains_of(ClusterSpec((NODE,)), within={4: (2, 2)})
+HIVED = HiveD(chains=CHAINS, shares={"default": {"T4x4": {"node": 1}}})
+HALVES = HiveD(chains=CHAINS, shares={one: {"T4x4": {"2-gpu": 1}} for one in "ab"})
 PLANNER = Ordered(
     rules=Rules(order=Priority()), discipline=Discipline.STRICT, preemptive=False, wakes=False
 )
@@ -46,7 +52,7 @@ PLANNER = Ordered(
 class Told:
     """A core on four GPUs by priority, and what a service keeps beside it."""
 
-    def __init__(self, planner: Planner = PLANNER, quota: QueueTree | None = None) -> None:
+    def __init__(self, planner: Planner = PLANNER, quota: Quota | None = None) -> None:
         config = CoreConfig(cluster=ClusterSpec((NODE,)), planner=planner, quota=quota)
         self.core = Core(config)
         self.standing, self.history = Standing(), History()
@@ -106,11 +112,12 @@ def test_a_job_that_asks_for_fewer_devices_starts_at_once_where_these_are_free()
         (Capacity(tree=TREE), TREE),
         (Gandiva(), None),
         (Tiresias(), None),
+        (HIVED, HIVED),
     ],
-    ids=["drf", "capacity", "gandiva", "tiresias"],
+    ids=["drf", "capacity", "gandiva", "tiresias", "hived"],
 )
 def test_planners_forget_what_they_knew_of_a_job_before_it_was_edited(
-    planner: Planner, quota: QueueTree | None
+    planner: Planner, quota: Quota | None
 ) -> None:
     """Shapes and holds of the wider gang kept the narrower one from ever starting."""
     told = Told(planner, quota)
@@ -122,6 +129,36 @@ def test_planners_forget_what_they_knew_of_a_job_before_it_was_edited(
         at_s = told.core.now_s + 60.0
         woken += told.tell(Woke(at_s=at_s, key="plan"))
     assert told.core.jobs["b"].active
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"queue": "b"}, {"gpus": (2, 2), "queue": "b"}, {"priority": -1}, {"gpus": (1, 1)}],
+    ids=["queue", "narrower-in-queue", "opportunistic", "narrower"],
+)
+def test_hived_serves_an_edited_job_as_what_it_has_become(changes: dict[str, Any]) -> None:
+    """Its cells, its hold and what was found out about it were those of another request."""
+    told = Told(HALVES, HALVES)
+    told.submit("first", gpus=1, queue="a")
+    told.submit("waits", gpus=2, queue="a")
+    assert not told.core.jobs["waits"].active
+    told.edit("waits", **changes)
+    assert told.core.jobs["waits"].active
+    told.submit("later", gpus=1, queue="a")
+    started = bool(told.core.jobs["later"].wanted)
+    assert started == (changes.get("gpus") != (1, 1))
+
+
+def test_hived_keeps_no_cells_for_a_job_that_moved_to_another_virtual_cluster() -> None:
+    told = Told(HALVES, HALVES)
+    told.submit("first", gpus=1, queue="a")
+    told.submit("waits", gpus=2, queue="a")
+    told.submit("narrow", gpus=1, queue="a")
+    assert not told.core.jobs["narrow"].active  # cells are kept for the one that came before
+    told.submit("full", gpus=2, queue="b")
+    told.edit("waits", queue="b")
+    assert told.core.jobs["narrow"].active
+    assert told.ends("full") == ["waits"]
 
 
 def test_an_edit_by_which_a_job_could_never_run_is_not_done() -> None:
@@ -241,3 +278,13 @@ def test_a_job_that_was_put_off_while_it_backs_off_may_be_paused_and_resumed() -
     told.tell(JobHeld(at_s=7.0, job_id="a"))
     told.tell(JobReleased(at_s=8.0, job_id="a"))
     assert str(told.core.jobs["a"].state) == "Blocked"
+
+
+def test_a_service_knows_how_many_tasks_of_an_array_may_run_as_the_core_does() -> None:
+    told = Told()
+    for index in range(3):
+        task = {"array": "a", "array_index": index, "array_count": 3, "array_most": 1}
+        told.submit(f"t{index}", gpus=1, **task)
+    told.tell(ArrayLimited(at_s=1.0, array="a", most=2))  # `tell` compares
+    assert [one.spec.array_most for one in told.core.jobs.values()] == [2, 2, 2]
+    assert told.core.jobs["t1"].active

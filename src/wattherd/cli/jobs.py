@@ -17,6 +17,7 @@ from wattherd.cli.job_names import FINAL, array_called, job_called
 from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
 from wattherd.cli.live_tables import (
     show_array,
+    show_array_explanation,
     show_candidates,
     show_explanation,
     show_job,
@@ -26,6 +27,7 @@ from wattherd.cli.output import lists, prints, show
 from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
+from wattherd.workload.job_array import at_a_time as tasks_at_a_time
 from wattherd.workload.job_array import indices
 
 POLL_S = 0.5
@@ -414,7 +416,7 @@ def show_command(*, job: str, server: str | None, output: str) -> None:
 @click.option("--budget", "budgets", multiple=True, help="Beside PowerBudgets; of pod/NAME.")
 @click.option("--policy", default="fgd", show_default=True, help="Of the scheduler; of pod/NAME.")
 def explain(*, job: str, server: str | None, output: str, namespace: str, **of_pod: Any) -> None:
-    """Why JOB waits, or what became of it.
+    """Why JOB waits, or what became of it; of an array (a-7) why its next task waits.
 
     pod/NAME is a pod of a Kubernetes cluster, of any scheduler: docs/guides/kubernetes-explain.md.
     """
@@ -423,6 +425,11 @@ def explain(*, job: str, server: str | None, output: str, namespace: str, **of_p
         show(pod, output, lambda: show_pod(pod))
         return
     client = Client(server)
+    array = array_called(client, job)
+    if array is not None and not array[1]:
+        whole = client.get(f"arrays/{array[0]}/explain")
+        show(whole, output, lambda: show_array_explanation(whole))
+        return
     document = client.get(f"jobs/{job_called(client, job)}/explain")
     show(document, output, lambda: show_explanation(document))
 
@@ -505,6 +512,7 @@ resume = _action("resume", f"Let paused JOBS go on. {_ARRAYS}", "resumed")
 @click.option("-t", "--time", "limit", help="Time limit: 12h.")
 @click.option("-g", "--gpus", metavar="N|MIN..MAX", help="Devices.")
 @click.option("--begin", metavar="TIME", help="Not before: 18:00, or 'in 2h'; 'in 0s' is at once.")
+@click.option("--at-a-time", metavar="N|all", help="Of an array: tasks that may run at a time.")
 @server_option
 @prints
 def edit(
@@ -515,6 +523,7 @@ def edit(
     limit: str | None,
     gpus: str | None,
     begin: str | None,
+    at_a_time: str | None,
     server: str | None,
     output: str,
 ) -> None:
@@ -528,6 +537,7 @@ def edit(
         "time": {"limit": limit} if limit else None,
         "gpus": None if gpus is None else _width(gpus),
         "begin": None if begin is None else _begin(begin),
+        "most": None if at_a_time is None else tasks_at_a_time(at_a_time) or "all",
     }
     changes = {name: value for name, value in asked.items() if value is not None}
     if not changes:
@@ -539,6 +549,10 @@ def edit(
         found = client.patch(f"arrays/{array[0]}", changes, tasks=array[1])
         show(found, output, lambda: click.echo(f"{job} edited"))
         return
+    if at_a_time is not None:
+        raise UserError(
+            "is for arrays", field="--at-a-time", hint="wattherd edit a-7 --at-a-time 3"
+        )
     job_id = job_called(client, job, begins=False)
     document = client.patch(f"jobs/{job_id}", changes)
     show(document, output, lambda: click.echo(_last_edit(document)))

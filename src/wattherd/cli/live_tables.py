@@ -131,6 +131,23 @@ def states_text(states: Mapping[str, int]) -> str:
     return ", ".join(f"{state} {count}" for state, count in sorted(states.items()))
 
 
+def show_array_explanation(told: Mapping[str, Any]) -> None:
+    """How many tasks run, and what the next one waits for."""
+    at_a_time = "" if told["most"] is None else f", {told['most']} at a time"
+    name = f" {told['name']}" if told["name"] else ""
+    click.echo(f"{told['id']}{name}: {states_text(told['states'])}{at_a_time}")
+    if told["running"]:
+        shown, more = told["running"][:8], len(told["running"]) - 8
+        click.echo(f"  running: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}")
+    if told["next"] is None:
+        click.echo("  no task waits")
+        return
+    click.echo(f"  next: {told['next']}")
+    for hint in told["would_help"]:
+        click.echo(f"  {hint}")
+    show_explanation(told["explanation"])
+
+
 def show_array(array: Mapping[str, Any]) -> None:
     """An array in a few lines, and its tasks."""
     from wattherd.cli.tables import print_table

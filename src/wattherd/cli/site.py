@@ -68,6 +68,7 @@ def _asked_of(
 @click.option("-A", "--all", "over", is_flag=True, help="Those that ended, too.")
 @_limit_option
 @click.option("--after", metavar="JOB", help="Only those submitted after this one: the next page.")
+@click.option("--array", metavar="ARRAY", help="Only tasks of this array: a-7.")
 @click.option("--tasks", is_flag=True, help="Tasks of arrays that wait each in a row of its own.")
 @SORT
 @server_option
@@ -76,6 +77,7 @@ def queue(
     *,
     state: str | None,
     over: bool,
+    array: str | None,
     tasks: bool,
     limit: int | None,
     after: str | None,
@@ -86,16 +88,16 @@ def queue(
 ) -> None:
     """Jobs that run or wait, and why they wait.
 
-    In tables the waiting tasks of an array are one row: a-7[3-9].
+    In tables the waiting tasks of an array are one row: a-7[3-9]. With --array each has its own.
     """
-    asked = {"state": state, **_asked_of(**whose)}
+    asked = {"state": state, "array": array, **_asked_of(**whose)}
     if over or state in FINAL:
         if after is not None:
             hint = "wattherd history --before JOB goes back page by page"
             raise UserError("pages of live jobs only", field="--after", hint=hint)
         _show_list(Client(server), output, by, limit, over=True, **asked)
     else:
-        asked["grouped"] = not tasks and output in ("table", "wide")
+        asked["grouped"] = not tasks and array is None and output in ("table", "wide")
         _show_list(Client(server), output, by, limit, after=_number(after, "--after"), **asked)
 
 

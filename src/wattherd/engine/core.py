@@ -9,6 +9,8 @@ clock and draws no chance.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wattherd.engine.conduct import ROUND, Batch
 from wattherd.engine.core_config import CoreConfig
 from wattherd.engine.draft import WAKE
@@ -23,6 +25,7 @@ from wattherd.engine.waits import unmet
 from wattherd.errors import Bug, UserError
 from wattherd.model.command import Command, RejectJob, wake_at
 from wattherd.model.event import (
+    ArrayLimited,
     BatchApplied,
     BudgetAnnounced,
     BudgetChanged,
@@ -133,8 +136,8 @@ class Core(Foresight, Drains):
                 self._submitted_job(event, batch)
             case Woke():
                 self._woke(event, batch)
-            case JobEdited():
-                self._edit(event, batch)
+            case JobEdited() | ArrayLimited():
+                self._note_edit(event, batch)
             case JobHeld():
                 self._hold(event, batch)
             case JobReleased():
@@ -226,6 +229,13 @@ class Core(Foresight, Drains):
         """Why a job that asks for this could never run here, or None."""
         return self._never_alone(spec)
 
+    def _note_edit(self, event: JobEdited | ArrayLimited, batch: Batch) -> None:
+        match event:
+            case JobEdited():
+                self._edit(event, batch)
+            case ArrayLimited():
+                self._limit_array(event, batch)
+
     def _edit(self, event: JobEdited, batch: Batch) -> None:
         """A job asks for something else; what is too late, or could never run, is not done."""
         job = self.jobs.get(event.job_id)
@@ -268,6 +278,21 @@ class Core(Foresight, Drains):
             self._unblock(job, "edited", batch)
         if job.id in self.jobs:
             self._changed(job)
+        batch.replan = True
+
+    def _limit_array(self, event: ArrayLimited, batch: Batch) -> None:
+        """Those that run go on; where fewer may than do, no other one has a turn meanwhile."""
+        tasks = [self.jobs[one] for one in self.waits.tasks(event.array)]
+        for job in tasks:
+            if job.spec.array_most != event.most:
+                told = "any number" if event.most is None else str(event.most)
+                job.story.append(Entry(self.now_s, f"edited: {told} at a time", event.cause))
+                job.spec = replace(job.spec, array_most=event.most)
+        for one in self.waits.limit(event.array, event.most, self.jobs):
+            self._unblock(self.jobs[one], f"more tasks of {event.array} may run", batch)
+        for job in reversed(tasks):
+            if job.state is State.QUEUED:
+                self._check_turn(job, batch)
         batch.replan = True
 
     def _hold(self, event: JobHeld, batch: Batch) -> None:

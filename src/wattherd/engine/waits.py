@@ -6,8 +6,8 @@ waits. They may name an array: it is over when all its tasks are, and succeeded 
 A *line* lets one of its members pass at a time, in order of submission: jobs of one name in which
 a singleton stands. Of an array so many tasks have a *turn* at a time. Turns go to tasks that wait
 for nothing else, in order of submission: a task that waits for another job or its time takes
-nobody's turn, so that no turn ever waits for a job. Nothing here moves a job; the core does, by what
-it is told here.
+nobody's turn, so that no turn ever waits for a job. Nothing here moves a job; the core does, by
+what it is told here.
 """
 
 from __future__ import annotations

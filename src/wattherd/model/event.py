@@ -47,6 +47,14 @@ class JobEdited(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayLimited(Event):
+    """So many tasks of an array may run at a time from now on; None lifts the limit."""
+
+    array: str
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobHeld(Event):
     """A user or operator wants it not to be started."""
 

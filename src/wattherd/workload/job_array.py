@@ -127,6 +127,21 @@ def _most(text: str) -> int:
     return int(text)
 
 
+def at_a_time(text: str) -> int | None:
+    """How many tasks may run at a time: `3`, `%3`, or `all` (None).
+
+    Raises:
+        UserError: it says neither.
+    """
+    word = text.strip().removeprefix("%")
+    if word == "all":
+        return None
+    if not (word.isascii() and word.isdecimal() and len(word) <= 9 and int(word) > 0):
+        hint = "a number from 1 on, or `all`"
+        raise UserError(f"{text!r} is no number of tasks", field="at a time", hint=hint)
+    return int(word)
+
+
 def _too_many(total: int, field: str) -> UserError:
     hint = "let each task do more, or hand in several arrays"
     return UserError(f"{total:,} tasks, {MOST_TASKS:,} are the most", field=field, hint=hint)

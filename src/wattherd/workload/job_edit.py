@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from wattherd import units
-from wattherd.model.event import JobEdited
+from wattherd.model.event import ArrayLimited, JobEdited
+from wattherd.workload.job_array import MOST_INDEX
 from wattherd.workload.job_file import Level, begin_as_written, priority_of
 from wattherd.workload.job_parts import Strict, Time, Width
 
@@ -31,7 +32,7 @@ class JobEdit(Strict):
     @model_validator(mode="after")
     def _something(self) -> JobEdit:
         if not self.model_dump(exclude_none=True):
-            raise ValueError(f"changes nothing; it may have {', '.join(JobEdit.model_fields)}")
+            raise ValueError(f"changes nothing; it may have {', '.join(type(self).model_fields)}")
         return self
 
     def event(self, job_id: str, *, by: str, now: datetime, now_s: float) -> JobEdited:
@@ -53,3 +54,23 @@ class JobEdit(Strict):
             gpus=(width.min, width.max) if isinstance(width, Width) else width,
             begin_at_s=None if begin_s is None else now_s + begin_s,
         )
+
+
+class ArrayEdit(JobEdit):
+    """The same of tasks of an array, and how many of them may run at a time."""
+
+    most: Annotated[int, Field(ge=1, le=MOST_INDEX)] | Literal["all"] | None = Field(
+        default=None, description="tasks at a time; `all` lifts the limit", examples=[3]
+    )
+
+    @property
+    def of_tasks(self) -> bool:
+        """Whether anything but the limit changes."""
+        return bool(self.model_dump(exclude_none=True, exclude={"most"}))
+
+    def limit(self, array: str, *, by: str, now_s: float) -> ArrayLimited | None:
+        """What the core is told of the limit; None: it stays as it is."""
+        if self.most is None:
+            return None
+        most = None if self.most == "all" else self.most
+        return ArrayLimited(at_s=now_s, cause=f"by {by}", array=array, most=most)

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
+from wattherd.model.reason import ReasonCode
+from wattherd.service.live.chronicle import Chronicle
 from wattherd.service.live.documents import Look, shown_state, time_of
+from wattherd.service.live.explanation import explanation
 from wattherd.service.live.history import Past
 from wattherd.workload.job_array import PAPER, Tasks, first_job, indices, shown
 
 ARRAY = "wattherd.array/1"
+ARRAY_EXPLANATION = "wattherd.array-explanation/1"
 MOST_LIVE = 50_000
 """Jobs of one user that may wait and run, where an array is handed in."""
 
@@ -93,17 +98,71 @@ def states(look: Look, array: Array) -> list[str]:
 
 def array_document(look: Look, array: Array) -> dict[str, Any]:
     """An array as a whole, and where its tasks stand."""
-    return _document(look.epoch, array, states(look, array))
+    return _document(look.epoch, array, states(look, array), most_of(look, array))
 
 
 def new_array_document(epoch: float, spec: JobSpec, paper: Mapping[str, Any]) -> dict[str, Any]:
     """One whose tasks were written down and that the core has not heard of yet."""
     past = Past(spec=spec, paper=paper, by="")
     array = Array(spec.array, past, indices(paper[PAPER]["indices"]))
-    return _document(epoch, array, [str(State.QUEUED)] * len(array.indices))
+    return _document(epoch, array, [str(State.QUEUED)] * len(array.indices), spec.array_most)
 
 
-def _document(epoch: float, array: Array, states: Sequence[str]) -> dict[str, Any]:
+def most_of(look: Look, array: Array) -> int | None:
+    """How many tasks may run at a time: as it is now, or was when the last of them ended."""
+    live = next(iter(look.core.waits.tasks(array.id)), None)
+    if live is not None:
+        return look.core.jobs[live].spec.array_most
+    last = look.history.get(f"j-{array.numbers[-1]}", array.first)
+    return last.spec.array_most
+
+
+def array_explanation(
+    look: Look, array: Array, chronicle: Chronicle, seen: Container[str]
+) -> dict[str, Any]:
+    """Which tasks run, which one comes next, and what that one waits for."""
+    document = array_document(look, array)
+    document.pop("tasks")
+    live = [look.core.jobs[one] for one in array.jobs() if one in look.core.jobs]
+    coming = _next(look, live)
+    told = None if coming is None else explanation(look, coming.id, chronicle, seen)
+    return {
+        **document,
+        "schema": ARRAY_EXPLANATION,
+        "running": [_called(one.spec) for one in live if one.active],
+        "next": None if coming is None else _called(coming.spec),
+        "explanation": told,
+        "would_help": [] if coming is None else list(_would_help(look, array, coming)),
+    }
+
+
+def _called(spec: JobSpec) -> str:
+    return f"{spec.array}[{spec.array_index}]"
+
+
+def _next(look: Look, live: Sequence[JobRecord]) -> JobRecord | None:
+    """The task that is to begin next: one with a turn, else the one that has the next turn."""
+    for state in (State.QUEUED, State.BACKING_OFF):
+        for one in live:
+            if one.state is state:
+                return one
+    ready = look.core.waits.next_task(live[0].spec.array) if live else None
+    if ready is not None:
+        return look.core.jobs[ready]
+    return next((one for one in live if not one.active), None)
+
+
+def _would_help(look: Look, array: Array, coming: JobRecord) -> Iterator[str]:
+    if look.core.waits.code(coming) is ReasonCode.ARRAY_LIMIT and coming.state is State.BLOCKED:
+        more = len(look.core.waits.has_turn(array.id)) + 1
+        yield f"`wattherd edit {array.id} --at-a-time {more}` gives it a turn"
+    if coming.state is State.HELD:
+        yield f"`wattherd resume {array.id}` lets paused tasks go on"
+
+
+def _document(
+    epoch: float, array: Array, states: Sequence[str], most: int | None
+) -> dict[str, Any]:
     spec, paper = array.first.spec, array.first.paper
     tasks = zip(array.indices, array.numbers, states, strict=True)
     return {
@@ -117,7 +176,7 @@ def _document(epoch: float, array: Array, states: Sequence[str]) -> dict[str, An
         "submitted": time_of(epoch, spec.submit_s),
         "count": len(array.indices),
         "indices": shown(array.indices),
-        "most": spec.array_most,
+        "most": most,
         "grid": dict(paper[PAPER].get("grid", {})),
         "states": dict(sorted(Counter(states).items())),
         "tasks": [

@@ -230,7 +230,7 @@ def _decision(entry: Entry, orders: Iterable[Command]) -> Decision:
 def _about(event: Event) -> str:
     if isinstance(event, JobSubmitted):
         return event.job.id
-    names = ("job_id", "node", "queue", "domain")
+    names = ("job_id", "array", "node", "queue", "domain")
     return str(next((value for name in names if (value := getattr(event, name, ""))), ""))
 
 

@@ -14,7 +14,14 @@ from wattherd.engine.edits import amended
 from wattherd.engine.lifecycle import FINAL, State
 from wattherd.engine.waits import NEVER, array_never_text, never_text, parents
 from wattherd.model.command import AmendJob, Command, FinishJob, RejectJob, StartJob
-from wattherd.model.event import Event, JobCancelled, JobExited, JobProgressed, JobSubmitted
+from wattherd.model.event import (
+    ArrayLimited,
+    Event,
+    JobCancelled,
+    JobExited,
+    JobProgressed,
+    JobSubmitted,
+)
 from wattherd.model.job import JobSpec
 from wattherd.store.entry import Entry, StoreFailure
 
@@ -137,9 +144,18 @@ class History(Mapping[str, Past]):
             case JobExited() if event.job_id in self.jobs:
                 past = self.jobs[event.job_id]
                 past.exit_code, past.why = event.exit_code, event.cause
+            case ArrayLimited():
+                return self._limit_array(event)
             case _:
                 return set()
         return {event.job_id}
+
+    def _limit_array(self, event: ArrayLimited) -> set[str]:
+        live = (one for one in self.jobs.values() if one.spec.array == event.array)
+        tasks = [one for one in live if not one.over]
+        for past in tasks:
+            past.spec = replace(past.spec, array_most=event.most)
+        return {past.spec.id for past in tasks}
 
     def _obey(self, command: Command, at_s: float, ended: Container[str] = ()) -> set[str]:
         match command:

@@ -23,7 +23,15 @@ from wattherd.model.command import (
     StopJob,
     WakeAt,
 )
-from wattherd.model.event import Computed, Event, JobExited, JobStopped, JobSubmitted, Woke
+from wattherd.model.event import (
+    ArrayLimited,
+    Computed,
+    Event,
+    JobExited,
+    JobStopped,
+    JobSubmitted,
+    Woke,
+)
 from wattherd.model.job import JobSpec
 from wattherd.runtime.contract import RunOrder
 
@@ -51,6 +59,10 @@ class Orders:
             case JobSubmitted() if event.job.id not in self.specs:
                 self.specs[event.job.id] = event.job
                 self.papers[event.job.id] = paper
+            case ArrayLimited():
+                for job_id, spec in self.specs.items():
+                    if spec.array == event.array:
+                        self.specs[job_id] = replace(spec, array_most=event.most)
             case JobStopped() | JobExited():
                 run = self.runs.get(event.job_id)
                 if run is not None and run.start.attempt == event.attempt:

@@ -18,6 +18,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import (
+    ArrayLimited,
     BudgetAnnounced,
     BudgetChanged,
     DeviceDrained,
@@ -49,7 +50,16 @@ AS_IT_WAS = "as it was"
 STATED = "stated"
 """Power profile of all jobs here: what a live site assumes of them."""
 _FROM_OUTSIDE = (
-    *(JobCancelled, JobHeld, JobReleased, NodeLost, NodeReturned, QueueStopped, QueueStarted),
+    *(
+        ArrayLimited,
+        JobCancelled,
+        JobHeld,
+        JobReleased,
+        NodeLost,
+        NodeReturned,
+        QueueStopped,
+        QueueStarted,
+    ),
     *(BudgetChanged, BudgetAnnounced, TenantLimited, DeviceDrained, DeviceReturned),
 )
 

@@ -11,7 +11,9 @@ from fastapi.responses import JSONResponse
 from wattherd.errors import UserError
 from wattherd.model.event import Event, JobEdited, JobSubmitted
 from wattherd.service.live.arrays import (
+    Array,
     array_document,
+    array_explanation,
     array_of,
     chosen_of,
     new_array_document,
@@ -30,14 +32,15 @@ from wattherd.service.live.http import (
     the_array,
 )
 from wattherd.service.live.known_names import check_queue
-from wattherd.service.live.privacy import check_priority
+from wattherd.service.live.privacy import check_priority, seen_by
 from wattherd.service.live.register import Wish
-from wattherd.service.live.routes.jobs import ACTIONS, FAILED, Action, TheEdit, all_handed_in
-from wattherd.service.live.schemas.jobs import ArrayDocument
+from wattherd.service.live.routes.jobs import ACTIONS, FAILED, Action, all_handed_in
+from wattherd.service.live.schemas.jobs import ArrayDocument, ArrayExplanation
 from wattherd.service.live.schemas.shape import answers
 from wattherd.service.live.site import Site
 from wattherd.workload.job_again import tasks_rerun
 from wattherd.workload.job_array import PAPER
+from wattherd.workload.job_edit import ArrayEdit
 from wattherd.workload.job_file import JobFile, validated_job
 
 THINKING_S = 0.5
@@ -46,6 +49,7 @@ TheArrayFile = Annotated[
     JobFile,
     Body(examples=[{"run": "python train.py --lr {lr}", "grid": {"lr": [0.1, 0.01]}}]),
 ]
+TheEdit = Annotated[ArrayEdit, Body(examples=[{"most": 5}, {"priority": "high"}])]
 Key = Annotated[str, Header(max_length=200, description="anything; the same gives the same array")]
 Chosen = Annotated[str, Query(description="indices of tasks, such as 0-4; all if none")]
 
@@ -64,22 +68,40 @@ def routes(app: FastAPI) -> None:
     async def edit(
         site: TheSite, caller: TheCaller, array_id: ArrayId, changes: TheEdit, tasks: Chosen = ""
     ) -> dict[str, Any]:
-        """Change what its waiting tasks ask for; of running ones the time limit may be lowered."""
+        """Change what its waiting tasks ask for, or `most`, how many of them run at a time.
+
+        Of running ones the time limit may be lowered.
+        """
         found = await the_array(site, caller, array_id, touch=True)
         if changes.priority is not None:
             check_priority(caller, site.config.priority_ceiling, changes.priority)
         if changes.queue is not None:
             check_queue(site.keeper.core.config, changes.queue)
         now, now_s = datetime.now(UTC), site.clock.now_s()
+        limit = changes.limit(array_id, by=caller.by, now_s=now_s)
+        if limit is not None:
+            await look_up(site, lambda look: _check_limit(look, found, tasks))
         events = [
             changes.event(job_id, by=caller.by, now=now, now_s=now_s)
-            for job_id in chosen_of(found, tasks)
+            for job_id in (chosen_of(found, tasks) if changes.of_tasks else [])
         ]
         events = await look_up(site, lambda look: _possible(look, events))
-        await done(site.keeper.post_all(events, by=caller.by))
-        if not await look_up(site, lambda look: any(was_done(look, one) for one in events)):
+        limits: list[Event] = [] if limit is None else [limit]
+        await done(site.keeper.post_all([*limits, *events], by=caller.by))
+        if events and not await look_up(
+            site, lambda look: any(was_done(look, one) for one in events)
+        ):
             raise UserError("began or changed meanwhile", where=array_id, hint="look at it again")
         return await look_up(site, lambda look: array_document(look, found))
+
+    @app.get("/api/v1/arrays/{array_id}/explain", responses=answers(ArrayExplanation))
+    async def explain(site: TheSite, caller: TheCaller, array_id: ArrayId) -> dict[str, Any]:
+        """Which of its tasks is next, why that one waits, and what would help."""
+        found = await the_array(site, caller, array_id)
+        return await look_up(
+            site,
+            lambda look: array_explanation(look, found, site.chronicle, seen_by(look, caller)),
+        )
 
     @app.post("/api/v1/arrays/{array_id}/{action}", responses=answers(ArrayDocument))
     async def act(
@@ -96,6 +118,20 @@ def routes(app: FastAPI) -> None:
             events: list[Event] = [ACTIONS[action](at_s=0.0, job_id=one) for one in reversed(live)]
             await done(site.keeper.post_all(events, by=caller.by))
         return await look_up(site, lambda look: array_document(look, found))
+
+
+def _check_limit(look: Look, array: Array, tasks: str) -> None:
+    """Whether the array may be told how many of its tasks run at a time.
+
+    Raises:
+        UserError: only some tasks are meant, or all are over.
+    """
+    if tasks:
+        hint = f"wattherd edit {array.id} --at-a-time 3"
+        raise UserError("is of the whole array", where=array.id, field="most", hint=hint)
+    if not any(look.core.waits.tasks(array.id)):
+        hint = f"`wattherd rerun {array.id}` hands its tasks in once more"
+        raise UserError("is over", where=array.id, hint=hint)
 
 
 def _possible(look: Look, events: list[JobEdited]) -> list[JobEdited]:

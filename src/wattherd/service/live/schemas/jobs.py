@@ -222,6 +222,28 @@ class ExplanationDocument(Shape):
     )
 
 
+class ArrayExplanation(Shape):
+    """Which task of an array is next, and why it waits."""
+
+    schema_: Literal["wattherd.array-explanation/1"] = version("wattherd.array-explanation/1")
+    id: str = told("given at submission, by its first job", "a-7")
+    name: str = told("as its user calls it", "sweep")
+    user: str = told("whose it is", "ann")
+    tenant: str = told("of which tenant", "vision")
+    queue: str = told("where its tasks wait, or waited", "default")
+    gpus: int = told("devices that each task asks for", 1)
+    submitted: str = told("a time", MORNING)
+    count: int = told("tasks", 10)
+    indices: str = told("of its tasks", "0-9")
+    most: int | None = told("tasks that may run at a time; null: all", 3)
+    grid: dict[str, list[str]] = told("axes and their values", {"lr": ["0.1", "0.01"]})
+    states: dict[str, int] = told("how many tasks are in which state", {"Running": 3, "Queued": 7})
+    running: list[str] = told("tasks that hold devices", ["a-7[0]", "a-7[1]", "a-7[2]"])
+    next: str | None = told("the task that is to begin next; null: none waits", "a-7[3]")
+    explanation: ExplanationDocument | None = told("why that one waits")
+    would_help: list[str] = told("what would give it a turn", [])
+
+
 class Candidate(Shape):
     """A cap at which a job could run, where it would be placed."""
 

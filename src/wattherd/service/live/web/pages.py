@@ -13,15 +13,17 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from wattherd.errors import ClusterError, UserError
-from wattherd.model.event import BudgetChanged
+from wattherd.model.event import ArrayLimited, BudgetChanged
 from wattherd.service.live.access.caller import Caller, Role
 from wattherd.service.live.access.gate import COOKIE, Denied, Desk
 from wattherd.service.live.access.rules import is_app
+from wattherd.service.live.arrays import array_of
 from wattherd.service.live.history import Past
 from wattherd.service.live.http import done
 from wattherd.service.live.routes.jobs import ACTIONS, all_handed_in, checked
 from wattherd.service.live.site import Site
 from wattherd.service.live.web import now, queue, submission, timeline
+from wattherd.service.live.web.array import array_view
 from wattherd.service.live.web.cluster import cluster_view
 from wattherd.service.live.web.compare import compare_report, compare_view
 from wattherd.service.live.web.decisions import decisions_view
@@ -32,6 +34,7 @@ from wattherd.service.live.web.power import power_view
 from wattherd.service.live.web.render import render, static, style_sheet
 from wattherd.service.live.web.scene import Scene
 from wattherd.units import watts
+from wattherd.workload.job_array import at_a_time
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
@@ -80,6 +83,8 @@ def _routes(app: FastAPI) -> None:
         ("GET", "/compare/{name}", _compared),
         ("GET", "/jobs/{job_id}", _job),
         ("POST", "/jobs/{job_id}/{action}", _act),
+        ("GET", "/arrays/{array_id}", _array),
+        ("POST", "/arrays/{array_id}/{action}", _act_on_array),
         ("POST", "/budget", _set_budget),
         ("GET", "/submit", _submission_page),
         ("POST", "/submit", _submit),
@@ -304,8 +309,56 @@ async def _act(request: Request, job_id: str, action: str) -> Response:
     if not caller.touches(past.spec):
         whose = past.spec.user or "somebody else"
         raise PageProblem(403, "Permission denied", f"{job_id} belongs to {whose}.")
-    await order(request, ACTIONS[action](at_s=0.0, job_id=job_id), caller)
+    await order(request, ACTIONS[action](at_s=0.0, job_id=job_id), caller=caller)
     return RedirectResponse(f"/jobs/{quote(job_id)}", status_code=303)
+
+
+async def _array(request: Request, array_id: str, state: Text = "", page_: Page = 1) -> Response:
+    problem = request.query_params.get("problem", "")
+
+    def view(scene: Scene, caller: Caller) -> dict[str, Any]:
+        found = array_view(scene, caller, array_id, state, page_)
+        if found is None:
+            text = f"There is no array {array_id!r}, or not for you."
+            raise PageProblem(404, "No such array", text)
+        return {**found, "problem": problem}
+
+    return await page(request, "array.html.j2", view)
+
+
+async def _act_on_array(request: Request, array_id: str, action: str) -> Response:
+    """Do something to all its tasks that are not over, or say how many run at a time."""
+    caller = viewer(request)
+    fields = await form(request)
+    scene: Scene = request.app.state.scene
+    array = await asyncio.to_thread(scene.look, lambda look: array_of(look.history, array_id))
+    if (
+        array is None
+        or not caller.sees(array.first.spec)
+        or not (action in ACTIONS or action == "limit")
+    ):
+        text = f"There is no array {array_id!r}, or not for you."
+        raise PageProblem(404, "No such array", text)
+    if not caller.touches(array.first.spec):
+        whose = array.first.spec.user or "somebody else"
+        raise PageProblem(403, "Permission denied", f"{array_id} belongs to {whose}.")
+    there = f"/arrays/{quote(array_id)}"
+    if action == "limit":
+        try:
+            most = at_a_time(fields.get("most", ""))
+        except UserError as error:
+            return RedirectResponse(f"{there}?problem={quote(error.line())}", status_code=303)
+        await order(request, ArrayLimited(at_s=0.0, array=array_id, most=most), caller=caller)
+    else:
+        live = await asyncio.to_thread(
+            scene.look, lambda look: [one for one in array.jobs() if one in look.core.jobs]
+        )
+        if live:  # the last first, so that none begins in the place of one that ends before it
+            await order(
+                request, *(ACTIONS[action](at_s=0.0, job_id=one) for one in reversed(live)),
+                caller=caller,
+            )  # fmt: skip
+    return RedirectResponse(there, status_code=303)
 
 
 async def _set_budget(request: Request) -> Response:
@@ -316,7 +369,7 @@ async def _set_budget(request: Request) -> Response:
         budget_w = None if asked in ("", "none") else watts(asked, field="budget")
     except UserError as error:
         return RedirectResponse(f"/?problem={quote(error.line())}", status_code=303)
-    await order(request, BudgetChanged(at_s=0.0, budget_w=budget_w), caller)
+    await order(request, BudgetChanged(at_s=0.0, budget_w=budget_w), caller=caller)
     return RedirectResponse("/", status_code=303)
 
 
@@ -382,8 +435,8 @@ async def _submit(request: Request) -> Response:
     return RedirectResponse(f"/jobs/{quote(job_id)}", status_code=303)
 
 
-async def order(request: Request, event: Any, caller: Caller) -> None:
-    """Have the keeper keep an event.
+async def order(request: Request, *events: Any, caller: Caller) -> None:
+    """Have the keeper keep events, all of them or none.
 
     Raises:
         PageProblem: nothing can change here, or the store takes nothing.
@@ -392,7 +445,7 @@ async def order(request: Request, event: Any, caller: Caller) -> None:
     if scene.keeper is None:
         raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
     try:
-        await done(scene.keeper.post(event, by=caller.by))
+        await done(scene.keeper.post_all(events, by=caller.by))
     except ClusterError as error:
         raise PageProblem(503, "Not done", f"{error}; nothing was changed") from None
 

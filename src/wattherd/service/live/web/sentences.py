@@ -164,6 +164,10 @@ _EVENTS: dict[str, Callable[[Document, str], str]] = {
     "JobSubmitted": _submitted,
     "JobCancelled": _by("cancelled"),
     "JobEdited": _edited,
+    "ArrayLimited": lambda e, w: (
+        f"{w or 'The service'} let {'all' if e.get('most') is None else e['most']} tasks of"
+        f" {e['array']} run at a time"
+    ),
     "JobEntered": lambda e, w: f"{w or 'Somebody'} went into run {e['attempt']} of {e['job_id']}",
     "JobHeld": _by("paused"),
     "JobReleased": _by("resumed"),
