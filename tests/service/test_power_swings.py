@@ -79,6 +79,7 @@ def test_a_meter_is_recorded_and_judged(recorded: Path, capsys: pytest.CaptureFi
         (["FILE", "--drift", "2"], "--drift: 2 is no small share"),
         (["FILE", "--ramp-over", "0s"], "--ramp-over: is too short"),
         (["FILE", "--swing", "5"], "--swing"),
+        (["FILE", "--jobs", "4", "--ramp-up", "0W"], "--ramp-up: nothing could ever change"),
         (["--meter", "replay:none.csv"], "none.csv"),
     ],
 )
@@ -98,6 +99,23 @@ def test_no_way_of_starting_changes_what_jobs_draw_on_average(
     for way in spreads(samples, swing(samples), jobs, drift, seed):
         assert way.samples.watts.mean() == pytest.approx(500.0 * jobs, rel=0.02)
         assert way.samples.watts.max() <= 800.0 * jobs + 1e-6
+
+
+def test_jobs_that_begin_together_are_held_to_a_ramp_and_pay_with_time(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """16 jobs rise by 32 kW in a tenth of a second; held, they rise by 2 kW/s over ten seconds."""
+    words = [str(recorded), "--jobs", "16", "--ramp-up", "2kW", "--ramp-over", "10s", "-o", "json"]
+    code, out, _ = said(capsys, *words)
+    rows = {one["name"]: one for one in json.loads(out)["recordings"]}
+    free, held = rows["16 together"], rows["16 together, held"]
+    assert code == 1  # as the other two are beyond what is allowed
+    assert free["ramp_up_w_s"] == pytest.approx(3_200.0)
+    assert held["ramp_up_w_s"] <= 1.05 * 2_000.0
+    assert 0.02 < held["slowed"] < 0.5
+    assert free["slowed"] == 0.0
+    _, table, _ = said(capsys, *words[:-2])
+    assert "16 together, held: work takes" in table
 
 
 def test_a_recording_too_short_to_judge_is_named() -> None:

@@ -147,6 +147,8 @@ def _show(document: dict[str, Any]) -> None:
     for one in rows:
         if one.get("mean_wait_s"):
             click.echo(f"{one['name']}: starts wait {one['mean_wait_s']:.1f} s on average")
+        if one.get("slowed"):
+            click.echo(f"{one['name']}: work takes {100 * one['slowed']:.1f} % longer")
         for beyond in one["beyond"]:
             unit = "W" if beyond["limit"] == "swing_w" else "W/s"
             click.echo(

@@ -4,6 +4,8 @@ Several jobs that repeat one recording are added up twice: begun together, and s
 period of the strongest oscillation, so that the crests of some meet the troughs of others. What a
 scheduler can reach that way is bounded: ranks of *one* job wait for each other at every step and
 cannot be spread, and jobs whose steps differ in length drift apart, or together, by themselves.
+Where limits are stated, the jobs that begin together are also held to them by the safety loop, as
+`wattherd power hold` would do it, and what that costs them in time is told.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.engine.safety import Breaker, Fleet, Readings, SafetyConfig, SafetyLoop
+from wattherd.engine.safety_ramp import RampLimits
 from wattherd.errors import UserError
 from wattherd.estimate.swing import Samples, Swing, evenly, swing
 from wattherd.workload.power_samples import Recording
@@ -22,6 +26,11 @@ from wattherd.workload.power_samples import Recording
 Floats = NDArray[np.float64]
 SCHEMA = "wattherd.swings/1"
 MOST_JOBS = 10_000
+PERIOD_S = 1.0
+ANSWER_S = 1.0
+"""Simulated: the loop's period, and how long a cap takes to be in force."""
+LOWEST = 200 / 700
+"""Simulated: the lowest cap as a share of the highest draw, as of an H100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +45,23 @@ class Limits:
     swing_w: float | None = None
     ramp_s: float = 1.0
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is limited."""
+        return any(one is not None for one in (self.ramp_up_w_s, self.ramp_down_w_s, self.swing_w))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Equal jobs added up, begun together or spread out; `wait_s` is the mean wait for a start."""
+    """Equal jobs added up, begun together or spread out; `wait_s` is the mean wait for a start.
+
+    `slowed` is by which share their work takes longer, on average.
+    """
 
     name: str
     wait_s: float
     samples: Samples
+    slowed: float = 0.0
 
 
 def report(
@@ -69,11 +87,14 @@ def report(
         rows.append(_row(one.name, one.parts, found, limits))
         drawn.append((one.name, one.samples))
         if jobs > 1:
-            for way in spreads(one.samples, found, jobs, drift, seed):
+            ways = list(spreads(one.samples, found, jobs, drift, seed))
+            if limits.any:
+                ways.append(held(one.samples, limits, jobs, drift, seed))
+            for way in ways:
                 name = f"{jobs} {way.name}"
                 name = name if len(recordings) == 1 else f"{name}: {one.name}"
                 row = _row(name, jobs, swing(way.samples, ramp_s=limits.ramp_s), limits)
-                rows.append({**row, "mean_wait_s": way.wait_s})
+                rows.append({**row, "mean_wait_s": way.wait_s, "slowed": way.slowed})
                 drawn.append((name, way.samples))
     return {"schema": SCHEMA, "limits": asdict(limits), "recordings": rows}, drawn
 
@@ -104,6 +125,81 @@ def spreads(
         Spread(name="together", wait_s=0.0, samples=added_up(np.zeros(jobs))),
         Spread(name="spread", wait_s=float(waits_s.mean()), samples=added_up(waits_s)),
     )
+
+
+def held(samples: Samples, limits: Limits, jobs: int, drift: float, seed: int) -> Spread:
+    """`jobs` repetitions of a recording, begun together, and held to limits by the safety loop.
+
+    Each is a device of its own with a meter and a knob. A job under a cap is as much slower as it
+    draws less: real ones lose less than that (see `docs/concepts/power-control.md`). The first
+    repetition is not judged: in it the loop meets jobs that all start at once.
+    """
+    step_s, even_w = evenly(samples)
+    every = max(round(PERIOD_S / step_s), 1)
+    count, highest_w = len(even_w), float(even_w.max())
+    pace = 1.0 + drift * np.random.default_rng(seed).standard_normal(jobs)
+    loop = SafetyLoop(
+        Fleet(
+            feed=np.zeros(jobs, dtype=np.int64),
+            floor_w=np.full(jobs, LOWEST * highest_w),
+            max_w=np.full(jobs, highest_w),
+            breaker=Breaker(rated_w=np.full(2, 10.0 * jobs * highest_w)),
+        ),
+        SafetyConfig(start_heat=0.0),
+        ramps=_ramps(limits, every * step_s),
+    )
+    late = max(round(ANSWER_S / (every * step_s)), 0)
+    cap_w: Floats = np.full(jobs, highest_w)
+    orders = [cap_w] * (late + 1)
+    done = np.zeros(jobs)
+    half_done = done
+    drawn = np.zeros(2 * count)
+    for tick in range(2 * count):
+        demand_w = even_w[np.floor(done).astype(np.int64) % count]
+        draw_w = np.minimum(demand_w, cap_w)
+        drawn[tick] = draw_w.sum()
+        done = done + pace * draw_w / np.maximum(demand_w, 1e-9)
+        if tick == count - 1:
+            half_done = done
+        if tick % every == every - 1:
+            now_s = (tick + 1) * step_s
+            found = loop.cycle(_read(now_s, draw_w, cap_w), np.full(2, 9.0 * jobs * highest_w))
+            orders = [*orders[1:], found.cap_w]
+            cap_w = orders[0]
+    slowed = float(np.mean(pace * count / np.maximum(done - half_done, 1e-9) - 1.0))
+    at_s: Floats = step_s * np.arange(count, dtype=np.float64)
+    second = Samples(at_s=at_s, watts=drawn[count:], averaged_s=samples.averaged_s)
+    return Spread(name="together, held", wait_s=0.0, samples=second, slowed=slowed)
+
+
+def _ramps(limits: Limits, period_s: float) -> RampLimits:
+    """Those of the site; the loop holds none over less than its period."""
+    for option, level in (
+        ("--ramp-up", limits.ramp_up_w_s), ("--ramp-down", limits.ramp_down_w_s),
+        ("--swing", limits.swing_w),
+    ):  # fmt: skip
+        if level is not None and level <= 0:
+            raise UserError("nothing could ever change", field=option,
+                            hint="leave it out for no limit")  # fmt: skip
+
+    def of(level: float | None) -> Floats:
+        return np.array([np.inf, np.inf if level is None else level])
+
+    return RampLimits(
+        up_w_s=of(limits.ramp_up_w_s),
+        down_w_s=of(limits.ramp_down_w_s),
+        swing_w=of(limits.swing_w),
+        over_s=max(limits.ramp_s, period_s),
+    )
+
+
+def _read(now_s: float, draw_w: Floats, cap_w: Floats) -> Readings:
+    at_s = np.full(len(draw_w), now_s)
+    return Readings(
+        now_s=now_s, draw_w=draw_w, draw_at_s=at_s, cap_w=cap_w.copy(),
+        feed_w=draw_w.sum(keepdims=True), feed_at_s=at_s[:1],
+        off=np.zeros(len(draw_w), dtype=np.bool_),
+    )  # fmt: skip
 
 
 def _judged(one: Recording, limits: Limits) -> Swing:
