@@ -11,12 +11,15 @@ import pytest
 pytest.importorskip("msgspec", reason="the extra `kube` is not installed")
 from kube_builders import a_node, a_pod
 
+from wattherd.errors import UserError
 from wattherd.runtime.kube.agent.caps import (
     Assigned,
     GpuState,
+    Lately,
     Wish,
     applied_w,
     caps_of,
+    limit_of,
     wishes_of,
 )
 from wattherd.runtime.kube.agent.contact import Contact
@@ -126,6 +129,52 @@ def test_limits_are_those_that_every_gpu_takes() -> None:
     assert labels["wattherd.dev/gpu-cap-min-w"] == "100"
     assert labels["wattherd.dev/gpu-cap-max-w"] == "350"
     assert limits_labels([gpu(0, lowest_w=99.5)]) == {"wattherd.dev/agent": "true"}
+
+
+def heard(asks: list[tuple[float, str | None]]) -> Lately:
+    """What one pod asked for, and when."""
+    lately = Lately()
+    for at_s, cap_w in asks:
+        lately.hear(pod("a", gpus="0", **({} if cap_w is None else {"cap_w": cap_w})), at_s)
+    return lately
+
+
+@pytest.mark.parametrize(
+    ("asks", "now_s", "holds_w"),
+    [
+        ([(0.0, "250")], 0.0, 250.0),
+        ([(0.0, "250"), (10.0, "350")], 12.9, 250.0),
+        ([(0.0, "250"), (10.0, "350")], 13.0, 350.0),
+        ([(0.0, "250"), (10.0, None)], 12.9, 250.0),
+        ([(0.0, "350"), (10.0, "250")], 10.0, 250.0),
+        ([(0.0, "250"), (10.0, "as much as there is")], 99.0, 250.0),
+        ([(0.05 * n, "350" if n % 2 else "250") for n in range(2000)], 100.0, 250.0),
+        ([(0.001 * n, "350" if n % 97 else "250") for n in range(2000)], 2.0, 250.0),
+    ],
+    ids=["the first counts", "a raise waits", "a raise has stood", "none waits",
+         "a fall counts at once", "nonsense is none", "in turns", "many raises, few falls"],
+)  # fmt: skip
+def test_whoever_rewrites_a_cap_gains_nothing_by_it(
+    asks: list[tuple[float, str | None]], now_s: float, holds_w: float
+) -> None:
+    lately = heard(asks)
+    assert lately.lowest_w(now_s) == {"uid-a": holds_w}
+    assert sum(len(one) for one in lately._asks.values()) <= 66
+    asked = pod("a", gpus="0", cap_w="700")
+    [wish] = wishes_of([asked], node(**ANNOTATED), [gpu(0)], None, lately.lowest_w(now_s))
+    assert wish.cap_w == holds_w
+    lately.forget("uid-a")
+    assert lately.lowest_w(now_s) == {}
+
+
+def test_nodes_have_a_limit_as_the_api_says() -> None:
+    assert limit_of(node()) > 1e9
+    written = {"wattherd.dev/node-limit": "6kW"}
+    about = {"name": "n", "uid": "n", "annotations": written}
+    assert limit_of(a_node({"metadata": about})) == 6000.0
+    written["wattherd.dev/node-limit"] = "plenty"
+    with pytest.raises(UserError):
+        limit_of(a_node({"metadata": about}))
 
 
 def lease(renewed: str, holder: str | None = "one") -> Lease:

@@ -33,6 +33,11 @@ def _devices(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--powercap", type=_PATH, help="Folder of RAPL counters, if elsewhere."),
         click.option("--pod-resources", type=_PATH,
                      help="The kubelet's socket that tells who has which GPU."),
+        click.option("--limit", help="What the node may draw as a whole, as in 6kW."),
+        click.option("--meter", help="Address of the node's own meter; {node} is its name."),
+        click.option("--base", help="What the node draws beside its GPUs at least."),
+        click.option("--rack-limit", help="What the rack may draw that the node hangs on."),
+        click.option("--rack-meter", help="Address of the rack's meter; {node} as above."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -42,6 +47,7 @@ def _devices(command: Callable[..., None]) -> Callable[..., None]:
 @click.command("cap-helper")
 @_devices
 @click.option("--socket", type=_PATH, default=SOCKET, show_default=True, help="Listens here.")
+@click.option("--node", default="", envvar="NODE_NAME", help="This machine, for addresses.")
 def cap_helper(socket: Path, **chosen: Any) -> None:
     """Hold the caps of this machine's GPUs for an agent that has no privileges."""
     try:
@@ -110,7 +116,7 @@ def agent(
         from wattherd.service.kube_nodes import compose
     except ImportError as missing:
         raise _needs(missing) from None
-    bench = _bench_options(chosen)
+    bench = _bench_options({**chosen, "node": node})
     options = AgentOptions(
         node=node,
         lease=compose.object_named(lease, "--lease"),
@@ -212,10 +218,16 @@ def pools(
 
 
 def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
+    from wattherd.runtime.kube.agent.node_loop import NO_LIMIT_W
     from wattherd.service.kube_nodes.compose import BenchOptions
     from wattherd.units import seconds, watts
 
     safe = chosen["safe_cap"]
+
+    def level(name: str) -> float:
+        text = chosen[name]
+        return NO_LIMIT_W if not text else watts(text, field=f"--{name.replace('_', '-')}")
+
     return BenchOptions(
         state=chosen["state"],
         lease_s=seconds(chosen["silence"], field="--silence"),
@@ -223,6 +235,12 @@ def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
         zeusd=chosen["zeusd"],
         powercap=chosen["powercap"],
         pod_resources=chosen["pod_resources"],
+        node=chosen["node"],
+        limit_w=level("limit"),
+        meter=chosen["meter"],
+        base_w=watts(chosen["base"], field="--base") if chosen["base"] else 0.0,
+        rack_limit_w=level("rack_limit"),
+        rack_meter=chosen["rack_meter"],
     )
 
 

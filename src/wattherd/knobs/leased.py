@@ -11,12 +11,13 @@ that a successor of a process that was killed goes on where it ended. Reads no c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.knobs.contract import Limits, Outcome
 from wattherd.knobs.journal import Journal
 from wattherd.knobs.knob import Knob
+from wattherd.knobs.registry import open_knob
 from wattherd.wire.trouble import DeviceError
 
 
@@ -31,20 +32,52 @@ class Held:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A device before its round, in watts: what it holds, what is asked of it (None: nothing)."""
+
+    device: str
+    limits: Limits | None
+    cap_w: float | None
+    asked_w: float | None
+    problem: str = ""
+
+
+Decide = Callable[[Sequence[Asked]], Mapping[str, float]]
+"""Caps in watts by device for what was found; devices that are left out are nobody's business."""
+
+
 @dataclass(slots=True)
 class LeasedCaps:
     """Knobs by device; those that `journal` knows were set by a predecessor.
 
-    `until_s` is when the lease ends that is in force at the beginning, on the clock of `keep`.
+    `until_s` is when the lease ends that is in force at the beginning, on the clock of `keep`. A
+    knob may take `patience_s` until it holds what it was told: before that it is not told again.
     """
 
-    knobs: Mapping[str, Knob]
+    knobs: dict[str, Knob]
     journal: Journal
     until_s: float
     safe_w: float | None = None
+    patience_s: float = 0.0
     _asked_w: dict[str, float] = field(default_factory=dict)
     _begun: bool = False
     _limits: dict[str, Limits] = field(default_factory=dict)
+    _inherited_w: dict[str, float | None] = field(default_factory=dict)
+    """What each held when it was first read, if a predecessor had set that."""
+    _told: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The last order of each, and when it was given."""
+
+    def add(self, name: str, uri: str) -> None:
+        """One device more, by the address of its knob.
+
+        Raises:
+            UserError: the address cannot be used.
+        """
+        knob = open_knob(uri, self.journal)
+        if self.patience_s > 0:
+            knob.settle_s = 0.0  # each round reads back: none waits for a slow one
+        self.knobs[name] = knob
 
     def order(self, caps_w: Mapping[str, float], until_s: float) -> None:
         """Hold these caps until then; devices that are not named are put back as they were found.
@@ -55,10 +88,15 @@ class LeasedCaps:
         self.until_s = until_s
         self._begun = True
 
-    def keep(self, now_s: float) -> Sequence[Held]:
-        """One round over all devices, in their order."""
+    def keep(self, now_s: float, decide: Decide | None = None) -> Sequence[Held]:
+        """One round over all devices, in their order.
+
+        What is asked for is what they are to hold, unless `decide` has the last word.
+        """
         expired = now_s >= self.until_s
-        return [self._kept(name, knob, expired=expired) for name, knob in self.knobs.items()]
+        found = [self._found(name, knob, expired=expired) for name, knob in self.knobs.items()]
+        orders_w = _as_asked(found) if decide is None else decide(found)
+        return [self._kept(one, orders_w.get(one.device), now_s) for one in found]
 
     def put_back(self) -> Sequence[Outcome]:
         """All devices as they were found, for good."""
@@ -70,45 +108,63 @@ class LeasedCaps:
         for knob in self.knobs.values():
             knob.close()
 
-    def _kept(self, name: str, knob: Knob, *, expired: bool) -> Held:
+    def _found(self, name: str, knob: Knob, *, expired: bool) -> Asked:
         try:
             limits = self._known_limits(name, knob)
         except DeviceError as error:
-            return Held(device=name, cap_w=None, problem=error.problem)
-        now_w, problem = self._brought(name, knob, limits, expired=expired)
+            return Asked(device=name, limits=None, cap_w=None, asked_w=self._asked_w.get(name),
+                         problem=error.problem)  # fmt: skip
+        reading = knob.read()
+        if reading.value is None:
+            self._limits.pop(name, None)  # it may come back as another device
+            return Asked(device=name, limits=limits, cap_w=None, asked_w=self._asked_w.get(name),
+                         problem=reading.problem)  # fmt: skip
+        asked_w = self._wanted_w(name, knob, limits, reading.value, expired=expired)
+        return Asked(device=name, limits=limits, cap_w=reading.value, asked_w=asked_w)
+
+    def _kept(self, found: Asked, order_w: float | None, now_s: float) -> Held:
+        now_w, problem = found.cap_w, found.problem
+        if found.limits is not None and found.cap_w is not None:
+            now_w, problem = self._brought(found.device, found.limits, found.cap_w, order_w, now_s)
         return Held(
-            device=name,
+            device=found.device,
             cap_w=now_w,
-            lowest_w=limits.lowest,
-            highest_w=limits.highest,
+            lowest_w=None if found.limits is None else found.limits.lowest,
+            highest_w=None if found.limits is None else found.limits.highest,
             problem=problem,
         )
 
     def _brought(
-        self, name: str, knob: Knob, limits: Limits, *, expired: bool
+        self, name: str, limits: Limits, cap_w: float, order_w: float | None, now_s: float
     ) -> tuple[float | None, str]:
         """What holds once the device has been told what to hold, and what went wrong."""
-        reading = knob.read()
-        if reading.value is None:
-            self._limits.pop(name, None)  # it may come back as another device
-            return None, reading.problem
-        wanted_w = self._wanted_w(name, knob, limits, reading.value, expired=expired)
-        if wanted_w is not None:
-            if abs(_within(wanted_w, limits) - reading.value) <= knob.driver.step:
-                return reading.value, ""
-            return _told(knob.set(wanted_w))
+        knob = self.knobs[name]
+        if order_w is not None:
+            if abs(_within(order_w, limits) - cap_w) <= knob.driver.step:
+                return cap_w, ""
+            told_w, told_s = self._told.get(name, (math.nan, -math.inf))
+            fresh = order_w != told_w or now_s - told_s >= self.patience_s
+            if not fresh:
+                return cap_w, ""
+            self._told[name] = order_w, now_s
+            held_w, problem = _told(knob.set(order_w))
+            waits = self.patience_s > 0 and held_w is not None and order_w != told_w
+            return held_w, "" if waits else problem
+        self._told.pop(name, None)
         if self._begun and self._noted(knob):
             back_w, problem = _told(knob.restore())
-            return (reading.value if back_w is None else back_w), problem
-        return reading.value, ""
+            return (cap_w if back_w is None else back_w), problem
+        return cap_w, ""
 
     def _wanted_w(
         self, name: str, knob: Knob, limits: Limits, now_w: float, *, expired: bool
     ) -> float | None:
         """What a device is to hold; None where nobody asks for anything."""
         asked_w = self._asked_w.get(name)
-        if asked_w is None and not self._begun and self._noted(knob):
-            asked_w = now_w  # by a predecessor, whose word counts for a lease
+        if name not in self._inherited_w:
+            self._inherited_w[name] = now_w if self._noted(knob) else None
+        if asked_w is None and not self._begun:
+            asked_w = self._inherited_w[name]  # a predecessor's word counts for a lease
         if asked_w is None or not expired:
             return asked_w
         safe_w = limits.lowest if self.safe_w is None else self.safe_w
@@ -121,6 +177,10 @@ class LeasedCaps:
         if name not in self._limits:
             self._limits[name] = knob.limits()
         return self._limits[name]
+
+
+def _as_asked(found: Sequence[Asked]) -> Mapping[str, float]:
+    return {one.device: one.asked_w for one in found if one.asked_w is not None}
 
 
 def _within(value_w: float, limits: Limits) -> float:

@@ -150,24 +150,38 @@ class Keeper:
             OSError: it cannot be written; what was kept before stays.
         """
         began_s = time.monotonic()
-        text = json.dumps({
-            "schema": SCHEMA,
-            "site": str(self.site.journal),
-            "at_s": memory.at_s,
-            "feeds": memory.feeds,
-            "devices": [one.model_dump(exclude_defaults=True) for one in memory.devices],
-            "state": memory.state.as_lists(),
-            "switched_off": sorted(memory.switched_off),
-            "signal_w": memory.signal_w,
-            "since_s": memory.since_s,
-        })  # fmt: skip
-        replace_file(state_path(self.site), text, sync=sync)
+        write_memory(self.site.journal, memory, sync=sync)
         self._next_s = time.monotonic() + COST * (time.monotonic() - began_s)
+
+
+def write_memory(journal: Path, memory: Memory, *, sync: bool) -> None:
+    """Replace what is kept beside a journal.
+
+    Raises:
+        OSError: it cannot be written; what was kept before stays.
+    """
+    text = json.dumps({
+        "schema": SCHEMA,
+        "site": str(journal),
+        "at_s": memory.at_s,
+        "feeds": memory.feeds,
+        "devices": [one.model_dump(exclude_defaults=True) for one in memory.devices],
+        "state": memory.state.as_lists(),
+        "switched_off": sorted(memory.switched_off),
+        "signal_w": memory.signal_w,
+        "since_s": memory.since_s,
+    })  # fmt: skip
+    replace_file(beside(journal), text, sync=sync)
 
 
 def remembered(site: Site) -> tuple[Memory | None, str]:
     """What the last loop of this site left, or why it cannot be used."""
-    path = state_path(site)
+    return read_memory(site.journal)
+
+
+def read_memory(journal: Path) -> tuple[Memory | None, str]:
+    """What is kept beside a journal, or why it cannot be used."""
+    path = beside(journal)
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         content = _Content.model_validate({**told, "schema_": told.get("schema", "")})
@@ -177,7 +191,7 @@ def remembered(site: Site) -> tuple[Memory | None, str]:
         return None, f"{path} cannot be read: {str(error).splitlines()[0]}"
     if content.schema_ != SCHEMA:
         return None, f"{path} is of another version: {content.schema_!r}"
-    if content.site != str(site.journal):
+    if content.site != str(journal):
         return None, f"{path} is of another site: {content.site}"
     size, levels = len(content.devices), len(content.feeds) + 1
     return Memory(
@@ -198,7 +212,12 @@ def forget(site: Site) -> None:
 
 def state_path(site: Site) -> Path:
     """Where a site's memory is kept."""
-    return site.journal.with_name(f"{site.journal.name}.state")
+    return beside(site.journal)
+
+
+def beside(journal: Path) -> Path:
+    """Where the memory is kept that belongs to a journal."""
+    return journal.with_name(f"{journal.name}.state")
 
 
 # --- Who holds the site --------------------------------------------------------------------------

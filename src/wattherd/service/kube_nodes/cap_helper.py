@@ -26,7 +26,7 @@ from wattherd.service.kube_nodes.bench import Bench
 
 ROUND_S = 1.0
 SEARCH_ROUNDS = 60
-"""Between two searches for devices where none was found: a driver may be loaded later."""
+"""Between two searches for new devices: a driver may be loaded later, a GPU be plugged in."""
 MODE = 0o660
 MOST_LINE_BYTES = 16 << 20
 PATIENCE_S = 30.0
@@ -34,10 +34,14 @@ PATIENCE_S = 30.0
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked: caps in watts by UUID for a lease, or that all be put back, or only a look."""
+    """What is asked: caps in watts by UUID for a lease, or that all be put back, or only a look.
+
+    With caps comes the node's limit; None leaves it as it was.
+    """
 
     caps_w: dict[str, float] | None = None
     lease_s: float = 0.0
+    limit_w: float | None = None
     put_back: bool = False
 
 
@@ -74,9 +78,10 @@ class CapHelper:
         """Look for devices, and listen.
 
         Raises:
-            UserError: the socket cannot be made, or the devices cannot be used.
+            UserError: the socket cannot be made or is another helper's, or the devices cannot be
+                used.
         """
-        self._find = find
+        _refuse_if_answered(path)
         self.bench = find()
         self._over = threading.Event()
         self._server = _listening(path)
@@ -104,9 +109,8 @@ class CapHelper:
         rounds = 0
         while not self._over.wait(ROUND_S):
             rounds += 1
-            if not self.bench.devices and rounds % SEARCH_ROUNDS == 0:
-                self.bench.close()
-                self.bench = self._find()
+            if rounds % SEARCH_ROUNDS == 0:
+                self.bench.search()
             self.bench.look()
 
     def _answer(self, line: bytes) -> Reply:
@@ -119,7 +123,22 @@ class CapHelper:
             return Reply(look=self.bench.look())
         if ask.caps_w is None:
             return Reply(look=self.bench.look())
-        return Reply(look=self.bench.hold(ask.caps_w, ask.lease_s))
+        return Reply(look=self.bench.hold(ask.caps_w, ask.lease_s, ask.limit_w))
+
+
+def _refuse_if_answered(path: Path) -> None:
+    """Two helpers would order the same GPUs by turns.
+
+    Raises:
+        UserError: somebody listens there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.connect(str(path))
+        except OSError:
+            return
+    raise UserError("another helper listens there", where=str(path), field="--socket",
+                    hint="end it first, or choose another path")  # fmt: skip
 
 
 def _listening(path: Path) -> _Server:
@@ -156,13 +175,15 @@ class RemoteBench:
         """
         return self._asked(Ask())
 
-    def hold(self, caps_w: Mapping[str, float], lease_s: float) -> Look:
+    def hold(
+        self, caps_w: Mapping[str, float], lease_s: float, limit_w: float | None = None
+    ) -> Look:
         """Hold these by UUID for so long, put back all others, and tell what is.
 
         Raises:
             NoHelper: it does not answer.
         """
-        return self._asked(Ask(caps_w=dict(caps_w), lease_s=lease_s))
+        return self._asked(Ask(caps_w=dict(caps_w), lease_s=lease_s, limit_w=limit_w))
 
     def put_back(self) -> None:
         """Put back all that was changed.

@@ -10,17 +10,23 @@ import numpy as np
 
 from wattherd.errors import UserError
 from wattherd.runtime.kube.agent.live import AgentOptions, LiveAgent
+from wattherd.runtime.kube.agent.node_loop import NO_LIMIT_W, Surroundings
+from wattherd.runtime.kube.agent.power_metrics import power_metrics
 from wattherd.runtime.kube.api.access import find_access
 from wattherd.runtime.kube.api.health import Checkup
 from wattherd.runtime.kube.api.objects import ObjectMeta
 from wattherd.service.kube_nodes.bench import AsksKubelet, Bench, open_bench
 from wattherd.service.kube_nodes.cap_helper import CapHelper, RemoteBench
+from wattherd.service.kube_nodes.node_around import LevelMeter, NodeAround
 from wattherd.service.live.config import ServeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """How devices are found and limited: `safe_w` per GPU (None: the lowest it takes)."""
+    """How devices are found and limited: `safe_w` per GPU (None: the lowest it takes).
+
+    `meter` and `rack_meter` are addresses, in which `{node}` stands for the node's name.
+    """
 
     state: Path
     lease_s: float
@@ -28,6 +34,12 @@ class BenchOptions:
     zeusd: Path | None = None
     powercap: Path | None = None
     pod_resources: Path | None = None
+    node: str = ""
+    limit_w: float = NO_LIMIT_W
+    meter: str | None = None
+    base_w: float = 0.0
+    rack_limit_w: float = NO_LIMIT_W
+    rack_meter: str | None = None
 
 
 def bench_of(options: BenchOptions) -> Bench:
@@ -43,7 +55,37 @@ def bench_of(options: BenchOptions) -> Bench:
         lease_s=options.lease_s,
         safe_w=options.safe_w,
         kubelet=_kubelet(options.pod_resources),
+        around=around_of(options),
     )
+
+
+def around_of(options: BenchOptions) -> NodeAround:
+    """The limits and meters of node and rack.
+
+    Raises:
+        UserError: an address cannot be used, or needs the node's name, which is not known.
+    """
+    stated = Surroundings(
+        limit_w=options.limit_w,
+        base_w=options.base_w,
+        metered=options.meter is not None,
+        rack_limit_w=options.rack_limit_w,
+        rack_metered=options.rack_meter is not None,
+    )
+    return NodeAround(
+        stated,
+        _level_meter(options.meter, options.node, "--meter"),
+        _level_meter(options.rack_meter, options.node, "--rack-meter"),
+    )
+
+
+def _level_meter(uri: str | None, node: str, field: str) -> LevelMeter | None:
+    if not uri:
+        return None
+    if "{node}" in uri and not node:
+        raise UserError("needs the node's name", where=uri, field=field,
+                        hint="give --node, or set NODE_NAME")  # fmt: skip
+    return LevelMeter(uri.replace("{node}", node))
 
 
 def _kubelet(path: Path | None) -> AsksKubelet | None:
@@ -87,7 +129,7 @@ def live_agent(
 
 def agent_checkup(live: LiveAgent) -> Checkup:
     """What kubelets and Prometheus may know of an agent."""
-    return Checkup(live.feed)
+    return Checkup(live.feed, more=lambda: power_metrics(live.power()))
 
 
 def object_named(text: str | None, field: str) -> ObjectMeta | None:

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wattherd.errors import UserError
+from wattherd.runtime.kube.agent.node_loop import NO_LIMIT_W, NodePower
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.objects import Node, Pod
 from wattherd.runtime.kube.pods.pod_ask import ask_of_foreign, gpus_of
 from wattherd.units import plain, watts
 
 _OVER = frozenset({"Succeeded", "Failed"})
+STANDS_S = 3.0
+"""So long must a higher cap stand, or none, until it counts; a lower one counts at once."""
+MOST_ASKS = 64
 Assigned = Mapping[str, Sequence[str]]
 """UUIDs of the GPUs that the kubelet gave to each pod, by namespace/name."""
 
@@ -40,13 +44,15 @@ class GpuState:
 class Look:
     """A node's devices after a round; `draw_w` is of all that is metered, None if nothing is.
 
-    `assigned` is None where the kubelet was not asked, or does not tell.
+    `assigned` is None where the kubelet was not asked, or does not tell; `power` is what the loop
+    that holds the node's limits makes of it.
     """
 
     gpus: tuple[GpuState, ...]
     draw_w: float | None
     assigned: Assigned | None = None
     problems: tuple[str, ...] = ()
+    power: NodePower | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,27 +70,89 @@ class Wish:
     problem: str = ""
 
 
+@dataclass(slots=True)
+class Lately:
+    """What pods asked for in the last seconds: a raise counts once it has stood for a while.
+
+    Somebody who may write a pod, and writes a higher cap again and again over that of whoever
+    decides, gains nothing by it: the lowest cap of that time holds. So does the last one that could
+    be read where what is written now cannot.
+    """
+
+    _asks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def hear(self, pod: Pod, now_s: float) -> None:
+        """A pod came or changed."""
+        try:
+            asked_w = _asked_w(pod)
+        except UserError:
+            return
+        asks = self._asks.setdefault(pod.metadata.uid, [])
+        if not asks or asks[-1][1] != asked_w:
+            asks.append((now_s, math.inf if asked_w is None else asked_w))
+        self._asks[pod.metadata.uid] = _since(asks, now_s - STANDS_S)
+
+    def forget(self, uid: str) -> None:
+        """A pod is gone."""
+        self._asks.pop(uid, None)
+
+    def lowest_w(self, now_s: float) -> dict[str, float]:
+        """By uid the lowest cap of the last seconds, in watts; infinity for none."""
+        return {
+            uid: min(asked_w for _, asked_w in _since(list(asks), now_s - STANDS_S))
+            for uid, asks in list(self._asks.items())
+        }
+
+
+def _since(asks: list[tuple[float, float]], begin_s: float) -> list[tuple[float, float]]:
+    """Those in force at some time after `begin_s`: a quick writer fills no memory."""
+    older = [one for one in asks if one[0] <= begin_s]
+    newer = [one for one in asks if one[0] > begin_s]
+    if len(newer) > MOST_ASKS:
+        lowest = min(newer[:-1], key=lambda one: one[1])
+        newer = [(newer[-2][0], lowest[1]), newer[-1]]
+    return [*older[-1:], *newer]
+
+
 def wishes_of(
-    pods: Iterable[Pod], node: Node, gpus: Sequence[GpuState], assigned: Assigned | None
-) -> list[Wish]:
-    """Of the pods on a node, by name: those that ask for a cap, or were told of one."""
-    found = [_wish(pod, node, gpus, assigned) for pod in pods if pod.status.phase not in _OVER]
+    pods: Iterable[Pod], node: Node, gpus: Sequence[GpuState], assigned: Assigned | None,
+    lowest_w: Mapping[str, float] | None = None,
+) -> list[Wish]:  # fmt: skip
+    """Of the pods on a node, by name: those that ask for a cap, or were told of one.
+
+    `lowest_w` is by uid the lowest cap that was asked for lately.
+    """
+    lately = lowest_w or {}
+    found = [
+        _wish(pod, node, gpus, assigned, lately.get(pod.metadata.uid, math.inf))
+        for pod in pods
+        if pod.status.phase not in _OVER
+    ]
     return sorted((one for one in found if one is not None), key=lambda one: one.key)
 
 
-def _wish(pod: Pod, node: Node, gpus: Sequence[GpuState], assigned: Assigned | None) -> Wish | None:
+def _asked_w(pod: Pod) -> float | None:
+    asked = pod.metadata.annotation(names.CAP_ASKED_W)
+    return None if asked is None else watts(plain(asked), field=names.CAP_ASKED_W)
+
+
+def _wish(
+    pod: Pod, node: Node, gpus: Sequence[GpuState], assigned: Assigned | None, lately_w: float
+) -> Wish | None:
     about = pod.metadata
     asked, told = about.annotation(names.CAP_ASKED_W), about.annotation(names.CAP_APPLIED_W)
-    if asked is None and told is None:
+    if asked is None and told is None and math.isinf(lately_w):
         return None
     problem, cap_w = "", None
     try:
-        cap_w = None if asked is None else watts(plain(asked), field=names.CAP_ASKED_W)
+        cap_w = _asked_w(pod)
     except UserError as error:
         problem = error.line()
+    if math.isfinite(lately_w):
+        cap_w = lately_w if cap_w is None else min(cap_w, lately_w)
     key = f"{about.namespace}/{about.name}"
-    mine = None if problem else gpus_given(pod, node, gpus, assigned)
-    if cap_w is not None and mine is None:
+    mine = None if problem and cap_w is None else gpus_given(pod, node, gpus, assigned)
+    if cap_w is not None and mine is None and not problem:
         problem = "it is not known which GPUs it has"
     return Wish(uid=about.uid, key=key, cap_w=cap_w, gpus=mine, told_w=told or "", problem=problem)
 
@@ -110,6 +178,16 @@ def gpus_given(
         return tuple(by_number[number] for number in numbers)
     everything = ask_of_foreign(pod).whole == len(gpus) > 0
     return tuple(one.uuid for one in gpus) if everything else None
+
+
+def limit_of(node: Node) -> float:
+    """What the node may draw as a whole, in watts, as the API has it.
+
+    Raises:
+        UserError: what stands there is no power.
+    """
+    text = node.metadata.annotation(names.NODE_LIMIT)
+    return NO_LIMIT_W if text is None else watts(plain(text), field=names.NODE_LIMIT)
 
 
 def caps_of(wishes: Iterable[Wish]) -> dict[str, float]:

@@ -19,9 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wattherd.errors import ClusterError
-from wattherd.runtime.kube.agent.caps import Look, Wish, caps_of, wishes_of
+from wattherd.errors import ClusterError, UserError
+from wattherd.runtime.kube.agent.caps import Lately, Look, Wish, caps_of, limit_of, wishes_of
 from wattherd.runtime.kube.agent.contact import Contact
+from wattherd.runtime.kube.agent.node_loop import NodePower
 from wattherd.runtime.kube.agent.notes import NodeNotes, Note, PodNotes, Told, show
 from wattherd.runtime.kube.api import names
 from wattherd.runtime.kube.api.access import Access
@@ -50,8 +51,13 @@ class Caps(Protocol):
         """Tell what is; what was ordered goes on."""
         ...
 
-    def hold(self, caps_w: Mapping[str, float], lease_s: float) -> Look:
-        """Hold these by UUID for so long, put back all others, and tell what is."""
+    def hold(
+        self, caps_w: Mapping[str, float], lease_s: float, limit_w: float | None = None
+    ) -> Look:
+        """Hold these by UUID for so long, put back all others, and tell what is.
+
+        `limit_w` is what the node may draw; None leaves its limit as it was.
+        """
         ...
 
     def put_back(self) -> None:
@@ -78,6 +84,7 @@ class Seen:
 
     node: Node | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
+    lately: Lately = field(default_factory=Lately)
 
     def hear_nodes(self, batch: list[Change[Node]]) -> None:
         """The node is there, changed or gone."""
@@ -89,7 +96,9 @@ class Seen:
         for change in batch:
             if change.item is None:
                 self.pods.pop(change.key.uid, None)
+                self.lately.forget(change.key.uid)
             else:
+                self.lately.hear(change.item, time.monotonic())
                 self.pods[change.key.uid] = change.item
 
 
@@ -119,6 +128,7 @@ class LiveAgent:
         self._look: Look | None = None
         self._assigned: dict[str, Sequence[str]] | None = None
         self._asked_w: dict[str, float] | None = None
+        self._limit_w: float | None = None
         self._said = ""
         self._looked_s = float("-inf")
         self._ended = threading.Event()
@@ -163,20 +173,34 @@ class LiveAgent:
                 self._tell(f"there is no node {self._options.node}")
             return
         wishes = self._wishes(node, pods, look)
+        trouble = self._hear_limit(node)
         if look.gpus:
             look = self._held(wishes, now_s)
             wishes = self._wishes(node, pods, look)
             if caps_of(wishes) != self._asked_w:  # it was not known before who has which
                 look = self._held(wishes, now_s)
         silent = self._contact.left_s(now_s) <= 0
-        problem = "; ".join(_problems(look, wishes, silent=silent))
+        problem = "; ".join([*filter(None, [trouble]), *_problems(look, wishes, silent=silent)])
         self._tell(problem)
         self._write(node, look, wishes, problem, now_s)
 
     def _held(self, wishes: list[Wish], now_s: float) -> Look:
         self._asked_w = caps_of(wishes)
-        self._look = self._caps.hold(self._asked_w, self._contact.left_s(now_s))
+        left_s = self._contact.left_s(now_s)
+        self._look = self._caps.hold(self._asked_w, left_s, self._limit_w)
         return self._look
+
+    def _hear_limit(self, node: Node) -> str:
+        """Take the node's limit; what is wrong with it, where the one before goes on to hold."""
+        try:
+            self._limit_w = limit_of(node)
+        except UserError as error:
+            return error.line()
+        return ""
+
+    def power(self) -> NodePower | None:
+        """The node as its loop saw it last; None before, and where nothing is held."""
+        return None if self._look is None else self._look.power
 
     def _wishes(self, node: Node, pods: list[Pod], look: Look) -> list[Wish]:
         """Who has which GPU does not change while a pod lives, also where nobody tells it now."""
@@ -185,7 +209,8 @@ class LiveAgent:
         elif self._assigned is not None:
             here = {f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods}
             self._assigned = {key: ids for key, ids in self._assigned.items() if key in here}
-        return wishes_of(pods, node, look.gpus, self._assigned)
+        lowest_w = self._seen.lately.lowest_w(time.monotonic())
+        return wishes_of(pods, node, look.gpus, self._assigned, lowest_w)
 
     def _hear_of_the_controller(self) -> None:
         now_s = time.monotonic()

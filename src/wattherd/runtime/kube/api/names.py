@@ -60,6 +60,8 @@ DRAW_W = OURS + "draw-w"
 """Annotation: what the node draws, as far as it is metered."""
 DRAW_AT = OURS + "draw-at"
 """Annotation: when that was read."""
+NODE_LIMIT = OURS + "node-limit"
+"""Annotation, by operators or whoever leads: what the node may draw as a whole, as in `6kW`."""
 AGENT_PROBLEM = OURS + "agent-problem"
 """Annotation: what keeps the agent from metering or capping."""
 
