@@ -28,7 +28,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "watts as devices": {"mode": "dra", "budgets": ["40kW"]},
     "monitored": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     "with agents": {
-        "agent": {"enabled": True, "safeCap": "150W", "runtimeClassName": "nvidia"},
+        "agent": {
+            "enabled": True,
+            "safeCap": "150W",
+            "runtimeClassName": "nvidia",
+            "limit": "6kW",
+            "meter": "redfish+https://bmc-{node}?credentials=/etc/wattherd/bmc.yaml",
+            "base": "800W",
+            "rackLimit": "12.5kW",
+            "rackMeter": "modbus://meter-7/1/70?unit=kW",
+            "meterSecret": "boards",
+            "meterPorts": [443, 502],
+            "meterCidrs": ["10.1.0.0/24"],
+        },
         "serviceMonitor": {"enabled": True},
     },
     "with signals": {
