@@ -133,9 +133,13 @@ def main(argv: list[str] | None = None) -> None:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.ClickException as error:
+        message = error.format_message()
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(error.ctx.get_usage(), err=True)
-        _fail(error.format_message())
+            if "hint: " not in message:
+                path = error.ctx.command_path
+                message = f"{message.rstrip('.')} (hint: `{path} --help` tells what it takes)"
+        _fail(message)
     except (KeyboardInterrupt, click.Abort):
         click.echo("wattherd: interrupted", err=True)
         sys.exit(130)

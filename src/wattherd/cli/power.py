@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from wattherd.cli import (
@@ -21,9 +23,43 @@ from wattherd.cli import (
 )
 from wattherd.cli.jobs import server_option
 from wattherd.cli.output import lists
+from wattherd.errors import UserError
+
+GUIDES = {
+    "allocate": "docs/concepts/power-allocation.md",
+    "cost": "docs/guides/cost-and-carbon.md",
+    "defer": "docs/guides/cost-and-carbon.md",
+    "delivery": "docs/guides/demand-response.md",
+    "fit": "docs/concepts/power-prediction.md",
+    "hold": "docs/guides/hold.md",
+    "predict": "docs/concepts/power-prediction.md",
+    "promise": "docs/guides/demand-response.md",
+    "signal": "docs/guides/demand-response.md",
+    "swings": "docs/guides/swings.md",
+    "tree": "docs/guides/power-tree.md",
+}
+"""Where forms and words of a command's input are described."""
 
 
-@click.group(invoke_without_command=True)
+class _Guided(click.Group):
+    """Every refusal says what to do next: where no better hint is known, where to read about it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As ever.
+
+        Raises:
+            UserError: with a hint.
+        """
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            name = ctx.invoked_subcommand or ""
+            shown = f"`wattherd power {name}".rstrip() + " --help` shows how to call it"
+            error.hint = error.hint or (f"see {GUIDES[name]}" if name in GUIDES else shown)
+            raise
+
+
+@click.group(cls=_Guided, invoke_without_command=True)
 @server_option
 @lists
 @click.pass_context

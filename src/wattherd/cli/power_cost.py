@@ -50,7 +50,7 @@ def cost(
 
     whose = flexibility.zone_of(zone)
     if (meter is None) == (state is None):
-        raise click.UsageError("give either METER or --state")
+        raise click.UsageError("give either METER or --state (hint: METER is a CSV file)")
     if meter is not None and by == "job":
         raise click.UsageError("only of a service is it known which job drew what (--state)")
     try:

@@ -66,7 +66,8 @@ def defer(
     if not chosen:
         from wattherd.errors import UserError
 
-        raise UserError("no job has all its time within the rates", field="--rates")
+        hint = "give rates of a longer time, or say with --start when the jobs begin"
+        raise UserError("no job has all its time within the rates", field="--rates", hint=hint)
     names = [one.strip() for one in rules.split(",")] if rules else list(RULES)
     outcomes, at_once, least = service.compared(chosen, found, signal, names, gpus)
     left_out = len(every) - len(chosen)

@@ -55,7 +55,9 @@ def promise(
     from wattherd.workload.tree_file import read_tree
 
     if (reduce_ is None) == (limit is None):
-        raise click.UsageError("name either --reduce or --limit")
+        raise click.UsageError(
+            "name either --reduce or --limit (hint: --reduce 10kW, or --limit 30kW)"
+        )
     if (report is None) != (event is None):
         raise click.UsageError("--report and --event go together")
     given = flexibility.read_loads(loads)

@@ -27,6 +27,7 @@ _ALIASES = {
     "gpus": ("gpus", "cpus"),
 }
 JOULES_KWH = 3.6e6
+HINT = "a CSV file with `submit_s,duration_s,gpus` and, if known, `deadline_s`"
 
 
 def read_jobs(
@@ -43,9 +44,9 @@ def read_jobs(
         text = path.read_text(encoding="utf-8-sig")
         rows = list(csv.DictReader(text.splitlines(), strict=True))
     except OSError as error:
-        raise UserError(error.strerror or "cannot be read", where=str(path)) from None
+        raise UserError(error.strerror or "cannot be read", where=str(path), hint=HINT) from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"is no CSV: {error}", where=str(path)) from None
+        raise UserError(f"is no CSV: {error}", where=str(path), hint=HINT) from None
     found = []
     for number, row in enumerate(rows):
         where = f"{path}:{number + 2}"
@@ -67,7 +68,7 @@ def read_jobs(
         except UserError as error:
             raise UserError(error.problem, where=where, field=error.field) from None
     if not found:
-        raise UserError("has no jobs", where=str(path))
+        raise UserError("has no jobs", where=str(path), hint=HINT)
     return found
 
 
@@ -82,7 +83,7 @@ def _value(row: Mapping[str, str], name: str, where: str) -> float:
             if not 0 <= value < 1e12:
                 raise UserError(f"{text!r} is no usable number", where=where, field=alias)
             return value
-    raise UserError("is missing", where=where, field=name)
+    raise UserError("is missing", where=where, field=name, hint=HINT)
 
 
 def within(jobs: Sequence[Deferrable], signal: Signal) -> list[Deferrable]:

@@ -130,7 +130,8 @@ class Hold:
         """As the only process that holds the site, and known as such."""
         with owned(self.site.journal, SUCCEED_S) as mine:
             if not mine:
-                raise UserError("is held by another process", where=str(self.site.path))
+                hint = "end that one first, or have it read the file again with --reload"
+                raise UserError("is held by another process", where=str(self.site.path), hint=hint)
             claim(self.site.journal)
             yield
 

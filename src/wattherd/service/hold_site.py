@@ -47,6 +47,7 @@ from wattherd.workload.scenario import load
 
 UNLIMITED_W = 1e12
 """Stands for a feed without limit, or without a breaker that is known: more than any site draws."""
+HINT = "see docs/guides/hold.md"
 KNOB_STEPS = 2.0
 """Drivers say how far a read-back may be off: half of the step that they round to."""
 
@@ -202,23 +203,25 @@ def read_site(path: Path) -> Site:
     Raises:
         UserError: unreadable, an unknown or wrong field, or an address that cannot be used.
     """
-    document: dict[str, Any] = load(path)
+    document: dict[str, Any] = load(path, hint=HINT)
     try:
         spec = SiteSpec.model_validate(document)
     except ValidationError as problem:
-        raise misfit(problem, str(path), SiteSpec) from None
+        raise misfit(problem, str(path), SiteSpec, hint=HINT) from None
     try:
         return _site(path, spec)
     except UserError as error:
         place = ": ".join(part for part in (str(path), error.where) if part)
-        raise UserError(error.problem, where=place, field=error.field, hint=error.hint) from None
+        hint = error.hint or HINT
+        raise UserError(error.problem, where=place, field=error.field, hint=hint) from None
 
 
 def _site(path: Path, spec: SiteSpec) -> Site:
     named = path.parent / (spec.journal or f"{path.stem}.journal.json")
     names = {name: number for number, name in enumerate(lower_first(spec.feeds))}
     if _seconds(spec.lease, "lease") < 2 * _seconds(spec.period, "period"):
-        raise UserError("is shorter than two periods", field="lease")
+        hint = "lengthen the lease, or shorten the period"
+        raise UserError("is shorter than two periods", field="lease", hint=hint)
     over_s = _seconds(spec.ramp_over, "ramp_over")
     if over_s < _seconds(spec.period, "period"):
         raise UserError("is shorter than a period: nothing could be held within it",
