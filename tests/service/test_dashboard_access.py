@@ -27,6 +27,8 @@ LEAST = {
     "GET /compare/{name}": "viewer",
     "GET /jobs/{job_id}": "viewer",
     "POST /jobs/{job_id}/{action}": "user",
+    "GET /arrays/{array_id}": "viewer",
+    "POST /arrays/{array_id}/{action}": "user",
     "POST /budget": "operator",
     "GET /submit": "user",
     "POST /submit": "user",
@@ -79,9 +81,16 @@ def post(guarded: Guarded, path: str, who: str, **fields: str) -> Reply:
     return guarded.ask("POST", path, body=body, accept=HTML, cookie=cookie)
 
 
-def address(route: str, job: str) -> tuple[str, str]:
+@pytest.fixture(scope="module")
+def array(guarded: Guarded) -> str:
+    """An array of tenant `a` that waits."""
+    file = {"run": "true", "array": "0-2%1", "begin": "in 9h", "name": "private-tasks"}
+    return str(guarded.ask("POST", "/api/v1/arrays", "user", file).json["id"])
+
+
+def address(route: str, job: str, array: str = "") -> tuple[str, str]:
     method, _, path = route.partition(" ")
-    values = {"{job_id}": job, "{action}": "resume", "/{name}": "/htmx.min.js"}
+    values = {"{job_id}": job, "{array_id}": array, "{action}": "resume", "/{name}": "/htmx.min.js"}
     for name, value in values.items():
         path = path.replace(name, value)
     return method, path
@@ -98,8 +107,10 @@ def test_every_page_has_its_line_here(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("route", [one for one in LEAST if "/app" not in one])
-def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: str) -> None:
-    method, path = address(route, job)
+def test_a_role_may_what_it_may_and_no_more(
+    guarded: Guarded, job: str, array: str, route: str
+) -> None:
+    method, path = address(route, job, array)
     nobody = guarded.ask(method, path, accept=HTML)
     assert (nobody.status, nobody.headers["location"]) == (303, f"/login?next={path}")
     for role in ROLES:
@@ -166,6 +177,41 @@ def test_a_job_of_others_is_not_there(guarded: Guarded, job: str) -> None:
     assert (theirs.status, "private" in theirs.text) == (404, False)
     assert post(guarded, f"/jobs/{job}/cancel", "stranger").status == 404
     assert guarded.ask("GET", f"/api/v1/jobs/{job}", "user").json["state"] == "Running"
+
+
+def test_an_array_of_others_is_not_there_and_a_colleagues_is_not_touched(
+    guarded: Guarded, array: str
+) -> None:
+    theirs = page(guarded, f"/arrays/{array}", "stranger")
+    missing = page(guarded, "/arrays/a-999", "stranger")
+    assert theirs.status == missing.status == 404
+    assert "private" not in theirs.text
+    for action in ("cancel", "pause", "limit"):
+        assert post(guarded, f"/arrays/{array}/{action}", "stranger", most="9").status == 404
+        assert post(guarded, f"/arrays/{array}/{action}", "colleague", most="9").status == 403
+    of_colleague = page(guarded, f"/arrays/{array}", "colleague").text
+    assert "private-tasks" in of_colleague
+    assert f'action="/arrays/{array}/limit"' not in of_colleague
+    change = {"most": 9}
+    address = f"/api/v1/arrays/{array}"
+    assert guarded.ask("PATCH", address, "stranger", change).status == 404
+    assert guarded.ask("PATCH", address, "colleague", change).status == 403
+    assert guarded.ask("GET", f"{address}/explain", "stranger").status == 404
+    found = guarded.ask("GET", address, "user").json
+    assert (found["most"], found["states"]) == (1, {"Queued": 3})
+
+
+def test_how_many_tasks_run_at_a_time_is_set_on_the_page_of_the_array(
+    guarded: Guarded, array: str
+) -> None:
+    assert f'action="/arrays/{array}/limit"' in page(guarded, f"/arrays/{array}", "user").text
+    assert post(guarded, f"/arrays/{array}/limit", "user", most="2").status == 303
+    assert guarded.ask("GET", f"/api/v1/arrays/{array}", "user").json["most"] == 2
+    reply = post(guarded, f"/arrays/{array}/limit", "user", most="none at all")
+    there = page(guarded, reply.headers["location"], "user")
+    assert "&#39;none at all&#39; is no number of tasks" in there.text
+    assert post(guarded, f"/arrays/{array}/limit", "user", most="1").status == 303
+    assert post(guarded, f"/arrays/{array}/nonsense", "user").status == 404
 
 
 def test_a_form_is_held_to_the_rules_of_the_api(guarded: Guarded, job: str) -> None:
