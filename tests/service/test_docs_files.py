@@ -160,7 +160,7 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r".*#switches\.yaml", "", switches),
     (r".*#\S*values\.yaml", "", values),
     (r".*#site\.yaml", "", read_site),
-    (r"guides/hold\.md", r"^limit:", read_site),
+    (r"guides/(hold|swings)\.md", r"^limit:", read_site),
     (r"guides/hold\.md", r"^site:", serve_config),
     (r"guides/notifications\.md", r"^run:", job),
     (r"guides/notifications\.md", r'^\{"schema"', plain),

@@ -80,6 +80,9 @@ def test_a_meter_is_recorded_and_judged(recorded: Path, capsys: pytest.CaptureFi
         (["FILE", "--ramp-over", "0s"], "--ramp-over: is too short"),
         (["FILE", "--swing", "5"], "--swing"),
         (["FILE", "--jobs", "4", "--ramp-up", "0W"], "--ramp-up: nothing could ever change"),
+        (["FILE", "--jobs", "4", "--storage", "2kWh"], "--storage: '2kWh' is no storage"),
+        (["FILE", "--jobs", "4", "--storage", "0kW,2kWh"], "--storage: stores nothing"),
+        (["FILE", "--storage", "9kW,2kWh"], "--storage: smooths jobs"),
         (["--meter", "replay:none.csv"], "none.csv"),
     ],
 )
@@ -116,6 +119,22 @@ def test_jobs_that_begin_together_are_held_to_a_ramp_and_pay_with_time(
     assert free["slowed"] == 0.0
     _, table, _ = said(capsys, *words[:-2])
     assert "16 together, held: work takes" in table
+
+
+def test_storage_beside_the_jobs_holds_ramps_that_caps_cannot(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also falls: 16 jobs swing by 32 kW every ten seconds, the grid sees 1 kW/s either way."""
+    words = [str(recorded), "--jobs", "16", "--ramp-up", "1kW", "--ramp-down", "1kW", "-o", "json"]
+    _, out, _ = said(capsys, *words, "--storage", "40kW,200Wh,0.9")
+    row = {one["name"]: one for one in json.loads(out)["recordings"]}["16 together, with storage"]
+    assert max(row["ramp_up_w_s"], row["ramp_down_w_s"]) <= 1_001.0
+    assert row["missed_s"] == 0.0
+    assert 0.0 < row["lost_w"] < 2_000.0
+    _, out, _ = said(capsys, *words, "--storage", "5kW,1Wh")
+    weak = {one["name"]: one for one in json.loads(out)["recordings"]}["16 together, with storage"]
+    assert weak["missed_s"] > 10.0
+    assert weak["ramp_up_w_s"] > 1_001.0
 
 
 def test_a_recording_too_short_to_judge_is_named() -> None:

@@ -33,6 +33,11 @@ FASTEST_S = 0.001
 @click.option("--ramp-over", default="1s", show_default=True, help="Ramps are means over this.")
 @click.option("--jobs", default=1, show_default=True,
               help="Also add up so many jobs like it, begun together and spread out.")  # fmt: skip
+@click.option(
+    "--storage",
+    metavar="POWER,ENERGY",
+    help="Of --jobs, also with storage beside them: 250kW,2kWh (,0.9 comes back).",
+)
 @click.option("--drift", default=0.0, show_default=True, help="By how much their pace differs.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", type=click.Path(path_type=Path), help="Also write a page, plots, tables.")
@@ -49,6 +54,7 @@ def swings(
     swing: str | None,
     ramp_over: str,
     jobs: int,
+    storage: str | None,
     drift: float,
     seed: int,
     out: Path | None,
@@ -59,7 +65,7 @@ def swings(
     FILES are logs of nvidia-smi (timestamp, power.draw) or tables of time_s and watts. Exits with 1
     if a draw is beyond a limit that was given.
     """
-    from wattherd.service.power_swings import Limits, report
+    from wattherd.service.power_swings import Limits, report, storage_size
     from wattherd.units import seconds, watts
     from wattherd.workload.power_samples import read_samples
 
@@ -77,12 +83,15 @@ def swings(
         swing_w=optional_w(swing, "--swing"),
         ramp_s=_above_zero(ramp_over, "--ramp-over"),
     )
+    size = None if storage is None else storage_size(storage, "--storage")
+    if size is not None and jobs < 2:
+        raise UserError("smooths jobs that are added up", field="--storage", hint="--jobs 64")
     averaged_s = seconds(averaged, field="--averaged")
     recordings = [one for path in files for one in read_samples(path, averaged_s)]
     if uri is not None:
         length_s, every_s = _above_zero(length, "--for"), _above_zero(every, "--every")
         recordings.append(_recorded(uri, length_s, every_s, averaged_s))
-    document, drawn = report(recordings, limits, jobs=jobs, drift=drift, seed=seed)
+    document, drawn = report(recordings, limits, jobs=jobs, drift=drift, seed=seed, storage=size)
     if out is not None:
         from wattherd.report.swings_page import write_swings
 
@@ -149,6 +158,11 @@ def _show(document: dict[str, Any]) -> None:
             click.echo(f"{one['name']}: starts wait {one['mean_wait_s']:.1f} s on average")
         if one.get("slowed"):
             click.echo(f"{one['name']}: work takes {100 * one['slowed']:.1f} % longer")
+        if one.get("lost_w"):
+            click.echo(
+                f"{one['name']}: loses {one['lost_w']:,.0f} W on average, "
+                f"and is empty, full or too weak for {one['missed_s']:,.1f} s"
+            )
         for beyond in one["beyond"]:
             unit = "W" if beyond["limit"] == "swing_w" else "W/s"
             click.echo(

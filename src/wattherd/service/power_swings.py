@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 
 from wattherd.engine.safety import Breaker, Fleet, Readings, SafetyConfig, SafetyLoop
 from wattherd.engine.safety_ramp import RampLimits
+from wattherd.engine.storage import Smoothing, Storage, StorageSize
 from wattherd.errors import UserError
 from wattherd.estimate.swing import Samples, Swing, evenly, swing
+from wattherd.units import watts
 from wattherd.workload.power_samples import Recording
 
 Floats = NDArray[np.float64]
 SCHEMA = "wattherd.swings/1"
 MOST_JOBS = 10_000
+ROUNDING = 1e-9
 PERIOD_S = 1.0
 ANSWER_S = 1.0
 """Simulated: the loop's period, and how long a cap takes to be in force."""
@@ -55,20 +58,25 @@ class Limits:
 class Spread:
     """Equal jobs added up, begun together or spread out; `wait_s` is the mean wait for a start.
 
-    `slowed` is by which share their work takes longer, on average.
+    `slowed` is by which share their work takes longer, on average. Where storage smooths the sum,
+    `lost_w` is what it loses on average, and `missed_s` how long it could not do what it should.
     """
 
     name: str
     wait_s: float
     samples: Samples
     slowed: float = 0.0
+    lost_w: float = 0.0
+    missed_s: float = 0.0
 
 
 def report(
     recordings: Sequence[Recording], limits: Limits, *, jobs: int = 1, drift: float = 0.0,
-    seed: int = 0,
+    seed: int = 0, storage: StorageSize | None = None,
 ) -> tuple[dict[str, Any], list[tuple[str, Samples]]]:  # fmt: skip
     """Judge every recording; with `jobs` above 1 also that many of each, together and spread.
+
+    With `storage` also that many together beside it, its ramps on the grid's side.
 
     `drift` is by how much the pace of jobs differs (standard deviation, a share). The document, and
     what was judged, in its order.
@@ -90,11 +98,14 @@ def report(
             ways = list(spreads(one.samples, found, jobs, drift, seed))
             if limits.any:
                 ways.append(held(one.samples, limits, jobs, drift, seed))
+            if storage is not None:
+                ways.append(stored(ways[0].samples, limits, storage))
             for way in ways:
                 name = f"{jobs} {way.name}"
                 name = name if len(recordings) == 1 else f"{name}: {one.name}"
                 row = _row(name, jobs, swing(way.samples, ramp_s=limits.ramp_s), limits)
-                rows.append({**row, "mean_wait_s": way.wait_s, "slowed": way.slowed})
+                more = {"slowed": way.slowed, "lost_w": way.lost_w, "missed_s": way.missed_s}
+                rows.append({**row, "mean_wait_s": way.wait_s, **more})
                 drawn.append((name, way.samples))
     return {"schema": SCHEMA, "limits": asdict(limits), "recordings": rows}, drawn
 
@@ -172,6 +183,53 @@ def held(samples: Samples, limits: Limits, jobs: int, drift: float, seed: int) -
     return Spread(name="together, held", wait_s=0.0, samples=second, slowed=slowed)
 
 
+def stored(samples: Samples, limits: Limits, size: StorageSize) -> Spread:
+    """What the grid sees of a draw with storage beside it that holds its ramps.
+
+    The first repetition is not judged: in it storage comes to the charge that it keeps.
+    """
+    step_s, even_w = evenly(samples)
+    smoothing = Smoothing(
+        Storage(size),
+        np.inf if limits.ramp_up_w_s is None else limits.ramp_up_w_s,
+        np.inf if limits.ramp_down_w_s is None else limits.ramp_down_w_s,
+    )
+    for load_w in even_w.tolist():
+        smoothing.grid_w(load_w, step_s)
+    missed_s, lost_j = smoothing.missed_s, smoothing.storage.lost_j
+    grid_w = np.array([smoothing.grid_w(load_w, step_s) for load_w in even_w.tolist()])
+    at_s: Floats = step_s * np.arange(len(even_w), dtype=np.float64)
+    return Spread(
+        name="together, with storage",
+        wait_s=0.0,
+        samples=Samples(at_s=at_s, watts=grid_w, averaged_s=samples.averaged_s),
+        lost_w=(smoothing.storage.lost_j - lost_j) / (step_s * len(even_w)),
+        missed_s=smoothing.missed_s - missed_s,
+    )
+
+
+def storage_size(text: str, field: str) -> StorageSize:
+    """`250kW,2kWh`, and the share that comes back, 0.9 where it is left out: `250kW,2kWh,0.85`.
+
+    Raises:
+        UserError: anything else.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    hint = "write 250kW,2kWh or 250kW,2kWh,0.9"
+    if len(parts) not in (2, 3) or not parts[1].endswith("Wh"):
+        raise UserError(f"{text!r} is no storage", field=field, hint=hint)
+    try:
+        share = float(parts[2]) if len(parts) == 3 else 0.9
+    except ValueError:
+        raise UserError(f"{parts[2]!r} is no share", field=field, hint=hint) from None
+    energy_j = 3600.0 * watts(parts[1].removesuffix("h"), field=field)
+    try:
+        return StorageSize(power_w=watts(parts[0], field=field), energy_j=energy_j,
+                           efficiency=share)  # fmt: skip
+    except UserError as error:
+        raise UserError(error.problem, field=field, hint=hint) from None
+
+
 def _ramps(limits: Limits, period_s: float) -> RampLimits:
     """Those of the site; the loop holds none over less than its period."""
     for option, level in (
@@ -223,5 +281,5 @@ def _beyond(found: Swing, limits: Limits) -> list[Mapping[str, Any]]:
     return [
         {"limit": name, "allowed": allowed, "worst": worst}
         for name, worst, allowed in judged
-        if allowed is not None and worst > allowed
+        if allowed is not None and worst > allowed * (1.0 + ROUNDING)
     ]
