@@ -26,7 +26,7 @@ settings.register_profile("quick", deadline=None, max_examples=30)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-_REAL = ("tests/kube", "tests/servers", "tests/service")
+_REAL = ("tests/contract", "tests/kube", "tests/servers", "tests/service")
 """Real processes, servers and clocks at work, which a busy machine can hold up."""
 
 

@@ -28,6 +28,7 @@ class Postgres:
     """One server in a folder of its own; it can be killed and started again."""
 
     def __init__(self) -> None:
+        program("initdb")  # where there is none, the tests are skipped: no user `postgres` either
         self.folder = Path(tempfile.mkdtemp(prefix="wattherd-postgres-"))
         self.user = "postgres" if os.geteuid() == 0 else None  # it refuses to be root
         if self.user:

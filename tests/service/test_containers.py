@@ -142,8 +142,19 @@ def test_a_job_runs_in_its_container_and_secrets_stay_off_the_command_line(
     assert removed == ["rm", "--force", ran[ran.index("--name") + 1]]
 
 
+def needs_terminals() -> None:
+    """Skip where nothing is mounted at /dev/pts."""
+    try:
+        for end in os.openpty():
+            os.close(end)
+    except OSError as missing:
+        pytest.skip(f"no terminals here: {missing.strerror}")
+
+
 @pytest.mark.parametrize("terminal", [None, {"rows": 5, "columns": 6, "name": "xterm"}])
 def test_a_command_inside_is_run_by_the_runner(site: Site, terminal: Any) -> None:
+    if terminal is not None:
+        needs_terminals()
     job = site.submit("sleep 600", paper={**paper_of(), "stdin": True})
     site.wait(job, "Running")
     run = site.root / job / "run-1"

@@ -1,0 +1,46 @@
+"""Snapshots written by every Python 3.11 are read, and reach nothing but members of our enums."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
+
+from wattherd.engine.core import Core
+from wattherd.engine.lifecycle import State
+from wattherd.service.live.frozen import _Reader
+
+
+class Written:
+    """Pickles as `getattr(owner, name)`, the way Python up to 3.11.3 wrote members of an Enum."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.said = getattr, (owner, name)
+
+    def __reduce__(self) -> Any:
+        return self.said
+
+
+def read(owner: Any, name: str) -> object:
+    nothing: Any = None
+    return _Reader(io.BytesIO(pickle.dumps(Written(owner, name))), nothing).load()
+
+
+def test_a_member_of_an_enum_is_read() -> None:
+    member = next(iter(State))
+    assert read(State, member.name) is member
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Core, "handle"), (State, "__class__"), (State, "mro"), (State, "NOBODY"), (os.path, "join")],
+    ids=["method", "class", "mro", "no-member", "other-module"],
+)
+def test_nothing_else_is_reached(owner: Any, name: str) -> None:
+    with pytest.raises((pickle.UnpicklingError, TypeError, ImportError)):
+        read(owner, name)
