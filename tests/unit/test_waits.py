@@ -9,6 +9,8 @@ import pytest
 
 from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.invariants import validate
+from wattherd.engine.lifecycle import State
+from wattherd.engine.waits import array_never_text, never_text
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import FinishJob, RejectJob, StartJob, WakeAt
 from wattherd.model.event import (
@@ -253,3 +255,22 @@ def test_what_jobs_wait_for_is_kept_when_it_is_written_down() -> None:
     told.submit("a", after_any=("x",), after_notok=("y",), name="n", singleton=True, begin_s=5.0)
     (event,) = told.events
     assert event_of(json.loads(json.dumps(plain(event))), "here") == event
+
+
+def test_a_job_that_waited_in_vain_is_told_what_helps() -> None:
+    needs = JobSpec(id="b", submit_s=0.0, after=("a",))
+    else_not = JobSpec(id="b", submit_s=0.0, after_notok=("a",))
+    assert never_text(needs, "a", "Succeeded") == never_text(else_not, "a", "Failed") == ""
+    assert "see to a, run it again" in never_text(needs, "a", "Cancelled")
+    assert "nothing needs to be done" in never_text(else_not, "a", "Succeeded")
+    assert "rerun a --failed" in array_never_text("a", State.FAILED)
+    assert "nothing needs to be done" in array_never_text("a", State.SUCCEEDED)
+
+
+def test_ahead_of_a_singleton_are_those_that_came_before_whatever_they_are_called() -> None:
+    told = Told()
+    for one in ("z", "m"):
+        told.submit(one, name="red")
+    told.submit("a", name="red", singleton=True)
+    assert list(told.core.waits.ahead(told.core.jobs["a"])) == ["z", "m"]
+    assert list(told.core.waits.ahead(told.core.jobs["m"])) == []
