@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from wattherd.engine.draft import WAKE
+from wattherd.engine.cycle import WAKE
 from wattherd.model.event import (
     BudgetChanged,
     Event,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.book import Book
+from wattherd.engine.cycle import WAKE
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.engine.questions import Questions
@@ -30,8 +31,6 @@ from wattherd.policy.contract import JobView, Quota, Share, Use
 
 _AS_ASKED = Share(node=0, tasks=0)[2:]
 """What a share says of tasks of the first role that get what they ask for, on any devices."""
-WAKE = "plan"
-"""Key of the wake-ups that planners ask for."""
 
 
 class GuardedDraft:

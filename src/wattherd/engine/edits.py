@@ -31,6 +31,16 @@ def amendment(spec: JobSpec, event: JobEdited, *, active: bool) -> AmendJob:
     )
 
 
+def edited(spec: JobSpec, event: JobEdited, *, active: bool) -> tuple[AmendJob, JobSpec]:
+    """The order that an edit leads to, and the request as it is from then on.
+
+    Raises:
+        UserError: no job could ask for that, or not this one.
+    """
+    order = amendment(spec, event, active=active)
+    return order, amended(spec, order)
+
+
 def amended(spec: JobSpec, order: AmendJob) -> JobSpec:
     """The request as it is from now on.
 

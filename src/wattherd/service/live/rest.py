@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from wattherd.engine.draft import WAKE
+from wattherd.engine.cycle import WAKE
 from wattherd.model.event import (
     BatchApplied,
     CapApplied,

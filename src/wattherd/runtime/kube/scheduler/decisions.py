@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from wattherd.engine.core import Core
-from wattherd.engine.draft import WAKE
+from wattherd.engine.cycle import WAKE
 from wattherd.engine.placer import Placer
 from wattherd.model.event import Woke
 from wattherd.runtime.kube.api.api_objects import PodGroup
