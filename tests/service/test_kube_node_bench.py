@@ -108,7 +108,8 @@ def test_a_limit_of_the_api_outlives_the_api_and_the_process(room: Room, tmp_pat
     bench = a_bench(room, tmp_path, limit_w=NO_LIMIT_W)
     bench.hold({}, 60.0, LIMIT_W)
     settle(bench, room)
-    bench.close()
+    bench.hold({}, 60.0, LIMIT_W - 1.0)  # killed in the same moment
+    bench.hold({}, 60.0, LIMIT_W)
     bench = a_bench(room, tmp_path, limit_w=NO_LIMIT_W)  # nobody asks it for anything
     look, drawn_w = run(bench, room, 3.0)
     assert max(drawn_w) <= 1.01 * LIMIT_W

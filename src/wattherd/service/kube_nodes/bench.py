@@ -84,7 +84,9 @@ class Bench:
         """Order, carry out, and look; without a limit of the node, that of before holds."""
         with self._turn:
             self._released = False
-            self._limit_w = self._limit_w if limit_w is None else limit_w
+            if limit_w is not None and limit_w != self._limit_w:
+                self._limit_w = limit_w
+                self.memory.hasten()  # a successor must not know of a higher one
             self.caps.order(caps_w, time.monotonic() + lease_s)
             return self._look()
 

@@ -47,6 +47,10 @@ class NodeMemory:
         """Whether it is time to keep it again."""
         return time.monotonic() >= self._due_s
 
+    def hasten(self) -> None:
+        """It is to be kept in this round."""
+        self._due_s = 0.0
+
     def range_of(self, uuid: str) -> GpuRange | None:
         """What is known of a GPU that does not answer."""
         return next((_range(one) for one in self._members() if one.name == uuid), None)
