@@ -1,6 +1,6 @@
 """Mutation testing of the core: change one thing in a module, and see whether its tests notice.
 
-    python scripts/mutation.py --minutes 10 engine/draft.py engine/watts.py
+    python scripts/mutation.py --minutes 10 engine/draft.py engine/power_account.py
 
 Mutants come from cosmic-ray's operators and one of our own, which leaves a statement out: what a
 refused proposal forgets to give back is a statement, and no other operator drops one. They are
@@ -37,11 +37,11 @@ PACKAGE = Path("src/wattherd")
 UNIT, PROPERTY = "tests/unit/test_", "tests/property/test_"
 TESTS = {
     "engine/draft.py": ("unit core", "property draft_books", "unit set_aside"),
-    "engine/watts.py": (
+    "engine/power_account.py": (
         "unit core", "property draft_books", "property held_watts", "unit shared_gpus",
-        "unit set_aside",
+        "unit set_aside", "unit power_tree",
     ),
-    "engine/tree_watts.py": (
+    "engine/domain_loads.py": (
         "property draft_books", "property held_watts", "unit set_aside", "unit power_tree",
     ),
     "engine/sharing.py": ("property draft_books", "property held_watts", "unit shared_gpus"),

@@ -21,9 +21,8 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.book import Book
 from wattherd.engine.draft import GuardedDraft
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.power_account import PowerAccount
 from wattherd.engine.questions import Questions
-from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import Watts
 from wattherd.estimate.power_curve import prior
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
@@ -129,7 +128,9 @@ IDLE_W = sum(
 class Desk:
     """A draft, and what an outsider can know of it."""
 
-    def __init__(self, watts: Watts, lost: set[int], limits: dict[str, int], quota: bool) -> None:
+    def __init__(
+        self, watts: PowerAccount, lost: set[int], limits: dict[str, int], quota: bool
+    ) -> None:
         self.watts, self.lost, self.limits = watts, lost, limits
         self.planned = Book(CLUSTER)
         self.jobs = {
@@ -151,13 +152,12 @@ class Desk:
             "gpus": [planned.gpu_free(node) for node in range(len(NODES))],
             "sums": (planned.whole_gpus, planned.used_cpu_milli, planned.used_gpu_milli),
             "wanted": {job.id: job.wanted for job in self.jobs.values()},
-            "room": draft._room_mw,
             "plan room": watts.room_mw(),
-            "planned": dict(watts._planned),
-            "idle of the plan": watts._planned_idle_mw,
-            "asked": watts._asking.top_mw,
-            "shared": {job_id: watts._plan_sharing.devices(job_id) for job_id in self.jobs},
-            "loads": list(watts._plan_loads.nw) if isinstance(watts, TreeWatts) else None,
+            "asks": dict(watts._asks),
+            "idle of the plan": watts._plan.idle_mw,
+            "asked": len(watts._demand),
+            "shared": {job_id: watts._plan.shared.devices(job_id) for job_id in self.jobs},
+            "loads": list(watts._plan.nw),
             "quota": {key: gpus for key, gpus in draft._in_use.items() if gpus},
             "tenants": {key: gpus for key, gpus in draft._tenants._held.items() if gpus},
             "stops": dict(draft.stops),
@@ -252,7 +252,7 @@ class Desk:
 
 class FlatDesk(Desk):
     def __init__(self, budget_w: float | None, policy: Any, *given: Any) -> None:
-        watts = Watts(CLUSTER, policy, prior)
+        watts = PowerAccount(CLUSTER, policy, prior)
         watts.set_budget(budget_w, [])
         self.budget_w = budget_w
         super().__init__(watts, *given)
@@ -265,7 +265,7 @@ class FlatDesk(Desk):
         super().recount()
         if self.budget_w is not None:
             left_mw = self.left_w() * 1000
-            assert self.draft._room_mw == left_mw == self.watts.room_mw()
+            assert self.watts.room_mw() == left_mw
             assert self.draft.over_budget() == (left_mw < 0)
             whole = [
                 GPUS[NODES[one.node][2]].idle_w * len(one.gpus)
@@ -273,7 +273,7 @@ class FlatDesk(Desk):
                 for one in job.wanted
                 if one.gpus and one.request.gpu_milli == 1000
             ]
-            assert self.watts._planned_idle_mw == round(1000 * sum(whole))
+            assert self.watts._plan.idle_mw == round(1000 * sum(whole))
 
     def check_within_limits(self) -> None:
         super().check_within_limits()
@@ -295,7 +295,7 @@ BELOW = {"site": ((0, 1, 1), (1, 1, 1), (2, 0, 1), (3, 0, 1)), "row": ((0, 1, 0)
 
 class TreeDesk(Desk):
     def __init__(self, policy: Any, *given: Any) -> None:
-        super().__init__(TreeWatts(CLUSTER, policy, prior, TREE), *given)
+        super().__init__(PowerAccount(CLUSTER, policy, prior, TREE), *given)
 
     def carried_w(self, domain: str) -> Fraction:
         total = Fraction(0)
@@ -309,11 +309,10 @@ class TreeDesk(Desk):
     def recount(self) -> None:
         super().recount()
         watts = self.watts
-        assert isinstance(watts, TreeWatts)
         over = False
         for at, domain in enumerate(TREE.domains):
             carried = self.carried_w(domain.name)
-            assert watts._idle.nw[at] + watts._plan_loads.nw[at] == carried * 1_000_000_000
+            assert watts.idle_nw(at) + watts._plan.nw[at] == carried * 1_000_000_000
             over |= carried > Fraction(domain.budget_w or 0)
         assert self.draft.over_budget() == over
 

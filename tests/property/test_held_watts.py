@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core import CoreConfig
-from wattherd.engine.tree_watts import TreeWatts
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import BudgetChanged, JobCancelled, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
@@ -131,7 +130,7 @@ def check(shell: Shell, before: Fraction | None) -> Fraction:
     """The guard's account is the recount; what is held rises above no budget."""
     watts, drawn = shell.core.watts, node_w(shell)
     total = sum(drawn, Fraction(0))
-    if isinstance(watts, TreeWatts):
+    if watts.by_domain:
         carried = watts.carried_nw()
         for domain, (of_first, of_second) in FACTORS.items():
             mine = drawn[0] * of_first + drawn[1] * of_second

@@ -97,10 +97,10 @@ def test_without_the_guard_the_same_tree_is_exceeded(
     scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The meter sees what the guard prevents."""
-    from wattherd.engine.tree_watts import TreeWatts
+    from wattherd.engine.power_account import PowerAccount
 
-    monkeypatch.setattr(TreeWatts, "_over", lambda *_: False)
-    monkeypatch.setattr(TreeWatts, "_caps_w", lambda _, asks, branches: asks.top_w.tolist())
+    monkeypatch.setattr(PowerAccount, "_over", lambda *_: False)
+    monkeypatch.setattr(PowerAccount, "_caps_w", lambda _, asks, branches: asks.top_w.tolist())
     row = run(str(scenario))["policies"][0]
     assert row["levels"][0]["over_budget_s"] > 60
     assert row["levels"][2]["over_budget_s"] > 60

@@ -14,9 +14,8 @@ from wattherd.engine.core import Core, CoreConfig
 from wattherd.engine.draft import GuardedDraft
 from wattherd.engine.least_power import LeastPower
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.power_account import PowerAccount
 from wattherd.engine.questions import Questions
-from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import Watts
 from wattherd.estimate.power_curve import prior
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import (
@@ -198,7 +197,7 @@ JOBS = st.builds(
 )  # fmt: skip
 
 
-def accepted(spec: JobSpec, watts: Watts) -> bool | None:
+def accepted(spec: JobSpec, watts: PowerAccount) -> bool | None:
     """Whether the guard takes any placement on the empty cluster; None: the nodes are too small."""
     role, possible = spec.roles[0], False
     for split in product(range(role.count + 1), repeat=len(SMALL.nodes)):
@@ -224,7 +223,7 @@ def accepted(spec: JobSpec, watts: Watts) -> bool | None:
     policy=st.sampled_from([WaterFilling(), Pause()]),
 )
 def test_exactly_those_are_set_aside_that_the_guard_would_never_start(spec, budget_w, policy):
-    watts = Watts(SMALL, policy, prior)
+    watts = PowerAccount(SMALL, policy, prior)
     watts.set_budget(budget_w, [])
     truth = accepted(spec, watts)
     if truth is not None:
@@ -235,7 +234,7 @@ def test_exactly_those_are_set_aside_that_the_guard_would_never_start(spec, budg
 @settings(max_examples=200, deadline=None)
 @given(spec=JOBS, tree=TREES, policy=st.sampled_from([WaterFilling(), Pause()]))
 def test_under_a_tree_no_job_is_set_aside_that_the_guard_would_start(spec, tree, policy):
-    watts = TreeWatts(SMALL, policy, prior, tree)
+    watts = PowerAccount(SMALL, policy, prior, tree)
     truth = accepted(spec, watts)
     if truth is not None:
         found = LeastPower(watts, SMALL).shortage(spec, tuple(watts.held_mw))

@@ -1,7 +1,7 @@
 """Power caps as orders: lower ones at once, higher ones when there are watts for them.
 
-What a device may draw counts at the cap in force until a lower one has been read back (`Watts`),
-so that nothing is raised on the strength of a cap that was only ordered.
+What a device may draw counts at the cap in force until a lower one has been read back
+(`PowerAccount`), so that nothing is raised on the strength of a cap that was only ordered.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from wattherd.engine.cap_orders import CapOrders, as_number
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
+from wattherd.engine.power_account import PowerAccount
 from wattherd.engine.ramp import Ramps
-from wattherd.engine.watts import Watts
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import SetCap
 
@@ -20,7 +20,7 @@ from wattherd.model.command import SetCap
 class Caps:
     """The caps of running jobs under a budget; without one there is nothing to do."""
 
-    def __init__(self, watts: Watts, rules: CapRules, ramps: Ramps) -> None:
+    def __init__(self, watts: PowerAccount, rules: CapRules, ramps: Ramps) -> None:
         """Nothing is capped."""
         self._watts, self._rules, self._ramps = watts, rules, ramps
         self._orders = CapOrders()

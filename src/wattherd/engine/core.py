@@ -142,7 +142,7 @@ class Core:
         self._timer = PlanTimer(config.round_s, self._reaction)
         # Power.
         self.power = PowerControl(config)
-        self.tree, self.watts, self.budgets = self.power.tree, self.power.watts, self.power.budgets
+        self.watts, self.budgets = self.power.watts, self.power.budgets
         # Capacity.
         self.planned = Book(config.cluster)
         """What every job will hold once all orders are carried out."""

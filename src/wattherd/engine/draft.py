@@ -17,9 +17,9 @@ from wattherd.engine.book import Book
 from wattherd.engine.cycle import WAKE
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
+from wattherd.engine.power_account import PowerAccount
 from wattherd.engine.questions import Questions
 from wattherd.engine.tenants import UNLIMITED, TenantUse
-from wattherd.engine.watts import Watts
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation, allocate
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -41,7 +41,7 @@ class GuardedDraft:
         planned: Book,
         jobs: Mapping[str, JobRecord],
         lost: set[int],
-        watts: Watts,
+        watts: PowerAccount,
         questions: Questions,
         now_s: float,
         quota: Quota | None = None,
@@ -57,7 +57,6 @@ class GuardedDraft:
         self._jobs = jobs
         self._watts = watts
         self._questions = questions
-        self._room_mw = watts.room_mw()
         self._lost = lost
         self._now_s = now_s
         self._quota = quota
@@ -140,13 +139,11 @@ class GuardedDraft:
         return None
 
     def _spend(self, record: JobRecord, allocations: tuple[Allocation, ...], sign: int) -> None:
-        """Take (sign 1) or return a job's part of its quota and the least watts that it needs."""
+        """Take (sign 1) or return a job's part of its quota and of its tenant's limit."""
         if self._quota is not None and allocations:
             self._in_use[_account(record)] += sign * _gpus(allocations)
         if self._tenants.limits:
             self._tenants.spend(record.spec, sign * _gpus(allocations))
-        if self._room_mw is not None:
-            self._room_mw -= sign * self._watts.needs_mw(record, allocations)
 
     def _allowed(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
         if self._tenants.limits:
@@ -159,19 +156,9 @@ class GuardedDraft:
         use = Use(now_s=self._now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
         return self._quota.admits(record.spec, _gpus(allocations), use)
 
-    def _powered(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
-        if self._room_mw is None:
-            return self._watts.refused(record, allocations, self._now_s)
-        need_mw = self._watts.needs_mw(record, allocations)
-        if need_mw <= self._room_mw:
-            return self._watts.doomed(record, need_mw, self._room_mw, self._now_s)
-        return self._watts.refusal(need_mw, self._room_mw, self._now_s)
-
     def over_budget(self) -> bool:
         """Whether the plan needs more watts than there are, every job at its least."""
-        if self._room_mw is None:
-            return self._watts.overloaded()
-        return self._room_mw < 0
+        return self._watts.overloaded()
 
     def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
         spec = record.spec
@@ -185,7 +172,8 @@ class GuardedDraft:
             self._planned.place(allocation)
             booked.append(allocation)
         given = tuple(booked)
-        refusal = refusal or self._allowed(record, given) or self._powered(record, given)
+        refusal = refusal or self._allowed(record, given)
+        refusal = refusal or self._watts.refused(record, given, self._now_s)
         if refusal is None and spec.energy_budget_j is not None:
             refusal = self._watts.prices.refuse(record, booked, self._now_s)
         if refusal is None:

@@ -10,8 +10,10 @@ import math
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.power_tree import PowerTree
+from wattherd.model.power_tree import PowerDomain, PowerTree
 
+ONE_DOMAIN = ""
+"""The name of the only domain where there is a single budget: users never hear of it."""
 PPM = 1_000_000
 """Millionths in a factor of one; also nanowatts in a milliwatt."""
 NW = 1_000_000_000
@@ -44,12 +46,20 @@ class Feeds:
                 raise UserError(f"no domain feeds node {spec.name!r}", field="nodes", hint=hint)
         self.paths = tuple(paths[feeder[spec.name]] for spec in cluster.nodes)
         self._above = tuple(dict(paths[name]) for name in self.names)
+        self.depth = tuple(len(above) - 1 for above in self._above)
+        """Domains above each."""
+        self.plain = len(self.names) == 1 and tree.root.loss == 0
+        """Whether it is one budget for all nodes, without losses."""
         self.parent = tuple(
             None if one.parent is None else self.number[one.parent] for one in tree.domains
         )
         """Number of the domain above each; None: the root."""
         self.upwards = tuple(sorted(range(len(self.names)), key=lambda at: -len(self._above[at])))
         """All domains, each before the one above it."""
+
+    def number_of(self, name: str) -> int | None:
+        """The number of a domain, None where there is none; the empty name is the site's."""
+        return self.number.get(name) if name else self.root
 
     def ppm(self, below: int, above: int) -> int:
         """What a watt at a node that `below` feeds is at the input of `above`, in millionths."""
@@ -61,3 +71,9 @@ class Feeds:
             factor /= 1.0 - domain.loss
             found.append((self.number[domain.name], math.ceil(factor * PPM - 1e-3)))
         return tuple(found)
+
+
+def one_domain(cluster: ClusterSpec) -> PowerTree:
+    """The tree of a cluster with a single budget: one nameless domain that feeds every node."""
+    nodes = tuple(node.name for node in cluster.nodes)
+    return PowerTree((PowerDomain(name=ONE_DOMAIN, nodes=nodes),))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
-from wattherd.engine.watts import Watts
+from wattherd.engine.power_account import PowerAccount
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
 
@@ -45,7 +45,7 @@ class Account:
 class Joules:
     """Accounts of the live jobs that have an energy budget."""
 
-    def __init__(self, watts: Watts) -> None:
+    def __init__(self, watts: PowerAccount) -> None:
         """No job has one."""
         self._watts = watts
         self._accounts: dict[str, Account] = {}

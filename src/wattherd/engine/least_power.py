@@ -13,14 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.engine.feasibility import tasks_on
-from wattherd.engine.feeds import PPM
-from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import Watts
+from wattherd.engine.feeds import PPM, Feeds
+from wattherd.engine.power_account import PowerAccount
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 
 Limits = tuple[int | None, ...]
-"""Budgets in milliwatts: the site's alone, or those of all domains of a tree in its order."""
+"""Budgets in milliwatts of all domains, in the order of the account's tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,11 @@ class _Kind:
 class LeastPower:
     """Knows the machines of a cluster by kind and feed, and what it has said of each job shape."""
 
-    def __init__(self, watts: Watts, cluster: ClusterSpec) -> None:
+    def __init__(self, watts: PowerAccount, cluster: ClusterSpec) -> None:
         """Count the nodes of each kind below each domain."""
         self._watts = watts
-        self._tree = watts if isinstance(watts, TreeWatts) else None
-        feeders = [0] * len(cluster.nodes)
-        if self._tree is not None:
-            feeders = [path[0][0] for path in self._tree.feeds.paths]
+        self._feeds = watts.feeds
+        feeders = [path[0][0] for path in self._feeds.paths]
         counts = Counter(
             (replace(node, name="", cpu_model=""), feeder)
             for node, feeder in zip(cluster.nodes, feeders, strict=True)
@@ -76,7 +73,7 @@ class LeastPower:
     @property
     def idle_w(self) -> float:
         """What the cluster draws while nothing runs; losses of a tree included."""
-        return self._idle_mw(0 if self._tree is None else self._tree.feeds.root) / 1000
+        return self._idle_mw(self._feeds.root) / 1000
 
     def below_idle(self, limits: Limits) -> list[Shortage]:
         """Domains (the site) that may draw less than their nodes do while nothing runs."""
@@ -84,14 +81,12 @@ class LeastPower:
         for domain, limit_mw in enumerate(limits):
             idle_mw = self._idle_mw(domain)
             if limit_mw is not None and limit_mw < idle_mw:
-                name = "" if self._tree is None else self._tree.feeds.names[domain]
+                name = self._feeds.names[domain]
                 found.append(Shortage(idle_mw / 1000, limit_mw / 1000, idle_mw / 1000, name))
         return found
 
     def _idle_mw(self, domain: int) -> int:
-        if self._tree is None:
-            return self._watts.base_mw
-        return self._tree.idle_nw(domain) // PPM
+        return self._watts.idle_nw(domain) // PPM
 
     def shortage(self, spec: JobSpec, limits: Limits) -> Shortage | None:
         """What a job lacks under budgets of `limits`, were it alone on the cluster; None: nothing.
@@ -128,11 +123,11 @@ class LeastPower:
         return min(found, key=lambda one: one.asked_w - one.limit_w, default=None)
 
     def _too_dark(self, limits: Limits) -> Shortage | None:
-        """A job without GPUs adds nothing; the site's guard still refuses it below idle."""
+        """A job without GPUs adds nothing; a single budget below idle still refuses it."""
         limit_mw, idle_mw = limits[0], self._idle_mw(0)
-        if self._tree is not None or limit_mw is None or idle_mw <= limit_mw:
+        if self._watts.by_domain or limit_mw is None or idle_mw <= limit_mw:
             return None
-        return Shortage(idle_mw / 1000, limit_mw / 1000, idle_mw / 1000)
+        return Shortage(idle_mw / 1000, limit_mw / 1000, idle_mw / 1000, self._feeds.names[0])
 
     def _at(
         self,
@@ -146,7 +141,8 @@ class LeastPower:
         roles = [self._units(role, count, wanted, models, cap_mw) for role, count in asks]
         if any(sum(unit.count for unit in units) < need for units, need in roles):
             return None
-        if self._tree is None:
+        if not self._watts.by_domain:
+            # Wherever they run, all roles draw on the one budget together.
             need_mw = sum(_cheapest(units, need) for units, need in roles)
             return self._judge(0, self._idle_mw(0) + need_mw, limits[0])
         for units, need in roles:
@@ -158,9 +154,8 @@ class LeastPower:
     def _judge(self, domain: int, asked_mw: int, limit_mw: int | None) -> Shortage | _Enough:
         if limit_mw is None or asked_mw <= limit_mw:
             return _Enough()
-        name = "" if self._tree is None else self._tree.feeds.names[domain]
         idle_w = self._idle_mw(domain) / 1000
-        return Shortage(asked_mw / 1000, limit_mw / 1000, idle_w, name)
+        return Shortage(asked_mw / 1000, limit_mw / 1000, idle_w, self._feeds.names[domain])
 
     def _units(
         self, role: TaskRole, count: int, wanted: tuple[str, ...], models: set[str], cap_mw: int
@@ -180,31 +175,31 @@ class LeastPower:
 
     def _in_tree(self, units: Sequence[_Unit], need: int, limits: Limits) -> Shortage | None:
         """Fill from the leaves up: of the units below a domain it can carry the cheapest ones."""
-        tree = self._tree
-        assert tree is not None  # noqa: S101 - the caller asked
+        feeds = self._feeds
         below: dict[int, list[_Unit]] = {}
         for unit in units:
             below.setdefault(unit.domain, []).append(unit)
         short: Shortage | None = None
-        for domain in tree.feeds.upwards:
+        for domain in feeds.upwards:
             mine = below.pop(domain, [])
             limit_mw = limits[domain]
             if limit_mw is not None:
-                room_nw = limit_mw * PPM - tree.idle_nw(domain)
-                kept, all_of_them = list(_carried(mine, domain, room_nw, tree)), _count(mine)
+                room_nw = limit_mw * PPM - self._watts.idle_nw(domain)
+                kept, all_of_them = list(_carried(mine, domain, room_nw, feeds)), _count(mine)
                 if _count(kept) < min(need, all_of_them):
-                    asked_nw = tree.idle_nw(domain) + _cheapest_nw(mine, domain, need, tree)
+                    asked_nw = self._watts.idle_nw(domain)
+                    asked_nw += _cheapest_nw(mine, domain, need, feeds)
                     short = self._short(domain, asked_nw, limit_mw)
                 mine = kept
-            parent = tree.feeds.parent[domain]
+            parent = feeds.parent[domain]
             if parent is None:
                 return short if _count(mine) < need else None
             below.setdefault(parent, []).extend(mine)
         return None
 
     def _short(self, domain: int, asked_nw: int, limit_mw: int) -> Shortage:
-        name = self._tree.feeds.names[domain] if self._tree else ""
-        return Shortage(asked_nw / PPM / 1000, limit_mw / 1000, self._idle_mw(domain) / 1000, name)
+        name, idle_w = self._feeds.names[domain], self._idle_mw(domain) / 1000
+        return Shortage(asked_nw / PPM / 1000, limit_mw / 1000, idle_w, name)
 
 
 _MOST_KNOWN = 20_000
@@ -237,14 +232,14 @@ def _cheapest(units: Sequence[_Unit], need: int) -> int:
     return total_mw
 
 
-def _cheapest_nw(units: Sequence[_Unit], domain: int, need: int, tree: TreeWatts) -> int:
-    priced = [replace(one, mw=one.mw * tree.feeds.ppm(one.domain, domain)) for one in units]
+def _cheapest_nw(units: Sequence[_Unit], domain: int, need: int, feeds: Feeds) -> int:
+    priced = [replace(one, mw=one.mw * feeds.ppm(one.domain, domain)) for one in units]
     return _cheapest(priced, min(need, _count(units)))
 
 
-def _carried(units: Sequence[_Unit], domain: int, room_nw: int, tree: TreeWatts) -> Iterator[_Unit]:
+def _carried(units: Sequence[_Unit], domain: int, room_nw: int, feeds: Feeds) -> Iterator[_Unit]:
     """Of `units` below a domain as many as it can carry, the cheapest ones."""
-    priced = [(one.mw * tree.feeds.ppm(one.domain, domain), one) for one in units]
+    priced = [(one.mw * feeds.ppm(one.domain, domain), one) for one in units]
     for nw, one in sorted(priced, key=lambda pair: pair[0]):
         fits = one.count if nw <= 0 else max(min(one.count, room_nw // nw), 0)
         if fits:

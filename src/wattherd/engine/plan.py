@@ -13,15 +13,15 @@ from wattherd.engine.book import Book
 from wattherd.engine.draft import GuardedDraft
 from wattherd.engine.ledger import JobRecord, may_run
 from wattherd.engine.lifecycle import State
+from wattherd.engine.power_account import PowerAccount
 from wattherd.engine.roster import Roster
-from wattherd.engine.watts import Watts
 from wattherd.model.reason import StopReason
 
 
 class Plan:
     """The plan in force: bookings, the jobs that planners may use, and jobs with orders to come."""
 
-    def __init__(self, planned: Book, watts: Watts) -> None:
+    def __init__(self, planned: Book, watts: PowerAccount) -> None:
         """Nothing is planned."""
         self.planned, self._watts = planned, watts
         self.roster = Roster()

@@ -1,6 +1,6 @@
 """The power side of a core: what counts, what is allowed, what is ordered, and what is to come.
 
-Five parts work together. The account (`engine.watts`, with a tree `engine.tree_watts`) knows what
+Five parts work together. The account (`engine.power_account`) knows what
 devices may draw now and under the plan. `Budgets` knows what is stated and announced, `Ramps` how
 steeply the site and its domains may rise and fall, `Caps` which caps are ordered and read back, and
 `Joules` what jobs with an energy budget have left. `PowerControl` builds them on one another and
@@ -20,10 +20,9 @@ from wattherd.engine.core_config import CoreConfig
 from wattherd.engine.joules import Joules
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
+from wattherd.engine.power_account import PowerAccount
 from wattherd.engine.ramp import Ramps
 from wattherd.engine.set_aside import SetAside
-from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import Watts
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import WakeAt, wake_at
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
@@ -40,13 +39,8 @@ class PowerControl:
 
     def __init__(self, config: CoreConfig) -> None:
         """Nothing runs; budgets are those that the power tree begins with."""
-        self.tree: TreeWatts | None = None
-        if config.tree is not None:
-            self.tree = TreeWatts(
-                config.cluster, config.power, config.curve_of, config.tree, config.gpus
-            )
-        self.watts: Watts = self.tree or Watts(
-            config.cluster, config.power, config.curve_of, config.gpus
+        self.watts = PowerAccount(
+            config.cluster, config.power, config.curve_of, config.tree, config.gpus
         )
         rules, self._tree = config.rules, config.tree
         self.energy = Joules(self.watts)

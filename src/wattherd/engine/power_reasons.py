@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from wattherd.engine.budgets import Fall
+from wattherd.engine.feeds import NW
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.ramp import Refusal
 from wattherd.model.reason import Reason, ReasonCode
 
 
-def too_little(need_mw: int, room_mw: int, budget_w: float, now_s: float) -> Reason:
-    """The least that a job needs is more than the plan leaves of the site's budget."""
+def too_little(asked_nw: int, used_nw: int, limit_nw: int, at: str, now_s: float) -> Reason:
+    """The least that a job needs is more than the plan's other jobs leave of a budget.
+
+    Of a single budget people are told what is above idling, since all of it is for jobs; of a
+    domain `at` they are told what it carries, since that is what its meter reads.
+    """
+    room_nw = max(limit_nw - used_nw, 0)
+    budget_w = limit_nw / NW
     return Reason(
         code=ReasonCode.WAITING_FOR_POWER,
         since_s=now_s,
-        asked=need_mw / 1000,
-        available=max(room_mw, 0) / 1000,
-        unit="W above idle",
-        unblocks=f"the budget is {budget_w:g} W",
+        asked=asked_nw / NW,
+        in_use=used_nw / NW if at else None,
+        available=room_nw / NW,
+        unit=f"W at {at}" if at else "W above idle",
+        unblocks=f"the budget of {at} is {budget_w:g} W" if at else f"the budget is {budget_w:g} W",
     )
 
 
@@ -25,14 +33,14 @@ def new_to_plan(job: JobRecord) -> bool:
     return not job.allocations and not job.wanted
 
 
-def too_late(need_mw: float, room_mw: float, fall: Fall, now_s: float, at: str = "") -> Reason:
-    """Why a job must not be started before a fall; milliwatts beside the rest of the plan."""
+def too_late(need_nw: int, room_nw: int, fall: Fall, now_s: float, at: str = "") -> Reason:
+    """Why a job must not be started before a fall; nanowatts beside the rest of the plan."""
     name = f"the budget of {at}" if at else "the budget"
     return Reason(
         code=ReasonCode.WAITING_FOR_BUDGET_RISE,
         since_s=now_s,
-        asked=need_mw / 1000,
-        available=max(room_mw, 0) / 1000,
+        asked=need_nw / NW,
+        available=max(room_nw, 0) / NW,
         unit=f"W above idle at {at}" if at else "W above idle",
         unblocks=f"{name} falls to {fall.budget_w:g} W",
         due_s=fall.begins_s,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from wattherd.engine.budgets import Budgets
 from wattherd.engine.least_power import LeastPower, Limits, Shortage
 from wattherd.engine.ledger import JobRecord
-from wattherd.engine.tree_watts import TreeWatts
-from wattherd.engine.watts import Watts
+from wattherd.engine.power_account import PowerAccount
 from wattherd.model.reason import Reason, ReasonCode
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class SetAside:
     """Judges jobs by the budgets in force and in sight."""
 
-    def __init__(self, config: CoreConfig, watts: Watts, budgets: Budgets) -> None:
+    def __init__(self, config: CoreConfig, watts: PowerAccount, budgets: Budgets) -> None:
         """Nothing is limited yet."""
         self._watts, self._budgets = watts, budgets
         self._least = LeastPower(watts, config.cluster)
@@ -56,11 +55,7 @@ class SetAside:
 
     def _limits(self, levels: dict[str, float | None] | None = None) -> Limits:
         """Milliwatts that domains may draw: now, or at given levels."""
-        tree, watts = self._watts, self._watts
-        if not isinstance(tree, TreeWatts):
-            limit_w = watts.budget_w if levels is None else levels.get("")
-            return (None if limit_w is None else round(limit_w * 1000),)
-        return tuple(tree.held_mw if levels is None else tree.limits_mw(levels))
+        return tuple(self._watts.held_mw if levels is None else self._watts.limits_mw(levels))
 
     def again(self, jobs: Iterable[JobRecord], now_s: float) -> Iterator[JobRecord]:
         """Judge waiting jobs anew; those of which planners see more now, or less."""

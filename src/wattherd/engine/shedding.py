@@ -14,13 +14,17 @@ from itertools import groupby
 from wattherd.engine.draft import GuardedDraft
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.narrowing import narrower
-from wattherd.engine.watts import Watts
-from wattherd.model.allocation import Allocation
-from wattherd.model.reason import Reason, StopReason
+from wattherd.engine.power_account import PowerAccount
+from wattherd.model.reason import StopReason
 
 
 def shed(
-    draft: GuardedDraft, jobs: Iterable[JobRecord], watts: Watts, now_s: float, *, narrow: bool
+    draft: GuardedDraft,
+    jobs: Iterable[JobRecord],
+    watts: PowerAccount,
+    now_s: float,
+    *,
+    narrow: bool,
 ) -> list[JobRecord]:
     """Narrow, then stop the least important of `jobs`, until the plan is within every budget.
 
@@ -46,18 +50,11 @@ def _narrow(job: JobRecord, draft: GuardedDraft) -> None:
             return
 
 
-def _stopped(job: JobRecord, draft: GuardedDraft, watts: Watts, now_s: float) -> bool:
+def _stopped(job: JobRecord, draft: GuardedDraft, watts: PowerAccount, now_s: float) -> bool:
     """Stop a job if the plan still needs too much; where domains have budgets, if that helps."""
-    if not draft.over_budget() or (watts.by_domain and not watts.overloaded(job)):
+    if not watts.overloaded(job):
         return False
     wanted = job.wanted
     draft.stop(job, StopReason.BUDGET_CUT)
-    draft.wait(job, _why(job, wanted, watts, now_s))
+    draft.wait(job, watts.cut(job, wanted, now_s))
     return True
-
-
-def _why(job: JobRecord, wanted: tuple[Allocation, ...], watts: Watts, now_s: float) -> Reason:
-    """Why a job lost its watts."""
-    refused = watts.refused(job, wanted, now_s)
-    need_mw = watts.needs_mw(job, job.allocations)
-    return refused or watts.refusal(need_mw, 0, now_s)

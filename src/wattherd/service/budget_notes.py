@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from wattherd.engine.core import Core
 from wattherd.engine.least_power import LeastPower, Limits, Shortage
-from wattherd.engine.tree_watts import TreeWatts
+from wattherd.engine.power_account import PowerAccount
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import ReasonCode
@@ -37,11 +37,10 @@ def notes_before(core: Core, given: Iterable[Event]) -> list[str]:
     """Of a simulation that has not begun, on `core`: jobs that no budget of `given` lets run."""
     events = list(given)
     changes = sorted((e for e in events if isinstance(e, BudgetChanged)), key=lambda e: e.at_s)
-    tree = core.watts if isinstance(core.watts, TreeWatts) else None
-    if tree is None and not changes:
+    if core.config.tree is None and not changes:
         return []
     least = LeastPower(core.watts, core.config.cluster)
-    levels = list(dict.fromkeys(_levels(changes, tree)))
+    levels = list(dict.fromkeys(_levels(changes, core.watts)))
     specs = [event.job for event in events if isinstance(event, JobSubmitted)]
     lacks = [one for spec in specs if (one := _lacks(spec, levels, least)) is not None]
     always_dark = [
@@ -53,26 +52,18 @@ def notes_before(core: Core, given: Iterable[Event]) -> list[str]:
     return notes + _never(lacks, len(specs), "", "no budget of this run is as high")
 
 
-def _levels(changes: Sequence[BudgetChanged], tree: TreeWatts | None) -> Iterator[Limits]:
+def _levels(changes: Sequence[BudgetChanged], account: PowerAccount) -> Iterator[Limits]:
     """The budgets from each time on, in milliwatts."""
     said: dict[str, float | None] = {"": None}
-    if tree is not None:
-        said |= {domain.name: domain.budget_w for domain in tree.feeds.tree.domains}
+    said |= {domain.name: domain.budget_w for domain in account.feeds.tree.domains}
     for at, change in enumerate(changes):
         if at == 0 and change.at_s > 0:
-            yield _limits(said, tree)
+            yield tuple(account.limits_mw(said))
         said[change.domain] = change.budget_w
         if at + 1 == len(changes) or changes[at + 1].at_s > change.at_s:
-            yield _limits(said, tree)
+            yield tuple(account.limits_mw(said))
     if not changes:
-        yield _limits(said, tree)
-
-
-def _limits(said: dict[str, float | None], tree: TreeWatts | None) -> Limits:
-    if tree is not None:
-        return tuple(tree.limits_mw(said))
-    site_w = said[""]
-    return (None if site_w is None else round(site_w * 1000),)
+        yield tuple(account.limits_mw(said))
 
 
 _Lack = tuple[str, float, float, str]

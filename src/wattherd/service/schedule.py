@@ -132,7 +132,7 @@ def simulate(setting: Setting, policy: str) -> Result:
     collector, usage = Collector(core), UsageMeter(core, given.jobs.specs)
     levels, stretches = Levels(core, meter), Stretches(core)
     watchers: list[Watcher] = [meter, collector, usage]
-    branches = None if core.tree is None else BranchMeter(core, core.tree, reaction_s=slow_s)
+    branches = None if setting.tree is None else BranchMeter(core, reaction_s=slow_s)
     watchers += [branches] if branches else []
     bill = None if setting.rates is None else BillMeter(meter, setting.rates, setting.start_s)
     watchers += [bill] if bill else []

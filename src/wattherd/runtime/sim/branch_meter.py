@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from wattherd.engine.core import Core
 from wattherd.engine.feeds import NW
-from wattherd.engine.tree_watts import TreeWatts
 from wattherd.model.command import Command
 from wattherd.model.event import Event
 from wattherd.runtime.sim.meter import UNMOVED
@@ -47,10 +46,10 @@ class LevelUse:
 class BranchMeter:
     """Watches a core with a power tree from event to event."""
 
-    def __init__(self, core: Core, tree: TreeWatts, *, reaction_s: float = 0.0) -> None:
+    def __init__(self, core: Core, *, reaction_s: float = 0.0) -> None:
         """Nothing was seen yet."""
-        self._core, self._tree, self._reaction_s = core, tree, reaction_s
-        count = len(tree.feeds.names)
+        self._core, self._account, self._reaction_s = core, core.watts, reaction_s
+        count = len(core.watts.feeds.names)
         self.over_s, self.over_j = np.zeros(count), np.zeros(count)
         self.worst_w, self.peak = np.zeros(count), np.zeros(count)
         self._use_s, self._limited_s = np.zeros(count), np.zeros(count)
@@ -74,15 +73,15 @@ class BranchMeter:
 
     def _look(self) -> None:
         self._stale = False
-        self._carried = np.array(self._tree.carried_nw(self._core.rest.asleep), dtype=np.int64)
-        limits = [ENDLESS_NW if one is None else one for one in self._tree.stated_nw]
+        self._carried = np.array(self._account.carried_nw(self._core.rest.asleep), dtype=np.int64)
+        limits = [ENDLESS_NW if one is None else one for one in self._account.stated_nw]
         fresh = np.array(limits, dtype=np.int64)
         self._limits = fresh
         surprised_s = self._core.budgets.surprised_s
         site_s = surprised_s.get("", -np.inf)
-        names = self._tree.feeds.names
+        names = self._account.feeds.names
         self._changed_s = np.array([surprised_s.get(name, -np.inf) for name in names])
-        root = self._tree.feeds.root
+        root = self._account.feeds.root
         self._changed_s[root] = max(self._changed_s[root], site_s)
 
     def _integrate(self, now_s: float) -> None:
@@ -105,7 +104,7 @@ class BranchMeter:
         return [self._level(name, at) for name, at in self._by_level()]
 
     def _by_level(self) -> Iterator[tuple[str, list[int]]]:
-        tree = self._tree.feeds.tree
+        tree = self._account.feeds.tree
         depths = [tree.depth(domain.name) for domain in tree.domains]
         for depth in range(max(depths) + 1):
             at = [number for number, one in enumerate(depths) if one == depth]
@@ -123,7 +122,7 @@ class BranchMeter:
             over_budget_s=float(self.over_s[at].sum()),
             over_budget_j=float(self.over_j[at].sum()),
             worst_w=float(self.worst_w[worst]),
-            worst_domain=self._tree.feeds.names[worst] if self.worst_w[worst] else "",
+            worst_domain=self._account.feeds.names[worst] if self.worst_w[worst] else "",
             mean_use_pct=100 * float(self._use_s[at].sum()) / limited_s if limited_s else None,
             peak_use_pct=100 * float(self.peak[limited].max()) if limited else None,
         )

@@ -1,9 +1,9 @@
 """Watts of power domains: what their nodes may draw at most, and what one more pod would add.
 
-Counted as by a core's guard (`engine.watts`): a device in use at its maximum, a free one at its
-idle watts, a shared one once, and what the machine draws beside. Integer milliwatts. A node counts
-in the domain that feeds it and in all above (`domain_tree`). Foreign pods count as ours. Watts that
-a cap saves are taken off once it was read back.
+Counted as by a core's guard (`engine.power_account`): a device in use at its maximum, a free one
+at its idle watts, a shared one once, and what the machine draws beside. Integer milliwatts. A node
+counts in the domain that feeds it and in all above (`domain_tree`). Foreign pods count as ours.
+Watts that a cap saves are taken off once it was read back.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.engine.domain_headroom import Branches, branch_table
 from wattherd.engine.ledger import JobRecord
-from wattherd.engine.rooms import Branches, branch_table
-from wattherd.engine.tree_asking import TreeAsking
+from wattherd.engine.power_demand import DemandRows
 from wattherd.estimate.power_curve import prior_curve
 from wattherd.model.job import JobSpec
 from wattherd.policy.power.contract import Ask, Asks
@@ -40,7 +40,7 @@ def without_padding(branches: Any) -> list[list[list[int]]]:
 def test_what_stands_there_is_what_was_put_last(
     changes: list[tuple[int, int, Branches | None]],
 ) -> None:
-    asking, known = TreeAsking(), {}
+    asking, known = DemandRows(), {}
     for number, devices, branches in changes:
         job, ask = planned(number, devices)
         asking.drop(job)
@@ -58,7 +58,7 @@ def test_what_stands_there_is_what_was_put_last(
 
 @given(caps=st.lists(st.sampled_from([100.0, 150.0, 200.0]), min_size=3, max_size=3))
 def test_only_jobs_whose_cap_changed_are_told_of(caps: list[float]) -> None:
-    asking = TreeAsking()
+    asking = DemandRows()
     jobs = [planned(number, 1) for number in range(3)]
     for job, ask in reversed(jobs):
         asking.put(job, ask, ((0, 1_000_000, 0),))

@@ -42,7 +42,7 @@ def branch_table(rows: Sequence[Branches], depth: int = 0) -> Ints:
     return np.array(filled, dtype=np.int64).reshape(len(rows), depth, 3)
 
 
-class Rooms:
+class DomainHeadroom:
     """Nanowatts for whole devices at their caps, by domain with a budget.
 
     `limits_nw` (all domains of the tree; None: no budget) less what is drawn beside those devices:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.asking import Asking
 from wattherd.engine.ledger import JobRecord
+from wattherd.engine.power_demand import DemandClasses
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.model.job import JobSpec
 from wattherd.policy.power.contract import Ask, floors_w
@@ -57,7 +57,7 @@ def record(number: int) -> JobRecord:
 
 
 def test_only_jobs_whose_cap_changes_are_named() -> None:
-    asking, jobs = Asking(), [record(number) for number in range(5)]
+    asking, jobs = DemandClasses(), [record(number) for number in range(5)]
     for job in reversed(jobs):
         asking.put(job, ask(T4, 1))
     assert asking.give(asking.uncapped()) == jobs
@@ -71,7 +71,7 @@ def test_only_jobs_whose_cap_changes_are_named() -> None:
 
 
 def test_tops_add_up_and_empty_classes_go() -> None:
-    asking, job = Asking(), record(1)
+    asking, job = DemandClasses(), record(1)
     asking.put(job, ask(V100, 4))
     assert asking.top_mw == 4 * round(V100.max_w * 1000)
     asking.drop(job)
