@@ -147,15 +147,21 @@ def test_a_store_of_version_1_becomes_one_of_today(url: str) -> None:
     journal.close()
 
 
-def test_a_store_of_version_2_keeps_its_jobs(url: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "fresh"), [("0002", ("total", "bill")), ("0003", ("bill",))], ids=["2", "3"]
+)
+def test_a_store_of_an_earlier_version_keeps_its_jobs(
+    url: str, version: str, fresh: tuple[str, ...]
+) -> None:
     store = Store.open(url)
     past = Past(spec=JobSpec(id="j-1", submit_s=0.0, roles=(TaskRole(count=1),)), paper={}, by="")
     store.projection.write(Batch(seq=1, jobs={past.spec.id: row_of(past)}))
     store.close()
     journal = Journal(url)
     with journal.database.writing() as connection:
-        connection.execute(sa.text("ALTER TABLE jobs DROP COLUMN total"))
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+        for name in fresh:
+            connection.execute(sa.text(f"ALTER TABLE jobs DROP COLUMN {name}"))
+        connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{version}'"))
     journal.close()
     store = Store.open(url)
     row = store.projection.job("j-1")

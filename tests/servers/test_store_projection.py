@@ -110,7 +110,7 @@ def test_a_row_holds_all_of_a_job(store: Store) -> None:
     past = Past(
         spec=spec, paper={"name": "a"}, by="u1", number=7, state="Failed", first_start_s=1.5,
         finish_s=2.5, attempts=3, progress=4.5, loss=5.5, total=6.5, exit_code=9, why="so",
-        energy_j=7.5,
+        energy_j=7.5, bill='["EUR", 7.5, 1.0, 2.0, 0.0, 0.0]',
     )  # fmt: skip
     unset = {"paper": {}, "by": ""}
     for one in fields(Past):

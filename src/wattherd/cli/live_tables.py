@@ -46,6 +46,13 @@ def show_jobs(
     if wide:
         head += ["QUEUE", "PRIO", "CAP W", "KJ", "SUBMITTED"]
     lines = [_line(row, wide=wide) for row in rows]
+    currencies = {row["bill"]["currency"] for row in rows if row.get("bill")}
+    if wide and currencies:
+        one = next(iter(currencies)) if len(currencies) == 1 else ""
+        head += [f"COST {one}".strip(), "KGCO2E"]
+        several = len(currencies) > 1
+        cells = [bill_cells(row.get("bill"), named=several) for row in rows]
+        lines = [line + more for line, more in zip(lines, cells, strict=True)]
     print_table(head, lines, fit=not wide if fit is None else fit)
 
 
@@ -71,6 +78,22 @@ def _line(row: Mapping[str, Any], *, wide: bool) -> list[str]:
             row["submitted"][:19].replace("T", " "),
         ]
     return line
+
+
+def bill_cells(bill: Mapping[str, Any] | None, *, named: bool = False) -> list[str]:
+    """Cost and emissions; `~` where a part of the energy was drawn at unknown rates."""
+    if bill is None:
+        return ["-", "-"]
+    cost = _at_least(bill["cost"], bill["unpriced_j"])
+    return [
+        f"{cost} {bill['currency']}" if named and cost != "-" else cost,
+        _at_least(bill["co2e_kg"], bill["unrated_j"]),
+    ]
+
+
+def _at_least(value: float | None, unknown_j: float) -> str:
+    """A sum of what is known. Prices may be below zero, but what is missing is said either way."""
+    return "-" if value is None else f"{'~' if unknown_j else ''}{value:,.4f}"
 
 
 def _done(row: Mapping[str, Any]) -> str:

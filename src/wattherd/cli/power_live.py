@@ -42,6 +42,7 @@ def _table(document: Any) -> None:
         click.echo(f"{'announced':<10}{show_watts(one['budget_w'])} from {when} UTC on")
     for note in document.get("notes", ()):
         click.echo(f"{'note':<10}{note}")
+    _rates(document)
     _instruments(document["instruments"])
     for one in document["signals"]:
         note = f" ({one['note']})" if one["note"] else ""
@@ -49,6 +50,25 @@ def _table(document: Any) -> None:
     by_job = document["samples"][-1]["by_job"] if document["samples"] else {}
     if by_job:
         print_table(["JOB", "WATTS"], [[job, f"{watts:,.1f}"] for job, watts in by_job.items()])
+
+
+def _rates(document: Any) -> None:
+    """What energy costs and emits now, and what all of it has."""
+    rates, bill = document.get("rates"), document.get("bill")
+    if rates is not None:
+        price, carbon_g = rates["price_per_kwh"], rates["carbon_g_per_kwh"]
+        per = "unknown price" if price is None else f"{price:,.4f} {rates['currency']}/kWh"
+        grams = "unknown carbon" if carbon_g is None else f"{carbon_g:,.0f} gCO2e/kWh"
+        problem = f" ({rates['problem']})" if rates["problem"] else ""
+        click.echo(f"{'rates':<10}{per}, {grams}{problem}")
+    if bill is not None:
+        from wattherd.cli.live_tables import bill_cells
+
+        cost, co2e_kg = bill_cells(bill)
+        click.echo(f"{'cost':<10}{cost} {bill['currency']}, {co2e_kg} kgCO2e")
+        for name, what in (("unpriced_j", "price"), ("unrated_j", "carbon intensity")):
+            if bill[name]:
+                click.echo(f"{'':<10}{bill[name] / 3.6e6:,.3f} kWh at a time of unknown {what}")
 
 
 def _instruments(rows: Any) -> None:

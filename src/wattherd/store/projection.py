@@ -35,6 +35,7 @@ class Batch:
     audit: list[Row] = field(default_factory=list)
     samples: list[Row] = field(default_factory=list)
     energy_j: dict[str, float] = field(default_factory=dict)
+    bills: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
 
 
@@ -99,6 +100,9 @@ class Projection:
             _replace(connection, AUDIT.c.seq, batch.audit)
             _replace(connection, SAMPLES.c.at_s, batch.samples)
             bulk.raise_to(connection, JOBS.c.id, JOBS.c.energy_j, batch.energy_j)
+            if batch.bills:
+                rows = [{"job": job, "text": text} for job, text in batch.bills.items()]
+                connection.execute(_BILL, rows)
             for name, value in batch.facts.items():
                 put_fact(connection, name, value)
             if batch.seq:
@@ -223,6 +227,16 @@ class Projection:
         rows = self._rows(query.where(JOBS.c.finish_s.is_(None)) if live else query)
         return {row["id"]: row["energy_j"] for row in rows}
 
+    def bills(self, *, live: bool = False) -> dict[str, str]:
+        """The bill of every job that has one, or of those that are not over.
+
+        Raises:
+            StoreFailure: they cannot be read.
+        """
+        query = sa.select(JOBS.c.id, JOBS.c.bill).where(JOBS.c.bill.is_not(None))
+        rows = self._rows(query.where(JOBS.c.finish_s.is_(None)) if live else query)
+        return {row["id"]: row["bill"] for row in rows}
+
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state, as written down; live ones count as they came.
 
@@ -239,6 +253,7 @@ class Projection:
             return cast("Sequence[Row]", connection.execute(query).mappings().all())
 
 
+_BILL = JOBS.update().where(JOBS.c.id == sa.bindparam("job")).values(bill=sa.bindparam("text"))
 _TEXTS = (JOBS.c.id, JOBS.c.name)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA = "0003"
+SCHEMA = "0004"
 """The latest migration, by its number."""
 VERSION_TABLE = "alembic_version"
 
@@ -78,6 +78,7 @@ JOBS = sa.Table(
     sa.Column("spec", sa.Text, nullable=False),
     sa.Column("paper", sa.Text, nullable=False),
     sa.Column("total", sa.Float),
+    sa.Column("bill", sa.Text),
     sa.Index("jobs_by_id", "id", unique=True),
     sa.Index("jobs_by_state", "state", "number"),
     sa.Index("jobs_by_owner", "owner", "number"),

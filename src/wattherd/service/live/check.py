@@ -13,9 +13,11 @@ import sqlalchemy as sa
 from wattherd.errors import Bug, UserError
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.draw import DrawBook
+from wattherd.service.live.energy_rates import bill_of
 from wattherd.service.live.frozen import Frozen, Unfit, thaw
+from wattherd.service.live.recovery import take_bills
 from wattherd.service.live.replay import Lived, Replay, settings_of
-from wattherd.service.live.scribe import Scribe, answer_row
+from wattherd.service.live.scribe import BILL, Scribe, answer_row
 from wattherd.store.entry import StoreFailure
 from wattherd.store.snapshots import Snapshot
 from wattherd.store.store import Store
@@ -86,7 +88,12 @@ def rebuild(store: Store) -> None:
     replay = _beginning(store, settings_of(store.snapshots), snapshots)
     energy_j = store.projection.energy_j()
     store.projection.forget(replay.state.standing.seq)
-    scribe = Scribe(store.projection, deque(), DrawBook(energy_j=energy_j))
+    book = DrawBook(energy_j=energy_j)
+    site = bill_of(store.journal.known_fact(BILL))
+    if site is not None:
+        book.site_bill, book.currency = site
+    take_bills(book, store.projection.bills())
+    scribe = Scribe(store.projection, deque(), book)
     for number, lived in enumerate(_to(replay, store), start=1):
         scribe.told([(lived.entry, lived.commands)], lived.touched)
         if number % BATCH == 0:

@@ -69,6 +69,9 @@ class ServeConfig(BaseModel):
         default=(), description="limits from outside, as of `wattherd power signal`"
     )
     schedule: Path | None = Field(default=None, description="limits by time: CSV or YAML")
+    rates: str | None = Field(
+        default=None, description="prices and carbon intensities of energy: a file or an address"
+    )
     slots: int | None = Field(
         default=None, ge=1, le=MOST_SLOTS, description="parts of the processor, without GPU"
     )

@@ -14,6 +14,7 @@ from wattherd.engine.core import Core
 from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.engine.waits import NEVER
+from wattherd.estimate.rates import Bill
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.runtime.local.apps import base_of
@@ -22,6 +23,7 @@ from wattherd.runtime.local.devices import Machine
 from wattherd.runtime.local.enforcement import asked, unenforced
 from wattherd.service.explain import HAND_OVER, NEXT_PLAN
 from wattherd.service.live.draw import DrawBook, Sample
+from wattherd.service.live.energy_rates import bill_of, bill_row
 from wattherd.service.live.history import Past
 from wattherd.units import show_ahead
 
@@ -107,6 +109,7 @@ def new_job_document(epoch: float, spec: JobSpec, paper: Mapping[str, Any]) -> d
             "state": past.state,
             "gpus": spec.gpus,
             "energy_j": 0.0,
+            "bill": None,
             "submitted": time_of(epoch, spec.submit_s),
             "where": [],
             "reason": {"code": NEXT_PLAN, "text": NEXT_PLAN},
@@ -188,6 +191,7 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
         "cap_w": record.cap_w if record and record.active else None,
         "micro_batch": record.micro_batch if record and record.active else None,
         "energy_j": look.book.energy_j.get(job_id, past.energy_j),
+        "bill": bill_row(_bill(look, past), look.book.energy_j.get(job_id, past.energy_j)),
         "remaining_s": _remaining_s(past, record),
         "rate_per_s": record.rate_per_s if record else None,
         "submitted": look.time(past.spec.submit_s),
@@ -198,6 +202,12 @@ def job_row(look: Look, job_id: str, position: int | None = None) -> dict[str, A
         "position": position,
         "tasks": None,
     }
+
+
+def _bill(look: Look, past: Past) -> tuple[Bill, str] | None:
+    """What its energy has cost so far, and in which currency."""
+    live = look.book.bills.get(past.spec.id)
+    return bill_of(past.bill) if live is None else (live, look.book.currency)
 
 
 def _app(past: Past, record: JobRecord | None) -> dict[str, Any] | None:
@@ -379,7 +389,14 @@ def power_document(look: Look, *, last: int = 1) -> dict[str, Any]:
         "over_s": look.book.over_s,
         "over_j": look.book.over_j,
         "samples": [_sample(look, one) for one in samples],
+        "bill": site_bill(look),
     }
+
+
+def site_bill(look: Look) -> dict[str, Any] | None:
+    """What all energy has cost and emitted since there were rates; None where there are none."""
+    bill = look.book.site_bill
+    return bill_row((bill, look.book.currency), bill.energy_j) if bill.energy_j else None
 
 
 def _sample(look: Look, sample: Sample) -> dict[str, Any]:

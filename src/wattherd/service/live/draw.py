@@ -10,8 +10,10 @@ from typing import Any
 
 from wattherd.engine.core import Core
 from wattherd.errors import ClusterError
+from wattherd.estimate.rates import Bill
 from wattherd.runtime.local.devices import Machine
 from wattherd.service.live.contract import Clock
+from wattherd.service.live.energy_rates import times, without_cost
 from wattherd.service.live.instruments import MODEL, Instruments
 from wattherd.service.live.keeper import Keeper
 from wattherd.service.live.rounds import Rounds
@@ -63,6 +65,12 @@ class DrawBook:
     over_s: float = 0.0
     over_j: float = 0.0
     site_j: float = 0.0
+    bills: dict[str, Bill] = field(default_factory=dict)
+    """What the energy of jobs has cost and emitted, since there were rates."""
+    site_bill: Bill = field(default_factory=Bill)
+    currency: str = ""
+    of_one_watt: Callable[[float, float], tuple[Bill, str | None]] | None = None
+    """What a watt costs from one time of the journal to another; None where there are no rates."""
     device_j: dict[int, float] = field(default_factory=dict)
     """Joules of the site and of every device since the service began."""
 
@@ -80,6 +88,7 @@ class DrawBook:
             past_s = PERIOD_S
         for job_id, watts in sample.by_job.items():
             self.energy_j[job_id] = self.energy_j.get(job_id, 0.0) + watts * past_s
+        self._bill(sample, past_s)
         self.site_j += sample.draw_w * past_s
         for number, watts in enumerate(sample.by_device):
             self.device_j[number] = self.device_j.get(number, 0.0) + watts * past_s
@@ -88,6 +97,19 @@ class DrawBook:
             self.over_j += (sample.draw_w - sample.budget_w) * past_s
         self.samples.append(sample)
         return past_s
+
+    def _bill(self, sample: Sample, past_s: float) -> None:
+        if self.of_one_watt is None or past_s <= 0:
+            return
+        unit, currency = self.of_one_watt(sample.at_s - past_s, sample.at_s)
+        if currency not in (None, self.currency):
+            # Sums of two currencies mean nothing.
+            self.bills = {job_id: without_cost(one) for job_id, one in self.bills.items()}
+            self.site_bill, self.currency = without_cost(self.site_bill), currency or ""
+        self.site_bill = self.site_bill.plus(times(unit, sample.draw_w))
+        for job_id, watts in sample.by_job.items():
+            one = self.bills.get(job_id, Bill())
+            self.bills[job_id] = one.plus(times(unit, watts))
 
 
 class DrawMeter(Rounds):

@@ -50,6 +50,8 @@ class Past:
     exit_code: int | None = None
     why: str = ""
     energy_j: float = 0.0
+    bill: str = ""
+    """What its energy has cost, as the store keeps it; empty where that is not known."""
 
     @property
     def over(self) -> bool:
@@ -223,6 +225,7 @@ def row_of(past: Past) -> dict[str, Any]:
         "exit_code": past.exit_code,
         "why": past.why,
         "energy_j": past.energy_j,
+        "bill": past.bill or None,
         "by_whom": past.by,
         "spec": _SPEC.dump_json(spec).decode(),
         "paper": json.dumps(dict(past.paper), sort_keys=True),
@@ -239,5 +242,6 @@ def past_of(row: Mapping[str, Any]) -> Past:
         exit_code=row["exit_code"],
         why=row["why"],
         energy_j=row["energy_j"],
+        bill=row["bill"] or "",
         **{name: row[name] for name in same},
     )

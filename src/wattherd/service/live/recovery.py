@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.engine.core import Core
 from wattherd.service.live.blueprint import Blueprint
 from wattherd.service.live.chronicle import DECISIONS, Chronicle
 from wattherd.service.live.draw import DrawBook, sample_of
+from wattherd.service.live.energy_rates import bill_of, without_cost
 from wattherd.service.live.history import History
 from wattherd.service.live.replay import Replay, resumed, settings_of
-from wattherd.service.live.scribe import OVER, Scribe
+from wattherd.service.live.scribe import BILL, OVER, Scribe
 from wattherd.store.event_log import command_of
 from wattherd.store.projection import FINE_S
 from wattherd.store.store import Store
@@ -56,6 +57,7 @@ def recover(store: Store, wanted: Blueprint) -> Recovered:
         entries += 1
     replay.arrive(store.journal.last_seq)
     book.energy_j.update(joules_of_ended(store, replay.history))
+    take_bills(book, bills_of_ended(store, replay.history))
     notes += _about_queues(replay, wanted)
     if not _same(replay.blueprint, wanted):
         before = replay.state.core
@@ -90,6 +92,27 @@ def joules_of_ended(store: Store, history: History) -> dict[str, float]:
     return {job_id: row["energy_j"] for job_id, row in rows if row is not None}
 
 
+def bills_of_ended(store: Store, history: History) -> dict[str, str]:
+    """The bills of jobs in memory that are over, as the store keeps them.
+
+    Raises:
+        StoreFailure: it cannot be read.
+    """
+    over = [job_id for job_id, past in history.jobs.items() if past.over]
+    rows = ((job_id, store.projection.job(job_id)) for job_id in over)
+    return {job_id: row["bill"] for job_id, row in rows if row is not None and row["bill"]}
+
+
+def take_bills(book: DrawBook, kept: Mapping[str, str]) -> None:
+    """Go on from bills that a store kept; the cost of one in another currency is not known."""
+    for job_id, text in kept.items():
+        told = bill_of(text)
+        if told is not None:
+            bill, currency = told
+            same = currency == book.currency
+            book.bills[job_id] = bill if same else without_cost(bill)
+
+
 def remembered(store: Store, seq: int, nodes: Sequence[str]) -> Chronicle:
     """What was decided in the last entries up to number `seq`, of which the answers are kept.
 
@@ -121,6 +144,10 @@ def book_of(store: Store) -> DrawBook:
     last = store.projection.samples(0.0, limit=1, newest=True)
     since_s = last[0]["at_s"] - FINE_S if last else 0.0
     book = DrawBook(energy_j=store.projection.energy_j(live=True))
+    told = bill_of(store.journal.known_fact(BILL))
+    if told is not None:
+        book.site_bill, book.currency = told
+    take_bills(book, store.projection.bills(live=True))
     book.samples.extend(sample_of(row) for row in store.projection.samples(since_s))
     over = store.journal.known_fact(OVER)
     if over is not None:

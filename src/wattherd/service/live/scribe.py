@@ -17,6 +17,7 @@ from typing import Any
 from wattherd.model.command import Command
 from wattherd.model.event import Event, JobSubmitted
 from wattherd.service.live.draw import DrawBook
+from wattherd.service.live.energy_rates import bill_text
 from wattherd.service.live.history import Past, row_of
 from wattherd.store.entry import Entry, StoreFailure
 from wattherd.store.event_log import plain
@@ -34,6 +35,8 @@ TIDY_S = 1.0
 """Between two tidyings of the database's log; rarer ones would take longer each."""
 OVER = "over"
 """The fact that tells seconds and joules above the budget."""
+BILL = "bill"
+"""Fact of a store: what the energy of the site has cost and emitted."""
 
 
 Turn = tuple[Entry, Sequence[Command]]
@@ -171,11 +174,23 @@ class Scribe:
             audit=[audit_row(entry) for entry, _ in taken.turns if entry.by != SYSTEM],
             samples=taken.samples,
             energy_j=dict(self._book.energy_j) if taken.samples else {},
-            facts={OVER: json.dumps([self._book.over_s, self._book.over_j])},
+            bills=self._bills() if taken.samples else {},
+            facts={
+                OVER: json.dumps([self._book.over_s, self._book.over_j]),
+                BILL: bill_text(self._book.site_bill, self._book.currency),
+            },
         )
 
+    def _bills(self) -> dict[str, str]:
+        """Of jobs that have drawn something under rates; others have none to keep."""
+        currency = self._book.currency
+        return {job_id: bill_text(one, currency) for job_id, one in dict(self._book.bills).items()}
+
     def _row(self, past: Past) -> Mapping[str, Any]:
-        return row_of(replace(past, energy_j=self._book.energy_j.get(past.spec.id, past.energy_j)))
+        energy_j = self._book.energy_j.get(past.spec.id, past.energy_j)
+        bill = self._book.bills.get(past.spec.id)
+        text = past.bill if bill is None else bill_text(bill, self._book.currency)
+        return row_of(replace(past, energy_j=energy_j, bill=text))
 
     def _keep_in_mind(self, taken: _Waiting) -> None:
         with self._change:
@@ -188,6 +203,7 @@ class Scribe:
             still = set(self._forgettable)  # in memory, without their joules, until the next entry
             for job_id in [one for one in self._over if one not in still]:
                 self._book.energy_j.pop(job_id, None)
+                self._book.bills.pop(job_id, None)
                 del self._over[job_id]
             self._change.notify_all()
 

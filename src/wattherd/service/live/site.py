@@ -29,6 +29,7 @@ from wattherd.service.live.config import ServeConfig
 from wattherd.service.live.configured import CONFIGURATION, Configured
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawMeter, Sample, sample_row
+from wattherd.service.live.energy_rates import RatesWatch
 from wattherd.service.live.fault_watch import FaultWatch
 from wattherd.service.live.feed import Feed
 from wattherd.service.live.finding import Found, found
@@ -92,6 +93,8 @@ class Site:
     """What is to be done when it ends, the last thing that was begun first."""
     limits: SiteWatch | None = None
     """Limits above this machine, where any are configured."""
+    rates: RatesWatch | None = None
+    """What energy costs and emits, where that is configured."""
     tree: TreeBook = field(default_factory=TreeBook)
     """What is remembered of them, and of devices that are silent."""
 
@@ -243,6 +246,13 @@ def _begin(
     headroom = Headroom(keeper, machine)
     steering = DrawReports(executor.steered, keeper.tell)
     tree = TreeBook.of(config.site)
+    rates = None if config.rates is None else RatesWatch(config.rates)
+    if rates is not None:
+        ending.callback(rates.end)
+        recovered.book.of_one_watt = lambda from_s, until_s: rates.of_one_watt(
+            epoch + from_s, epoch + until_s
+        )
+        rates.begin()
     ranks = RankWatch(executor.paces, keeper.tell, time.time)
 
     def keep(sample: Sample, span_s: float) -> None:
@@ -298,7 +308,7 @@ def _begin(
         accounts, (*origins.notes, *recovered.notes, *problems, *notifier.notes), feed, notifier,
         ExitStack(),
     )  # fmt: skip
-    site.limits, site.tree = limits, tree
+    site.limits, site.tree, site.rates = limits, tree, rates
     if limits is None:
         forget_site(keeper)
     else:

@@ -10,7 +10,13 @@ from wattherd.errors import UserError
 from wattherd.runtime.local.devices import Device, Machine
 from wattherd.service.live.documents import Look
 from wattherd.service.live.draw import DrawBook
-from wattherd.service.live.recovery import book_of, joules_of_ended, remembered
+from wattherd.service.live.recovery import (
+    bills_of_ended,
+    book_of,
+    joules_of_ended,
+    remembered,
+    take_bills,
+)
 from wattherd.service.live.replay import resumed, settings_of
 from wattherd.service.live.web.scene import Scene
 from wattherd.store.store import Store
@@ -33,6 +39,7 @@ def still_scene(store: Store, state: Path, runs: Path) -> Scene:
     replay.arrive(store.journal.last_seq)
     book = book_of(store)
     book.energy_j.update(joules_of_ended(store, replay.history))
+    take_bills(book, bills_of_ended(store, replay.history))
     blueprint = replay.blueprint
     devices = (Device(model=blueprint.node.gpu_model or ""),) * blueprint.node.gpu_count
     stated = book.samples[-1].stated if book.samples else "model"

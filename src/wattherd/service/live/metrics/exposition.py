@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as Late
@@ -109,6 +110,7 @@ class Exposition:
         up, moment = self._moment(sees)
         series = {**self._power(moment), **self._jobs(moment), **self._service(up=up)}
         series |= level_series(self._site.levels(), self._site.tree, self._site.clock.now_s())
+        series |= self._energy()
         if self._site.config.job_metrics:
             series |= self._by_job(moment)
         for name, metric in METRICS.items():
@@ -155,6 +157,23 @@ class Exposition:
             found["wattherd_sensor_age_seconds"] = [((node,), age_s)]
         return found
 
+    def _energy(self) -> dict[str, Series]:
+        """Cost and emissions, where there are rates; they count on from the last start."""
+        rates, book = self._site.rates, self._site.meter.book
+        if rates is None:
+            return {}
+        scope, bill = (SITE,), book.site_bill
+        told = rates.document(time.time())
+        return {
+            "wattherd_energy_cost_total": [((SITE, book.currency), bill.cost)],
+            "wattherd_energy_co2e_grams_total": [(scope, 1e3 * bill.co2e_kg)],
+            "wattherd_energy_unpriced_joules_total": [(scope, bill.unpriced_j)],
+            "wattherd_energy_unrated_joules_total": [(scope, bill.unrated_j)],
+            "wattherd_energy_price_per_kwh": _known((told["currency"],), told["price_per_kwh"]),
+            "wattherd_energy_carbon_grams_per_kwh": _known((), told["carbon_g_per_kwh"]),
+            "wattherd_rates_up": [((), float(not told["problem"]))],
+        }
+
     def _devices(self) -> list[Labels]:
         machine = self._site.machine
         return [
@@ -193,6 +212,12 @@ class Exposition:
             "wattherd_job_info": [(owner, 1.0) for owner in moment.owners],
             "wattherd_job_power_draw_watts": [((i,), watts[i]) for i in ids if i in watts],
             "wattherd_job_energy_joules_total": [((i,), book.joules(i)) for i in ids],
+            "wattherd_job_cost_total": [
+                ((i, book.currency), book.bills[i].cost) for i in ids if i in book.bills
+            ],
+            "wattherd_job_co2e_grams_total": [
+                ((i,), 1e3 * book.bills[i].co2e_kg) for i in ids if i in book.bills
+            ],
             "wattherd_job_progress_ratio": [((i,), r) for i, r in moment.progress.items()],
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -155,4 +156,5 @@ async def _document(site: Site, caller: Caller, last: int = 1) -> dict[str, Any]
     if site.limits is not None:
         levels = [level.words() for level in site.limits.levels()]
         told["notes"] = [*told["notes"], *levels]
+    told["rates"] = None if site.rates is None else site.rates.document(time.time())
     return {**told, "instruments": await asyncio.to_thread(site.instruments.rows)}

@@ -59,6 +59,16 @@ class TaskOf(Shape):
     values: dict[str, str] = told("of the axes of its grid", {"lr": "0.01"})
 
 
+class EnergyBill(Shape):
+    """What energy has cost and emitted, at the rates of the time at which it was drawn."""
+
+    currency: str = told("empty where none is stated", "EUR")
+    cost: float | None = told("of the part whose price is known; null: of nothing", 0.052)
+    co2e_kg: float | None = told("of the part whose carbon intensity is known", 0.06)
+    unpriced_j: float = told("energy whose price is not known", 0.0)
+    unrated_j: float = told("energy whose carbon intensity is not known", 0.0)
+
+
 class JobRow(Shape):
     """One job as a line of a list."""
 
@@ -81,6 +91,7 @@ class JobRow(Shape):
     cap_w: float | None = told("power limit of each of its devices", 280.0)
     micro_batch: int | None = told("samples computed at once, where the scheduler chooses", None)
     energy_j: float = told("used so far, all runs together", 615000.0)
+    bill: EnergyBill | None = told("what that has cost and emitted; null: there were no rates")
     remaining_s: float | None = told("at the speed of late", 3800.0)
     rate_per_s: float | None = told("progress a second of late", 1.0)
     submitted: str | None = told("a time", MORNING)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from wattherd.service.live.schemas.jobs import MORNING
+from wattherd.service.live.schemas.jobs import MORNING, EnergyBill
 from wattherd.service.live.schemas.shape import Shape, told, version
 from wattherd.signals.contract import Contact
 
@@ -84,6 +84,16 @@ class Instrument(Shape):
     problems: list[str] = told("what is wrong with them", [])
 
 
+class RatesNow(Shape):
+    """What a kilowatt-hour costs and emits now."""
+
+    source: str = told("where that is from", "tariff.yaml")
+    currency: str = told("empty where none is stated", "EUR")
+    price_per_kwh: float | None = told("null: not known", 0.31)
+    carbon_g_per_kwh: float | None = told("null: not known", 310.0)
+    problem: str = told("why something is not known, or could not be read again", "")
+
+
 class PowerDocument(Shape):
     """Budget, draw and headroom of a site."""
 
@@ -101,6 +111,8 @@ class PowerDocument(Shape):
     signals: list[SignalState] = told("addresses that are listened to")
     timeline: list[LimitSpan] = told("limits from outside, present and to come")
     instruments: list[Instrument] = told("meters and limits of each device")
+    bill: EnergyBill | None = told("of all energy since there were rates; null: there are none")
+    rates: RatesNow | None = told("rates now; null: none are configured")
 
 
 class LiveTreeRow(Shape):

@@ -10,7 +10,7 @@ from wattherd.engine.ledger import JobRecord
 from wattherd.report.charts import Chart
 from wattherd.report.draw_picture import draw_draw, hue_of
 from wattherd.service.live.access.caller import Caller
-from wattherd.service.live.documents import OPERATORS, Look, job_row
+from wattherd.service.live.documents import OPERATORS, Look, job_row, site_bill
 from wattherd.service.live.draw import Sample
 from wattherd.service.live.privacy import of_draw, seen_by
 from wattherd.service.live.web.budget_changes import ToldChange, marks, told_changes
@@ -39,6 +39,8 @@ class Numbers:
     announced: tuple[tuple[str | None, float | None], ...] = ()
     budgets: tuple[tuple[str, float], ...] = ()
     """By source, where there are several."""
+    bill: dict[str, Any] | None = None
+    """What all energy has cost and emitted; None where there are no rates."""
 
     @property
     def headroom_w(self) -> float | None:
@@ -117,6 +119,7 @@ def _now(look: Look, caller: Caller) -> _Now:
             for one in look.core.budgets.announced
             if not one.domain
         ),
+        bill=site_bill(look),
         budgets=tuple((source or OPERATORS, stated[source]) for source in sorted(stated)),
     )
     mine = [record for record in active if caller.sees(record.spec)][:LISTED]

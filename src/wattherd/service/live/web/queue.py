@@ -17,6 +17,7 @@ from wattherd.service.live.access.caller import Caller
 from wattherd.service.live.arrays import array_of
 from wattherd.service.live.chronicle import Wait
 from wattherd.service.live.documents import Look, job_row, shown_state
+from wattherd.service.live.energy_rates import bill_of, bill_row
 from wattherd.service.live.history import past_of
 from wattherd.service.live.listing import row_of
 from wattherd.service.live.web.filters import STATES, Wanted
@@ -217,6 +218,7 @@ def _over(look: Look, past: Any) -> dict[str, Any]:
         "state": past.state,
         "why": past.why,
         "energy_j": past.energy_j,
+        "bill": bill_row(bill_of(past.bill), past.energy_j),
         "finished": look.time(past.finish_s),
         "hue": hue_of(past.spec.id),
     }

@@ -38,10 +38,24 @@ def _environment() -> Environment:
         "span": lambda value: NOTHING if value is None else show_seconds(value),
         "clock": _clock,
         "part": lambda value: NOTHING if value is None else f"{value:.0%}",
+        "cost": lambda bill: show_bill(bill, "cost", "unpriced_j", _currency(bill)),
+        "co2e": lambda bill: show_bill(bill, "co2e_kg", "unrated_j", "kgCO2e"),
         "bytes": lambda value: NOTHING if value is None else show_bytes(value),
         "pretty": lambda value: json.dumps(value, indent=1),
     }
     return environment
+
+
+def _currency(bill: Any) -> str:
+    return "" if bill is None else str(bill["currency"])
+
+
+def show_bill(bill: Any, what: str, unknown: str, unit: str) -> str:
+    """A sum of a bill; energy at unknown rates is said beside it."""
+    if bill is None or bill[what] is None:
+        return NOTHING if bill is None else "unknown"
+    beside = f" without {show_joules(bill[unknown])} at unknown rates" if bill[unknown] else ""
+    return f"{bill[what]:,.4f} {unit}".rstrip() + beside
 
 
 def show_w(value: float | None) -> str:
