@@ -19,7 +19,7 @@ from wattherd.engine.safety_terms import (
 )
 from wattherd.errors import UserError
 
-CALM = SafetyConfig(start_heat=0.0)
+CALM = SafetyConfig(start_heat=0.0, unproven=0.0)
 
 
 def a_fleet(size: int = 4, feeds: int = 1, rated_w: float = 1e9) -> Fleet:
@@ -189,7 +189,7 @@ def test_a_successor_restores_the_caps_that_its_predecessor_found() -> None:
 
 def test_a_warm_breaker_is_let_cool() -> None:
     room = Room(a_fleet(4, rated_w=1200.0))
-    loop = SafetyLoop(room.fleet, SafetyConfig(start_heat=0.9))
+    loop = SafetyLoop(room.fleet, SafetyConfig(start_heat=0.9, unproven=0.0))
     room.run(loop, limits(1200, 1200), 3)
     assert room.cap_w.sum() <= 0.92 * 1200
 

@@ -97,7 +97,7 @@ def test_a_job_with_another_number_of_devices_is_refused() -> None:
 def test_the_loop_serves_wishes_first_and_lets_nothing_lie_about() -> None:
     short = Ask(job_id="short", devices=2, curve=a_curve(0.5, top_w=200.0))
     aims = Aims(FLEET, (short, STEEP), JOB, WaterFilling())
-    loop = SafetyLoop(FLEET, SafetyConfig(start_heat=0.0), aims=aims)
+    loop = SafetyLoop(FLEET, SafetyConfig(start_heat=0.0, unproven=0.0), aims=aims)
     limit_w, cap_w = np.array([2_000.0, 2_000.0, 1_400.0]), np.full(5, 100.0)
     for second in range(90):
         draw_w = cap_w * (1 - 1e-6 * second)

@@ -42,7 +42,9 @@ class Room:
         self.idle = np.zeros(fleet.size, dtype=bool)
 
     def run(self, limit_w: np.ndarray, cycles: int, loop: SafetyLoop | None = None) -> SafetyLoop:
-        loop = loop or SafetyLoop(self.fleet, SafetyConfig(start_heat=0.0, stops_jobs=True))
+        loop = loop or SafetyLoop(
+            self.fleet, SafetyConfig(start_heat=0.0, unproven=0.0, stops_jobs=True)
+        )
         for _ in range(cycles):
             orders = loop.cycle(self.read(), limit_w)
             self.cap_w = np.where(self.deaf, self.cap_w, orders.cap_w)
@@ -140,7 +142,7 @@ def test_where_stopping_jobs_helps_no_outlet_is_switched_and_they_run_again_once
 def test_a_warm_breaker_leaves_no_time_for_jobs_to_end() -> None:
     room = Room(a_tree())
     room.deaf[:2] = True
-    loop = SafetyLoop(room.fleet, SafetyConfig(start_heat=0.9, stops_jobs=True))
+    loop = SafetyLoop(room.fleet, SafetyConfig(start_heat=0.9, unproven=0.0, stops_jobs=True))
     outlets = np.zeros(8, dtype=bool)
     for _ in range(14):
         room.run(TIGHT, 1, loop)

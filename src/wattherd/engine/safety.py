@@ -105,7 +105,7 @@ class SafetyLoop:
         self.fleet = fleet
         self.config = config or SafetyConfig()
         self.caps = CapBook(fleet, self.config)
-        self.base = BaseLoad(fleet)
+        self.base = BaseLoad(fleet, self.config.unproven)
         self.safe_mode = False
         self.seen: Seen | None = None
         """What the last cycle believed of its readings."""
@@ -224,12 +224,13 @@ class SafetyLoop:
         self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
         trusted = np.isfinite(seen.draw_w) & ~fleet.any_above(self._refuted(seen))
         explained_w = caps.compare(seen.draw_w, trusted, now_s, step_s)
-        self.base.transfer(explained_w)
+        self.base.transfer(np.maximum(explained_w, 0.0))
+        self.base.take_back(np.maximum(-explained_w, 0.0))
         news_s = self._meters.slowest_s
         ahead_s = min(LAG_S + caps.answer_s + news_s, LONGEST_AHEAD_S)
         self.base.look(
             seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s,
-            news_s=news_s,
+            news_s=news_s, level_news_s=self._meters.renews_s[size:],
         )  # fmt: skip
         self._meters.expect(fleet.levels(caps.response.at(fleet.max_w)) + self.base.highest_w)
         if seen.alarmed.any():

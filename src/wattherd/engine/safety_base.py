@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattherd.engine.safety_hidden import HiddenDraw
 from wattherd.engine.safety_meters import Seen
 from wattherd.engine.safety_terms import Bools, Fleet, Floats, no_streak
 
@@ -59,6 +60,9 @@ SWING_KEPT_S = 1_800.0
 BETWEEN_LOOKS, UNSEEN = 1.4, 0.7
 HIGHEST_PEAK = 0.43
 """The most that was seen above a cap: B300, 500 ms."""
+OWN_PAST, LATE = 64, 1.0
+"""A slow meter shows what was so within that many of its periods."""
+FAR_S = 4.0
 SLOPE_S = 3.0
 SLOPE_MEMORY = 0.98
 
@@ -116,7 +120,7 @@ class _Extremes:
 class BaseLoad:
     """Arrays over levels (F + 1,), each with what is below it."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, unproven: float = 0.0) -> None:
         """Nothing is known but what is stated."""
         levels = fleet.feeds + 1
         self._fleet = fleet
@@ -163,8 +167,17 @@ class BaseLoad:
         self._began_s: float | None = None
         self._past_s = np.full(6, np.nan)
         self._past_w = np.full((6, levels), np.nan)
+        self._far_s = np.full(6, np.nan)
+        self._far_w = np.full((6, levels), np.nan)
         self._sums = np.zeros((4, levels))
         self._mark: tuple[float, Floats, Floats] | None = None
+        self._unproven: Bools = np.zeros(levels, dtype=np.bool_)
+        self._learned_slope: Floats = np.full(levels, np.inf)
+        self._hidden = HiddenDraw(fleet, unproven)
+        self._shown_w: Floats = np.full(levels, np.nan)
+        self._own_then_w: Floats = np.full(levels, np.nan)
+        """The least that devices drew when a slow meter measured what it shows."""
+        self._own_past: deque[tuple[float, Floats]] = deque(maxlen=OWN_PAST)
 
     def restore(self, base_w: Floats, rise_w: Floats, peak_w: Floats) -> None:
         """Take over what a predecessor learned; NaN is nothing."""
@@ -180,11 +193,12 @@ class BaseLoad:
 
     def look(
         self, seen: Seen, counted_w: Floats, off: Bools, *, now_s: float, step_s: float,
-        ahead_s: float, news_s: float = 0.0,
+        ahead_s: float, news_s: float = 0.0, level_news_s: Floats | None = None,
     ) -> None:  # fmt: skip
         """Take in a cycle; `counted_w` (N,) is what every device may draw at most.
 
-        `ahead_s` is how long the loop takes to answer, `news_s` how seldom meters have news.
+        `ahead_s` is how long the loop takes to answer, `news_s` how seldom meters have news, and
+        `level_news_s` (F + 1,) how seldom each level's.
         """
         fleet = self._fleet
         recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
@@ -207,10 +221,17 @@ class BaseLoad:
         self._settle(soft_w, hard_w, complete, unread, seen.alarmed, now_s, step_s)
         self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
         self._regress(now_s)
+        self._hidden.note(
+            np.minimum(np.median(self._level_w, axis=0), self.drawn_w), most_w, self._learned_slope,
+            told=~unread & ~seen.alarmed, step_s=step_s,
+        )  # fmt: skip
         devices_w = np.where(complete, self.explained_w, self.drawn_w)
         self._note_swing(devices_w, seen.alarmed, now_s, step_s)
         self._foresee(unread, now_s, ahead_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
+        if level_news_s is not None:
+            risen_w = self._risen_unread_w(read_w, level_news_s, now_s, step_s)
+            self.reserve_w = np.maximum(self.reserve_w, risen_w)
 
     def transfer(self, watts: Floats) -> None:
         """Watts (N,) that devices now answer for themselves are no other load any more."""
@@ -226,6 +247,20 @@ class BaseLoad:
         for one in (self._trend, self._moments, self._lows, self._peaks, self._rises):
             one.shift(by_w)
         self._past_w -= by_w
+        self._far_w -= by_w
+
+    def take_back(self, watts: Floats) -> None:
+        """Watts (N,) that devices do not answer for any more are other load, as far as it is read.
+
+        Else it would be found only after others had been given the same watts.
+        """
+        if not watts.any():
+            return
+        soft_w = np.nan_to_num(np.median(self._soft_w, axis=0))
+        more_w = np.clip(soft_w - self.steady_w, 0.0, self._fleet.levels(watts))
+        more_w = np.nan_to_num(more_w)
+        self.steady_w = self.steady_w + more_w
+        self.now_w = np.maximum(self.now_w, np.nan_to_num(self.steady_w))
 
     def budget_w(self, room_w: Floats) -> Floats:
         """What devices may be counted at (F + 1,) where levels may draw `room_w` (F + 1,).
@@ -234,7 +269,34 @@ class BaseLoad:
         """
         left_w = room_w - self.now_w - self.reserve_w
         more_w = np.maximum(left_w - self.explained_w, 0.0)
-        return np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
+        found_w = np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
+        return np.minimum(found_w, self._hidden.budget_w(room_w))
+
+    def _risen_unread_w(
+        self, read_w: Floats, news_s: Floats, now_s: float, step_s: float
+    ) -> Floats:
+        """How much more (F + 1,) is drawn now than slow meters told, beyond what is believed.
+
+        Until a meter has news its level is what it was then, but for the devices, which have news
+        of their own; and when it has, it tells of a moment within its last period.
+        """
+        slow = news_s > 1.5 * max(step_s, 0.1)
+        if not slow.any():
+            return np.zeros_like(read_w)
+        self._own_past.append((now_s, self.explained_w))
+        known = np.isfinite(read_w)
+        news = slow & known & (read_w != self._shown_w)
+        if news.any():
+            then_w = np.full(len(read_w), np.inf)
+            for at_s, own_w in self._own_past:
+                within = now_s - at_s <= LATE * news_s + 1e-9
+                then_w = np.where(within, np.minimum(then_w, own_w), then_w)
+            self._own_then_w = np.where(news, then_w, self._own_then_w)
+            self._shown_w = np.where(news, read_w, self._shown_w)
+        risen_w = np.fmax(self.explained_w - self._own_then_w, 0.0)
+        beside_w = read_w + (1.0 + self.slope) * risen_w - self.explained_w
+        rises = slow & known & (risen_w > 2 * NOISE * self.drawn_w)
+        return np.where(rises, np.maximum(beside_w - self.now_w, 0.0), 0.0)
 
     def _recently(self, counted_w: Floats, now_s: float, over_s: float) -> Floats:
         """The highest count of the time that draw and meters take to follow, or half of it."""
@@ -290,6 +352,7 @@ class BaseLoad:
         steady_w = np.where(unread, was_w, steady_w)
         self.steady_w = np.maximum(steady_w, self.stated_w)
         self.doubted = soft_w - self.steady_w > DOUBT * self.drawn_w
+        self._unproven = soft_w - self.steady_w > NOISE * self.drawn_w
         surely = (hard_w > NOISE * self.drawn_w) & ~unread
         now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
         # What was there a moment ago is not gone because caps that were cut hide it now.
@@ -347,6 +410,7 @@ class BaseLoad:
             least = slope - 2 * spread
         moved = (count >= 3) & (xx > np.square(0.05 * np.maximum(own_w, 1.0)))
         self.slope = np.where(moved & np.isfinite(most), np.clip(most, 0.0, share), share)
+        self._learned_slope = np.where(moved & np.isfinite(most), np.maximum(most, 0.0), np.inf)
         sure = np.where(moved & (least > 0.02), np.clip(slope, 0.0, share), 0.0)
         # What was learned as rises of its own came with the devices: learn it anew without them.
         found = (sure > 0) & (self._sure_slope == 0)
@@ -395,14 +459,31 @@ class BaseLoad:
         """What to keep for the time until loop and knobs will have answered."""
         with np.errstate(invalid="ignore"):
             ramp = (self.now_w - self._past_w[0]) / (now_s - self._past_s[0])
-        ramp = np.maximum(np.nan_to_num(ramp) - 0.1 * NOISE * self.drawn_w, 0.0)
+        ramp = np.maximum(np.nan_to_num(ramp) - 0.1 * NOISE * self.drawn_w, self._lasting(now_s))
         self._past_w = np.vstack((self._past_w[1:], self.now_w))
         self._past_s = np.append(self._past_s[1:], now_s)
         soon_w = np.minimum(ramp * ahead_s, FARTHEST * self.drawn_w)
         left_w = self.peak_w - (self.now_w - self._sure_slope * self.explained_w)
         again_w = np.clip(left_w, 0.0, np.where(unread, np.inf, self.rise_w))
         # Within what it has ever been, its past is the better guide than drawing out a ramp.
-        self.reserve_w = np.where(left_w > 0, again_w, soon_w)
+        been = (left_w > 0) & (self.peak_w > 2 * NOISE * self.drawn_w)
+        self.reserve_w = np.where(been, again_w, soon_w)
+
+    def _lasting(self, now_s: float) -> Floats:
+        """A ramp, W/s, that goes on for long enough to be told from what comes and goes.
+
+        The lesser of the slopes of two times in a row: a step has but one.
+        """
+        if now_s - self._far_s[-1] >= FAR_S or np.isnan(self._far_s[-1]):
+            self._far_w = np.vstack((self._far_w[1:], self.steady_w))
+            self._far_s = np.append(self._far_s[1:], now_s)
+        middle = len(self._far_s) // 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            late = (self.steady_w - self._far_w[middle]) / (now_s - self._far_s[middle])
+            early = (self._far_w[middle] - self._far_w[0]) / (self._far_s[middle] - self._far_s[0])
+            lesser = np.nan_to_num(np.minimum(late, early), posinf=0.0)
+        lesser = np.where(self._unproven, 0.0, lesser - 0.04 * NOISE * self.drawn_w)
+        return np.asarray(np.maximum(lesser, 0.0))
 
 
 def _turns(past_w: Floats, low_w: Floats, span_w: Floats) -> Floats:

@@ -55,7 +55,7 @@ class CapBook:
         self.held_w: Floats = fleet.max_w.copy()
         """The highest cap that may be in force."""
         self.ordered_w: Floats = np.full(fleet.size, np.nan)
-        self.response = DrawResponse(fleet)
+        self.response = DrawResponse(fleet, config.unproven)
         self._read_w: Floats = np.full(fleet.size, np.nan)
         self._sent_w: Floats = np.full((REMEMBERED, fleet.size), np.nan)
         self.step_w: Floats = np.ones(fleet.size)
@@ -205,7 +205,7 @@ class CapBook:
         self.defiant = (self.defiant | (lasts & ~near)) & ~mends & ~(unable & near)
 
     def compare(self, draw_w: Floats, trusted: Bools, now_s: float, step_s: float) -> Floats:
-        """Learn what devices draw beyond their caps; how much (N,) that newly explains.
+        """Learn what devices draw beyond their caps; how much (N,) that newly explains, or less.
 
         One that draws more than its cap allows, and was not seen to keep that cap, may still be
         under one that it had before.
@@ -216,9 +216,11 @@ class CapBook:
         self.held_w = np.where(before, self._doubt_w, self.held_w)
         settle_s = np.maximum(self._config.settle_s, self._patience_s)
         may = trusted & ~self.fixed & (np.abs(self.held_w - self.ordered_w) <= self.tolerance_w)
+        told = trusted & ~(self.silent | self.defiant | self.waking)
         return self.response.learn(
-            self.held_w, draw_w, may=may, now_s=now_s, settle_s=settle_s, step_s=step_s
-        )
+            self.held_w, draw_w, may=may, told=told,
+            now_s=now_s, settle_s=settle_s, step_s=step_s,
+        )  # fmt: skip
 
     @property
     def counted_w(self) -> Floats:

@@ -27,6 +27,7 @@ SLOWEST_LOOKS = 12.0
 """Meters whose digits stand still for longer are not taken to be so slow: their load stands."""
 COARSE = 0.003
 """Share of a reading: meters in larger steps may repeat themselves because their load does."""
+ON_GRID, STEPPED = 0.03, 0.9
 SLOWEST_S = 40.0
 """Boards and exporters that have news less often than that are not waited for."""
 MOVED = 0.03
@@ -82,10 +83,14 @@ class Meters:
         self._gaps_s = np.full((2, count), np.nan)
         self.resolution_w: Floats = np.full(count, np.nan)
         """The smallest step seen."""
+        self._on_grid: Floats = np.ones(count)
+        """The share of late news that were multiples of that step."""
         self._alarms = np.zeros(count)
         self._alarm_run = np.zeros(count)
         self._most_w = np.concatenate((fleet.max_w, fleet.levels(fleet.max_w)))
         self._below_w = np.zeros(fleet.feeds + 1)
+        """What devices showed together when their level's meter last had news, and before that."""
+        self._below_before_w = np.zeros(fleet.feeds + 1)
         self.frozen: Bools = np.zeros(count, dtype=np.bool_)
         self._at_s = -np.inf
 
@@ -98,9 +103,14 @@ class Meters:
         """
         stamped_s = np.minimum(np.fmin(self._gaps_s[0], self._gaps_s[1]), SLOWEST_S)
         with np.errstate(invalid="ignore"):
-            coarse = self.resolution_w > COARSE * self._last[-1]
+            coarse = (self.resolution_w > COARSE * self._last[-1]) & (self._on_grid > 0.5)
         digits_s = np.where(coarse | (self._runs < 3), 0.0, self._mean_looks * self._period_s)
         return np.asarray(np.maximum(np.nan_to_num(stamped_s), digits_s))
+
+    @property
+    def in_steps(self) -> Bools:
+        """Meters (N + F + 1,) whose news were all multiples of their smallest step."""
+        return (self._on_grid > STEPPED) & (self._runs >= 3)
 
     @property
     def slowest_s(self) -> float:
@@ -175,6 +185,9 @@ class Meters:
             step_w = np.abs(value - previous)
             self.resolution_w = np.where(step_w > 0, np.fmin(self.resolution_w, step_w),
                                          self.resolution_w)  # fmt: skip
+            steps = value / self.resolution_w
+            fits = np.abs(steps - np.rint(steps)) < ON_GRID
+        self._on_grid = np.where(step_w > 0, 0.7 * self._on_grid + 0.3 * fits, self._on_grid)
         if now_s - self._looked_s < self._config.refresh_s:
             self._last[-1] = value
             return
@@ -206,6 +219,7 @@ class Meters:
         lively = (self._runs >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
         below_w = fleet.levels(np.where(np.isfinite(value[:size]), value[:size], 0.0))
         changed = self._run[size:] <= 1.0
+        self._below_before_w = np.where(changed, self._below_w, self._below_before_w)
         self._below_w = np.where(changed, below_w, self._below_w)
         with np.errstate(invalid="ignore"):
             far_w = np.fmax(MOVED * value[size:], 3 * np.nan_to_num(self.resolution_w[size:]))
@@ -242,10 +256,12 @@ class Meters:
     def _agreement(self, draw_w: Floats, feed_w: Floats) -> Bools:
         """Whether each feed's meter shows as much as its devices' do.
 
-        More is other load and no contradiction. A feed that has no meter contradicts nobody.
+        More is other load and no contradiction. A feed that has no meter contradicts nobody, and a
+        slow one tells of devices as they were when it last had news.
         """
         known_w = np.where(np.isfinite(draw_w), draw_w, 0.0)
-        read_w = self._fleet.levels(known_w)[:-1]
+        then_w = np.minimum(self._below_w, self._below_before_w)
+        read_w = np.minimum(self._fleet.levels(known_w), then_w)[:-1]
         with np.errstate(invalid="ignore"):
             less = feed_w < read_w * (1.0 - self._config.disagree)
         return np.asarray(~less | ~self._fleet.read)

@@ -1,7 +1,9 @@
 """What the loop noticed, for operators: by kind, where, how much and since when. It orders nothing.
 
 A note appears when its condition has held for as long as its kind takes to be worth a line, and
-goes when the condition has.
+goes when the condition has: `over-limit` is what a trusted meter shows above a limit for longer
+than caps take to act, `no-meter` a device of which no meter at all would tell, `coarse-meter` one
+whose readings have all been multiples of a large step.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from wattherd.engine.safety_response import NEAR_FLOOR
 from wattherd.engine.safety_terms import Bools, Fleet, Floats, Note, Streak, no_streak
 
 AFTER_S = {
-    "over-limit": 0.0, "base-load": 5.0, "floor-not-reached": 0.0, "swing": 0.0, "ramp-up": 0.0,
+    "over-limit": 10.0, "base-load": 5.0, "floor-not-reached": 0.0, "swing": 0.0, "ramp-up": 0.0,
     "ramp-down": 0.0, "swing-limit": 0.0, "limit-before-ramp": 0.0, "ramp-out-of-reach": 5.0,
 }  # fmt: skip
 COARSE = 0.005
@@ -48,14 +50,14 @@ class NoteBook:
         def on_devices(kind: str, which: Bools, watts: Floats) -> None:
             found.extend(self._notes(kind, which, watts, now_s, level=False))
 
-        over_w = base.drawn_w - limit_w
+        over_w = seen.level_w - limit_w
         on_levels("over-limit", over_w > 0, over_w)
         on_levels("base-load", base.now_w > BASE * np.maximum(base.drawn_w, 1.0), base.now_w)
         on_levels("swing", base.swing_w > 0, base.swing_w)
         for kind, which, watts in ramps:
             on_levels(kind, which, watts)
-        on_levels("no-meter", ~fleet.level_read & np.isnan(seen.level_w), limit_w)
-        on_devices("no-meter", ~fleet.device_read, fleet.max_w)
+        unseen = ~fleet.device_read & ~fleet.any_above(fleet.level_read)
+        on_devices("no-meter", unseen, fleet.max_w)
         on_devices("defiant", caps.defiant, caps.counted_w)
         on_devices("late", caps.late & ~caps.defiant, caps.held_w)
         low = caps.held_w <= NEAR_FLOOR * fleet.floor_w
@@ -64,7 +66,7 @@ class NoteBook:
         on_devices("floor-not-reached", stuck, reach_w)
         with np.errstate(invalid="ignore"):
             read_w = np.concatenate((seen.draw_w, seen.level_w))
-            coarse = meters.resolution_w > COARSE * read_w
+            coarse = meters.in_steps & (meters.resolution_w > COARSE * read_w)
         on_devices("frozen-meter", meters.frozen[:size], caps.counted_w)
         on_levels("frozen-meter", meters.frozen[size:], base.drawn_w)
         on_devices("coarse-meter", coarse[:size], meters.resolution_w[:size])

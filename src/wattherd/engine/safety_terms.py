@@ -345,6 +345,9 @@ class SafetyConfig:
     plausible: float = 1.3
     """Readings above this multiple of the highest draw are noise; bursts reach 1.2 of it (B300)."""
     margin: float = 0.003
+    unproven: float = 0.045
+    """How far beyond its cap a device is taken to draw until it was seen under one that stands:
+    the most that caps were seen to be exceeded by for good (A100)."""
     capped_at: float = 0.98
     idle_below: float = 0.93
     idle_to: float = 0.96
