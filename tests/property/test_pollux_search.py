@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_pollux_machine import reports
 
 from effort import times
 from wattherd.estimate.goodput import best
+from wattherd.model.training import BatchRange, StepTime, TrainingReport
 from wattherd.policy.schedule.pollux_breeding import MOST_NODES, repair
 from wattherd.policy.schedule.pollux_climb import climb
 from wattherd.policy.schedule.pollux_genetic import _crowding, _fronts, genetic
@@ -81,7 +82,9 @@ def plainly(gpus: list[int], jobs: list[Applicant], state: list[list[int]]) -> t
     """Fitness and utilisation, job by job, straight from the definition."""
     inverse = speed = 0.0
     for job, row in zip(jobs, state, strict=True):
-        speedup = plain_speedup(job, row, math.ceil(sum(gpus) / job.unit / len(jobs)))
+        room = sum(have // job.unit for node, have in enumerate(gpus) if node not in job.barred)
+        fair = math.ceil(sum(gpus) / job.unit / len(jobs))
+        speedup = plain_speedup(job, row, fair, min(job.most, room))
         held = [dict(job.held).get(node, 0) for node in range(len(gpus))]
         counted = speedup * job.unit * len(gpus) / sum(gpus)
         inverse += 1 / (counted * (1 if row == held else job.factor) + 1e-3)
@@ -90,12 +93,20 @@ def plainly(gpus: list[int], jobs: list[Applicant], state: list[list[int]]) -> t
     return len(jobs) / inverse, speed / max(used, 1)
 
 
-def plain_speedup(job: Applicant, row: list[int], fair: int) -> float:
+def plain_speedup(job: Applicant, row: list[int], fair: int, most: int) -> float:
     tasks, nodes = sum(row), sum(one > 0 for one in row)
     if not tasks or job.report is None:
         return tasks / fair
+    goodput = float(best(job.report, nodes, tasks).goodput[0])
     base = float(best(job.report, 1, fair).goodput[0])
-    return float(best(job.report, nodes, tasks).goodput[0]) / base if base > 0 else 0.0
+    if base == 0:
+        several = (
+            float(best(job.report, across, count).goodput[0])
+            for across in (1, 2)
+            for count in range(1, most + 1)
+        )
+        base = max(several, default=0.0)
+    return goodput / base if base > 0 else 0.0
 
 
 @given(data=st.data())
@@ -207,15 +218,67 @@ def test_a_good_split_is_found(kind: str) -> None:
     assert sorted(sum(tasks for _, tasks in pairs) for pairs in answer["plan"]) == [4, 4]
 
 
+def step(**changed: float) -> StepTime:
+    """A step time whose parts are all one second, but for those named."""
+    names = ("pass_s", "sample_s", "network_sync_s", "network_ring_s", "node_sync_s", "node_ring_s")
+    return StepTime(**{**dict.fromkeys((*names, "overlap"), 1.0), **changed})
+
+
+def alone(most: int, time: StepTime, batches: BatchRange, least: int = 1) -> Applicant:
+    """A job whose gradient is all noise."""
+    report = TrainingReport(
+        step_time=time, grad_sqr=0.0, grad_var=1.0, most_replicas=1, batches=batches
+    )
+    return Applicant(unit=1, least=least, most=most, factor=1.0, report=report)
+
+
+TWO = BatchRange(initial=2, most=2, least_local=1, most_local=1)
+"""Two samples, one at a time."""
+WIDE = BatchRange(initial=12, most=1200, least_local=1, most_local=100)
+SLOW_INSIDE = step(node_sync_s=2.0)
+SLOWER_INSIDE = step(node_sync_s=50.0, node_ring_s=9.0, network_ring_s=1e-8)
+INSTANT = step(pass_s=1e-8, sample_s=1e-8, node_sync_s=9.0, node_ring_s=9.0)
+"""One replica is a hundred million times as fast as a fair share of several."""
+SEVEN = BatchRange(initial=14, most=14, least_local=5, most_local=6)
+"""Not to be split over two replicas, but over three."""
+
+
+class Given(NamedTuple):
+    """GPUs by node and the only job."""
+
+    gpus: list[int]
+    job: Applicant
+
+
+@st.composite
+def lonely(draw: st.DrawFn) -> Given:
+    gpus = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    return Given(gpus, draw(applicants(len(gpus))))
+
+
 @settings(max_examples=times(60))
-@given(data=st.data())
-def test_one_job_climbs_to_the_best_of_all_states(data: st.DataObject) -> None:
-    gpus = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    job = data.draw(applicants(len(gpus)))
+@given(given=lonely())
+@example(given=Given([1, 2], alone(2, SLOW_INSIDE, TWO)))
+@example(given=Given([4, 4], alone(8, SLOWER_INSIDE, WIDE)))
+@example(given=Given([4, 3, 1], alone(3, SLOWER_INSIDE, WIDE, least=3)))
+@example(given=Given([4, 4], alone(1, SLOWER_INSIDE, WIDE)))
+@example(given=Given([4, 4], alone(8, INSTANT, WIDE)))
+@example(given=Given([2], alone(2, step(), SEVEN)))
+def test_one_job_climbs_to_the_best_of_all_states(given: Given) -> None:
+    gpus, job = given
     problem = Problem.of(json.loads(json.dumps(question(gpus, [job]))))
     rooms = (range(int(room) + 1) for room in problem.room[0])
     every = np.array([[row] for row in product(*rooms)], dtype=np.int16)
     fair = np.array([state for state in every if allowed(problem, state)], dtype=np.int16)
     _, values = climb(problem, problem.held[None], np.random.default_rng(1))
-    # Rows whose costs differ by less than 1e-9 are the same to the climb.
+    # Rows whose costs differ by less than a billionth are the same to the climb.
     assert values[0, 0] == pytest.approx(problem.evaluate(fair)[:, 0].min(), rel=1e-6)
+
+
+def test_a_job_whose_fair_share_cannot_be_split_runs_where_its_batch_can() -> None:
+    """Fourteen samples, five or six at a time: three replicas can, the two of a fair share not."""
+    job = alone(4, step(), SEVEN)
+    other = Applicant(unit=1, least=1, most=1, factor=1.0)
+    asked = {**question([4], [job, other]), "states": [], "seed": [0, 0]}
+    answer = SEARCHES[KINDS["climb"]](asked)
+    assert answer["plan"] == [[[0, 3]], [[0, 1]]]

@@ -19,7 +19,8 @@ from wattherd.policy.schedule.pollux_breeding import MOST_NODES, repair
 from wattherd.policy.schedule.pollux_problem import NOT_ZERO, Floats, Problem, States
 
 MOST_PASSES = 50
-_BETTER = 1e-9
+_LOWER = 1.0 - 1e-9
+"""What costs at least this share of another is no better: sums of the same costs round apart."""
 
 
 def climb(problem: Problem, states: States, rng: np.random.Generator) -> tuple[States, Floats]:
@@ -40,7 +41,7 @@ def _searched(problem: Any, starts: States, rng: np.random.Generator) -> Any:
         repair(problem, state, rng)
         _climbed(problem, state)
         cost = _sum(problem, state)
-        if cost < total - _BETTER:
+        if cost < total * _LOWER:
             best, total = state, cost
     return best
 
@@ -93,7 +94,7 @@ def _settle(problem: Any, state: States, job: int) -> bool:
     state[job] = 0
     best, cost = before, _cost(problem, job, before)
     found = _best_row(problem, state, job)
-    if _cost(problem, job, found) < cost - _BETTER:
+    if _cost(problem, job, found) < cost * _LOWER:
         best = found
     state[job] = best
     return bool((best != before).any())
@@ -115,7 +116,7 @@ def _take(problem: Any, state: States, job: int, other: int) -> bool:
             state[job] = 0
             state[job] = _best_row(problem, state, job)
             after = _cost(problem, job, state[job]) + _cost(problem, other, state[other])
-            if after < cost - _BETTER:
+            if after < cost * _LOWER:
                 return True
             state[job], state[other] = before, theirs
     return False
@@ -140,7 +141,7 @@ def _best_row(problem: Any, state: States, job: int) -> Any:
 def _better(problem: Any, job: int, row: States, cost: float, best: States) -> Any:
     """The cheaper of a row and the best one so far."""
     found = _cost(problem, job, row)
-    return (found, row.copy()) if found < cost - _BETTER else (cost, best)
+    return (found, row.copy()) if found < cost * _LOWER else (cost, best)
 
 
 @kernel
@@ -202,16 +203,29 @@ def _best_across(
     cost: float,
     best: States,
 ) -> Any:
-    """On the freest nodes that no other spanning job is on: rests of one node more each time."""
-    order = np.argsort(-room, kind="mergesort")
+    """On the freest nodes that no other spanning job is on: rests of one node more each time.
+
+    What fits on the first alone is tried across two as well: by its report, a job's nodes may
+    synchronise more slowly inside than over the network.
+    """
+    least, most = problem[2][job], problem[3][job]
     trial[:] = 0
-    tasks = across = 0
-    for node in order:
-        if shared[node] or room[node] <= 0 or tasks >= problem[3][job] or across >= MOST_NODES:
+    tasks = across = first = 0
+    for node in np.argsort(-room, kind="mergesort"):
+        if shared[node] or room[node] <= 0 or tasks >= most or across >= MOST_NODES:
             continue
-        for more in range(1, min(room[node], problem[3][job] - tasks) + 1):
+        if across == 0:
+            first, tasks, across = node, min(room[node], most - 1), 1
+            trial[first] = tasks
+            continue
+        if across == 1:
+            for fewer in range(max(least - 1, 1), tasks):
+                trial[first], trial[node] = fewer, 1
+                cost, best = _better(problem, job, trial, cost, best)
+            trial[first] = tasks
+        for more in range(1, min(room[node], most - tasks) + 1):
             trial[node] = more
-            if across > 0 and tasks + more >= problem[2][job]:
+            if tasks + more >= least:
                 cost, best = _better(problem, job, trial, cost, best)
         tasks += trial[node]
         across += 1

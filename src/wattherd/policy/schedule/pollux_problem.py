@@ -192,7 +192,11 @@ def _fair(gpus: NDArray[np.int64], unit: NDArray[np.int64]) -> list[int]:
 def _speedups(
     reports: Sequence[TrainingReport | None], most: NDArray[np.int64], fair: Sequence[int]
 ) -> Floats:
-    """The table (J, 2, K + 1); a job that has reported nothing is taken to scale perfectly."""
+    """The table (J, 2, K + 1); a job that has reported nothing is taken to scale perfectly.
+
+    A fair share may be a number of tasks over which no batch size can be split; then the best
+    number counts as a speedup of 1, for a job without speedup would never run.
+    """
     width = int(most.max(initial=1)) + 1
     table = np.zeros((len(reports), 2, width))
     for row, (report, share) in enumerate(zip(reports, fair, strict=True)):
@@ -202,7 +206,7 @@ def _speedups(
             continue
         nodes = np.concatenate([np.ones_like(counts), np.full_like(counts, 2), [1]])
         found = best(report, nodes, np.concatenate([counts, counts, [share]])).goodput
-        if found[-1] > 0:
-            both = found[:-1].reshape(2, -1) / found[-1]
-            table[row, :, 1 : len(counts) + 1] = both
+        base = found[-1] if found[-1] > 0 else found.max()
+        if base > 0:
+            table[row, :, 1 : len(counts) + 1] = found[:-1].reshape(2, -1) / base
     return table
