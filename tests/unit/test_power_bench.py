@@ -235,10 +235,6 @@ def test_no_single_fault_trips_a_breaker_or_costs_a_found_cap(name: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=False,
-    reason="a knob that claims what it did not do is not asked again once it works",
-)
 @pytest.mark.parametrize("name", ["step-25", "demand-response"])
 def test_a_knob_that_claimed_what_it_did_not_do_is_asked_again_once_it_works(name: str) -> None:
     choice = Choice(scenarios=(name,), faults=("cap-ignored",), controllers=("wattherd",))

@@ -116,6 +116,7 @@ class SafetyLoop:
         self._notes = NoteBook(fleet)
         self._ramps = Ramps(fleet, ramps or RampLimits.of(fleet.feeds + 1))
         self._at_s: float | None = None
+        self._passed_s = 0.0
         self._alarm_s = -np.inf
         self._before_alarm_w: Floats = fleet.floor_w.copy()
         self._most_w: Floats = fleet.max_w.copy()
@@ -132,6 +133,7 @@ class SafetyLoop:
         leads has ordered it; NaN, or nothing, for no such order.
         """
         now_s, step_s = readings.now_s, self._step(readings)
+        self._passed_s = step_s
         self._most_w = self._ordered_most(most_w)
         seen = self._look(readings)
         budget_w = self._allowance.budget(limit_w, self.base, step_s=step_s)
@@ -340,7 +342,13 @@ class SafetyLoop:
         forced = over | self.safe_mode | self.caps.fixed | (ordered_w > self._most_w)
         cut = target_w < ordered_w - np.where(forced, SAME_W, band_w)
         again = self.caps.fixed & (self.caps.pending_s >= ASK_AGAIN_S)
-        return np.asarray(np.where(cut | again, target_w, ordered_w))
+        lowered_w = np.where(cut | again, target_w, ordered_w)
+        # A knob that claims what it was told is sent nothing new: it gets another number now and
+        # then, and the old one next, and may follow this time.
+        turn = self.caps.pending_s % ASK_AGAIN_S < self._passed_s
+        same = np.abs(lowered_w - ordered_w) <= np.where(self.caps.coarse, self.caps.step_w, SAME_W)
+        another_w = np.minimum(lowered_w + 2.0 * self.caps.step_w, self.fleet.max_w)
+        return np.asarray(np.where(again & turn & same, another_w, lowered_w))
 
     def _over(self, budget_w: Floats) -> Bools:
         """Devices below a level whose worst case exceeds its budget."""
