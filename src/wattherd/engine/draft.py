@@ -2,12 +2,17 @@
 
 The draft books on the *planned* state: what every job will hold once all orders are carried out.
 What devices are held at this moment is the core's business; see `engine.core`.
+
+A planner tries things out on the real books: `mark` says where it stands, `undo` goes back there.
+From the first mark on every change writes down how it is taken back, newest last. Bookings are sums
+of integers, so that what is undone is as if it had never been: there is no copy that could differ.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,7 @@ from wattherd.engine.ledger import JobRecord
 from wattherd.engine.lifecycle import State
 from wattherd.engine.power_account import PowerAccount
 from wattherd.engine.questions import Questions
+from wattherd.engine.sharing import Device
 from wattherd.engine.tenants import UNLIMITED, TenantUse
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation, allocate
@@ -30,7 +36,11 @@ from wattherd.model.request import Request, make_request
 from wattherd.policy.contract import JobView, Quota, Share, Use
 
 _AS_ASKED = Share(node=0, tasks=0)[2:]
-"""What a share says of tasks of the first role that get what they ask for, on any devices."""
+"""What a share says of tasks of the first role that get what they ask for, on any devices.
+
+A `Share` is a tuple. Beyond node and tasks, its first two fields, all others have their defaults in
+nearly every proposal: one comparison of the rest tells that, for less than a look at each field.
+"""
 
 
 class GuardedDraft:
@@ -72,6 +82,67 @@ class GuardedDraft:
         self.ended: dict[str, StopReason] = {}
         self.reasons: dict[str, Reason] = {}
         self.orders: list[WakeAt | Compute | GiveNotice] = []
+        self._undo: list[Callable[[], object]] | None = None
+        """How each change since the first mark is taken back; None: nothing was marked."""
+
+    def mark(self) -> int:
+        """Where the plan stands now; marks may be set within marks."""
+        if self._undo is None:
+            self._undo = []
+        return len(self._undo)
+
+    def undo(self, mark: int) -> None:
+        """Take back all that was proposed since `mark`, the newest first.
+
+        Only the count of refused proposals stays: they were made, and refused.
+
+        Raises:
+            Bug: no such mark, or what it marked has been taken back already.
+        """
+        if self._undo is None or not 0 <= mark <= len(self._undo):
+            raise Bug(f"the plan has no mark {mark}")
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def _note(self, notes: MutableMapping[str, Any], key: str, value: object) -> None:
+        """Set one of the plan's notes, in a way that can be taken back."""
+        if self._undo is not None:
+            if key in notes:
+                self._undo.append(partial(notes.__setitem__, key, notes[key]))
+            else:
+                self._undo.append(partial(notes.pop, key, None))
+        notes[key] = value
+
+    def _order(self, order: WakeAt | Compute | GiveNotice) -> None:
+        if self._undo is not None:
+            self._undo.append(self.orders.pop)
+        self.orders.append(order)
+
+    def _replan(self, record: JobRecord, wanted: tuple[Allocation, ...]) -> None:
+        """The plan gives a job something else, of which the devices are booked already."""
+        if self._undo is not None:
+            before = record.wanted
+            order = self._watts.plan_order((*before, *wanted))
+            self._undo.append(partial(self._put_back, record, before, order))
+        record.wanted = wanted
+        self._watts.plan(record)
+
+    def _put_back(
+        self,
+        record: JobRecord,
+        before: tuple[Allocation, ...],
+        order: Mapping[Device, Sequence[str]],
+    ) -> None:
+        """The plan gives a job again what it gave it `before`."""
+        for allocation in record.wanted:
+            self._planned.release(allocation)
+        self._spend(record, record.wanted, -1)
+        for allocation in before:
+            self._planned.place(allocation)
+        self._spend(record, before, 1)
+        record.wanted = before
+        self._watts.plan(record)
+        self._watts.restore_plan_order(order)
 
     def free_gpus(self, least: int = 1) -> NDArray[np.int64]:
         """Wholly free GPUs of each usable node that can be powered; all if these are too few."""
@@ -116,7 +187,7 @@ class GuardedDraft:
         record = self._jobs[job.id]
         if record.id in self.ended:
             return self._ended(record)
-        self.touched[record.id] = None
+        self._note(self.touched, record.id, None)
         before = job.wanted
         for allocation in before:
             self._planned.release(allocation)
@@ -126,16 +197,17 @@ class GuardedDraft:
         if isinstance(booked, Reason):
             for allocation in before:
                 self._planned.place(allocation)
+            # What it had is its own again: else the next job would be given what this one keeps.
+            # Its watts were never taken from it, as the account changes with `plan` alone.
             if before:
                 self._spend(record, before, 1)
-            self.reasons[job.id] = booked
+            self._note(self.reasons, job.id, booked)
             self._strikes[str(booked.code)] += 1
             return booked
-        record.wanted = booked
-        self._watts.plan(record)
+        self._replan(record, booked)
         self._spend(record, booked, 1)
-        if before and before != booked:
-            self.stops.setdefault(job.id, _why_moved(before, booked))
+        if before and before != booked and job.id not in self.stops:
+            self._note(self.stops, job.id, _why_moved(before, booked))
         return None
 
     def _spend(self, record: JobRecord, allocations: tuple[Allocation, ...], sign: int) -> None:
@@ -239,13 +311,12 @@ class GuardedDraft:
         if not job.wanted:
             return
         record = self._jobs[job.id]
-        self.touched[record.id] = None
+        self._note(self.touched, record.id, None)
         for allocation in job.wanted:
             self._planned.release(allocation)
-        self.stops[record.id] = why
+        self._note(self.stops, record.id, why)
         self._spend(record, job.wanted, -1)
-        record.wanted = ()
-        self._watts.plan(record)
+        self._replan(record, ())
 
     def end(self, job: JobView, why: StopReason) -> Reason | None:
         """Call a trial off; what is no trial is its user's alone to end."""
@@ -256,8 +327,8 @@ class GuardedDraft:
                 unblocks="only trials of a search group are ended by a scheduler",
             )
         self.stop(job, why)
-        self.touched[job.id] = None
-        self.ended[job.id] = why
+        self._note(self.touched, job.id, None)
+        self._note(self.ended, job.id, why)
         return None
 
     def _ended(self, job: JobRecord) -> Reason:
@@ -268,24 +339,26 @@ class GuardedDraft:
         """Note why a job gets nothing."""
         if job.wanted:
             raise Bug(f"job {job.id} is said to wait for {reason.code} while the plan runs it")
-        self.reasons[job.id] = reason
-        self.touched[job.id] = None
+        self._note(self.reasons, job.id, reason)
+        self._note(self.touched, job.id, None)
 
     def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
         """Tell a running job that its stop is near; one that has not begun needs no notice."""
         record = self._jobs[job.id]
         if record.state in (State.STARTING, State.RUNNING):
             attempt = record.attempt
-            self.orders.append(GiveNotice(job_id=job.id, attempt=attempt, reason=why, at_s=at_s))
+            self._order(GiveNotice(job_id=job.id, attempt=attempt, reason=why, at_s=at_s))
 
     def wake_at(self, at_s: float) -> None:
         """Ask for a cycle at that time."""
-        self.orders.append(WakeAt(at_s=max(at_s, self._now_s), key=WAKE))
+        self._order(WakeAt(at_s=max(at_s, self._now_s), key=WAKE))
 
     def compute(self, kind: str, payload: Any) -> str:
         """Have slow work done outside; returns the question's key."""
+        if self._undo is not None:
+            self._undo.append(partial(self._questions.restore, self._questions.saved()))
         order = self._questions.ask(kind, payload)
-        self.orders.append(order)
+        self._order(order)
         return order.key
 
 

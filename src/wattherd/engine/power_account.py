@@ -35,7 +35,7 @@ of millionths (`engine.feeds`), so that all sums are integers and exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -52,6 +52,7 @@ from wattherd.engine.power_demand import DemandClasses, DemandRows
 from wattherd.engine.power_reasons import new_to_plan, too_late, too_little
 from wattherd.engine.prices import Prices
 from wattherd.engine.ramp import Ramps, Refusal
+from wattherd.engine.sharing import Device, shared_devices
 from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve, under_one_cap
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
@@ -305,6 +306,14 @@ class PowerAccount:
                 self._demand.put(job, ask)
             else:
                 self._demand.put(job, ask, self._branches_of(job))
+
+    def plan_order(self, allocations: Iterable[Allocation]) -> dict[Device, list[str]]:
+        """Who was booked first on the shared devices of `allocations`, under the plan."""
+        return self._plan.shared.order(shared_devices(allocations)) if self.limited else {}
+
+    def restore_plan_order(self, order: Mapping[Device, Sequence[str]]) -> None:
+        """A change of the plan was taken back: its shared devices are as they were."""
+        self._plan.shared.restore_order(order)
 
     def room_mw(self) -> int | None:
         """What the plan leaves of the site's budget above all least needs; None: no budget."""

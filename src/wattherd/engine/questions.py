@@ -31,6 +31,14 @@ class Questions:
         self._answers.pop(kind, None)
         return Compute(kind=kind, key=key, payload=payload, version=self.plans)
 
+    def saved(self) -> tuple[int, dict[str, str], dict[str, Computed]]:
+        """What is asked and answered now, for `restore`."""
+        return self._asked, dict(self._open), dict(self._answers)
+
+    def restore(self, saved: tuple[int, dict[str, str], dict[str, Computed]]) -> None:
+        """Nothing was asked since then."""
+        self._asked, self._open, self._answers = saved
+
     def note(self, answer: Computed) -> bool:
         """Keep an answer; False for one that nobody waits for (late, or repeated)."""
         if self._open.get(answer.kind) != answer.key:

@@ -6,7 +6,7 @@ of their caps, and idles once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -100,6 +100,17 @@ class SharedDevices:
             if not jobs:
                 del self._jobs_mw[device]
                 self.idle_mw -= self._idle_mw[device[0]]
+
+    def order(self, devices: Iterable[Device]) -> dict[Device, list[str]]:
+        """The jobs on each of `devices` as they were booked: the first of equals owns it."""
+        return {device: list(self._jobs_mw.get(device, ())) for device in devices}
+
+    def restore_order(self, order: Mapping[Device, Sequence[str]]) -> None:
+        """The same jobs stand on these devices in this order."""
+        for device, names in order.items():
+            if len(names) > 1:
+                jobs = self._jobs_mw[device]
+                self._jobs_mw[device] = {name: jobs[name] for name in names}
 
     def part_mw(self, job_id: str) -> float:
         """A job's equal part of what its shared devices draw."""

@@ -2,7 +2,7 @@
 
 A planner reads a `View` and speaks to a `Draft`: every proposal is checked by the guard at once and
 answered with None (done, in the draft) or the reason why not. Nothing reaches the world before the
-whole plan is made, and a planner may roll parts of it back.
+whole plan is made, and a planner may take parts of it back: `Draft.mark`, `Draft.undo`.
 """
 
 from __future__ import annotations
@@ -196,6 +196,18 @@ class Draft(Protocol):
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Say why a job gets nothing in this plan."""
+        ...
+
+    def mark(self) -> int:
+        """Where the plan stands now, for `undo`; marks may be set within marks."""
+        ...
+
+    def undo(self, mark: int) -> None:
+        """Take back all that was proposed since `mark`, as if it had never been.
+
+        So a planner tries things out on the real books: stop some jobs, start another, and go back
+        if that is refused. Marks set since then are gone.
+        """
         ...
 
     def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:

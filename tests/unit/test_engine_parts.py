@@ -1,0 +1,120 @@
+"""Rules of the core's parts, each tried alone: a rule that is turned round fails here by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from wattherd.engine.book import Book
+from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.draft import GuardedDraft
+from wattherd.engine.ledger import JobRecord
+from wattherd.engine.lifecycle import State
+from wattherd.engine.power_account import PowerAccount
+from wattherd.engine.questions import Questions
+from wattherd.engine.shedding import shed
+from wattherd.estimate.power_curve import prior
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.event import JobSubmitted
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.reason import ReasonCode, StopReason
+from wattherd.policy.contract import Share
+from wattherd.policy.power.water_filling import WaterFilling
+from wattherd.policy.schedule.drf import Drf
+
+NODES = ClusterSpec(
+    tuple(
+        NodeSpec(name=name, cpu_milli=8000, memory_mib=8000, gpu_count=4, gpu_model="T4")
+        for name in ("n0", "n1")
+    )
+)
+IDLE_W, FLOOR_W = 10.0, 60.0
+"""Of a T4, by the catalogue."""
+
+
+def a_job(name: str, number: int, *, gpus: int = 1, priority: int = 0) -> JobRecord:
+    role = TaskRole(count=gpus, min_count=1, max_count=4)
+    return JobRecord(
+        spec=JobSpec(id=name, submit_s=0.0, roles=(role,), priority=priority), number=number
+    )
+
+
+def a_draft(watts: PowerAccount, *jobs: JobRecord) -> GuardedDraft:
+    planned, live = Book(NODES), {job.id: job for job in jobs}
+    return GuardedDraft(planned, live, set(), watts, Questions(), 0.0)
+
+
+def flat(budget_w: float | None) -> PowerAccount:
+    watts = PowerAccount(NODES, WaterFilling(), prior)
+    watts.set_budget(budget_w, [])
+    return watts
+
+
+def test_the_catalogue_is_as_these_tests_take_it() -> None:
+    curve = prior(a_job("a", 0).spec, "T4")
+    assert (flat(1.0).drawn_mw, curve.floor_w) == (8 * IDLE_W * 1000, FLOOR_W)
+
+
+def test_shedding_takes_the_lowest_priority_first_and_then_the_newest() -> None:
+    watts = flat(10_000.0)
+    jobs = [a_job("old", 0), a_job("new", 1), a_job("first", 2, priority=1)]
+    draft = a_draft(watts, *jobs)
+    for node, job in enumerate(jobs):
+        assert draft.start(job, [Share(node % 2, 1)]) is None
+    least_w = FLOOR_W - IDLE_W
+    watts.set_budget(8 * IDLE_W + 2 * least_w, jobs)
+    draft = GuardedDraft(
+        draft._planned, {job.id: job for job in jobs}, set(), watts, Questions(), 0.0
+    )
+    stopped = shed(draft, jobs, watts, 0.0, narrow=False)
+    assert [job.id for job in stopped] == ["new"]
+    assert draft.stops == {"new": StopReason.BUDGET_CUT}
+
+
+def test_a_refused_resize_leaves_no_watts_for_another_job() -> None:
+    watts = flat(8 * IDLE_W + 2 * (FLOOR_W - IDLE_W))
+    runs, waits = a_job("runs", 0, gpus=2), a_job("waits", 1)
+    draft = a_draft(watts, runs, waits)
+    assert draft.start(runs, [Share(0, 2)]) is None
+    wider = draft.start(runs, [Share(0, 4)])
+    assert wider is not None
+    assert wider.code is ReasonCode.WAITING_FOR_POWER
+    refusal = draft.start(waits, [Share(1, 1)])
+    assert refusal is not None
+    assert (refusal.code, refusal.available) == (ReasonCode.WAITING_FOR_POWER, 0.0)
+
+
+def test_a_refusal_names_the_domain_nearest_to_the_devices() -> None:
+    tree = PowerTree(
+        (
+            PowerDomain(name="site", budget_w=90.0),
+            PowerDomain(name="row", parent="site", budget_w=90.0),
+            PowerDomain(name="rack", parent="row", budget_w=50.0, nodes=("n0", "n1")),
+        )
+    )
+    job = a_job("a", 0)
+    draft = a_draft(PowerAccount(NODES, WaterFilling(), prior, tree), job)
+    refusal = draft.start(job, [Share(0, 1)])
+    assert refusal is not None
+    assert refusal.unit == "W at rack"
+
+
+def test_time_that_was_attained_is_that_of_all_runs() -> None:
+    job = a_job("a", 0)
+    for begin_s, end_s in ((10.0, 30.0), (100.0, 150.0)):
+        job.active, job.held_since_s = True, begin_s
+        job.settle(end_s)
+        job.active = False
+    assert (job.attained_s, job.service_s(500.0)) == (70.0, 70.0)
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_a_job_that_was_forgotten_is_no_repetition(forgotten: bool) -> None:
+    core = Core(CoreConfig(cluster=NODES, planner=Drf()))
+    too_large = JobSpec(id="a", submit_s=0.0, roles=(TaskRole(count=100),))
+    first = core.handle(JobSubmitted(at_s=0.0, job=too_large))
+    assert core.finished == {"a": State.FAILED}
+    if forgotten:
+        core.forget("a")
+    again = core.handle(JobSubmitted(at_s=0.0, job=too_large))
+    assert again == (first if forgotten else [])
