@@ -34,7 +34,7 @@ def test_training_beats_not_being_trained_on_unseen_episodes(document: dict[str,
 
 
 def test_one_seed_gives_one_policy(document: dict[str, Any]) -> None:
-    brief = replace(SHORT, generations=2)
+    brief = replace(SHORT, generations=2, population=8, elites=3, episodes=2)
     assert train(3, brief) == train(3, brief) != train(4, brief)
 
 

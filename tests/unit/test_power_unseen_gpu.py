@@ -56,6 +56,15 @@ def some_rows(
     return tuple(rows)
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models of `some_rows`, which tests only read."""
+    pytest.importorskip("sklearn", reason="extra `learn` is not installed")
+    folder = tmp_path_factory.mktemp("fitted")
+    save(fit_all(some_rows(), NAMES, "linear"), folder)
+    return folder
+
+
 def a_file(folder: Path, types: dict[str, float], peaks: PeakRates | None = None) -> str:
     path = folder / "rows.csv"
     lines = [
@@ -224,10 +233,8 @@ def test_peak_rates_that_make_no_sense_are_refused(
     assert "hint:" in err
 
 
-def test_intervals_grow_with_strangeness_and_end_at_what_a_device_can_draw(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="extra `learn` is not installed")
-    save(fit_all(some_rows(), NAMES, "linear"), tmp_path)
-    _, stored = load(tmp_path)
+def test_intervals_grow_with_strangeness_and_end_at_what_a_device_can_draw(fitted: Path) -> None:
+    _, stored = load(fitted)
     for model in filter(None, (stored.model, stored.stranger)):
         wide = [
             model.width(model.strange(gpu, name))
@@ -238,17 +245,16 @@ def test_intervals_grow_with_strangeness_and_end_at_what_a_device_can_draw(tmp_p
         assert model.strange("L4", "new") == ("gpu", "model")
     values = {"batch_size": 512.0, "flops": 3e10}
     job = Wanted(gpu="L4", model="new", tdp_w=72.0, cap_w=72.0, values=values)
-    found = predict(tmp_path, job)
+    found = predict(fitted, job)
     assert found["new"] == ["gpu", "model"]
     assert found["low_w"] < found["power_w"] < found["high_w"] <= 72 * 1.05
 
 
 def test_models_of_earlier_versions_answer_and_never_by_work_that_nobody_knows(
-    tmp_path: Path,
+    fitted: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("sklearn", reason="extra `learn` is not installed")
-    path = Path(save(fit_all(some_rows(), NAMES, "linear"), tmp_path)["path"])
-    plain = json.loads(path.read_text())
+    path = tmp_path / "power-v0001.json"
+    plain = json.loads((fitted / path.name).read_text())
     for key in ("stranger_better", "once", "peaks"):
         del plain[key]
     stranger = plain["stranger"]
@@ -294,33 +300,28 @@ def test_a_measurement_above_its_cap_or_at_it_is_carried_without_a_fault() -> No
         assert math.exp(float(found[0])) <= 1.5
 
 
-def test_one_measurement_beats_no_measurement_on_every_type_left_out(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="extra `learn` is not installed")
-    rows = some_rows()
-    once = judged_once(rows, 0.9)
+def test_one_measurement_beats_no_measurement_on_every_type_left_out(fitted: Path) -> None:
+    once = judged_once(some_rows(), 0.9)
     assert once is not None
     assert set(once.error_pct["down"]) == set(TYPES)
     assert max(once.error_pct["down"].values()) < 4
     assert once.half_width["down"] < once.half_width["up"]
     assert np.mean(list(once.covered["down"].values())) >= 0.9
-    save(fit_all(rows, NAMES, "linear"), tmp_path)
     job = Wanted(gpu="L4", model="new", tdp_w=72.0, cap_w=36.0, values={"batch_size": 9.0})
-    without = predict(tmp_path, job)
-    found = predict(tmp_path, replace(job, once=Measured(30.0, 72.0)))
+    without = predict(fitted, job)
+    found = predict(fitted, replace(job, once=Measured(30.0, 72.0)))
     assert found["source"] == "measured once"
     assert 25 < found["power_w"] < 30
     assert found["low_w"] < found["power_w"] < found["high_w"]
     assert found["high_w"] / found["low_w"] < 0.5 * without["high_w"] / without["low_w"]
-    same = predict(tmp_path, replace(job, cap_w=72.0, once=Measured(30.0, 72.0)))
+    same = predict(fitted, replace(job, cap_w=72.0, once=Measured(30.0, 72.0)))
     assert (same["power_w"], same["low_w"], same["high_w"]) == (30.0, 30.0, 30.0)
 
 
 def test_a_type_without_data_is_advised_to_be_measured_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fitted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("sklearn", reason="extra `learn` is not installed")
-    save(fit_all(some_rows(), NAMES, "linear"), tmp_path / "models")
-    job = ["predict", "--models", str(tmp_path / "models"), "--gpu", "MI300X", "--model", "m1",
+    job = ["predict", "--models", str(fitted), "--gpu", "MI300X", "--model", "m1",
            "--tdp", "750W", "--cap", "500W", "--set", "batch_size=8"]  # fmt: skip
     code, out, _ = said(capsys, *job)
     assert code == 0
