@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattherd.engine.safety_aims import Aims
+from wattherd.engine.safety_aims import Aims, CapWishes
 from wattherd.engine.safety_backstop import Backstop
 from wattherd.engine.safety_base import BaseLoad
 from wattherd.engine.safety_caps import SAME_W, CapBook
@@ -109,6 +109,9 @@ class SafetyLoop:
         self.safe_mode = False
         self.seen: Seen | None = None
         """What the last cycle believed of its readings."""
+        self.budget_w: Floats = np.zeros(fleet.feeds + 1)
+        """What the last cycle found that devices may be counted at, by level (F + 1,)."""
+        self._idle: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self._meters = Meters(fleet, self.config)
         self._allowance = Allowance(fleet, self.config)
         self._backstop = Backstop(fleet, self.config)
@@ -126,19 +129,25 @@ class SafetyLoop:
             found_w = state.found_w if found_w is None else found_w
         self.found_w: Floats = np.full(fleet.size, np.nan) if found_w is None else found_w.copy()
 
-    def cycle(self, readings: Readings, limit_w: Floats, most_w: Floats | None = None) -> Orders:
+    def cycle(
+        self, readings: Readings, limit_w: Floats, most_w: Floats | None = None,
+        *, wishes: CapWishes | None = None,
+    ) -> Orders:  # fmt: skip
         """One decision; `limit_w` (F + 1,) for the feeds and, last, the site, in watts.
 
         `most_w` (N,) is what each device may draw at most whatever the limits leave, as whoever
-        leads has ordered it; NaN, or nothing, for no such order.
+        leads has ordered it; NaN, or nothing, for no such order. `wishes` are a scheduler's, with
+        its own; without them devices get whatever fits.
         """
         now_s, step_s = readings.now_s, self._step(readings)
         self._passed_s = step_s
-        self._most_w = self._ordered_most(most_w)
+        self._most_w = self._ordered_most(most_w if wishes is None else wishes.most_w)
+        self._hear(wishes, now_s)
         seen = self._look(readings)
         budget_w = self._allowance.budget(limit_w, self.base, step_s=step_s)
+        self.budget_w = budget_w
         due = self._backstop.due(self.caps, now_s)
-        aim_w = self._aimed(now_s, limit_w)
+        aim_w = self._aimed(now_s, limit_w) if wishes is None else wishes.aim_w
         wanted_w = self._wanted(seen, now_s)
         target_w = self._target(budget_w - self._reserve(due), wanted_w, aim_w)
         self._ramps.look(seen, self.caps, self.base, now_s)
@@ -191,6 +200,7 @@ class SafetyLoop:
             base_w=self.base.steady_w.copy(),
             base_rise_w=self.base.rise_w.copy(),
             base_peak_w=self.base.peak_w.copy(),
+            kept_w=self._allowance.kept_w.copy(),
             heat=self._allowance.heat.copy(),
             level_resolution_w=self._meters.resolution_w[size:].copy(),
         )
@@ -203,6 +213,7 @@ class SafetyLoop:
         caps.response.restore(state.reach_w, state.beyond_w, state.held_w)
         self._backstop.take_over(np.nan_to_num(state.stopped) > 0, state.off_age_s)
         self.base.restore(state.base_w, state.base_rise_w, state.base_peak_w)
+        self._allowance.kept_w = np.nan_to_num(state.kept_w)
         self._allowance.heat = np.where(np.isnan(state.heat), self._allowance.heat, state.heat)
         self._meters.resolution_w = np.concatenate((state.resolution_w, state.level_resolution_w))
 
@@ -211,8 +222,41 @@ class SafetyLoop:
         jobs, heat = self._backstop.jobs, self._allowance.heat
         off = self._backstop.to_stop(self.caps, budget_w, limit_w, seen, heat=heat, now_s=now_s)
         jobs.resume(self.caps, budget_w, now_s)
-        self.caps.jobless = jobs.stopped & ~jobs.ending(now_s)
+        self.caps.jobless = (jobs.stopped & ~jobs.ending(now_s)) | self._idle
         return off
+
+    def _hear(self, wishes: CapWishes | None, now_s: float) -> None:
+        """Take a scheduler's wishes; a job that has begun counts at once at its device's cap."""
+        if wishes is None:
+            return
+        fleet, jobs = self.fleet, self._backstop.jobs
+        with np.errstate(invalid="ignore"):
+            works = self.caps.drawn_w > fleet.floor_w  # for somebody the scheduler does not know
+        self._idle = wishes.idle & fleet.device_read & ~works
+        self.caps.jobless = (jobs.stopped & ~jobs.ending(now_s)) | self._idle
+
+    def offered_w(self, budget_w: Floats | None = None) -> float:
+        """Caps that all devices could have together if every one had a use for the most, in watts.
+
+        Less what even their lowest exceed a limit by, if all follow: whose job has to stop because
+        its device does not is the backstop's to say. It is for a scheduler to plan with.
+        `budget_w` (F + 1,) stands for what the last cycle found.
+        """
+        caps, fleet, draw = self.caps, self.fleet, self.caps.response.at
+        budget_w = self.budget_w if budget_w is None else budget_w
+        fixed, lowest_w = caps.fixed, draw(caps.lowest_w)
+        fixed_w = np.where(fixed, caps.counted_w, 0.0)
+        least_w = np.where(fixed, np.fmin(fixed_w, lowest_w), lowest_w)
+        if np.any(fleet.levels(least_w) > budget_w):  # not all may have a job
+            low_w = np.where(self._idle, np.fmin(caps.counted_w, lowest_w), lowest_w)
+            least_w = np.where(fixed, np.fmin(fixed_w, lowest_w), low_w)
+        short_w = float((fleet.levels(least_w) - budget_w).max())
+        low_w = np.where(fixed, 0.0, least_w)
+        high_w = low_w if self.safe_mode else np.where(fixed, 0.0, draw(fleet.max_w))
+        given_w = fill(fleet, budget_w - fleet.levels(fixed_w), low_w, high_w)
+        kept_w = np.where(caps.off, 0.0, np.fmax(caps.ordered_w, caps.lowest_w))
+        cap_w = np.where(fixed, kept_w, np.minimum(caps.response.cap_for(given_w), fleet.max_w))
+        return float(cap_w.sum()) - max(short_w, 0.0)
 
     def _look(self, readings: Readings) -> Seen:
         """Believe what is to be believed, of caps, draw and other load."""
@@ -289,7 +333,8 @@ class SafetyLoop:
         """Caps (N,) with a use now; a device without a meter may have one for all."""
         held_w = self.caps.held_w
         wanted_w = self._wants.caps(seen, held_w, now_s, doubted=self.base.doubted)
-        return np.where(self.fleet.device_read, wanted_w, self.fleet.max_w)
+        wanted_w = np.where(self.fleet.device_read, wanted_w, self.fleet.max_w)
+        return np.asarray(np.minimum(wanted_w, self._most_w))
 
     def _target(self, budget_w: Floats, wanted_w: Floats, aim_w: Floats) -> Floats:
         """Caps (N,) that fit beside the devices that do not follow.
@@ -301,24 +346,32 @@ class SafetyLoop:
         caps, fleet = self.caps, self.fleet
         if self.safe_mode:
             return fleet.floor_w.copy()
-        fixed, draw = caps.fixed, caps.response.at
-        left_w = budget_w - fleet.levels(np.where(fixed, caps.counted_w, 0.0))
-        low_w = np.where(fixed, 0.0, draw(caps.lowest_w))
+        fixed, draw, idle = caps.fixed, caps.response.at, self._at_rest
+        apart = fixed | idle
+        left_w = budget_w - fleet.levels(np.where(apart, caps.counted_w, 0.0))
+        low_w = np.where(apart, 0.0, draw(caps.lowest_w))
         # A cap that regulates high is lowered until what is drawn is what was ordered.
         most_w = np.where(self._most_w < fleet.max_w, self._most_w, draw(fleet.max_w))
-        most_w = np.where(fixed, 0.0, np.maximum(most_w, low_w))
-        high_w = np.where(fixed, 0.0, draw(np.maximum(wanted_w, fleet.floor_w)))
+        most_w = np.where(apart, 0.0, np.maximum(most_w, low_w))
+        high_w = np.where(apart, 0.0, draw(np.maximum(wanted_w, fleet.floor_w)))
         high_w = np.minimum(high_w, most_w)
         wished_w = fill(fleet, left_w, low_w, np.clip(draw(aim_w), low_w, high_w))
         shared_w = fill(fleet, left_w, wished_w, high_w)
         kept_w = np.fmin(np.fmax(shared_w, draw(caps.ordered_w)), most_w)
         for high_w in (kept_w, most_w):
             shared_w = fill(fleet, left_w, shared_w, high_w)
-        cap_w = np.clip(caps.response.cap_for(shared_w), fleet.floor_w, fleet.max_w)
-        cap_w = self._stepped(cap_w, fleet.max_w, left_w, ~fixed)
+        cap_w = np.clip(caps.response.cap_for(shared_w), fleet.floor_w, self._most_w)
+        cap_w = self._stepped(cap_w, self._most_w, left_w, ~apart)
+        cap_w = np.where(idle, caps.on_grid(self._most_w), cap_w)
         if not fixed.any():
             return cap_w
         return np.asarray(np.where(fixed, self._of_fixed(budget_w), cap_w))
+
+    @property
+    def _at_rest(self) -> Bools:
+        """Devices (N,) that nobody has a job on, as their meters show."""
+        caps = self.caps
+        return self._idle & ~caps.fixed & np.isfinite(caps.drawn_w)
 
     def _of_fixed(self, budget_w: Floats) -> Floats:
         """Devices that do not follow get what they would if all did, as far as it is counted.
@@ -328,7 +381,7 @@ class SafetyLoop:
         """
         caps, fleet, draw = self.caps, self.fleet, self.caps.response.at
         even_w = fill(fleet, budget_w, draw(caps.lowest_w), draw(fleet.max_w))
-        level_w = np.clip(caps.response.cap_for(even_w), fleet.floor_w, fleet.max_w)
+        level_w = np.clip(caps.response.cap_for(even_w), fleet.floor_w, self._most_w)
         most_w = np.where(caps.pending_s >= ASK_AGAIN_S, caps.held_w, caps.ordered_w)
         slow_w = np.fmax(np.fmin(np.fmin(most_w, level_w), self._most_w), fleet.floor_w)
         broken = caps.silent | caps.waking | caps.off
@@ -362,9 +415,11 @@ class SafetyLoop:
         if self.safe_mode or seen.alarmed.any():
             return cap_w
         draw, told = caps.response.at, np.isfinite(seen.draw_w) | ~fleet.device_read
+        idle = self._at_rest
+        cap_w = np.where(idle, np.maximum(cap_w, target_w), cap_w)
         # An order from outside is followed to the watt.
         least_w = np.where(self._most_w < fleet.max_w, SAME_W, config.band * fleet.max_w)
-        may = caps.settled & told & (target_w - cap_w > least_w)
+        may = caps.settled & told & (target_w - cap_w > least_w) & ~idle
         gap_w = np.where(may, draw(target_w) - draw(cap_w), 0.0)
         asked_w = fleet.levels(gap_w)
         free_w = np.maximum(budget_w - fleet.levels(caps.counted_w), 0.0)

@@ -9,10 +9,11 @@ synchronous job sets the speed of all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from wattherd.engine.safety_terms import Fleet, Floats, Ints
+from wattherd.engine.safety_terms import Bools, Fleet, Floats, Ints
 from wattherd.errors import UserError
 from wattherd.policy.power.contract import Ask
 from wattherd.policy.power.in_tree import SharesInTree
@@ -20,6 +21,20 @@ from wattherd.policy.power.limits import Limits
 
 EVERY_S = 30.0
 NO_JOB = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapWishes:
+    """What a scheduler wants of every device (N,) in one cycle, in watts.
+
+    `aim_w` are the caps that its jobs are best served with, the first that are given; no cap is
+    above `most_w`, whatever the limits leave. `idle` devices have no job: they count at what their
+    meters show and keep `most_w`, so whoever starts a job there says so, and waits for its cap.
+    """
+
+    aim_w: Floats
+    most_w: Floats
+    idle: Bools
 
 
 class Aims:

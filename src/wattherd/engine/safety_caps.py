@@ -223,6 +223,11 @@ class CapBook:
         )  # fmt: skip
 
     @property
+    def drawn_w(self) -> Floats:
+        """What each device's own meter showed last; NaN where it is not believed."""
+        return self._draw_w
+
+    @property
     def counted_w(self) -> Floats:
         """What each device may draw at worst; without a job no more than it was seen to."""
         seen_w = np.where(self.jobless, AT_REST * self._draw_w, np.nan)

@@ -14,7 +14,7 @@ import numpy as np
 
 from wattherd.engine.safety_terms import Floats, Ints
 
-BY_LEVEL = "base_w", "base_rise_w", "base_peak_w", "heat", "level_resolution_w"
+BY_LEVEL = "base_w", "base_rise_w", "base_peak_w", "kept_w", "heat", "level_resolution_w"
 """The arrays over levels; all others are over devices."""
 
 
@@ -46,6 +46,8 @@ class SafetyState:
     """By how much it has risen before the loop could have answered."""
     base_peak_w: Floats
     """The highest that it ever was."""
+    kept_w: Floats
+    """What was kept of each limit for other load: one reading's noise must not free a watt."""
     heat: Floats
     """Thermal states of the breakers."""
     level_resolution_w: Floats

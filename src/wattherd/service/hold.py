@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from wattherd.engine.safety import Fleet, Note, Orders, Readings, SafetyLoop
+from wattherd.engine.safety_aims import CapWishes
 from wattherd.engine.safety_terms import Bools, Floats
 from wattherd.errors import UserError
 from wattherd.knobs.contract import Outcome, Result
@@ -41,6 +42,26 @@ SUCCEED_S = 30.0
 """How long a successor waits for a watchdog that is lowering devices."""
 
 Emit = Callable[[Mapping[str, Any]], None]
+
+
+class Liaison(Protocol):
+    """Who speaks for a scheduler whose jobs run on the site's devices; it must never wait."""
+
+    def limits_w(self, site: Site, limit_w: Floats) -> Floats:
+        """The limits (F + 1,) in force, where the scheduler has some of its own."""
+        ...
+
+    def wishes(self, site: Site, loop: SafetyLoop, *, found_known: bool) -> CapWishes:
+        """What it wants now; `found_known` says whether limits found are the operator's."""
+        ...
+
+    def heard(self, shift: Shift, readings: Readings, orders: Orders, limit_w: Floats) -> None:
+        """A cycle is over and its orders have been sent."""
+        ...
+
+    def told(self, device: Device, outcome: Outcome | Position) -> None:
+        """An order did not take effect."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +110,12 @@ class Hold:
     release: bool = False
     reload: threading.Event = field(default_factory=threading.Event)
     """Set from outside: read the site's file again."""
+    liaison: Liaison | None = None
+    guarded: bool = True
+    """Whether a watchdog stands for the leases of caps: where others rely on the limits."""
+    poke: threading.Event = field(default_factory=threading.Event)
+    """Set from outside, and at the end with `ended`: there is news, do not wait for the period."""
+    _found_known: bool = True
     _preparing: Preparing | None = None
     _leaving: Leaving = field(default_factory=Leaving)
     _told_w: Floats | None = field(default=None)
@@ -138,6 +165,7 @@ class Hold:
     def _held(self, journal: Journal) -> bool:
         memory = self._remembered()
         found = len(journal.entries)
+        self._found_known = memory is not None or not found
         ready = prepare(self.site, journal, memory)
         off = frozenset[str]() if memory is None else memory.switched_off
         shift = self._shift(ready, journal, memory, off=off)
@@ -190,7 +218,8 @@ class Hold:
 
     def _guard(self, ready: Prepared) -> Guard:
         """A watchdog that knows the floors."""
-        floors = zip(ready.site.devices, ready.fleet.floor_w, strict=True)
+        devices = ready.site.devices if self.guarded else ()
+        floors = zip(devices, ready.fleet.floor_w[: len(devices)], strict=True)
         return Guard(
             floor_w={device.knob.source: float(floor_w) for device, floor_w in floors},
             lease_s=self.site.config.lease_s,
@@ -221,20 +250,39 @@ class Hold:
             asked_s = time.monotonic()
             readings = shift.devices.readings()
             limit_w = self._limit_w(readings.now_s, listener)
-            orders = shift.loop.cycle(readings, self._make_room(shift, limit_w, readings))
+            orders = self._decided(shift, readings, limit_w)
             if not self.dry_run:
                 if keeper.due:
                     # Before the orders: a successor must not know of less than was ordered.
                     self._keep(shift, keeper=keeper)
                 shift.devices.send(orders, readings)
                 shift.guard.beat()
+            if self.liaison is not None:
+                self.liaison.heard(shift, readings, orders, limit_w)
             self._report(shift.loop, readings, orders, limit_w, time.monotonic() - asked_s)
             if not self.dry_run and (following := self._following(shift)) is not None:
                 return following
             # A cycle that takes too long is followed at once by the next; none is made up for.
-            due_s = max(due_s + self.site.period_s, time.monotonic())
-            self.ended.wait(max(min(due_s, until_s) - time.monotonic(), 0.0))
+            # News brings one forward, and does not put the next ones off.
+            now_s, period_s = time.monotonic(), self.site.period_s
+            due_s = min(max(due_s + period_s, now_s), now_s + period_s)
+            self._rest(max(min(due_s, until_s) - time.monotonic(), 0.0))
         return None
+
+    def _rest(self, seconds: float) -> None:
+        """Wait for the next cycle, or for news of a scheduler."""
+        if self.liaison is None:
+            self.ended.wait(seconds)
+        elif self.poke.wait(seconds):
+            self.poke.clear()
+
+    def _decided(self, shift: Shift, readings: Readings, limit_w: Floats) -> Orders:
+        """What the loop orders, with a scheduler's wishes where there is one."""
+        left_w = self._make_room(shift, limit_w, readings)
+        if self.liaison is None:
+            return shift.loop.cycle(readings, left_w)
+        wishes = self.liaison.wishes(shift.site, shift.loop, found_known=self._found_known)
+        return shift.loop.cycle(readings, left_w, wishes=wishes)
 
     def _following(self, shift: Shift) -> Shift | None:
         """The shift that takes over, if the site has changed and all is ready for it."""
@@ -366,6 +414,8 @@ class Hold:
             signal_w = min(signal_w, self._signal_w)
         self._signal_w = signal_w if found.told else math.inf
         limit_w[-1] = min(limit_w[-1], signal_w)
+        if self.liaison is not None:
+            limit_w = self.liaison.limits_w(self.site, limit_w)
         contacts = {one.source: str(one.contact) for one in found.told}
         if contacts != self._contacts:
             self._contacts = contacts
@@ -428,6 +478,8 @@ class Hold:
         return [name for name, is_one in zip(self._names(), which, strict=True) if is_one]
 
     def _tell(self, device: Device, outcome: Outcome | Position) -> None:
+        if self.liaison is not None:
+            self.liaison.told(device, outcome)
         read_back = outcome.read_back if isinstance(outcome, Outcome) else outcome.on
         unlimited = read_back == math.inf
         self._say("outcome", device=device.name, result=outcome.result or Result.TOOK_EFFECT,

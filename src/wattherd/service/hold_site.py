@@ -77,19 +77,24 @@ class FeedSpec(MovesSpec):
     base: str | float | None = Field(default=None, description="other load on this feed itself")
 
 
-class DeviceSpec(_Strict):
-    """A device: what a knob limits. `floor` and `max` are the knob's own limits if not given.
+class InstrumentSpec(_Strict):
+    """What meters and limits a device. `floor` and `max` are the knob's own limits if not given.
 
     `step` is what the knob rounds to where that is coarser than its protocol tells.
     """
 
-    feed: str
     meter: str | None = None
     knob: str
     step: str | float | None = None
     floor: str | float | None = None
     max: str | float | None = None
     outlet: str | None = Field(default=None, description="switch of last resort")
+
+
+class DeviceSpec(InstrumentSpec):
+    """A device, and the feed that it hangs on."""
+
+    feed: str
 
 
 class SiteSpec(MovesSpec):
@@ -237,7 +242,7 @@ def _site(path: Path, spec: SiteSpec) -> Site:
         period_s=_seconds(spec.period, "period"),
         feeds=tuple(feed_of(name, spec.feeds[name], names) for name in names),
         devices=tuple(_device(name, one, names) for name, one in spec.devices.items()),
-        config=_config(spec),
+        config=constants_of(_seconds(spec.lease, "lease"), spec.safety),
         signals=tuple(spec.signals),
         lead_s=_seconds(spec.lead, "lead", least_s=0.0),
         handover_s=_seconds(spec.lease if spec.handover is None else spec.handover, "handover"),
@@ -334,6 +339,15 @@ def _device(name: str, spec: DeviceSpec, feeds: Mapping[str, int]) -> Device:
     if spec.feed not in feeds:
         raise UserError(f"no feed {spec.feed!r}", field=f"{field}.feed",
                         hint=hint_for(spec.feed, feeds))  # fmt: skip
+    return device_of(name, spec, feeds[spec.feed], field)
+
+
+def device_of(name: str, spec: InstrumentSpec, feed: int, field: str) -> Device:
+    """A device of a file on the feed of that number; nothing is connected to yet.
+
+    Raises:
+        UserError: an address or watts that cannot be used.
+    """
     knob = open_knob(spec.knob)
     if knob.unit is not Unit.WATT:
         raise UserError("limits no watts", where=spec.knob, field=f"{field}.knob")
@@ -341,7 +355,7 @@ def _device(name: str, spec: DeviceSpec, feeds: Mapping[str, int]) -> Device:
     knob.settle_s = 0.0
     return Device(
         name=name,
-        feed=feeds[spec.feed],
+        feed=feed,
         meter=None if spec.meter is None else open_meter(spec.meter),
         knob=knob,
         floor_w=None if spec.floor is None else watts_of(spec.floor, f"{field}.floor"),
@@ -351,14 +365,18 @@ def _device(name: str, spec: DeviceSpec, feeds: Mapping[str, int]) -> Device:
     )
 
 
-def _config(spec: SiteSpec) -> SafetyConfig:
-    """The loop's constants: a device that was found off stays off, somebody meant it."""
-    known = {one.name: one.type for one in fields(SafetyConfig)}
-    given: dict[str, Any] = {"lease_s": _seconds(spec.lease, "lease"), "wake_found": False}
-    for name, value in spec.safety.items():
+def constants_of(lease_s: float, stated: Mapping[str, float], **more: Any) -> SafetyConfig:
+    """The loop's constants: a device that was found off stays off, somebody meant it.
+
+    Raises:
+        UserError: there is no such constant.
+    """
+    known = {one.name for one in fields(SafetyConfig)}
+    given: dict[str, Any] = {"lease_s": lease_s, "wake_found": False, **more}
+    for name, value in stated.items():
         if name not in known or name in given:
             raise UserError("no such constant", field=f"safety.{name}",
-                            hint=", ".join(sorted(set(known) - set(given))))  # fmt: skip
+                            hint=", ".join(sorted(known - set(given))))  # fmt: skip
         given[name] = int(value) if name == "frozen_after" else value
     return SafetyConfig(**given)
 

@@ -50,7 +50,9 @@ class Guard:
     _child: subprocess.Popen[bytes] | None = None
 
     def beat(self) -> None:
-        """Tell that the loop lives."""
+        """Tell that the loop lives; without devices to lower there is nobody to be told."""
+        if not self.floor_w:
+            return
         child = self._child
         if child is None or child.poll() is not None or not _told(child, BEAT):
             self._start()
@@ -63,6 +65,8 @@ class Guard:
 
     def keep(self) -> None:
         """Tell that caps are to stay as they are for `handover_s`, and go: a successor comes."""
+        if not self.floor_w:
+            return
         if self._child is None or not _told(self._child, KEEP):
             self._start()
             if self._child is not None:

@@ -229,13 +229,17 @@ class LocalExecutor:
             launch.stop = True
         self._control(key, stop={**stop, "reason": str(order.reason)})
 
-    def abandon(self) -> None:
-        """Have all runs write a checkpoint and end: the node is out of use."""
+    def abandon(self, uuids: Collection[str] | None = None) -> None:
+        """Have all runs write a checkpoint and end: the node is out of use, or these devices."""
         stop = {"grace_s": ABANDON_S, "by": time.time() + ABANDON_S}
         with self._lock:
             keys = list(self._runs)
+        reason = StopReason.NODE_LOST
+        if uuids is not None:
+            keys = [key for key in keys if not set(uuids).isdisjoint(self._devices.get(key, ()))]
+            reason = StopReason.DEVICE_DRAINED
         for key in keys:
-            self._control(key, stop={**stop, "reason": str(StopReason.NODE_LOST)})
+            self._control(key, stop={**stop, "reason": str(reason)})
 
     def give_notice(self, order: GiveNotice) -> None:
         """Write the notice down for the job to read."""

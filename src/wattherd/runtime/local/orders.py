@@ -24,7 +24,7 @@ from wattherd.runtime.local.containers import (
     for_runner,
     volumes_of,
 )
-from wattherd.runtime.local.devices import Device, Machine
+from wattherd.runtime.local.devices import CPU_SLOT, Device, Machine
 from wattherd.runtime.local.folders import Folders
 from wattherd.runtime.local.rlimits import rlimits_of
 from wattherd.runtime.local.staging import staged, staging_plan
@@ -155,7 +155,8 @@ def _visible(devices: list[Device]) -> dict[str, str]:
 
     ROCm knows GPUs by number: its UUIDs are others than those of the driver's library.
     """
-    shown = ",".join(one.uuid for one in devices if one.uuid and one.maker != "amd")
+    gpus = [one for one in devices if one.model != CPU_SLOT]
+    shown = ",".join(one.uuid for one in gpus if one.uuid and one.maker != "amd")
     numbers = ",".join(str(one.number) for one in devices if one.maker == "amd")
     amd = {"ROCR_VISIBLE_DEVICES": numbers} if numbers else {}
     return {"CUDA_VISIBLE_DEVICES": shown, "NVIDIA_VISIBLE_DEVICES": shown or "void", **amd}

@@ -6,13 +6,14 @@ found decides how the machine is described to the core; `Instruments` is what it
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from wattherd.errors import ClusterError
+from wattherd.errors import ClusterError, UserError
 from wattherd.knobs.rapl import present_uris
 from wattherd.knobs.registry import open_knob
 from wattherd.meters.rapl import counters
@@ -20,10 +21,12 @@ from wattherd.meters.registry import open_meter
 from wattherd.runtime.local.devices import (
     CORE_IDLE_W,
     CORE_MAX_W,
+    CPU_SLOT,
     LEAST_DUTY,
     Machine,
     slots,
 )
+from wattherd.service.hold_site import InstrumentSpec, watts_of
 from wattherd.service.live import amd_gpus
 from wattherd.service.live.boards import machine_of
 from wattherd.service.live.config import ServeConfig
@@ -36,6 +39,8 @@ except ImportError:  # the extra for NVIDIA GPUs is not installed
     gpus = None  # type: ignore[assignment]
 
 
+IDLE_PART = 0.1
+"""Of the highest limit: what a device whose idle watts nobody knows is taken to draw. Estimated."""
 POWERCAP, NOWHERE = Path("/sys/class/powercap"), Path("/nonexistent")
 
 
@@ -51,6 +56,8 @@ class Found:
 def found(config: ServeConfig) -> Found:
     """Look everywhere; nothing is changed by that."""
     machine, notes = machine_found(config)
+    if config.site is not None and config.site.devices:
+        machine = _by_site(machine, config.site.devices)
     packages: Sequence[str] = ()
     if not any(device.uuid for device in machine.devices):
         packages, trouble = packages_found(powercap_of(config))
@@ -76,6 +83,57 @@ def machine_found(config: ServeConfig) -> tuple[Machine, Sequence[str]]:
             model = amd_gpus.model_of(amd[0])
             return machine_of(name, amd, model, maker="amd", scheme="amdsmi")
     return slots(name, config.slots), ()
+
+
+def _by_site(machine: Machine, stated: Sequence[InstrumentSpec]) -> Machine:
+    """The same GPUs or slots, measured and limited as the configuration says.
+
+    Slots draw what their knobs allow.
+
+    Raises:
+        UserError: others than there are, or a knob whose range is not known.
+    """
+    if len(stated) != len(machine.devices):
+        raise UserError(f"names {len(stated)} devices, there are {len(machine.devices)}",
+                        field="site.devices", hint="one entry for each GPU or slot")  # fmt: skip
+    devices = tuple(
+        replace(device, uuid=device.uuid or f"slot-{number}", meter=spec.meter or "",
+                knob=spec.knob)
+        for number, (device, spec) in enumerate(zip(machine.devices, stated, strict=True))
+    )  # fmt: skip
+    machine = replace(machine, devices=devices)
+    if machine.devices[0].model != CPU_SLOT:
+        return machine
+    ranges = [_range_of(number, spec) for number, spec in enumerate(stated)]
+    max_w = max(most_w for _, most_w in ranges)
+    gpu = replace(
+        machine.gpu,
+        idle_w=IDLE_PART * max_w,
+        max_w=max_w,
+        min_cap_w=max(least_w for least_w, _ in ranges),
+        source="site.devices",
+        note="idle: estimated",
+    )
+    stated_by = "measured" if all(spec.meter for spec in stated) else machine.stated
+    return replace(machine, gpu=gpu, stated=stated_by)
+
+
+def _range_of(number: int, spec: InstrumentSpec) -> tuple[float, float]:
+    """Lowest and highest watts of a device, as stated or as its knob tells."""
+    told: dict[str, float | None] = {"floor": None, "max": None}
+    if spec.floor is None or spec.max is None:
+        with contextlib.suppress(ClusterError), open_knob(spec.knob) as knob:
+            limits = knob.limits()
+            told = {"floor": limits.lowest, "max": limits.highest}
+    found = []
+    for name, value in (("floor", spec.floor), ("max", spec.max)):
+        field = f"site.devices.{number}.{name}"
+        watts = told[name] if value is None else watts_of(value, field)
+        if watts is None:
+            raise UserError("is not known: the knob does not tell it", where=spec.knob,
+                            field=field, hint="state it")  # fmt: skip
+        found.append(watts)
+    return found[0], found[1]
 
 
 def _by_zeusd(machine: Machine, socket_path: Path | None) -> Machine:

@@ -1,32 +1,28 @@
 """What measures and limits the devices of this machine, one address each, and how that is going.
 
-`DeviceMeters` reads watts and `DeviceCaps` sets limits, which are put back as they were found when
-a device is free; `PackageLimit` has the processor itself keep the budget. Whatever does not answer
+`DeviceMeters` reads watts; limits of devices are set by the safety loop (`site_hold`), to which
+`caps` are wishes; `PackageLimit` has the processor itself keep the budget. Whatever does not answer
 is told as a problem, and counted at its worst by others.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from wattherd.errors import ClusterError
-from wattherd.knobs.contract import Outcome
 from wattherd.knobs.journal import Journal
-from wattherd.knobs.knob import Knob
 from wattherd.knobs.registry import open_knob
 from wattherd.meters.contract import Quality
 from wattherd.meters.meter import Meter
 from wattherd.meters.registry import open_meter
 from wattherd.runtime.local.devices import Device, Machine
+from wattherd.service.live.cap_wishes import WishedCaps
 from wattherd.service.live.device_use import DeviceUse
 
 JOURNAL = "caps.json"
 MODEL = "model"
-SAME_W = 1.0
-"""Limits this close are one: devices round."""
 
 
 class DeviceMeters:
@@ -63,48 +59,6 @@ class DeviceMeters:
         """Let go of the instruments."""
         for meter in self._meters:
             meter.close()
-
-
-class DeviceCaps:
-    """Implements `runtime.local.devices.Caps` for knobs by UUID; what was found is noted first."""
-
-    def __init__(self, folder: Path, uris: Mapping[str, str]) -> None:
-        """Nothing is asked or changed yet; what is found will be noted in `folder`."""
-        self._folder, self._uris = folder, uris
-        self._knobs: dict[str, Knob] = {}
-        self._journal: Journal | None = None
-        self._lock = threading.Lock()
-        self.problems: dict[str, str] = {}
-        """Why the last order to an address did not take effect."""
-
-    def set(self, uuids: Iterable[str], cap_w: float | None) -> bool:
-        """Cap every one of them, or put it back for None; whether all hold it now."""
-        with self._lock:
-            knobs = [self._knob(uuid) for uuid in uuids if uuid in self._uris]
-            kept = [self._ordered(knob, cap_w) for knob in knobs]
-        return bool(kept) and all(kept)
-
-    def _ordered(self, knob: Knob, cap_w: float | None) -> bool:
-        if cap_w is None:
-            return self._in_force(knob.restore())
-        return self._in_force(knob.set(cap_w), cap_w)
-
-    def _in_force(self, outcome: Outcome, most_w: float | None = None) -> bool:
-        kept = outcome.in_force
-        if kept and most_w is not None:
-            kept = outcome.read_back is not None and outcome.read_back <= most_w + SAME_W
-        if kept:
-            self.problems.pop(outcome.knob, None)
-        else:
-            self.problems[outcome.knob] = outcome.problem or str(outcome.result)
-        return kept
-
-    def _knob(self, uuid: str) -> Knob:
-        if self._journal is None:
-            self._journal = Journal(self._folder / JOURNAL)
-        if uuid not in self._knobs:
-            self._knobs[uuid] = open_knob(self._uris[uuid], self._journal)
-        return self._knobs[uuid]
 
 
 class PackageLimit:
@@ -154,7 +108,7 @@ class Instruments:
         knobs = {one.uuid: one.knob for one in devices if one.uuid and one.knob}
         self.meters = DeviceMeters([one.meter for one in devices]) if metered else None
         self.total = DeviceMeters(packages) if packages else None
-        self.caps = DeviceCaps(folder, knobs) if knobs else None
+        self.caps = WishedCaps(knobs) if knobs else None
         self.limit = PackageLimit(folder, limits)
         self.use = DeviceUse(devices)
 

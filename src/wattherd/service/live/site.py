@@ -47,6 +47,7 @@ from wattherd.service.live.rank_watch import RankWatch
 from wattherd.service.live.recovery import recover
 from wattherd.service.live.scribe import Scribe
 from wattherd.service.live.signal_watch import SignalWatch
+from wattherd.service.live.site_hold import SiteHold
 from wattherd.service.live.site_limits import Level, SiteWatch, forget_site
 from wattherd.service.live.site_tree import TreeBook
 from wattherd.service.live.snapshot_process import SnapshotProcess
@@ -91,8 +92,8 @@ class Site:
     notifier: Notifier
     ending: ExitStack
     """What is to be done when it ends, the last thing that was begun first."""
-    limits: SiteWatch | None = None
-    """Limits above this machine, where any are configured."""
+    limits: SiteHold | SiteWatch | None = None
+    """Limits of this machine and above it, where it has knobs or any are configured."""
     rates: RatesWatch | None = None
     """What energy costs and emits, where that is configured."""
     tree: TreeBook = field(default_factory=TreeBook)
@@ -229,6 +230,10 @@ def _begin(
         on_cycle=tally.cycle,
         standing=replay.state.standing,
     )
+    hold = None
+    if instruments.caps is not None:
+        hold = SiteHold(machine, instruments.caps, config.state.absolute(), config.site)
+        ending.callback(hold.end)
     accounts = accounts_of(config)
     executor = LocalExecutor(
         config.state / RUNS,
@@ -277,10 +282,10 @@ def _begin(
         keep=keep,
         instruments=instruments,
     )
-    limits = None
-    if config.site is not None:
-        limits = SiteWatch(keeper, machine, config.site, lambda: _drawn(meter, clock))
-        ending.callback(limits.end)
+    limits = hold or _watch(config, keeper, machine, lambda: _drawn(meter, clock), ending)
+    if hold is not None:
+        hold.stop_at_once = executor.abandon
+        hold.begin(keeper, core)
     said = Configured.of(config, store)
     uris, signal_note = said.signals(config)
     signals = SignalWatch(keeper, clock, _limited(config, machine), config.state, uris)
@@ -309,16 +314,33 @@ def _begin(
         ExitStack(),
     )  # fmt: skip
     site.limits, site.tree, site.rates = limits, tree, rates
-    if limits is None:
-        forget_site(keeper)
-    else:
-        limits.begin()
+    _begin_limits(config, limits, keeper)
     _set_budget(site, said)
     said.keep(config)
     signals.begin()
     site.notes = (*site.notes, *here.notes)
     site.ending = ending.pop_all()
     return site
+
+
+def _watch(
+    config: ServeConfig, keeper: Keeper, machine: Machine,
+    drawn: Callable[[], tuple[float, float]], ending: ExitStack,
+) -> SiteWatch | None:  # fmt: skip
+    """Limits above a machine that has no knobs."""
+    if config.site is None:
+        return None
+    watch = SiteWatch(keeper, machine, config.site, drawn)
+    ending.callback(watch.end)
+    return watch
+
+
+def _begin_limits(config: ServeConfig, limits: SiteHold | SiteWatch | None, keeper: Keeper) -> None:
+    """What earlier limits left of the budget is lifted where none are configured now."""
+    if isinstance(limits, SiteWatch):
+        limits.begin()
+    if config.site is None:
+        forget_site(keeper)
 
 
 def _drawn(meter: DrawMeter, clock: JournalClock) -> tuple[float, float]:

@@ -29,6 +29,7 @@ from wattherd.service.hold_site import (
     UNLIMITED_W,
     Feed,
     FeedSpec,
+    InstrumentSpec,
     MovesSpec,
     feed_of,
     lower_first,
@@ -66,6 +67,15 @@ class SiteLimits(MovesSpec):
     ramp_over: str | float = Field(default="10s", description="ramps are means over this")
     feeds: dict[str, FeedSpec] = Field(default={})
     feed: str | None = Field(default=None, description="where this machine hangs; the site if none")
+    devices: list[InstrumentSpec] = Field(
+        default=[], description="what meters and limits this machine's GPUs or slots, in order"
+    )
+    period: str | float = "1s"
+    lease: str | float = "15s"
+    handover: str | float = Field(
+        default="1min", description="how long caps stay when the service has ended"
+    )
+    safety: dict[str, float] = Field(default={}, description="constants of the safety loop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +124,7 @@ class SiteWatch(Rounds):
         super().__init__("site limits", PERIOD_S)
         self._keeper, self._drawn = keeper, drawn
         self._levels: tuple[Level, ...] = ()
-        self._feeds = _feeds(limits)
+        self._feeds = levels_above(limits)
         node, gpu = machine.node, machine.gpu
         self._most_w = node.idle_w + node.gpu_count * gpu.max_w
         least_w = node.idle_w + node.gpu_count * gpu.idle_w
@@ -128,7 +138,7 @@ class SiteWatch(Rounds):
         rated_w = np.array([feed.rated_w for feed in self._feeds])
         self._loop = SafetyLoop(
             Fleet(
-                feed=np.zeros(1, dtype=np.int64) + _place(limits, self._feeds),
+                feed=np.zeros(1, dtype=np.int64) + place_of(limits, self._feeds),
                 floor_w=np.array([least_w * self._unit]),
                 max_w=np.array([self._most_w * self._unit]),
                 breaker=Breaker(rated_w=rated_w * self._unit),
@@ -237,8 +247,8 @@ def start_ramps(limits: SiteLimits | None) -> StartRamps:
     """
     if limits is None:
         return NO_RAMPS
-    feeds = _feeds(limits)
-    number = int(_place(limits, feeds))
+    feeds = levels_above(limits)
+    number = int(place_of(limits, feeds))
     path = [feeds[number]]
     while number < len(feeds) - 1:
         number = feeds[number].above
@@ -264,7 +274,7 @@ def forget_site(keeper: Keeper) -> None:
         keeper.tell(BudgetChanged(at_s=0.0, budget_w=None, source=SOURCE, cause=cause))
 
 
-def _feeds(limits: SiteLimits) -> list[Feed]:
+def levels_above(limits: SiteLimits) -> list[Feed]:
     """All levels, lower ones first, the site last."""
     if SOURCE in limits.feeds:
         raise UserError(f"{SOURCE!r} is the whole site", field=f"site.feeds.{SOURCE}",
@@ -281,7 +291,12 @@ def _feeds(limits: SiteLimits) -> list[Feed]:
     return [*feeds, whole]
 
 
-def _place(limits: SiteLimits, feeds: list[Feed]) -> int:
+def place_of(limits: SiteLimits, feeds: list[Feed]) -> int:
+    """The level that the machine hangs on; the first of one, the site where there is no feed.
+
+    Raises:
+        UserError: it is not named, or not there.
+    """
     names = [feed.name for feed in feeds[:-1]]
     if limits.feed is None:
         if len(names) > 1:

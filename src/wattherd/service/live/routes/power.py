@@ -153,7 +153,7 @@ async def _changed(site: Site, caller: Caller, change: Callable[[], None]) -> di
 async def _document(site: Site, caller: Caller, last: int = 1) -> dict[str, Any]:
     document = await look_up(site, lambda look: _seen(look, caller, last))
     told = {**document, **site.signals.told()}
-    if site.limits is not None:
+    if site.limits is not None and site.config.site is not None:
         levels = [level.words() for level in site.limits.levels()]
         told["notes"] = [*told["notes"], *levels]
     told["rates"] = None if site.rates is None else site.rates.document(time.time())
