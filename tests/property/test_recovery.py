@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -243,6 +244,19 @@ def test_a_snapshot_of_objects_that_lacked_an_attribute_is_refused(
     )
     with pytest.raises(Unfit, match=f"{kind.__name__} had other attributes"):
         thaw(body, config)
+
+
+@pytest.mark.parametrize("gone", ["engine.watts:Watts", "engine.tree_watts:TreeWatts"])
+def test_a_snapshot_of_a_class_that_is_gone_is_refused(gone: str) -> None:
+    """An upgrade joined or renamed it: the journal is replayed instead."""
+    plan = blueprint("fifo")
+    replay = Replay([(0, plan)])
+    for _ in replay.live(entries_of("fifo", [("submit", 0)])):
+        pass
+    head, _, rest = freeze(replay.frozen()).partition(b"\n")
+    shapes = json.loads(head) | {f"wattherd.{gone}": ["base_mw", "budget_w"]}
+    with pytest.raises(Unfit):
+        thaw(json.dumps(shapes).encode() + b"\n" + rest, plan.core_config(plan.scheduler()))
 
 
 def test_a_job_that_waits_for_its_own_number_is_refused_and_nobody_else() -> None:

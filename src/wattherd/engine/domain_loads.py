@@ -10,7 +10,6 @@ again drift, and a budget that is met to the watt would be refused on one run an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from wattherd.engine.feeds import Feeds
 from wattherd.engine.sharing import Device, SharedDevices, shared_devices
@@ -21,18 +20,12 @@ Spread = dict[int, int]
 """Nanowatts by domain."""
 
 
-class _WholeDevices(NamedTuple):
-    """What a job's unshared devices draw, what they would draw idle (mW), and the rise by domain.
+_WholeDevices = tuple[int, int, Spread]
+"""What a job's unshared devices draw, what they would draw idle (mW), and the rise by domain.
 
-    `run_mw` and `idle_mw` are read at the devices, `rise_nw` at the inputs of domains.
-    """
-
-    run_mw: int
-    idle_mw: int
-    rise_nw: Spread
-
-
-_NOTHING = _WholeDevices(0, 0, {})
+The first two are read at the devices, the rise at the inputs of domains.
+"""
+_NOTHING: _WholeDevices = (0, 0, {})
 
 
 class DomainLoads:
@@ -56,11 +49,12 @@ class DomainLoads:
         """Book a job with each of its devices at `mw`, instead of what it had."""
         self.drop(job_id)
         whole, parts = self._counted(allocations, mw)
-        if whole.rise_nw:
+        run_mw, idle_mw, rise_nw = whole
+        if rise_nw:
             self._jobs[job_id] = whole
-            self.run_mw += whole.run_mw
-            self.idle_mw += whole.idle_mw
-            for domain, nw in whole.rise_nw.items():
+            self.run_mw += run_mw
+            self.idle_mw += idle_mw
+            for domain, nw in rise_nw.items():
                 self.nw[domain] += nw
         for device in parts:
             rise_mw = self.shared.rise_mw(job_id, (device,), mw)
@@ -72,8 +66,8 @@ class DomainLoads:
     def drop(self, job_id: str) -> None:
         """Forget a job."""
         whole = self._jobs.pop(job_id, _NOTHING)
-        self.run_mw -= whole.run_mw
-        self.idle_mw -= whole.idle_mw
+        self.run_mw -= whole[0]
+        self.idle_mw -= whole[1]
         for domain, nw in self._own(job_id, whole).items():
             self.nw[domain] -= nw
         self.shared.drop(job_id)
@@ -84,8 +78,7 @@ class DomainLoads:
         All domains above the allocations that have devices are named, also where that is nothing.
         What the job has booked does not count: it would be given back.
         """
-        whole, parts = self._counted(allocations, mw)
-        rise_nw = whole.rise_nw
+        (_, _, rise_nw), parts = self._counted(allocations, mw)
         for device in parts:
             more_mw = self.shared.rise_mw(job_id, (device,), mw)
             for domain, ppm in self._paths[device[0]]:
@@ -94,8 +87,10 @@ class DomainLoads:
 
     def without_nw(self, job_id: str, domains: Iterable[int]) -> Spread:
         """What all other jobs add to `domains`."""
-        own = self.job_nw(job_id)
-        return {domain: self.nw[domain] - own.get(domain, 0) for domain in domains}
+        own, nw = self.job_nw(job_id), self.nw
+        if not own:
+            return {domain: nw[domain] for domain in domains}
+        return {domain: nw[domain] - own.get(domain, 0) for domain in domains}
 
     def job_nw(self, job_id: str) -> Spread:
         """By how much each domain would carry less without a job."""
@@ -103,12 +98,12 @@ class DomainLoads:
 
     def added_mw(self, job_id: str, allocations: tuple[Allocation, ...], mw: int) -> int:
         """As `rise_nw`, all together and at the devices: without losses."""
-        whole, parts = self._counted(allocations, mw)
-        return whole.run_mw - whole.idle_mw + self.shared.rise_mw(job_id, parts, mw)
+        (run_mw, idle_mw, _), parts = self._counted(allocations, mw)
+        return run_mw - idle_mw + self.shared.rise_mw(job_id, parts, mw)
 
     def job_mw(self, job_id: str) -> float:
         """What a job's devices draw; of shared ones its equal part."""
-        return self._jobs.get(job_id, _NOTHING).run_mw + self.shared.part_mw(job_id)
+        return self._jobs.get(job_id, _NOTHING)[0] + self.shared.part_mw(job_id)
 
     def _counted(
         self, allocations: Iterable[Allocation], mw: int
@@ -134,17 +129,18 @@ class DomainLoads:
             for domain, ppm in self._paths[one.node]:
                 rise_nw[domain] = rise_nw.get(domain, 0) + more_mw * ppm
         shared = shared_devices(parts) if parts else []
-        return _WholeDevices(devices * mw, idle_mw, rise_nw), shared
+        return (devices * mw, idle_mw, rise_nw), shared
 
     def _own(self, job_id: str, whole: _WholeDevices) -> Spread:
         """By how much each domain would carry less without a job whose `whole` devices these are.
 
         A shared device falls to the dearest of those who stay, not to idle.
         """
-        shared = self.shared.devices(job_id)
+        rise_nw = whole[2]
+        shared = self.shared.devices(job_id) if self.shared.any else ()
         if not shared:
-            return whole.rise_nw
-        own = dict(whole.rise_nw)
+            return rise_nw
+        own = dict(rise_nw)
         for device in shared:
             fall_mw = self.shared.fall_mw(job_id, device)
             for domain, ppm in self._paths[device[0]]:

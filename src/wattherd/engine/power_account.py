@@ -93,6 +93,8 @@ class PowerAccount:
         self.gpus = gpus
         self.curve_of = curve_of
         self.feeds = Feeds(tree or one_domain(cluster), cluster)
+        self.by_domain = not self.feeds.plain
+        """Whether it matters for watts on which node a device is: not below one plain budget."""
         self._models = [node.gpu_model for node in cluster.nodes]
         self._idle_mw = [
             _mw(gpus[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
@@ -145,11 +147,6 @@ class PowerAccount:
         return DemandClasses() if self._by_class else DemandRows()
 
     # Budgets ------------------------------------------------------------------------------------
-
-    @property
-    def by_domain(self) -> bool:
-        """Whether it matters for watts on which node a device is: not below one plain budget."""
-        return not self.feeds.plain
 
     @property
     def limited(self) -> bool:
@@ -396,10 +393,13 @@ class PowerAccount:
 
     def overloaded(self, job: JobRecord | None = None) -> bool:
         """Whether the plan's least needs are too much for a domain (one that feeds `job`)."""
-        above: Iterable[int] = range(len(self.limits_nw))
         if job is not None:
             above = {domain for one in job.wanted for domain, _ in self.feeds.paths[one.node]}
-        return any(self._over(domain, self._planned_nw(domain)) for domain in above)
+            return any(self._over(domain, self._planned_nw(domain)) for domain in above)
+        for limit_nw, idle_nw, nw in zip(self.limits_nw, self._idle_nw, self._plan.nw, strict=True):
+            if limit_nw is not None and idle_nw + nw > limit_nw:
+                return True
+        return False
 
     def too_many(self, fall: Fall) -> bool:
         """Whether a fall would leave less than the least needs of a domain's planned jobs."""
@@ -419,16 +419,27 @@ class PowerAccount:
             for domain, limit_nw in enumerate(self.limits_nw)
             if limit_nw is not None
         }
+        free = {node: int(gpus[node]) for node in np.flatnonzero(gpus).tolist()}
+        wanted_nw = dict.fromkeys(left, 0)
+        for node, count in free.items():
+            step_mw = count * self._step_mw[node]
+            for domain, ppm in self.feeds.paths[node]:
+                if domain in left:
+                    wanted_nw[domain] += step_mw * ppm
+        # A domain that can carry all at once limits nobody, whoever comes first.
+        left = {domain: nw for domain, nw in left.items() if wanted_nw[domain] > nw}
+        if not left:
+            return gpus
         shown = np.zeros_like(gpus)
-        for node in sorted(np.flatnonzero(gpus).tolist(), key=lambda one: (-gpus[one], one)):
+        for node in sorted(free, key=lambda one: (-free[one], one)):
             above = [(left[one], ppm, one) for one, ppm in self.feeds.paths[node] if one in left]
             step_mw = self._step_mw[node]
-            count = min([int(gpus[node]), *(nw // (ppm * step_mw) for nw, ppm, _ in above)])
+            count = min([free[node], *(nw // (ppm * step_mw) for nw, ppm, _ in above)])
             if count > 0:
                 shown[node] = count
                 for nw, ppm, domain in above:
                     left[domain] = nw - count * ppm * step_mw
-        return shown if int(shown.sum()) >= min(least, int(gpus.sum())) else gpus
+        return shown if int(shown.sum()) >= min(least, sum(free.values())) else gpus
 
     def _over(self, domain: int, nw: int) -> bool:
         limit_nw = self.limits_nw[domain]
@@ -459,9 +470,16 @@ class PowerAccount:
         """Whether every domain could carry the job's planned cap there, beside what is in force."""
         if not self.limited:
             return True
-        rise_nw = self._rise_at_cap(job, allocations)
-        used_nw = self._beside(self._held, job.id, rise_nw)
-        return not any(self._over(domain, used_nw[domain] + nw) for domain, nw in rise_nw.items())
+        rise_nw, own_nw = self._rise_at_cap(job, allocations), self._held.job_nw(job.id)
+        # Asked of every job that waits for watts, after every event: nothing is built for it.
+        idle_nw, held_nw, limits_nw = self._idle_nw, self._held.nw, self.limits_nw
+        for domain, nw in rise_nw.items():
+            limit_nw = limits_nw[domain]
+            if limit_nw is not None:
+                others_nw = idle_nw[domain] + held_nw[domain] - own_nw.get(domain, 0)
+                if others_nw + nw > limit_nw:
+                    return False
+        return True
 
     def climbs(
         self, job: JobRecord, allocations: tuple[Allocation, ...], ramps: Ramps, now_s: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, overload, runtime_checkable
 
@@ -49,6 +49,10 @@ class Asks(Sequence[Ask]):
     def __getitem__(self, at: int | slice) -> Ask | Sequence[Ask]:
         """One ask, or some."""
         return self._asks[at]
+
+    def __iter__(self) -> Iterator[Ask]:
+        """All of them; that of `Sequence` would ask for each by its index, ten times as long."""
+        return iter(self._asks)
 
     def __len__(self) -> int:
         """How many."""

@@ -20,8 +20,8 @@ from wattherd.policy.power.menu import Floats, Ints
 
 _HALVINGS = 50
 """Leave less than a microwatt of a level."""
-_SPARE = 1e-6
-"""Of a room: more than all rounding of sums."""
+_ROUNDING = 1e-11
+"""Of a room: more than sums of it are off by, and a microwatt of 100 kW."""
 
 
 @runtime_checkable
@@ -49,15 +49,13 @@ def segments_of(
 
     Jobs of a kind have one curve: its pieces are made once.
     """
-    numbers: dict[int, int] = {}
-    curves: list[PowerCurve] = []
-    for ask in asks:
-        if numbers.setdefault(id(ask.curve), len(curves)) == len(curves):
-            curves.append(ask.curve)
-    pieces = [of_curve(curve) for curve in curves]
+    mine = [ask.curve for ask in asks]
+    curves = {id(curve): curve for curve in mine}
+    numbers = {key: number for number, key in enumerate(curves)}
+    pieces = [of_curve(curve) for curve in curves.values()]
     table = np.array([row for rows in pieces for row in rows], dtype=np.float64).reshape(-1, 2)
     lengths = np.array([len(rows) for rows in pieces], dtype=np.int64)
-    which = np.array([numbers[id(ask.curve)] for ask in asks], dtype=np.int64)
+    which = np.array([numbers[id(curve)] for curve in mine], dtype=np.int64)
     counts = lengths[which]
     job = np.repeat(np.arange(len(asks)), counts)
     begins = (np.cumsum(lengths) - lengths)[which] - (np.cumsum(counts) - counts)
@@ -204,9 +202,10 @@ def within(asks: Sequence[Ask], caps_w: Sequence[float], limits: Limits) -> list
     table = columns(asks)
     floors, devices = table.floor_w, table.devices
     caps = np.clip(np.array(caps_w), floors, table.top_w)
-    # Caps only fall here: a domain with room to spare now has it in the end.
-    tight = _left(limits, caps * devices) <= _SPARE * limits.room_w
-    for domain in np.flatnonzero(tight).tolist():
+    # Caps only fall here: a domain that holds them now holds them in the end. Policies that know
+    # the tree fill it to the brim, so that a domain must be over by more than its sum may be off.
+    over = _left(limits, caps * devices) < -_ROUNDING * limits.room_w
+    for domain in np.flatnonzero(over).tolist():
         here = limits.path == domain
         weight = np.where(here, limits.scale, 0.0).sum(axis=1) * devices
         over_w = float(weight @ caps) - float(limits.room_w[domain])
