@@ -21,17 +21,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from wattherd.engine.safety import SafetyLoop
-from wattherd.engine.safety_terms import Breaker, Fleet, Readings
+from wattherd.engine.safety.contract import Breaker, Fleet, Readings
+from wattherd.engine.safety.loop import SafetyLoop
 from wattherd.estimate.measured_curve import Count, JobCurve, Point
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.allocation import Allocator, tree_limits
-from wattherd.policy.power.filling import filling
-from wattherd.policy.power.limits import Limits
+from wattherd.policy.power.choices import PowerChoices, menu_of
+from wattherd.policy.power.hull_segments import hulls_of
+from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.market import equilibrium
 from wattherd.policy.power.max_min import leximin_rows
-from wattherd.policy.power.menu import Menu, menu_of
-from wattherd.policy.power.pieces import hulls_of
+from wattherd.policy.power.tree_filling import filling
 
 T = TypeVar("T")
 TARGET_MS = {1_000: 3.0, 10_000: 40.0}
@@ -83,18 +83,18 @@ def tree(jobs: list[JobCurve]) -> PowerTree:
         rack_w[one.domain] += max(point.power_w for point in one.points)
     names = list(rack_w)
     rows = [names[row::ROWS] for row in range(ROWS)]
-    domains = [PowerDomain(name="site", budget_w=0.7 * sum(rack_w.values()))]
+    domains = [TreeDomain(name="site", budget_w=0.7 * sum(rack_w.values()))]
     for number, below in enumerate(rows):
         budget_w = 0.75 * sum(rack_w[name] for name in below)
-        domains.append(PowerDomain(name=f"row-{number}", parent="site", budget_w=budget_w))
+        domains.append(TreeDomain(name=f"row-{number}", parent="site", budget_w=budget_w))
         domains.extend(
-            PowerDomain(name=name, parent=f"row-{number}", budget_w=0.8 * rack_w[name])
+            TreeDomain(name=name, parent=f"row-{number}", budget_w=0.8 * rack_w[name])
             for name in below
         )
     return PowerTree(tuple(domains))
 
 
-def water_filling(jobs: int) -> tuple[list[Figure], Menu, Limits, float]:
+def water_filling(jobs: int) -> tuple[list[Figure], PowerChoices, DomainRoom, float]:
     """Everything between curves and a cap for every job, in the parts that may be kept."""
     some = curves(jobs)
     limits = tree_limits(tree(some), [one.domain for one in some])
@@ -125,7 +125,7 @@ def water_filling(jobs: int) -> tuple[list[Figure], Menu, Limits, float]:
     return figures, menu, limits, most
 
 
-def fair_ones(jobs: int, menu: Menu, limits: Limits) -> list[Figure]:
+def fair_ones(jobs: int, menu: PowerChoices, limits: DomainRoom) -> list[Figure]:
     """Nash's market to the last bit of its prices, and leximin."""
     market_ms, _ = timed(lambda: equilibrium(menu, limits, np.ones(jobs)), times=3)
     leximin_ms, _ = timed(lambda: leximin_rows(menu, limits), times=3)
@@ -135,11 +135,13 @@ def fair_ones(jobs: int, menu: Menu, limits: Limits) -> list[Figure]:
     ]
 
 
-def judges(jobs: int, menu: Menu, limits: Limits, most: float, ours_ms: float) -> list[Figure]:
+def judges(
+    jobs: int, menu: PowerChoices, limits: DomainRoom, most: float, ours_ms: float
+) -> list[Figure]:
     """The same linear program in solvers; each must find the same optimum."""
-    from wattherd.service.allocate_lp import by_clarabel, by_highs
+    from wattherd.experiments.allocate.lp import by_clarabel, by_highs
 
-    solvers: dict[str, Callable[[Menu, Limits], float]] = {
+    solvers: dict[str, Callable[[PowerChoices, DomainRoom], float]] = {
         "Clarabel": by_clarabel,
         "HiGHS simplex": lambda menu, limits: by_highs(menu, limits, "highs-ds").value,
         "HiGHS interior point": lambda menu, limits: by_highs(menu, limits, "highs-ipm").value,

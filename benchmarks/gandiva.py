@@ -15,12 +15,12 @@ from datetime import datetime
 from pathlib import Path
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.time_slicing import Crowd, Felt, profiled, stretch
+from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
-from wattherd.service.crowd import Crowd, Felt, profiled, stretch
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.workloads import Jobs
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.pairs import read_alone, read_packed
 from wattherd.workload.philly import read_jobs
@@ -49,7 +49,7 @@ def crowd(options: argparse.Namespace) -> Crowd:
 
 
 def planners(crowd: Crowd) -> dict[str, Planner]:
-    given = Given(jobs=Jobs(specs=tuple(crowd.specs)), cluster=crowd.cluster)
+    given = Given(jobs=ReadJobs(specs=tuple(crowd.specs)), cluster=crowd.cluster)
     whole = Gandiva()
     return {
         **{name: preset("none").scheduler(name, given).planner for name in ("fifo", "tiresias")},

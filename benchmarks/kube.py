@@ -36,8 +36,8 @@ from kube_api import KubeApi, Object, a_node, a_pod
 from kube_contenders import CONTENDERS, Contender, cpu_s, read
 from kube_server import wait_until
 
-from wattherd.runtime.kube.api.access import find_access
-from wattherd.runtime.kube.api.transport import Transport
+from wattherd.kube.api.access import find_access
+from wattherd.kube.api.transport import Transport
 
 NAMESPACE = "bench"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from wattherd.cli.options import parse_seeds
-from wattherd.service.pack import Experiment, run_all
-from wattherd.service.reproduce.source import OpenbFiles
+from wattherd.experiments.placement.pack import Experiment, run_all
+from wattherd.experiments.published.source import OpenbFiles
 
 LOADS = (0.2, 0.5, 0.8)
 TIE_LOSS_PCT = 0.3

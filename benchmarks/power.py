@@ -19,10 +19,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from wattherd.experiments.power_bench.run import (
+    NONE,
+    BenchChoice,
+    bench_and_histories,
+    best_steady_pct,
+    pairs,
+)
+from wattherd.experiments.power_bench.worlds import WORLDS, build
 from wattherd.report.power_bench_page import write_bench
-from wattherd.runtime.sim.power_plant_faults import KINDS
-from wattherd.service.power_bench import NONE, Choice, bench_and_histories, best_steady_pct, pairs
-from wattherd.service.power_bench_worlds import WORLDS, build
+from wattherd.sim.power_plant_faults import KINDS
 
 HERE = Path(__file__).resolve().parent
 BEFORE = HERE / "power_before.json"
@@ -162,7 +168,7 @@ def run(
     rooms: tuple[str, ...] = tuple(WORLDS),
 ) -> Runs:
     """These rooms under those faults; a page in `out`."""
-    choice = Choice(scenarios=rooms, faults=faults, controllers=OURS, quick=quick)
+    choice = BenchChoice(scenarios=rooms, faults=faults, controllers=OURS, quick=quick)
     document, histories = bench_and_histories(choice, lambda line: print(line, file=sys.stderr))
     if out is not None:
         print(write_bench(document, histories, out), file=sys.stderr)

@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 
-from wattherd.engine.safety import Breaker, Fleet, Readings, SafetyLoop
+from wattherd.engine.safety.loop import Breaker, Fleet, Readings, SafetyLoop
 
 TARGET_MS = 20.0
 ROWS = 10

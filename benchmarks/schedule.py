@@ -20,19 +20,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.experiments.schedule.run import ComparisonSetup, simulate
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import read_workload
 from wattherd.model.event import JobExited, JobProgressed, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
-from wattherd.policy.schedule.lineup import Rules
+from wattherd.model.power_tree import PowerTree, TreeDomain
+from wattherd.policy.schedule.job_order import RankingRules
 from wattherd.policy.schedule.ordered import Ordered
-from wattherd.policy.schedule.orders import LeastAttained
-from wattherd.runtime.sim.duration_plant import DurationPlant
-from wattherd.runtime.sim.world import World
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.schedule import Setting, simulate
-from wattherd.service.workloads import read_workload
+from wattherd.policy.schedule.priorities import LeastAttained
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.world import SimWorld
 from wattherd.workload.cluster_text import parse_cluster
 
 Row = tuple[str, str, str]
@@ -52,7 +52,7 @@ def run(kind: str, file: str, cluster: str, name: str, policy: str, budget_w: fl
         cluster=parse_cluster(cluster, known=GPUS),
     )
     budget = ((0.0, budget_w),) if budget_w is not None else ()
-    return simulate(Setting(preset=preset(name), given=given, budget=budget), policy).row
+    return simulate(ComparisonSetup(preset=preset(name), given=given, budget=budget), policy).row
 
 
 def pollux() -> Iterator[Row]:
@@ -60,7 +60,7 @@ def pollux() -> Iterator[Row]:
     jobs = read_workload("pollux", folder / "workloads" / "workload-6.csv", folder / "profiles")
     given = Given(jobs=jobs, cluster=parse_cluster("16x4:T4", known=GPUS))
     for policy, most in (("tiresias", "<= 0.5 s"), ("optimus", "<= 2 s")):
-        row = simulate(Setting(preset=preset("pollux-osdi21"), given=given), policy).row
+        row = simulate(ComparisonSetup(preset=preset("pollux-osdi21"), given=given), policy).row
         yield f"Pollux suite, 160 jobs, {policy}", f"{row['cpu_s']} s", most
 
 
@@ -84,13 +84,13 @@ def tree() -> Iterator[Row]:
     cluster = parse_cluster(TREE_CLUSTER, known=GPUS)
     names = [node.name for node in cluster.nodes]
     per_rack, site_w = len(names) // 32, 0.6 * GPUS["V100M16"].max_w * 8 * len(names)
-    domains = [PowerDomain(name="site", budget_w=site_w, loss=0.03)]
+    domains = [TreeDomain(name="site", budget_w=site_w, loss=0.03)]
     for row in range(4):
         budget_w = 1.1 * site_w / 4
-        domains.append(PowerDomain(name=f"row-{row}", parent="site", budget_w=budget_w, loss=0.02))
+        domains.append(TreeDomain(name=f"row-{row}", parent="site", budget_w=budget_w, loss=0.02))
     for rack in range(32):
         nodes = tuple(names[rack * per_rack : (rack + 1) * per_rack])
-        one = PowerDomain(
+        one = TreeDomain(
             name=f"rack-{rack}", parent=f"row-{rack % 4}", budget_w=1.2 * site_w / 32, nodes=nodes
         )
         domains.append(one)
@@ -98,14 +98,16 @@ def tree() -> Iterator[Row]:
     first = sorted(jobs.specs, key=lambda spec: (spec.submit_s, spec.id))[:TREE_JOBS]
     given = Given(jobs=replace(jobs, specs=tuple(first)), cluster=cluster)
     for tree in (None, PowerTree(tuple(domains))):
-        row = simulate(Setting(preset=preset("none"), given=given, tree=tree), "tiresias").row
+        row = simulate(
+            ComparisonSetup(preset=preset("none"), given=given, tree=tree), "tiresias"
+        ).row
         shown = "no budget" if tree is None else f"{len(domains)} domains"
         told = f"{row['cpu_s']} s ({row['finished']} finished, {row['over_budget_s']} s over)"
         yield f"Philly, first {TREE_JOBS:,} jobs, {64 * 8} GPUs, {shown}", told, ""
 
 
 def tiresias() -> Ordered:
-    return Ordered(rules=Rules(order=LeastAttained()))
+    return Ordered(rules=RankingRules(order=LeastAttained()))
 
 
 def small(number: int, at_s: float, lasts_s: float = 1.0) -> JobSpec:
@@ -162,7 +164,7 @@ def memory() -> Iterator[Row]:
             JobSubmitted(at_s=10.0 * n, job=small(n, 10.0 * n, 10.0 * live)) for n in range(jobs)
         )
         tracemalloc.start()
-        World(core_of(1000, 0.0), DurationPlant(), given, record=False).run()
+        SimWorld(core_of(1000, 0.0), DurationPlant(), given, record=False).run()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         told = f"{peak / 2**20:.1f} MiB peak"

@@ -2,7 +2,8 @@
 
     python benchmarks/search.py
 
-27 trials of one hour on 4 GPUs, means over seeds (see `service.trials` for the loss curves).
+27 trials of one hour on 4 GPUs, means over seeds (see `experiments.schedule.search_trials` for the
+loss curves).
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import argparse
 from statistics import fmean
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.experiments.schedule.search_trials import a_search
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
-from wattherd.policy.schedule.orders import Fifo
+from wattherd.policy.schedule.priorities import Fifo
 from wattherd.policy.schedule.search import Search
 from wattherd.policy.schedule.search_rules import MedianStopping, SuccessiveHalving
-from wattherd.service.ordered import Manner, in_turn
-from wattherd.service.trials import a_search
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.streams import stream
 

@@ -18,28 +18,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from wattherd.local.devices import slots
 from wattherd.model.event import JobProgressed
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.runtime.local.devices import slots
-from wattherd.service.live.blueprint import Blueprint
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.keeper import Keeper
-from wattherd.service.live.recovery import Recovered, recover
-from wattherd.service.live.snapshot_process import SnapshotProcess
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.recovery.recovery import RecoveredCore, recover
+from wattherd.server.recovery.snapshot_process import SnapshotProcess
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
 from wattherd.store.database import in_folder
-from wattherd.store.store import Store
+from wattherd.store.store import ClusterStore
 from wattherd.testing.live import PaperExecutor, SetClock
 
 SUBMISSIONS_PER_S = 200
 
 
-def keeper_on(store: Store, recovered: Recovered, hands: PaperExecutor, clock: SetClock) -> Keeper:
+def keeper_on(
+    store: ClusterStore, recovered: RecoveredCore, hands: PaperExecutor, clock: SetClock
+) -> CoreLoop:
     replay, scribe = recovered.replay, recovered.scribe
 
     def on_turn(told: Sequence[Any]) -> None:
         scribe.told(told, [past for turn in told for past in replay.history.note(*turn)])
 
-    keeper = Keeper(
+    keeper = CoreLoop(
         replay.state.core, store.journal, clock, on_turn=on_turn, standing=replay.state.standing
     )
     keeper.recover(hands)
@@ -50,7 +52,9 @@ def a_job() -> JobSpec:
     return JobSpec(id="new", submit_s=0.0, roles=(TaskRole(count=1),))
 
 
-def fill(keeper: Keeper, store: Store, hands: PaperExecutor, clock: SetClock, entries: int) -> None:
+def fill(
+    keeper: CoreLoop, store: ClusterStore, hands: PaperExecutor, clock: SetClock, entries: int
+) -> None:
     while store.journal.last_seq < entries:
         clock.at_s += 1.0
         for _ in range(8 - len(keeper.core.jobs) // 4):
@@ -71,7 +75,7 @@ def timed(what: str, work: Callable[[], Any]) -> Any:
     return found
 
 
-def submissions(keeper: Keeper, over: Callable[[], bool]) -> list[float]:
+def submissions(keeper: CoreLoop, over: Callable[[], bool]) -> list[float]:
     """Seconds from submission to acknowledgement, so many a second until `over`."""
     took_s: list[float] = []
     pending: list[threading.Event] = []
@@ -106,7 +110,7 @@ def main(entries: int) -> None:
     plan = Blueprint.of(ServeConfig(), slots("bench", 8))
     with tempfile.TemporaryDirectory() as folder:
         url, hands, clock = in_folder(Path(folder)), PaperExecutor(), SetClock()
-        store = Store.open(url)
+        store = ClusterStore.open(url)
         recovered = recover(store, plan)
         recovered.scribe.begin()
         keeper = keeper_on(store, recovered, hands, clock)
@@ -114,7 +118,7 @@ def main(entries: int) -> None:
         recovered.scribe.end()
         store.close()
 
-        store = Store.open(url)
+        store = ClusterStore.open(url)
         recovered = timed("recovery from everything", lambda: recover(store, plan))
         recovered.scribe.begin()
         keeper = keeper_on(store, recovered, hands, SetClock(clock.at_s))
@@ -130,7 +134,7 @@ def main(entries: int) -> None:
         recovered.scribe.end()
         store.close()
 
-        store = Store.open(url)
+        store = ClusterStore.open(url)
         recovered = timed("recovery from the snapshot", lambda: recover(store, plan))
         print(f"{'entries after the snapshot':48} {recovered.entries:8,}")
         store.close()

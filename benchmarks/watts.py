@@ -37,11 +37,11 @@ TREES = ("one budget", "tree of one", "tight tree", "loose tree")
 def simulated(name: str, jobs: int, power: str) -> dict[str, Any]:
     """One run in this process; imports what `sys.path` says, which may be another checkout."""
     from wattherd.catalog.gpus import GPUS
-    from wattherd.model.power_tree import PowerDomain, PowerTree
-    from wattherd.service.given import Given
-    from wattherd.service.presets import preset
-    from wattherd.service.schedule import Setting, simulate
-    from wattherd.service.workloads import Jobs
+    from wattherd.experiments.schedule.run import ComparisonSetup, simulate
+    from wattherd.experiments.schedule.scheduler_context import Given
+    from wattherd.experiments.schedule.simulators import preset
+    from wattherd.experiments.schedule.workloads import ReadJobs
+    from wattherd.model.power_tree import PowerTree, TreeDomain
     from wattherd.workload.cluster_text import parse_cluster
     from wattherd.workload.generate_jobs import JobMix, generate_jobs
 
@@ -51,29 +51,29 @@ def simulated(name: str, jobs: int, power: str) -> dict[str, Any]:
     nodes = tuple(node.name for node in cluster.nodes)
 
     def levels(row: float, rack: float) -> PowerTree:
-        found = [PowerDomain(name="site", budget_w=site_w)]
+        found = [TreeDomain(name="site", budget_w=site_w)]
         for at in range(ROWS):
             budget_w = row * site_w / ROWS
-            found.append(PowerDomain(name=f"row-{at}", parent="site", budget_w=budget_w))
+            found.append(TreeDomain(name=f"row-{at}", parent="site", budget_w=budget_w))
         for at in range(RACKS):
             mine, budget_w = nodes[at * NODES // RACKS : (at + 1) * NODES // RACKS], rack * site_w
             found.append(
-                PowerDomain(
+                TreeDomain(
                     name=f"rack-{at}", parent=f"row-{at % ROWS}", budget_w=budget_w / RACKS,
                     nodes=mine,
                 )
             )  # fmt: skip
         return PowerTree(tuple(found))
 
-    given = Given(jobs=Jobs(specs=generate_jobs(mix, 1)), cluster=cluster)
+    given = Given(jobs=ReadJobs(specs=generate_jobs(mix, 1)), cluster=cluster)
     tree = {
         "one budget": None,
-        "tree of one": PowerTree((PowerDomain(name="site", budget_w=site_w, nodes=nodes),)),
+        "tree of one": PowerTree((TreeDomain(name="site", budget_w=site_w, nodes=nodes),)),
         "tight tree": levels(1.1, 1.3),
         "loose tree": levels(1.5, 2.0),
     }[name]
     budget = ((0.0, site_w),) if tree is None else ()
-    setting = Setting(
+    setting = ComparisonSetup(
         preset=preset("none"), given=given, budget=budget, tree=tree, power=power, record=True
     )
     found = simulate(setting, "tiresias")

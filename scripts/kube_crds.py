@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from wattherd.runtime.kube.power.crd import definitions
+from wattherd.kube.facts.crd import definitions
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
 FOLDERS = (DEPLOY / "crds", DEPLOY / "chart" / "crds")
@@ -21,7 +21,7 @@ HEADER = """\
 #
 #   kubectl apply -f deploy/kubernetes/crds
 #
-# Made by scripts/kube_crds.py from src/wattherd/runtime/kube/power/kinds.py: change that, not this.
+# Made by scripts/kube_crds.py from src/wattherd/kube/facts/power_kinds.py: change that, not this.
 """
 
 

@@ -1,6 +1,6 @@
 """Mutation testing of the core: change one thing in a module, and see whether its tests notice.
 
-    python scripts/mutation.py --minutes 10 engine/draft.py engine/power_account.py
+    python scripts/mutation.py --minutes 10 engine/core/draft.py engine/power/account.py
 
 Mutants come from cosmic-ray's operators and one of our own, which leaves a statement out: what a
 refused proposal forgets to give back is a statement, and no other operator drops one. They are
@@ -36,24 +36,28 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src/wattherd")
 UNIT, PROPERTY = "tests/unit/test_", "tests/property/test_"
 TESTS = {
-    "engine/draft.py": ("unit core", "property draft_books", "unit set_aside"),
-    "engine/power_account.py": (
+    "engine/core/draft.py": ("unit core", "property draft_books", "unit set_aside"),
+    "engine/power/account.py": (
         "unit core", "property draft_books", "property held_watts", "unit shared_gpus",
         "unit set_aside", "unit power_tree",
     ),
-    "engine/domain_loads.py": (
+    "engine/power/domain_loads.py": (
         "property draft_books", "property held_watts", "unit set_aside", "unit power_tree",
     ),
-    "engine/sharing.py": ("property draft_books", "property held_watts", "unit shared_gpus"),
-    "engine/caps.py": ("unit core", "unit core_races", "property held_watts", "unit cap_rules"),
-    "engine/cap_orders.py": ("unit core_races", "property held_watts", "unit cap_rules"),
-    "engine/lifecycle.py": ("unit core", "unit core_races"),
-    "engine/waits.py": ("unit waits", "unit arrays", "unit begin_time", "unit array_submission"),
-    "engine/safety_caps.py": ("unit safety", "unit safety_orders", "unit safety_ramp"),
-    "engine/book.py": ("unit core", "property draft_books", "unit set_aside"),
-    "engine/least_power.py": ("unit set_aside",),
-    "engine/set_aside.py": ("unit set_aside", "unit gentle_succession"),
-    "engine/budgets.py": ("unit budget_sources", "unit set_aside", "unit cap_rules"),
+    "engine/power/sharing.py": ("property draft_books", "property held_watts", "unit shared_gpus"),
+    "engine/power/caps.py": (
+        "unit core", "unit core_races", "property held_watts", "unit cap_rules",
+    ),
+    "engine/power/cap_orders.py": ("unit core_races", "property held_watts", "unit cap_rules"),
+    "engine/jobs/lifecycle.py": ("unit core", "unit core_races"),
+    "engine/jobs/waits.py": (
+        "unit waits", "unit arrays", "unit begin_time", "unit array_submission",
+    ),
+    "engine/safety/caps.py": ("unit safety", "unit safety_orders", "unit safety_ramp"),
+    "engine/cluster/capacity.py": ("unit core", "property draft_books", "unit set_aside"),
+    "engine/core/least_power.py": ("unit set_aside",),
+    "engine/core/never_fits.py": ("unit set_aside", "unit gentle_succession"),
+    "engine/power/budgets.py": ("unit budget_sources", "unit set_aside", "unit cap_rules"),
 }  # fmt: skip
 """The quick tests that have to notice, the quickest first."""
 SAME = ("NumberReplacer", "core/ExceptionReplacer")
@@ -194,7 +198,7 @@ class Bench:
 def main() -> int:
     """Try mutants until the minutes are over."""
     parser = argparse.ArgumentParser(description="mutation testing of the core")
-    parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="engine/draft.py")
+    parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="engine/core/draft.py")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="part of an operator's name")

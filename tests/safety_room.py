@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wattherd.engine.safety import Breaker, Fleet, Orders, Readings, SafetyConfig, SafetyLoop
+from wattherd.engine.safety.loop import Breaker, Fleet, Orders, Readings, SafetyConfig, SafetyLoop
 
 CALM = SafetyConfig(start_heat=0.0)
 

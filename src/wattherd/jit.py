@@ -1,7 +1,8 @@
 """Compile the kernels with Numba where it is installed (extra `fast`), else leave them plain.
 
 A kernel is a function over arrays and integers in the subset that Numba compiles. Without Numba
-the engine takes the NumPy path instead of running kernels as slow Python; see `engine.placer`.
+the engine takes the NumPy path instead of running kernels as slow Python; see
+`engine.placement.placer`.
 """
 
 from __future__ import annotations

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.estimate.interference import PairSpeeds
 from wattherd.estimate.power_curve import prior_curve
+from wattherd.local.devices import Machine
+from wattherd.local.executor import LocalExecutor
+from wattherd.local.orphans import end_stray
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import (
     Command,
@@ -43,14 +46,11 @@ from wattherd.model.event import (
 )
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner, Quota
-from wattherd.runtime.local.devices import Machine
-from wattherd.runtime.local.executor import LocalExecutor
-from wattherd.runtime.local.strays import end_stray
-from wattherd.runtime.sim.duration_plant import DurationPlant
-from wattherd.runtime.sim.surroundings import Surroundings
-from wattherd.runtime.sim.world import Computer
-from wattherd.service.live.keeper import Keeper
-from wattherd.store.entry import Entry
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.surroundings import Surroundings
+from wattherd.sim.world import Computer
+from wattherd.store.entry import JournalEntry
 from wattherd.testing.live import MemoryJournal, SetClock
 from wattherd.testing.plant_executor import PlantExecutor
 
@@ -110,10 +110,12 @@ class Shell(ABC):
         self._core = setup.core()
         self._computers = setup.computers
 
-    def _keeper(self, journal: MemoryJournal, clock: SetClock) -> Keeper:
-        return Keeper(self._core, journal, clock, computers=self._computers, on_turn=self._look_on)
+    def _keeper(self, journal: MemoryJournal, clock: SetClock) -> CoreLoop:
+        return CoreLoop(
+            self._core, journal, clock, computers=self._computers, on_turn=self._look_on
+        )
 
-    def _look_on(self, told: Sequence[tuple[Entry, Sequence[Command]]]) -> None:
+    def _look_on(self, told: Sequence[tuple[JournalEntry, Sequence[Command]]]) -> None:
         validate(self._core)
         for entry, commands in told:
             for one in (entry.event, *commands):

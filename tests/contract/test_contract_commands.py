@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import pytest
 from shells import Setup, Shell
 
+from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.local.devices import slots
 from wattherd.policy.contract import Draft, Planner, View
 from wattherd.policy.queue.reclaim import Reclaim
-from wattherd.policy.queue.tree import Queue, QueueTree
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.ordered import Discipline
-from wattherd.policy.schedule.orders import Fifo
-from wattherd.runtime.local.devices import slots
-from wattherd.service.ordered import Manner, in_turn
+from wattherd.policy.schedule.priorities import Fifo
 
 Begin = Callable[[Setup], Shell]
 MACHINE = slots("here", 2)
@@ -28,10 +28,10 @@ FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)
 
 def two_queues(*, lent_pct: float = 100.0) -> QueueTree:
     ways = [
-        Queue(name=name, guaranteed_pct=50.0, maximum_pct=lent_pct, user_limit_factor=2.0)
+        CapacityQueue(name=name, guaranteed_pct=50.0, maximum_pct=lent_pct, user_limit_factor=2.0)
         for name in "ab"
     ]
-    return QueueTree(Queue(name="root", children=tuple(ways)))
+    return QueueTree(CapacityQueue(name="root", children=tuple(ways)))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_an_elastic_job_is_narrowed_before_any_is_paused(site: Shell) -> None:
 def test_notice_before_what_was_lent_is_taken_back(begin: Begin) -> None:
     at_once = Reclaim(wait_s=1.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
     tree = two_queues()
-    planner = Capacity(tree=tree, reclaim=at_once)
+    planner = CapacityScheduler(tree=tree, reclaim=at_once)
     site = begin(Setup(machine=MACHINE, planner=planner, quota=tree))
     first, second = site.submit(queue="a"), site.submit(queue="a")
     site.wait("Running", first, second)

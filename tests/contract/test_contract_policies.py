@@ -11,16 +11,18 @@ from test_contract_commands import MACHINE, two_queues
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.ordered import Manner, in_turn, preemptive
+from wattherd.experiments.schedule.simulators import preset
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner
 from wattherd.policy.queue.reclaim import Reclaim
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.hived import HiveD
 from wattherd.policy.schedule.ordered import Discipline
-from wattherd.policy.schedule.orders import (
+from wattherd.policy.schedule.priorities import (
     Deadline,
     Fifo,
     LeastAttained,
@@ -30,10 +32,8 @@ from wattherd.policy.schedule.orders import (
 )
 from wattherd.policy.schedule.search import Search
 from wattherd.policy.schedule.search_rules import SuccessiveHalving
-from wattherd.service.live.blueprint import Blueprint
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.ordered import Manner, in_turn, preemptive
-from wattherd.service.presets import preset
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
 
 Begin = Callable[[Setup], Shell]
 START, THROUGH = ["start on 1", "started"], ["exited 0", "Succeeded"]
@@ -126,7 +126,9 @@ def test_tiresias_lets_newcomers_go_before_those_who_had_enough(begin: Begin) ->
 def test_capacity_takes_back_what_was_lent_and_no_more(begin: Begin) -> None:
     tree = two_queues()
     at_once = Reclaim(wait_s=0.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
-    site = begin(Setup(machine=MACHINE, planner=Capacity(tree=tree, reclaim=at_once), quota=tree))
+    site = begin(
+        Setup(machine=MACHINE, planner=CapacityScheduler(tree=tree, reclaim=at_once), quota=tree)
+    )
     kept, lent = site.submit(queue="a"), site.submit(queue="a")
     site.wait("Running", kept, lent)
     owner = site.submit(0.3, queue="b")

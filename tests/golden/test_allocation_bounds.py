@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from wattherd.estimate.measured_curve import Count, JobCurve
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.experiments.allocate.milp import exact
+from wattherd.experiments.allocate.run import AllocationTerms, allocation
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.allocation import allocate, bound, one_budget, tree_limits
 from wattherd.policy.power.rules import Question, fits
-from wattherd.service.allocate import Terms, allocation
-from wattherd.service.allocate_milp import exact
 from wattherd.workload.curves import read_curves
 
 pytestmark = pytest.mark.data
@@ -40,7 +40,9 @@ def full_w(curves: tuple[JobCurve, ...]) -> float:
 def test_the_bounds_are_those_known(traces: Path, gpu: str) -> None:
     curves = zeus(traces, gpu)
     for part, known in zip((0.6, 0.7, 0.8), BOUNDS[gpu], strict=True):
-        document = allocation(curves, Terms(budget_w=part * full_w(curves)), "water-filling")
+        document = allocation(
+            curves, AllocationTerms(budget_w=part * full_w(curves)), "water-filling"
+        )
         assert document["bound"] == pytest.approx(known, abs=1e-3)
         assert document["objective"] >= 0.998 * document["bound"]
         assert document["total_w"] <= part * full_w(curves)
@@ -103,9 +105,9 @@ def test_trees_are_served_as_well_as_by_integer_program(
     names = [f"rack-{rack}" for rack in range(racks)]
     below = {name: tuple(one for one in curves if one.domain == name) for name in names}
     budgets = {name: (part + 0.05) * full_w(below[name]) for name in names if below[name]}
-    site = PowerDomain(name="site", budget_w=part * full_w(tuple(curves)))
+    site = TreeDomain(name="site", budget_w=part * full_w(tuple(curves)))
     feeds = (
-        PowerDomain(name=name, parent="site", budget_w=watts) for name, watts in budgets.items()
+        TreeDomain(name=name, parent="site", budget_w=watts) for name, watts in budgets.items()
     )
     limits = tree_limits(PowerTree((site, *feeds)), [one.domain for one in curves])
     choices = [one.choices(Count.DRAW, paused_w=0.0 if pause else None) for one in curves]
@@ -125,7 +127,9 @@ def test_emeralds_jobs_cost_what_whole_jobs_draw(traces: Path) -> None:
     dolly = next(one for one in curves if one.job == "ft_llama_8b_dolly")
     assert dolly.devices == 48
     for part in (0.5, 0.6, 0.75, 0.9):
-        document = allocation(curves, Terms(budget_w=part * full_w(curves)), "water-filling")
+        document = allocation(
+            curves, AllocationTerms(budget_w=part * full_w(curves)), "water-filling"
+        )
         rates = {job["job"]: job["relative_rate"] for job in document["jobs"]}
         assert min(rates.values()) > 0
         assert document["objective"] <= document["bound"]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from gavel_model import Job, Model, Shares
 
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.estimate.throughput_table import ThroughputTable
+from wattherd.experiments.published.gavel_osdi20 import PUBLISHED_H, cluster, compare, run
 from wattherd.model.command import Compute
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
 from wattherd.policy.schedule.gavel import Gavel
 from wattherd.policy.schedule.gavel_lp import isolated_rates, solve
-from wattherd.service.reproduce.gavel_osdi20 import PUBLISHED_H, cluster, compare, run
 from wattherd.workload.gavel import read_jobs, read_throughputs
 
 pytest.importorskip("scipy")

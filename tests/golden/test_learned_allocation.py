@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.service.power_fit_curves import Lesson, lesson
+from wattherd.experiments.power_models.curves import Lesson, lesson
 from wattherd.workload.curves import read_curves
 
 REPOSITORY = Path(__file__).resolve().parents[2]

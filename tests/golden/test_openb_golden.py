@@ -1,7 +1,7 @@
 """The published experiments: every decision of a run, every bin of a curve, power at equal load.
 
 Quick samples by default; everything (a few minutes) under the marker `slow`. What is compared
-with what, and how closely, is told by `wattherd.service.reproduce`.
+with what, and how closely, is told by `wattherd.experiments.published`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from types import ModuleType
 
 import pytest
 
-from wattherd.service.pack import Experiment, run_once
-from wattherd.service.reproduce import fgd_atc23, pwr_ccgrid25
-from wattherd.service.reproduce.checks import Check
-from wattherd.service.reproduce.source import ALL_SEEDS, OpenbFiles
+from wattherd.experiments.placement.pack import Experiment, run_once
+from wattherd.experiments.published import fgd_atc23, pwr_ccgrid25
+from wattherd.experiments.published.checks import FigureCheck
+from wattherd.experiments.published.source import ALL_SEEDS, OpenbFiles
 from wattherd.store.run_dir import RunDir
 
 pytestmark = pytest.mark.data
@@ -73,7 +73,7 @@ def only(policies: Iterable[str], module: ModuleType, patch: pytest.MonkeyPatch)
     patch.setattr(module, "POLICIES", chosen)
 
 
-def failing(checks: Iterable[Check]) -> list[Check]:
+def failing(checks: Iterable[FigureCheck]) -> list[FigureCheck]:
     checks = list(checks)
     assert checks
     return [check for check in checks if not check.holds]

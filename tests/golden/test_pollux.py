@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.service.reproduce.pollux_osdi21 import completion_times
-from wattherd.service.workloads import read_workload
+from wattherd.experiments.published.pollux_osdi21 import completion_times
+from wattherd.experiments.schedule.workloads import read_workload
 
 pytest.importorskip("scipy", reason="step times of unmeasured placements need SciPy")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core
+from wattherd.engine.core.core import Core
+from wattherd.experiments.published.pollux_osdi21 import compare_policy
+from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, core_config, simulate
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.jit import HAVE_JIT
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.reproduce.pollux_osdi21 import compare_policy
-from wattherd.service.schedule import Result, Setting, core_config, simulate
-from wattherd.service.workloads import Jobs, read_workload
 from wattherd.store.event_log import digest, read_log, write_log
 from wattherd.workload.cluster_text import parse_cluster
 
@@ -26,18 +26,20 @@ pytestmark = [
 ]
 
 
-def early_jobs(traces: Path, count: int) -> Jobs:
+def early_jobs(traces: Path, count: int) -> ReadJobs:
     folder = traces / "pollux"
     jobs = read_workload("pollux", folder / "workloads" / "workload-6.csv", folder / "profiles")
     return replace(jobs, specs=jobs.specs[:count])
 
 
-def setting(jobs: Jobs, *, seed: int = 1, until_s: float = float("inf")) -> Setting:
+def setting(jobs: ReadJobs, *, seed: int = 1, until_s: float = float("inf")) -> ComparisonSetup:
     given = Given(jobs=jobs, cluster=parse_cluster("4x4:T4", known=GPUS), seed=seed)
-    return Setting(preset=preset("pollux-osdi21"), given=given, record=True, until_s=until_s)
+    return ComparisonSetup(
+        preset=preset("pollux-osdi21"), given=given, record=True, until_s=until_s
+    )
 
 
-def commands(result: Result) -> str:
+def commands(result: ComparedRun) -> str:
     return digest(result.recording.commands)
 
 

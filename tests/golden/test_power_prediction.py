@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from wattherd.service.power_fit import peaks_of, report
-from wattherd.service.power_fit_judge import by_gpu, covered, out_of_fold
-from wattherd.service.power_fit_saturation import SATURATION
-from wattherd.workload.power_rows import PeakRates, read_power_rows
+from wattherd.experiments.power_models.fit import peaks_of, report
+from wattherd.experiments.power_models.judge import by_gpu, covered, out_of_fold
+from wattherd.experiments.power_models.saturation import SATURATION
+from wattherd.workload.power_rows import KnownPeakRates, read_power_rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("WATTHERD_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -142,7 +142,7 @@ def test_a_type_without_a_peak_rate_is_left_to_other_models() -> None:
     pytest.importorskip("sklearn", reason="extra `learn` is not installed")
     files = [str(ZEUS / f"summary_power_{gpu}.csv") for gpu in ("v100", "p100")]
     files.append(f"odd={ZEUS / 'summary_power_a40.csv'}")
-    for peaks, used in ((PeakRates(), 0), (PeakRates({"odd": 37.4e12}), 453)):
+    for peaks, used in ((KnownPeakRates(), 0), (KnownPeakRates({"odd": 37.4e12}), 453)):
         rows = read_power_rows(files, "zeus", peaks=peaks)
         (odd,) = [one for one in peaks_of(rows) if one["gpu"] == "odd"]
         assert (odd["rows"], odd["rows_of_saturation"]) == (453, used)

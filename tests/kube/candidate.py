@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from wattherd.runtime.kube.api.access import find_access
-from wattherd.runtime.kube.api.lease import Elector, Term, Times, boot_s, wall
-from wattherd.runtime.kube.api.objects import ObjectMeta
-from wattherd.runtime.kube.api.transport import Transport
+from wattherd.kube.api.access import find_access
+from wattherd.kube.api.lease import Elector, Term, Times, boot_s, wall
+from wattherd.kube.api.objects import ObjectMeta
+from wattherd.kube.api.transport import Transport
 
 TIMES = Times(lease_s=4, renew_s=2.5, retry_s=0.4)
 EVERY_S = 0.02

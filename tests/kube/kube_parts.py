@@ -12,11 +12,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from kube_server import wait_until
 
-from wattherd.runtime.kube.api.access import find_access
-from wattherd.runtime.kube.api.changes import Changes, Key
-from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.reflector import Reflector, Selection
-from wattherd.runtime.kube.api.transport import Limits, Transport
+from wattherd.kube.api.access import find_access
+from wattherd.kube.api.changes import Changes, Key
+from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.reflector import Reflector, Selection
+from wattherd.kube.api.transport import RequestLimits, Transport
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 def a_transport(kubeconfig: Path, **limits: Any) -> Iterator[tuple[LoopThread, Transport]]:
     """A transport and the loop it lives in."""
     loop = LoopThread("test")
-    transport = Transport(find_access(kubeconfig), Limits(**limits))
+    transport = Transport(find_access(kubeconfig), RequestLimits(**limits))
     opened = threading.Event()
 
     async def open_until_cancelled() -> None:

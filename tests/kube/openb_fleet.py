@@ -12,11 +12,11 @@ from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_watch import Watch
 
+from wattherd.experiments.placement.policies import build_placer, place_policy
+from wattherd.experiments.published.source import OpenbFiles
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
-from wattherd.runtime.sim.pack import pack
-from wattherd.service.compose import build_placer, place_policy
-from wattherd.service.reproduce.source import OpenbFiles
+from wattherd.model.request import Request, TracePod
+from wattherd.sim.pack import pack
 from wattherd.workload.arrivals import read_order
 from wattherd.workload.streams import stream
 
@@ -34,7 +34,7 @@ class OpenbFleet:
     prefix: str
     cluster: ClusterSpec
     requests: Sequence[Request]
-    pods: tuple[Pod, ...]
+    pods: tuple[TracePod, ...]
     history: Path
 
     def simulated(self, policy: str) -> list[Found]:

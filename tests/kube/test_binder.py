@@ -14,15 +14,15 @@ from kube_cluster import Cluster
 from kube_parts import a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube.api.binder import (
+from wattherd.kube.api.binder import (
     FREES,
     Bind,
     Binder,
-    Bound,
-    Outcome,
+    BindingOutcome,
+    BindingState,
 )
-from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.names import DECISION, DOMAIN, EPOCH, WATTS
+from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.names import DECISION, DOMAIN, EPOCH, WATTS
 
 NODES = ("bind-one", "bind-two")
 Binding = tuple[LoopThread, Binder]
@@ -52,7 +52,7 @@ def a_bind(namespace: str, pod: str, uid: str, node: str = NODES[0], **more: Any
     return Bind(namespace=namespace, pod=pod, uid=uid, node=node, **{"decision": "d-1", **more})
 
 
-def bound(binding: Binding, bind: Bind) -> Bound:
+def bound(binding: Binding, bind: Bind) -> BindingOutcome:
     loop, binder = binding
     return loop.run(binder.bind(bind))
 
@@ -62,7 +62,10 @@ def test_a_binding_carries_its_watts_onto_the_pod(
 ) -> None:
     uid = make(cluster.api, namespace, "pod", gpus=1, annotations={"mine": "kept"})
     told = {WATTS: "412.5", DOMAIN: "rack-1", EPOCH: "7"}
-    assert bound(binding, a_bind(namespace, "pod", uid, annotations=told)).outcome is Outcome.BOUND
+    assert (
+        bound(binding, a_bind(namespace, "pod", uid, annotations=told)).outcome
+        is BindingState.BOUND
+    )
     pod = cluster.api.pod(namespace, "pod")
     assert pod["spec"]["nodeName"] == NODES[0]
     expected = {**told, DECISION: "d-1", "mine": "kept"}
@@ -74,7 +77,10 @@ def test_the_same_decision_again_is_the_same_success(
     cluster: Cluster, namespace: str, binding: Binding
 ) -> None:
     bind = a_bind(namespace, "pod", make(cluster.api, namespace, "pod"))
-    assert [bound(binding, bind).outcome for _ in range(2)] == [Outcome.BOUND, Outcome.BOUND]
+    assert [bound(binding, bind).outcome for _ in range(2)] == [
+        BindingState.BOUND,
+        BindingState.BOUND,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +90,9 @@ def test_a_pod_that_somebody_else_bound_is_taken(
     cluster: Cluster, namespace: str, binding: Binding, other: dict[str, str]
 ) -> None:
     uid = make(cluster.api, namespace, "pod")
-    assert bound(binding, a_bind(namespace, "pod", uid, **other)).outcome is Outcome.BOUND
+    assert bound(binding, a_bind(namespace, "pod", uid, **other)).outcome is BindingState.BOUND
     late = bound(binding, a_bind(namespace, "pod", uid))
-    assert late.outcome is Outcome.TAKEN
+    assert late.outcome is BindingState.TAKEN
     assert "already assigned" in late.why
 
 
@@ -96,14 +102,14 @@ def test_a_pod_made_anew_under_its_name_is_not_bound_by_an_old_decision(
     old = make(cluster.api, namespace, "pod")
     cluster.api.delete(f"/api/v1/namespaces/{namespace}/pods/pod", gracePeriodSeconds=0)
     make(cluster.api, namespace, "pod")
-    assert bound(binding, a_bind(namespace, "pod", old)).outcome is Outcome.STALE
+    assert bound(binding, a_bind(namespace, "pod", old)).outcome is BindingState.STALE
     assert "nodeName" not in cluster.api.pod(namespace, "pod")["spec"]
 
 
 def test_a_gate_that_was_not_seen_holds(cluster: Cluster, namespace: str, binding: Binding) -> None:
     gates = {"schedulingGates": [{"name": "wattherd.dev/power"}]}
     uid = make(cluster.api, namespace, "pod", spec=gates)
-    assert bound(binding, a_bind(namespace, "pod", uid)).outcome is Outcome.GATED
+    assert bound(binding, a_bind(namespace, "pod", uid)).outcome is BindingState.GATED
 
 
 def test_a_pod_that_is_deleted_or_on_its_way_is_gone(
@@ -112,9 +118,9 @@ def test_a_pod_that_is_deleted_or_on_its_way_is_gone(
     uid = make(cluster.api, namespace, "going", finalizers=["test.wattherd.dev/held"])
     path = f"/api/v1/namespaces/{namespace}/pods/going"
     cluster.api.delete(path, gracePeriodSeconds=0)
-    assert bound(binding, a_bind(namespace, "going", uid)).outcome is Outcome.GONE
+    assert bound(binding, a_bind(namespace, "going", uid)).outcome is BindingState.GONE
     cluster.api.merge(path, {"metadata": {"finalizers": None}})
-    assert bound(binding, a_bind(namespace, "going", uid)).outcome is Outcome.GONE
+    assert bound(binding, a_bind(namespace, "going", uid)).outcome is BindingState.GONE
 
 
 def test_a_node_that_nobody_knows_is_never_asked_for(
@@ -123,7 +129,7 @@ def test_a_node_that_nobody_knows_is_never_asked_for(
     """The API server would bind to it."""
     uid = make(cluster.api, namespace, "pod")
     refused = bound(binding, a_bind(namespace, "pod", uid, node="nowhere"))
-    assert (refused.outcome, refused.why) == (Outcome.NO_NODE, "no node nowhere")
+    assert (refused.outcome, refused.why) == (BindingState.NO_NODE, "no node nowhere")
     assert "nodeName" not in cluster.api.pod(namespace, "pod")["spec"]
 
 
@@ -133,7 +139,7 @@ def test_whoever_may_not_bind_sends_nothing(
     loop, binder = binding
     binder.may_bind = lambda: False
     uid = make(cluster.api, namespace, "pod")
-    assert bound((loop, binder), a_bind(namespace, "pod", uid)).outcome is Outcome.FENCED
+    assert bound((loop, binder), a_bind(namespace, "pod", uid)).outcome is BindingState.FENCED
     assert "nodeName" not in cluster.api.pod(namespace, "pod")["spec"]
 
 
@@ -145,7 +151,7 @@ def test_without_the_right_to_bind_the_missing_right_is_told(
     with a_transport(kubeconfig) as (loop, transport):
         binder = Binder(transport, np.random.default_rng(1))
         refused = bound((loop, binder), a_bind(namespace, "pod", uid))
-    assert refused.outcome is Outcome.DENIED
+    assert refused.outcome is BindingState.DENIED
     assert 'cannot create resource "pods/binding"' in refused.why
 
 
@@ -174,7 +180,7 @@ def test_three_hundred_pods_are_bound_once_each_sixty_four_at_a_time(
 
     monkeypatch.setattr(Binder, "_sent", counted)
     done = loop.run(binder.bind_all([*binds, *binds]))
-    assert {each.outcome for each in done} == {Outcome.BOUND}
+    assert {each.outcome for each in done} == {BindingState.BOUND}
     assert most == binder.in_flight
     created = [
         entry["objectRef"]["name"]
@@ -200,11 +206,11 @@ def test_while_the_store_is_frozen_nothing_is_known_and_nothing_is_freed(
             unknown = bound((loop, hasty), bind)
         finally:
             plane.etcd.resume()
-        assert unknown.outcome is Outcome.UNKNOWN
+        assert unknown.outcome is BindingState.UNKNOWN
         assert unknown.outcome not in FREES
         wait_until(plane.api.ready, "the API server is back")
         patient = Binder(transport, draws, knows_node=nodes.__contains__, patience_s=120)
-        assert bound((loop, patient), bind).outcome is Outcome.BOUND
+        assert bound((loop, patient), bind).outcome is BindingState.BOUND
     assert plane.api.pod(namespace, "pod")["spec"]["nodeName"] == bind.node
 
 
@@ -218,4 +224,4 @@ def test_a_binding_outlives_a_killed_api_server(
         plane.apiserver.kill()
         work = loop.begin(binder.bind(a_bind(namespace, "pod", uid)))
         plane.apiserver.start()
-        assert work.result(180).outcome is Outcome.BOUND
+        assert work.result(180).outcome is BindingState.BOUND

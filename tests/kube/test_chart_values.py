@@ -8,7 +8,7 @@ import pytest
 from helm_chart import Tools, deployed_pod, deployed_pods, of_kind
 from kube_api import Object
 
-from wattherd.service.kube_budgets import SECRETS
+from wattherd.server.kube.budgets import SECRETS
 
 NAMES = {("UDP", 53), ("TCP", 53)}
 API = {("TCP", 443), ("TCP", 6443)}

@@ -13,7 +13,7 @@ import pytest
 from control_plane import ControlPlane
 from kube_server import Server, wait_until
 
-from wattherd.runtime.kube.api.lease import boot_s, wall
+from wattherd.kube.api.lease import boot_s, wall
 
 HERE = Path(__file__).parent
 Candidates = tuple[Server, Server]

@@ -15,10 +15,10 @@ from test_extender import SCHEDULER, a_scheduler, is_ready, nodes_of
 from test_outage import bound_at
 
 from promises import promise
-from wattherd.runtime.kube.extender.app import ExtenderApp
-from wattherd.runtime.kube.extender.live import LiveExtender
-from wattherd.service.kube import KubeOptions, live_extender
-from wattherd.service.kube_answering import extender_server
+from wattherd.kube.live.extender import LiveExtender
+from wattherd.kube.live.extender_app import ExtenderApp
+from wattherd.server.kube.answering import extender_server
+from wattherd.server.kube.run import KubeOptions, live_extender
 
 DOMAIN, GPUS = "late", 8
 LABELS = {"nvidia.com/gpu.product": "Tesla-T4", "wattherd.dev/power-domain": DOMAIN}

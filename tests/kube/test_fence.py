@@ -12,11 +12,11 @@ from kube_parts import a_transport
 from kube_server import wait_until
 from term_fence import ACTS, GATE, Act, fenced, leases_of, refusal, signed
 
-from wattherd.runtime.kube.api.binder import Bind, Binder, Outcome
-from wattherd.runtime.kube.api.lease import Elector, Term, Times
-from wattherd.runtime.kube.api.objects import ObjectMeta
-from wattherd.runtime.kube.scheduler.orders import ReleasePod
-from wattherd.runtime.kube.scheduler.releaser import Releaser
+from wattherd.kube.api.binder import Bind, Binder, BindingState
+from wattherd.kube.api.lease import Elector, Term, Times
+from wattherd.kube.api.objects import ObjectMeta
+from wattherd.kube.facts.orders import ReleasePod
+from wattherd.kube.live.releaser import Releaser
 
 LEASE, TERM, HOLDER = "leader", 5, "the-leader"
 NEVER = {
@@ -133,7 +133,7 @@ def test_who_leads_is_let_through_whatever_was_done_to_the_lease(
         work.cancel()
 
 
-Sends = Callable[[Callable[[], bool]], tuple[Outcome, str]]
+Sends = Callable[[Callable[[], bool]], tuple[BindingState, str]]
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def sends(plane: ControlPlane, namespace: str, mode: str, lease: str) -> Iterato
     draws = np.random.default_rng(1)
     with a_transport(plane.kubeconfig, timeout_s=60) as (loop, transport):
 
-        def send(leads: Callable[[], bool]) -> tuple[Outcome, str]:
+        def send(leads: Callable[[], bool]) -> tuple[BindingState, str]:
             if mode == "admit":
                 order = ReleasePod(uid, f"{namespace}/pod", "d-1", notes, needs=())
                 released = loop.run(Releaser(transport, draws, may_act=leads).release(order, {}))
@@ -158,7 +158,7 @@ def sends(plane: ControlPlane, namespace: str, mode: str, lease: str) -> Iterato
 
 def test_a_leader_that_is_refused_is_denied_and_told_why(sends: Sends) -> None:
     outcome, why = sends(lambda: True)
-    assert outcome is Outcome.DENIED
+    assert outcome is BindingState.DENIED
     assert f"in which term {TERM} has begun" in why
 
 
@@ -168,5 +168,5 @@ def test_one_that_was_stopped_after_it_asked_itself_is_fenced_and_lacks_nothing(
     """It holds that it leads until the request is written, and no longer."""
     asked = iter([True] * ASKED[mode])
     outcome, why = sends(lambda: next(asked, False))
-    assert outcome is Outcome.FENCED
+    assert outcome is BindingState.FENCED
     assert f"in which term {TERM} has begun" in why

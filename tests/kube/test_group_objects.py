@@ -12,8 +12,8 @@ from kube_server import wait_until
 from test_reasons import Kubectl, kubectl
 from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 
-from wattherd.service.kube_explain import explain_pod
-from wattherd.service.kube_what_if import Supposed, compare, take
+from wattherd.server.kube.explain import explain_pod
+from wattherd.server.kube.what_if import Supposed, compare, take
 
 __all__ = ["kubectl"]
 

@@ -15,11 +15,11 @@ from kube_parts import a_transport
 from kube_server import wait_until
 from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 
-from wattherd.runtime.kube.api.access import find_access
-from wattherd.runtime.kube.api.api_objects import PodGroup
-from wattherd.runtime.kube.api.changes import Changes
-from wattherd.runtime.kube.api.feed import Feed
-from wattherd.runtime.kube.api.reflector import Reflector, Selection, Served
+from wattherd.kube.api.access import find_access
+from wattherd.kube.api.api_objects import PodGroup
+from wattherd.kube.api.changes import Changes
+from wattherd.kube.api.feed import ApiFeed
+from wattherd.kube.api.reflector import Reflector, Selection, Served
 
 OLDER = ("scheduling.x-k8s.io", "v1alpha1")
 KIND = {"podgroups": (*OLDER, "PodGroup")}
@@ -85,7 +85,7 @@ def test_a_feed_sees_all_there_is_with_and_without_a_kind(
     plane: ControlPlane, namespace: str
 ) -> None:
     """Whoever follows it is told whether it is served; what is new keeps nobody from deciding."""
-    feed = Feed(find_access(plane.kubeconfig), np.random.default_rng(1), absent_s=SOON_S)
+    feed = ApiFeed(find_access(plane.kubeconfig), np.random.default_rng(1), absent_s=SOON_S)
     told, heard, blind = list[bool](), list[str](), list[bool]()
     feed.follow(Selection("/api/v1/namespaces", PodGroup), lambda _: None)
     feed.follow(

@@ -25,7 +25,7 @@ from test_extender import an_extender
 from test_power_budgets import NAME, a_scheduler
 
 from promises import promise
-from wattherd.runtime.kube.api.lease import boot_s
+from wattherd.kube.api.lease import boot_s
 
 NODES, GPUS, FIT, EXTRA = 2, 8, 6, 6
 EMPTY_W, RISE_W = NODES * GPUS * 10, 60

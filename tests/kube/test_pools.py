@@ -22,7 +22,7 @@ from kube_api import Object, a_node, a_pod
 from kube_server import wait_until
 from test_second_scheduler import T4, a_scheduler, bound
 
-from wattherd.testing.boards import Board, Room, a_room
+from wattherd.testing.boards import Board, BoardRoom, a_room
 
 POOL, SWITCHED = "wattherd.dev/pool-phase", "wattherd.dev/switched"
 SOON = ("--idle-after=1s", "--hold=0s")
@@ -133,17 +133,17 @@ def a_site(
 
 
 @pytest.fixture
-def room() -> Iterator[Room]:
+def room() -> Iterator[BoardRoom]:
     with a_room(Board(), Board()) as room:
         yield room
 
 
-def of_room(room: Room) -> list[str]:
+def of_room(room: BoardRoom) -> list[str]:
     return [f"{room.uri(number, 'Systems')}?settle=30s" for number in range(len(room.boards))]
 
 
 def test_idle_nodes_go_and_come_back_for_who_waits(
-    plane: ControlPlane, namespace: str, tmp_path: Path, room: Room
+    plane: ControlPlane, namespace: str, tmp_path: Path, room: BoardRoom
 ) -> None:
     with (
         a_site(plane, namespace, tmp_path, of_room(room)) as site,
@@ -178,7 +178,7 @@ def test_idle_nodes_go_and_come_back_for_who_waits(
 
 
 def test_nodes_wake_within_the_budget(
-    plane: ControlPlane, namespace: str, tmp_path: Path, room: Room
+    plane: ControlPlane, namespace: str, tmp_path: Path, room: BoardRoom
 ) -> None:
     """A T4 idles at 10 W and draws 70 W at most (catalog); two nodes of two."""
     domain = f"pdu-{namespace}"
@@ -209,7 +209,7 @@ def test_nodes_wake_within_the_budget(
 
 
 def test_a_node_in_use_is_left_alone_and_small_pods_are_moved(
-    plane: ControlPlane, namespace: str, tmp_path: Path, room: Room
+    plane: ControlPlane, namespace: str, tmp_path: Path, room: BoardRoom
 ) -> None:
     with a_site(plane, namespace, tmp_path, of_room(room)) as site:
         first, second = site.names
@@ -230,7 +230,7 @@ def test_a_node_in_use_is_left_alone_and_small_pods_are_moved(
 
 
 def test_a_board_that_does_not_obey_leaves_the_node_cordoned_and_is_told(
-    plane: ControlPlane, namespace: str, tmp_path: Path, room: Room
+    plane: ControlPlane, namespace: str, tmp_path: Path, room: BoardRoom
 ) -> None:
     room.boards[0].stuck = True
     with a_site(plane, namespace, tmp_path, of_room(room)[:1]) as site:

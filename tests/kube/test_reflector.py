@@ -18,11 +18,11 @@ from kube_cluster import Cluster
 from kube_parts import Picture, a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube.api import reflector as reflectors
-from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.objects import Node, Object, ObjectMeta, Pod
-from wattherd.runtime.kube.api.reflector import Reflector, Selection
-from wattherd.runtime.kube.api.transport import Answer, Transport
+from wattherd.kube.api import reflector as reflectors
+from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.objects import Node, Object, ObjectMeta, Pod
+from wattherd.kube.api.reflector import Reflector, Selection
+from wattherd.kube.api.transport import ApiAnswer, Transport
 
 MOST_REQUESTS = 100
 """Of a reflector in trouble for a while; one that does not pause makes a thousand a second."""
@@ -194,7 +194,7 @@ def test_a_list_whose_next_page_is_gone_is_begun_again(
     aged = itertools.count()
     asked = Transport.request
 
-    async def ask(self: Transport, method: str, path: str, **more: Any) -> Answer:
+    async def ask(self: Transport, method: str, path: str, **more: Any) -> ApiAnswer:
         query = more.get("query") or {}
         if "continue" in query and next(aged) == 0:
             drop_map(plane.api, namespace, names[0])

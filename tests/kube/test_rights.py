@@ -13,11 +13,11 @@ from kube_api import a_node, a_pod
 from kube_parts import Picture, a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube.api.binder import Bind, Binder, Outcome
-from wattherd.runtime.kube.api.lease import Elector, Term, Times
-from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
-from wattherd.runtime.kube.api.reflector import Selection
-from wattherd.runtime.kube.api.transport import Refused
+from wattherd.kube.api.binder import Bind, Binder, BindingState
+from wattherd.kube.api.lease import Elector, Term, Times
+from wattherd.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.kube.api.reflector import Selection
+from wattherd.kube.api.transport import RefusedByApi
 
 RBAC = "rbac.authorization.k8s.io"
 READS = ["get", "list", "watch"]
@@ -67,7 +67,7 @@ def test_reading_binding_and_leading_need_these_rights_only(
         binder = Binder(transport, draws, may_bind=elector.may_act)
         uid = waiting.named("pod").metadata.uid
         bind = Bind(namespace=namespace, pod="pod", uid=uid, node=node, decision="d-1")
-        assert loop.run(binder.bind(bind)).outcome is Outcome.BOUND
-        with pytest.raises(Refused, match="cannot delete"):
+        assert loop.run(binder.bind(bind)).outcome is BindingState.BOUND
+        with pytest.raises(RefusedByApi, match="cannot delete"):
             loop.run(transport.request("DELETE", f"{pods}/pod"))
     plane.api.remove_nodes([node])

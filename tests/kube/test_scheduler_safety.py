@@ -20,10 +20,10 @@ from safe_copies import BUDGET_W, DOMAIN, FIT, LEASE, NAME, PATIENCE_S, RISE_W, 
 from safe_copies import written as noted
 
 from promises import promise
-from wattherd.runtime.kube.api.lease import boot_s
-from wattherd.runtime.kube.api.reflector import Reflector
-from wattherd.runtime.kube.pods.hearing import PODS
-from wattherd.service.kube import KubeOptions, live_scheduler
+from wattherd.kube.account.cluster_news import PODS
+from wattherd.kube.api.lease import boot_s
+from wattherd.kube.api.reflector import Reflector
+from wattherd.server.kube.run import KubeOptions, live_scheduler
 
 PAUSE_S = 20.0
 

@@ -18,8 +18,8 @@ from kube_api import KubeApi, a_node, a_pod
 from kube_server import wait_until
 from test_extender import nodes_of
 
-from wattherd.runtime.kube.scheduler.live import LiveScheduler
-from wattherd.service.kube import KubeOptions, live_scheduler
+from wattherd.kube.live.scheduler import LiveScheduler
+from wattherd.server.kube.run import KubeOptions, live_scheduler
 from wattherd.testing.table_sizes import grown, remembered, sizes
 
 SOAK = Path(__file__).resolve().parents[2] / "benchmarks" / "kube_soak.py"

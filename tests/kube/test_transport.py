@@ -17,9 +17,9 @@ from kube_cluster import Cluster
 from kube_parts import a_transport
 from kube_server import wait_until
 
-from wattherd.runtime.kube.api.access import find_access, in_cluster
-from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.transport import Limits, Refused, Transport, Unreachable
+from wattherd.kube.api.access import find_access, in_cluster
+from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.transport import ApiUnreachable, RefusedByApi, RequestLimits, Transport
 
 RBAC = "rbac.authorization.k8s.io"
 FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"
@@ -65,7 +65,7 @@ def test_a_token_that_was_replaced_on_disk_is_used_at_once(
 
     async def ask() -> int:
         async with Transport(access) as transport:
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedByApi) as refused:
                 await transport.request("GET", "/version")
             assert refused.value.status == http.HTTPStatus.UNAUTHORIZED
             (tmp_path / "token").write_text(plane.token)
@@ -82,7 +82,7 @@ def test_a_server_that_is_not_the_one_we_know_gets_no_token(
     (tmp_path / "config").write_text(text)
     with (
         a_transport(tmp_path / "config") as client,
-        pytest.raises(Unreachable, match="certificate"),
+        pytest.raises(ApiUnreachable, match="certificate"),
     ):
         version(*client)
 
@@ -93,7 +93,7 @@ def test_whoever_acts_for_another_has_the_rights_of_that_one(
     user = {"token": plane.token, "as": "ada", "as-groups": ["lab"]}
     with a_transport(plane.write_kubeconfig("acting", user)) as client:
         loop, transport = client
-        with pytest.raises(Refused, match='User "ada" cannot list'):
+        with pytest.raises(RefusedByApi, match='User "ada" cannot list'):
             loop.run(transport.request("GET", "/api/v1/nodes"))
 
 
@@ -101,7 +101,10 @@ def test_whoever_acts_for_another_has_the_rights_of_that_one(
 
 
 def test_a_refusal_has_the_words_of_the_server(cluster: Cluster) -> None:
-    with a_transport(cluster.kubeconfig) as (loop, transport), pytest.raises(Refused) as refused:
+    with (
+        a_transport(cluster.kubeconfig) as (loop, transport),
+        pytest.raises(RefusedByApi) as refused,
+    ):
         loop.run(transport.request("GET", "/api/v1/nodes/nowhere"))
     assert (refused.value.status, refused.value.reason) == (404, "NotFound")
     assert str(refused.value) == '404 NotFound: nodes "nowhere" not found'
@@ -110,7 +113,7 @@ def test_a_refusal_has_the_words_of_the_server(cluster: Cluster) -> None:
 def test_nobody_there_is_told_apart_from_a_refusal(plane: ControlPlane, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(plane.kubeconfig.read_text().replace(plane.url, "https://127.0.0.1:1"))
-    with a_transport(config) as client, pytest.raises(Unreachable, match="127\\.0\\.0\\.1"):
+    with a_transport(config) as client, pytest.raises(ApiUnreachable, match="127\\.0\\.0\\.1"):
         version(*client)
 
 
@@ -119,7 +122,7 @@ def test_a_frozen_server_is_given_up_on_in_time(plane: ControlPlane) -> None:
         version(*client)
         plane.apiserver.pause()
         try:
-            with pytest.raises(Unreachable, match="no answer within 1 s"):
+            with pytest.raises(ApiUnreachable, match="no answer within 1 s"):
                 version(*client)
         finally:
             plane.apiserver.resume()
@@ -129,7 +132,7 @@ def test_a_frozen_server_is_given_up_on_in_time(plane: ControlPlane) -> None:
 def test_requests_take_turns_at_the_rate_they_were_given(cluster: Cluster) -> None:
     with a_transport(cluster.kubeconfig, rate_per_s=0.01, burst=2, timeout_s=2) as client:
         assert [version(*client) for _ in range(2)] == [200, 200]
-        with pytest.raises(Unreachable, match="no answer within 2 s"):
+        with pytest.raises(ApiUnreachable, match="no answer within 2 s"):
             version(*client)
 
 
@@ -199,7 +202,7 @@ def test_who_is_turned_away_comes_again_when_told_to(
 def may_read(loop: LoopThread, transport: Transport, path: str) -> bool:
     try:
         return loop.run(transport.request("GET", path)).status == http.HTTPStatus.OK
-    except Refused:
+    except RefusedByApi:
         return False
 
 
@@ -209,7 +212,7 @@ def is_turned_away(loop: LoopThread, transport: Transport) -> bool:
     async def ask() -> bool:
         try:
             await transport.request("GET", "/version", timeout_s=0.9)  # less than the server asks
-        except Unreachable:
+        except ApiUnreachable:
             return True
         return False
 
@@ -231,7 +234,7 @@ def test_a_disruption_budget_is_an_answer_and_not_a_wait(cluster: Cluster, names
     body = b'{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"kept"}}'
     with (
         a_transport(cluster.kubeconfig, timeout_s=60) as (loop, transport),
-        pytest.raises(Refused, match="disruption budget") as refused,
+        pytest.raises(RefusedByApi, match="disruption budget") as refused,
     ):
         loop.run(transport.request("POST", f"{pods}/kept/eviction", body=body))
     assert refused.value.status == http.HTTPStatus.TOO_MANY_REQUESTS
@@ -243,7 +246,7 @@ def test_a_disruption_budget_is_an_answer_and_not_a_wait(cluster: Cluster, names
 
 
 def test_a_transport_outside_its_context_says_so(cluster: Cluster) -> None:
-    transport = Transport(find_access(cluster.kubeconfig), Limits())
+    transport = Transport(find_access(cluster.kubeconfig), RequestLimits())
     with pytest.raises(RuntimeError, match="async with"):
         asyncio.run(transport.request("GET", "/version"))
 

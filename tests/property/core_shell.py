@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import (
     Command,

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from wattherd.estimate.measured_curve import Count, JobCurve, Point
-from wattherd.model.power_tree import PowerDomain, PowerTree
-from wattherd.policy.power.limits import Limits
+from wattherd.model.power_tree import PowerTree, TreeDomain
+from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.rules import Question, fits
 
 NAMES = ("site", "a", "b", "a1", "a2", "b1")
@@ -42,7 +42,7 @@ FEW = st.lists(curves(), min_size=1, max_size=4)
 def trees(draw: st.DrawFn) -> PowerTree:
     return PowerTree(
         tuple(
-            PowerDomain(
+            TreeDomain(
                 name=name,
                 parent=PARENTS.get(name),
                 budget_w=draw(st.one_of(st.none(), st.floats(200, 4000)))
@@ -55,7 +55,7 @@ def trees(draw: st.DrawFn) -> PowerTree:
     )
 
 
-def question(jobs: Sequence[JobCurve], limits: Limits, *, pause: bool = False) -> Question:
+def question(jobs: Sequence[JobCurve], limits: DomainRoom, *, pause: bool = False) -> Question:
     paused_w = 0.0 if pause else None
     choices = [one.choices(Count.DRAW, paused_w=paused_w) for one in jobs]
     return Question(curves=jobs, choices=choices, limits=limits)

@@ -17,8 +17,8 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.aiturbo import AITurbo
 from wattherd.policy.schedule.fifo_gang import FifoGang
-from wattherd.policy.schedule.foresight import LossForesight
 from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
+from wattherd.policy.schedule.speed_forecast import LossForesight
 from wattherd.policy.schedule.tiresias_gang import TiresiasGang
 from wattherd.testing.timed_world import Story, t4_nodes
 

@@ -15,7 +15,7 @@ from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import (
     Allocator,
-    Limits,
+    DomainRoom,
     allocate,
     bound,
     one_budget,
@@ -123,7 +123,7 @@ def test_large_trees_lose_little_by_rounding(jobs: int) -> None:
     path = np.stack([1 + rack, np.zeros(jobs, dtype=np.int64)], axis=1)
     full_w = menu.watts[menu.most]
     rooms = np.append(0.7 * full_w.sum(), 0.75 * np.bincount(rack, full_w, 10))
-    limits = Limits(rooms, path, np.ones(path.shape), tuple("sabcdefghij"))
+    limits = DomainRoom(rooms, path, np.ones(path.shape), tuple("sabcdefghij"))
     allocator = Allocator(menu, limits)
     rows = allocator.rows(rooms)
     given_w = allocator.filling.served(allocator.filling.room(rooms))

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from effort import times
-from wattherd.engine.core import CoreConfig
-from wattherd.engine.placer import Placer
-from wattherd.engine.waits import parents
+from wattherd.engine.core.core import CoreConfig
+from wattherd.engine.jobs.waits import parents
+from wattherd.engine.placement.placer import Placer
+from wattherd.experiments.placement.policies import build_placer, place_policy
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import (
     ArrayLimited,
@@ -41,21 +42,20 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.hive_invariants import validate as validate_hive
-from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle, SleepPolicy
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.hived import HiveD
-from wattherd.policy.schedule.placed import Placed
+from wattherd.policy.schedule.per_job_placement import PerJobPlacement
 from wattherd.policy.schedule.search import Search
 from wattherd.policy.schedule.search_rules import SuccessiveHalving
 from wattherd.policy.schedule.tiresias import Tiresias
-from wattherd.service.compose import build_placer, place_policy
 
 NAMES = [f"j{number}" for number in range(14)]
 JOBS = st.sampled_from(NAMES)
@@ -361,16 +361,18 @@ def machine(
 
 
 TREE = QueueTree(
-    Queue(
+    CapacityQueue(
         name="root",
         children=(
-            Queue(name="default", guaranteed_pct=30, user_limit_pct=50, user_limit_factor=4),
-            Queue(
+            CapacityQueue(
+                name="default", guaranteed_pct=30, user_limit_pct=50, user_limit_factor=4
+            ),
+            CapacityQueue(
                 name="ab",
                 guaranteed_pct=70,
                 children=(
-                    Queue(name="a", guaranteed_pct=60, user_limit_factor=3, order="fair"),
-                    Queue(name="b", guaranteed_pct=40, user_limit_factor=4, order="drf"),
+                    CapacityQueue(name="a", guaranteed_pct=60, user_limit_factor=3, order="fair"),
+                    CapacityQueue(name="b", guaranteed_pct=40, user_limit_factor=4, order="drf"),
                 ),
             ),
         ),
@@ -389,7 +391,7 @@ HIVED = HiveD(
 def fgd_desk() -> Placer:
     """FGD on an empty cluster, for pods as they come here."""
     pods = tuple(
-        Pod(
+        TracePod(
             name=f"{milli}-{gpus}",
             request=Request(cpu_milli=500, gpu_count=gpus, gpu_milli=milli),
         )
@@ -399,10 +401,10 @@ def fgd_desk() -> Placer:
 
 
 PLANNERS = {
-    "placed": machine(lambda: Placed(fgd_desk), POD, elastic=False, pods=True),
+    "placed": machine(lambda: PerJobPlacement(fgd_desk), POD, elastic=False, pods=True),
     "hived": machine(lambda: HIVED, NARROW, WIDE, SERVED, quota=HIVED),
     "tiresias": machine(Tiresias, FLAT, elastic=False),
-    "capacity": machine(lambda: Capacity(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),
+    "capacity": machine(lambda: CapacityScheduler(tree=TREE), FLAT, WIDE, SERVED, quota=TREE),
     "drf": machine(Drf, FLAT, WIDE, SERVED),
     "search": machine(
         lambda: Search(planner=Gandiva(), rule=SuccessiveHalving(first=5.0, asynchronous=True)),

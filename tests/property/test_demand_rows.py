@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.domain_headroom import Branches, branch_table
-from wattherd.engine.ledger import JobRecord
-from wattherd.engine.power_demand import DemandRows
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.demand import DemandRows
+from wattherd.engine.power.domain_headroom import Branches, branch_table
 from wattherd.estimate.power_curve import prior_curve
 from wattherd.model.job import JobSpec
-from wattherd.policy.power.contract import Ask, Asks
+from wattherd.policy.power.contract import Asks, PowerAsk
 
 CURVES = [prior_curve(GPUS[name]) for name in ("T4", "V100M16", "A100")]
 ROWS = st.lists(
@@ -24,9 +24,9 @@ ROWS = st.lists(
 ).map(tuple)
 
 
-def planned(number: int, devices: int) -> tuple[JobRecord, Ask]:
+def planned(number: int, devices: int) -> tuple[JobRecord, PowerAsk]:
     spec = JobSpec(id=f"j{number}", submit_s=0.0)
-    ask = Ask(job_id=spec.id, devices=devices, curve=CURVES[number % len(CURVES)])
+    ask = PowerAsk(job_id=spec.id, devices=devices, curve=CURVES[number % len(CURVES)])
     return JobRecord(spec=spec, number=number), ask
 
 

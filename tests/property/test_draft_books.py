@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 
 from effort import times
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.book import Book
-from wattherd.engine.draft import GuardedDraft
-from wattherd.engine.ledger import JobRecord
-from wattherd.engine.power_account import PowerAccount
-from wattherd.engine.questions import Questions
+from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.draft import GuardedDraft
+from wattherd.engine.jobs.questions import Questions
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.contract import Share
 from wattherd.policy.power.simple import Pause
 from wattherd.policy.power.water_filling import WaterFilling
-from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 
 NODES = (
     ("n0", 4, "T4", 0.0),
@@ -47,11 +47,11 @@ CLUSTER = ClusterSpec(
     )
 )  # fmt: skip
 QUOTA = QueueTree(
-    Queue(
+    CapacityQueue(
         name="root",
         children=(
-            Queue(name="a", guaranteed_pct=60, user_limit_factor=2),
-            Queue(name="b", guaranteed_pct=40, maximum_pct=70, user_limit_factor=2),
+            CapacityQueue(name="a", guaranteed_pct=60, user_limit_factor=2),
+            CapacityQueue(name="b", guaranteed_pct=40, maximum_pct=70, user_limit_factor=2),
         ),
     )
 )
@@ -282,10 +282,10 @@ class FlatDesk(Desk):
 
 TREE = PowerTree(
     (
-        PowerDomain(name="site", budget_w=700.0),
-        PowerDomain(name="row", parent="site", budget_w=420.0, loss=0.05, nodes=("n1",)),
-        PowerDomain(name="rack", parent="row", budget_w=260.0, nodes=("n0",)),
-        PowerDomain(name="other", parent="site", budget_w=500.0, nodes=("n2", "n3")),
+        TreeDomain(name="site", budget_w=700.0),
+        TreeDomain(name="row", parent="site", budget_w=420.0, loss=0.05, nodes=("n1",)),
+        TreeDomain(name="rack", parent="row", budget_w=260.0, nodes=("n0",)),
+        TreeDomain(name="other", parent="site", budget_w=500.0, nodes=("n2", "n3")),
     )
 )
 BELOW = {"site": ((0, 1, 1), (1, 1, 1), (2, 0, 1), (3, 0, 1)), "row": ((0, 1, 0), (1, 1, 0)),

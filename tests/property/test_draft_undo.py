@@ -25,18 +25,18 @@ from test_draft_books import (
 )
 
 from effort import times
-from wattherd.engine.power_account import PowerAccount
+from wattherd.engine.power.account import PowerAccount
 from wattherd.errors import Bug
 from wattherd.estimate.power_curve import prior
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.power.water_filling import WaterFilling
 
 TREE = PowerTree(
     (
-        PowerDomain(name="site", budget_w=700.0, loss=0.02),
-        PowerDomain(name="a", parent="site", budget_w=300.0, nodes=("n0",)),
-        PowerDomain(name="b", parent="site", nodes=("n1", "n2", "n3")),
+        TreeDomain(name="site", budget_w=700.0, loss=0.02),
+        TreeDomain(name="a", parent="site", budget_w=300.0, nodes=("n0",)),
+        TreeDomain(name="b", parent="site", nodes=("n1", "n2", "n3")),
     )
 )
 TRIALS = st.lists(st.tuples(st.booleans(), PROPOSALS, PROPOSALS), min_size=1, max_size=3)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from test_held_watts import ACTIONS, BUDGETS_W, CLUSTER, IDLE_W, act
 
 from effort import times
-from wattherd.engine.core import CoreConfig
+from wattherd.engine.core.core import CoreConfig
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
@@ -35,7 +35,7 @@ RULES = (
     CapRules(ahead_s=10.0, refuse_s=100.0),
     CapRules(ramp_up_w_s=5.0, ramp_down_w_s=5.0),
 )
-ONE = PowerTree((PowerDomain(name="hall", nodes=tuple(one.name for one in CLUSTER.nodes)),))
+ONE = PowerTree((TreeDomain(name="hall", nodes=tuple(one.name for one in CLUSTER.nodes)),))
 COMING = st.lists(
     st.tuples(st.integers(0, 30), st.sampled_from([0.0, 5.0, 50.0]), st.sampled_from(BUDGETS_W)),
     max_size=4,

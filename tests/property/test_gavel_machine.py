@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from test_core_machine import CLUSTER, FLAT, CoreMachine
 
 from effort import times
-from wattherd.engine.core import CoreConfig
+from wattherd.engine.core.core import CoreConfig
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.policy.schedule.gavel import Gavel
 

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import CoreConfig
+from wattherd.engine.core.core import CoreConfig
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import BudgetChanged, JobCancelled, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.tiresias import Tiresias
 
@@ -34,9 +34,9 @@ CLUSTER = ClusterSpec(
 IDLE_W = sum(node.idle_w + node.gpu_count * GPUS[node.gpu_model].idle_w for node in CLUSTER.nodes)
 TREE = PowerTree(
     (
-        PowerDomain(name="site", budget_w=2_000.0),
-        PowerDomain(name="row", parent="site", loss=0.05, nodes=("n0",)),
-        PowerDomain(name="other", parent="site", nodes=("n1",)),
+        TreeDomain(name="site", budget_w=2_000.0),
+        TreeDomain(name="row", parent="site", loss=0.05, nodes=("n0",)),
+        TreeDomain(name="other", parent="site", nodes=("n1",)),
     )
 )
 FACTORS = {"site": (Fraction(1_052_632, 1_000_000), 1), "row": (Fraction(1_052_632, 1_000_000), 0),

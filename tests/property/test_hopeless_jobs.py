@@ -21,27 +21,27 @@ from wattherd.model.event import BudgetChanged, Event, JobCancelled, NodeLost, N
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason
 from wattherd.policy.contract import Planner, Quota, Share
-from wattherd.policy.queue.gang import Room, Shape, Shapes
-from wattherd.policy.queue.tree import Queue, QueueTree
+from wattherd.policy.queue.gang import FreeRoom, GangShape, GangShapes
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.policy.schedule import gandiva
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gandiva_nodes import Homes, Resident
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 TREE = QueueTree(
-    Queue(
+    CapacityQueue(
         name="root",
         children=(
-            Queue(name="a", guaranteed_pct=60, user_limit_factor=2, order="fair"),
-            Queue(name="b", guaranteed_pct=40, maximum_pct=80, user_limit_factor=2),
+            CapacityQueue(name="a", guaranteed_pct=60, user_limit_factor=2, order="fair"),
+            CapacityQueue(name="b", guaranteed_pct=40, maximum_pct=80, user_limit_factor=2),
         ),
     )
 )
 MAKES: dict[str, Callable[[], tuple[Planner, Quota | None]]] = {
     "drf": lambda: (Drf(), None),
-    "capacity": lambda: (Capacity(tree=TREE), TREE),
+    "capacity": lambda: (CapacityScheduler(tree=TREE), TREE),
     "gandiva": lambda: (Gandiva(patience_s=100.0, height=2.0), None),
 }
 JOBS = st.lists(
@@ -98,8 +98,8 @@ def nobody_is_like_another(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]
     def context() -> Iterator[None]:
         asks = property(lambda one: one.job.id, lambda one, value: None)
         with monkeypatch.context() as patched:
-            patched.setattr(Shapes, "needs", lambda _, job: job.id)
-            patched.setattr(Shapes, "kin", lambda _, job, now_s: None)
+            patched.setattr(GangShapes, "needs", lambda _, job: job.id)
+            patched.setattr(GangShapes, "kin", lambda _, job, now_s: None)
             patched.setattr(Resident, "asks", asks)
             yield
 
@@ -146,9 +146,9 @@ def test_of_many_that_are_alike_one_is_tried(policy: str, monkeypatch: pytest.Mo
     looks: list[object] = []
     whole = timed("whole", 10, queue="a", user="ann", lasts_s=1e4)
     many = [timed(f"m{n}", 3, at_s=5.0, queue="a", user="ann") for n in range(1000)]
-    place, spread = Room.place, gandiva.spread_home
+    place, spread = FreeRoom.place, gandiva.spread_home
 
-    def placed(self: Room, shape: Shape) -> list[Share] | None:
+    def placed(self: FreeRoom, shape: GangShape) -> list[Share] | None:
         looks.append(shape)
         return place(self, shape)
 
@@ -156,7 +156,7 @@ def test_of_many_that_are_alike_one_is_tried(policy: str, monkeypatch: pytest.Mo
         looks.append(resident)
         return spread(homes, resident, height)
 
-    monkeypatch.setattr(Room, "place", placed)
+    monkeypatch.setattr(FreeRoom, "place", placed)
     monkeypatch.setattr(gandiva, "spread_home", spread_out)
     planner, quota = MAKES[policy]()
     Story(planner, t4_nodes(4, 4, 2), [whole, *many], quota=quota, until_s=5.0, round_s=0.0)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from effort import times
 from wattherd.catalog.gpus import GPUS
+from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.event import NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import BudgetStep, PowerDomain, PowerTree
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.schedule import POWER_POLICIES, Result, Setting, simulate
-from wattherd.service.workloads import Jobs
+from wattherd.model.power_tree import BudgetStep, PowerTree, TreeDomain
 from wattherd.workload.cluster_text import parse_cluster
 
 CLUSTER = parse_cluster("4x2:T4", known=GPUS)  # 10 W idle, 60 to 70 W busy
@@ -39,7 +39,7 @@ def schedules(draw: st.DrawFn, least_w: float, most_w: float) -> tuple[BudgetSte
 def trees(draw: st.DrawFn) -> PowerTree:
     """Two racks of two nodes; idle a rack takes 40 W, busy 280 W."""
     domains = [
-        PowerDomain(
+        TreeDomain(
             name="site",
             budget_w=draw(st.sampled_from([None, 600.0])),
             loss=draw(st.sampled_from([0.0, 0.05])),
@@ -48,7 +48,7 @@ def trees(draw: st.DrawFn) -> PowerTree:
     ]
     for name, nodes in (("rack-a", NODES[:2]), ("rack-b", NODES[2:])):
         domains.append(
-            PowerDomain(
+            TreeDomain(
                 name=name,
                 parent="site",
                 nodes=tuple(nodes),
@@ -75,7 +75,7 @@ def run(
     policy: str = "tiresias",
     lost_s: int | None = None,
     budget: tuple[tuple[float, float], ...] = (),
-) -> Result:
+) -> ComparedRun:
     specs = tuple(
         JobSpec(
             id=f"j{at}",
@@ -92,9 +92,9 @@ def run(
             NodeReturned(at_s=lost_s + 100.0, node=NODES[0]),
         )
     return simulate(
-        Setting(
+        ComparisonSetup(
             preset=preset("none"),
-            given=Given(jobs=Jobs(specs=specs), cluster=CLUSTER),
+            given=Given(jobs=ReadJobs(specs=specs), cluster=CLUSTER),
             budget=budget,
             power=power,
             tree=tree,
@@ -107,7 +107,7 @@ def run(
     )
 
 
-def over_s(result: Result) -> float:
+def over_s(result: ComparedRun) -> float:
     levels = result.row["levels"]
     assert isinstance(levels, list)
     return sum(one["over_budget_s"] for one in levels)
@@ -148,7 +148,7 @@ def test_known_falls_are_met_in_time(
 
 def a_fall(to_w: float) -> PowerTree:
     step = (BudgetStep(at_s=100.0, budget_w=to_w),)
-    return PowerTree((PowerDomain(name="site", nodes=tuple(NODES), budget_w=600.0, steps=step),))
+    return PowerTree((TreeDomain(name="site", nodes=tuple(NODES), budget_w=600.0, steps=step),))
 
 
 WIDE = [(0, 8, 400)]

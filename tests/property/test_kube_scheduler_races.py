@@ -22,16 +22,15 @@ pytest.importorskip("msgspec", reason="the extra `kube` is not installed")
 import numpy as np
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.placer import Placer
+from wattherd.engine.placement.placer import Placer
+from wattherd.experiments.placement.policies import build_placer, place_policy
+from wattherd.kube.account.fleet import NodeFleet
+from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.api.objects import Node, Pod
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.orders import BindPod, EvictPod
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import Pod as TracePod
-from wattherd.model.request import Request
-from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.api.objects import Node, Pod
-from wattherd.runtime.kube.pods.fleet import Fleet
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod
-from wattherd.service.compose import build_placer, place_policy
+from wattherd.model.request import Request, TracePod
 
 GPUS_OF_NODE = 2
 NODES = 3
@@ -41,13 +40,13 @@ BUDGET_W = NODES * GPUS_OF_NODE * IDLE_W + 4 * (MAX_W - IDLE_W)
 HISTORY = (TracePod(name="h", request=Request(cpu_milli=1, gpu_count=1, gpu_milli=1000)),)
 
 
-def a_fleet() -> Fleet:
+def a_fleet() -> NodeFleet:
     def make(cluster: ClusterSpec, asked: list[Request]) -> Placer:
         del asked
         policy = place_policy("fgd")
         return build_placer(cluster, HISTORY, policy, draws=np.random.default_rng(0))
 
-    return Fleet(make)
+    return NodeFleet(make)
 
 
 def as_pod(made: dict[str, Any]) -> Pod:
@@ -71,8 +70,8 @@ class Races(RuleBasedStateMachine):
         for row in range(NODES):
             self.add_node(f"n{row}")
 
-    def fresh(self) -> Scheduler:
-        return Scheduler(a_fleet(), {"": round(1000 * BUDGET_W)}, holder="test")
+    def fresh(self) -> KubeScheduler:
+        return KubeScheduler(a_fleet(), {"": round(1000 * BUDGET_W)}, holder="test")
 
     def add_node(self, name: str) -> None:
         labels = {

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.estimate.isotonic import non_falling
-from wattherd.estimate.learned_curve import CurvePrior, LearnedCurve, Sample
+from wattherd.estimate.learned_curve import CurvePrior, CurveSample, LearnedCurve
 
 VALUES = st.floats(-100, 100)
 PAIRS = st.lists(st.tuples(VALUES, st.floats(0.1, 10)), min_size=1, max_size=12)
 CAPS = (100.0, 175.0, 250.0)
 SAMPLES = st.lists(
-    st.builds(Sample, st.sampled_from(CAPS), st.floats(1, 1e4), st.floats(1e-6, 1e6)), max_size=25
+    st.builds(CurveSample, st.sampled_from(CAPS), st.floats(1, 1e4), st.floats(1e-6, 1e6)),
+    max_size=25,
 )
 
 
@@ -37,7 +38,7 @@ def test_no_other_rising_sequence_is_nearer(pairs, steps, low) -> None:  # type:
 
 
 @given(SAMPLES)
-def test_curves_never_fall_and_stay_finite_whatever_is_sampled(samples: list[Sample]) -> None:
+def test_curves_never_fall_and_stay_finite_whatever_is_sampled(samples: list[CurveSample]) -> None:
     curve = LearnedCurve.start(CurvePrior(caps_w=CAPS, idle_w=30, max_w=250))
     for sample in samples:
         curve = curve.learned(sample)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from effort import times
 from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms
-from wattherd.estimate.learned_curve import Sample
+from wattherd.estimate.learned_curve import CurveSample
 from wattherd.policy.power.learning import LearningAllocator, Manners
 
 CAPS = ((100.0, 175.0, 250.0), (100.0, 250.0), (150.0, 200.0, 250.0, 300.0))
@@ -38,7 +38,7 @@ def test_plans_hold_their_bound_or_are_the_least_there_is(rounds, budget_w, paus
         bound_w = plan.watts + surest * plan.watts_sd
         assert bound_w <= budget_w * (1 + 1e-9) or plan.caps_w == least or learner.round == 0
         samples = [
-            None if cap is None else Sample(cap, watts, rate)
+            None if cap is None else CurveSample(cap, watts, rate)
             for cap, (watts, rate) in zip(plan.caps_w, numbers, strict=True)
         ]
         learner = learner.told(plan, samples, metered)
@@ -51,7 +51,7 @@ def test_beliefs_stay_finite_and_covariances_sound(rounds) -> None:  # type: ign
     for number, (*numbers, _) in enumerate(rounds):
         curves = curves.told(
             [
-                Sample(caps[number % len(caps)], watts, rate)
+                CurveSample(caps[number % len(caps)], watts, rate)
                 for caps, (watts, rate) in zip(CAPS, numbers, strict=True)
             ]
         )

@@ -15,8 +15,8 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner
 from wattherd.policy.queue.reclaim import Reclaim
-from wattherd.policy.queue.tree import Queue, QueueTree
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.hived import HiveD
 from wattherd.testing.timed_world import Story, t4_nodes, timed
@@ -24,7 +24,7 @@ from wattherd.testing.timed_world import Story, t4_nodes, timed
 CLUSTER = t4_nodes(4, 4, 4)
 LONGEST_S = 40.0
 PLANNERS: dict[str, Planner] = {
-    "capacity": Capacity(tree=QueueTree(Queue(name="default"))),
+    "capacity": CapacityScheduler(tree=QueueTree(CapacityQueue(name="default"))),
     "drf": Drf(),
     "hived": HiveD(
         chains=chains_of(CLUSTER, within={4: (2, 2)}), shares={"default": {"T4x4": {"node": 3}}}
@@ -73,9 +73,13 @@ def test_what_a_queue_is_owed_comes_after_the_notice_or_after_what_runs(
     on nodes that the other queue uses by right, jobs must end by themselves.
     """
     jobs = [job for job in jobs if job.gpus <= 6]
-    halves = [Queue(name=name, guaranteed_pct=50, user_limit_factor=2) for name in ("x", "y")]
+    halves = [
+        CapacityQueue(name=name, guaranteed_pct=50, user_limit_factor=2) for name in ("x", "y")
+    ]
     reclaim = Reclaim(wait_s=5.0, dead_zone=0.0, natural=1.0, per_cycle=1.0)
-    planner = Capacity(tree=QueueTree(Queue(name="root", children=tuple(halves))), reclaim=reclaim)
+    planner = CapacityScheduler(
+        tree=QueueTree(CapacityQueue(name="root", children=tuple(halves))), reclaim=reclaim
+    )
     story = Story(planner, CLUSTER, jobs)
     for queue in ("x", "y"):
         first_in_line = 0.0

@@ -13,9 +13,18 @@ from effort import times
 from wattherd.estimate.gittins import gittins_index
 from wattherd.estimate.restart_cost import EVERY_EVENT
 from wattherd.model.job import JobSpec
-from wattherd.policy.schedule.lineup import Rules
+from wattherd.policy.schedule.job_order import RankingRules
+from wattherd.policy.schedule.node_choice import (
+    CountTrial,
+    Place,
+    anywhere,
+    consolidated,
+    spread,
+    yarn,
+)
 from wattherd.policy.schedule.ordered import Discipline, Ordered
-from wattherd.policy.schedule.orders import (
+from wattherd.policy.schedule.packings import yarn_trial
+from wattherd.policy.schedule.priorities import (
     Deadline,
     Fifo,
     Gittins,
@@ -26,15 +35,6 @@ from wattherd.policy.schedule.orders import (
     ShortestRemaining,
     SmallestRemainingService,
 )
-from wattherd.policy.schedule.packings import yarn_trial
-from wattherd.policy.schedule.placements import (
-    CountTrial,
-    Place,
-    anywhere,
-    consolidated,
-    spread,
-    yarn,
-)
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 GITTINS = Gittins(index=gittins_index([5.0, 50.0, 500.0]), limits_gpu_s=(100.0,))
@@ -42,7 +42,7 @@ GITTINS = Gittins(index=gittins_index([5.0, 50.0, 500.0]), limits_gpu_s=(100.0,)
 
 def of(order: Order, **more: object) -> Callable[[], Ordered]:
     rules = {name: more.pop(name) for name in ("starve_s", "promote", "cost") if name in more}
-    return lambda: Ordered(rules=Rules(order=order, **rules), **more)  # type: ignore[arg-type]
+    return lambda: Ordered(rules=RankingRules(order=order, **rules), **more)  # type: ignore[arg-type]
 
 
 PLANNERS = {

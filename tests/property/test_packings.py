@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.policy.schedule import packings
+from wattherd.policy.schedule.node_choice import YarnTrial
 from wattherd.policy.schedule.packings import MOST_NODES, RememberedTrial, yarn_trial
-from wattherd.policy.schedule.placements import YarnTrial
 
 clusters = st.lists(st.sampled_from([0, 1, 2, 4, 8]), min_size=1, max_size=6)
 gangs = st.lists(st.integers(1, 20), max_size=20)

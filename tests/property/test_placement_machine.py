@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from effort import times
-from wattherd.engine.state import ClusterState
-from wattherd.engine.state_kernels import CHANGES
+from wattherd.engine.placement.kernels import CHANGES
+from wattherd.engine.placement.state import ClusterState
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request

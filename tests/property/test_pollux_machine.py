@@ -13,7 +13,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from test_core_machine import CLUSTER, FLAT, WIDE, CoreMachine
 
 from effort import times
-from wattherd.engine.core import CoreConfig
+from wattherd.engine.core.core import CoreConfig
 from wattherd.model.event import JobMeasured
 from wattherd.model.training import BatchRange, StepTime, TrainingReport
 from wattherd.policy.schedule.pollux import Pollux

@@ -20,7 +20,7 @@ from wattherd.policy.schedule.pollux_breeding import MOST_NODES, repair
 from wattherd.policy.schedule.pollux_climb import climb
 from wattherd.policy.schedule.pollux_genetic import _crowding, _fronts, genetic
 from wattherd.policy.schedule.pollux_problem import (
-    Applicant,
+    PolluxApplicant,
     Problem,
     States,
     question,
@@ -33,10 +33,10 @@ SEARCH = SEARCHES[KINDS["genetic"]]
 
 
 @st.composite
-def applicants(draw: st.DrawFn, nodes: int) -> Applicant:
+def applicants(draw: st.DrawFn, nodes: int) -> PolluxApplicant:
     least = draw(st.sampled_from([1, 1, 1, 2, 3]))
     held = draw(st.dictionaries(st.integers(0, nodes - 1), st.integers(1, 2), max_size=2))
-    return Applicant(
+    return PolluxApplicant(
         unit=draw(st.sampled_from([1, 1, 1, 2])),
         least=least,
         most=draw(st.integers(least, 9)),
@@ -78,7 +78,9 @@ def allowed(problem: Problem, state: States) -> bool:
     )
 
 
-def plainly(gpus: list[int], jobs: list[Applicant], state: list[list[int]]) -> tuple[float, float]:
+def plainly(
+    gpus: list[int], jobs: list[PolluxApplicant], state: list[list[int]]
+) -> tuple[float, float]:
     """Fitness and utilisation, job by job, straight from the definition."""
     inverse = speed = 0.0
     for job, row in zip(jobs, state, strict=True):
@@ -93,7 +95,7 @@ def plainly(gpus: list[int], jobs: list[Applicant], state: list[list[int]]) -> t
     return len(jobs) / inverse, speed / max(used, 1)
 
 
-def plain_speedup(job: Applicant, row: list[int], fair: int, most: int) -> float:
+def plain_speedup(job: PolluxApplicant, row: list[int], fair: int, most: int) -> float:
     tasks, nodes = sum(row), sum(one > 0 for one in row)
     if not tasks or job.report is None:
         return tasks / fair
@@ -202,7 +204,7 @@ def test_a_restart_counts_less_the_older_a_job_is() -> None:
 
 
 def test_a_wide_gang_finds_its_place_at_once() -> None:
-    asked = question([4, 4, 2], [Applicant(unit=1, least=10, most=10, factor=1.0)])
+    asked = question([4, 4, 2], [PolluxApplicant(unit=1, least=10, most=10, factor=1.0)])
     problem = Problem.of(asked)
     assert problem.gangs().tolist() == [[4, 4, 2]]
     states, _ = genetic(problem, problem.gangs()[None], np.random.default_rng(1), generations=1)
@@ -212,7 +214,7 @@ def test_a_wide_gang_finds_its_place_at_once() -> None:
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_a_good_split_is_found(kind: str) -> None:
     """Two equal jobs that scale perfectly share eight GPUs evenly, each on a node of its own."""
-    jobs = [Applicant(unit=1, least=1, most=8, factor=0.5) for _ in range(2)]
+    jobs = [PolluxApplicant(unit=1, least=1, most=8, factor=0.5) for _ in range(2)]
     asked = {**question([4, 4], jobs), "states": [], "seed": [0, 0]}
     answer = SEARCHES[kind]({**asked, "population": 100, "generations": 100})
     assert sorted(sum(tasks for _, tasks in pairs) for pairs in answer["plan"]) == [4, 4]
@@ -224,12 +226,12 @@ def step(**changed: float) -> StepTime:
     return StepTime(**{**dict.fromkeys((*names, "overlap"), 1.0), **changed})
 
 
-def alone(most: int, time: StepTime, batches: BatchRange, least: int = 1) -> Applicant:
+def alone(most: int, time: StepTime, batches: BatchRange, least: int = 1) -> PolluxApplicant:
     """A job whose gradient is all noise."""
     report = TrainingReport(
         step_time=time, grad_sqr=0.0, grad_var=1.0, most_replicas=1, batches=batches
     )
-    return Applicant(unit=1, least=least, most=most, factor=1.0, report=report)
+    return PolluxApplicant(unit=1, least=least, most=most, factor=1.0, report=report)
 
 
 TWO = BatchRange(initial=2, most=2, least_local=1, most_local=1)
@@ -247,7 +249,7 @@ class Given(NamedTuple):
     """GPUs by node and the only job."""
 
     gpus: list[int]
-    job: Applicant
+    job: PolluxApplicant
 
 
 @st.composite
@@ -278,7 +280,7 @@ def test_one_job_climbs_to_the_best_of_all_states(given: Given) -> None:
 def test_a_job_whose_fair_share_cannot_be_split_runs_where_its_batch_can() -> None:
     """Fourteen samples, five or six at a time: three replicas can, the two of a fair share not."""
     job = alone(4, step(), SEVEN)
-    other = Applicant(unit=1, least=1, most=1, factor=1.0)
+    other = PolluxApplicant(unit=1, least=1, most=1, factor=1.0)
     asked = {**question([4], [job, other]), "states": [], "seed": [0, 0]}
     answer = SEARCHES[KINDS["climb"]](asked)
     assert answer["plan"] == [[[0, 3]], [[0, 1]]]

@@ -14,8 +14,8 @@ from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import tree_limits
 from wattherd.policy.power.proposal import guarded
 from wattherd.policy.power.rules import Question, fits
-from wattherd.runtime.sim.power_episodes import JOBS as PER_EPISODE
-from wattherd.runtime.sim.power_episodes import Episodes, drawn_jobs
+from wattherd.sim.power_episodes import JOBS as PER_EPISODE
+from wattherd.sim.power_episodes import Episodes, drawn_jobs
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
 

@@ -14,10 +14,12 @@ from effort import times
 pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
 
 from wattherd import __version__
-from wattherd.engine.core import Core
-from wattherd.engine.invariants import validate
-from wattherd.engine.ledger import JobRecord
+from wattherd.engine.core.core import Core
+from wattherd.engine.core.invariants import validate
+from wattherd.engine.jobs.record import JobRecord
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.local.devices import slots
 from wattherd.model.event import (
     BudgetChanged,
     JobCancelled,
@@ -29,16 +31,14 @@ from wattherd.model.event import (
 )
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva_nodes import Homes, Resident
-from wattherd.runtime.local.devices import slots
-from wattherd.service.live import frozen
-from wattherd.service.live.blueprint import Blueprint
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.frozen import Unfit, freeze, thaw
-from wattherd.service.live.keeper import Keeper
-from wattherd.service.live.replay import Lived, Replay
-from wattherd.service.presets import preset
-from wattherd.store.entry import Entry
-from wattherd.store.snapshots import Snapshot
+from wattherd.server.journal import snapshot_codec as frozen
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.journal.snapshot_codec import Unfit, freeze, thaw
+from wattherd.server.recovery.replay import JournalReplay, Lived
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
+from wattherd.store.entry import JournalEntry
+from wattherd.store.snapshots import StateSnapshot
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 
 MACHINE = slots("here", 4)
@@ -77,7 +77,7 @@ class World:
         self.hands = PaperExecutor()
         self.clock = SetClock()
         self.journal = MemoryJournal()
-        self.keeper = Keeper(
+        self.keeper = CoreLoop(
             Core(plan.core_config(scheduler)),
             self.journal,
             self.clock,
@@ -130,26 +130,26 @@ class World:
         self.keeper.tell(event)
 
 
-def entries_of(policy: str, actions: list[Action]) -> list[Entry]:
+def entries_of(policy: str, actions: list[Action]) -> list[JournalEntry]:
     world = World(blueprint(policy))
     for action in actions:
         world.do(*action)
     return world.journal.kept
 
 
-def cut(plan: Blueprint, entries: list[Entry], at: int) -> tuple[list[Lived], Replay]:
+def cut(plan: Blueprint, entries: list[JournalEntry], at: int) -> tuple[list[Lived], JournalReplay]:
     """What follows entry `at` for who starts from a snapshot of it."""
-    before = Replay([(0, plan)])
+    before = JournalReplay([(0, plan)])
     for _ in before.live(entries[:at]):
         pass
-    snapshot = Snapshot(
+    snapshot = StateSnapshot(
         seq=at, digest="", version=__version__, setting=plan.digest(), body=freeze(before.frozen())
     )
-    after = Replay([(0, plan)], snapshot)
+    after = JournalReplay([(0, plan)], snapshot)
     return list(after.live(entries[at:])), after
 
 
-def standing(replay: Replay) -> Any:
+def standing(replay: JournalReplay) -> Any:
     core = replay.state.core
     validate(core)
     return (
@@ -176,7 +176,7 @@ def test_snapshot_and_tail_are_as_good_as_everything(
     actions: list[Action], at: float, policy: str
 ) -> None:
     entries, plan = entries_of(policy, actions), blueprint(policy)
-    whole = Replay([(0, plan)])
+    whole = JournalReplay([(0, plan)])
     all_of_it = list(whole.live(entries))
     seq = round(at * len(entries))
     if not seq:
@@ -196,7 +196,7 @@ A_DAY = [("submit", n % 4) for n in range(6)] + [
 @pytest.mark.parametrize("policy", [name for name in POLICIES if possible(name)])
 def test_every_policy_goes_on_from_a_snapshot(policy: str) -> None:
     entries, plan = entries_of(policy, [(kind, n % 6) for kind, n in A_DAY]), blueprint(policy)
-    all_of_it = list(Replay([(0, plan)]).live(entries))
+    all_of_it = list(JournalReplay([(0, plan)]).live(entries))
     for seq in (1, len(entries) // 3, len(entries) // 2, len(entries) - 5):
         tail, _ = cut(plan, entries, seq)
         assert [one.commands for one in tail] == [one.commands for one in all_of_it[seq:]]
@@ -208,7 +208,7 @@ def test_another_policy_and_fewer_devices_take_every_job_over(
     actions: list[Action], at: float
 ) -> None:
     entries = entries_of("fifo-backfill", actions)
-    replay = Replay([(0, blueprint("fifo-backfill"))])
+    replay = JournalReplay([(0, blueprint("fifo-backfill"))])
     for _ in replay.live(entries[: round(at * len(entries))]):
         pass
     before = dict(replay.state.core.jobs)
@@ -232,7 +232,7 @@ def test_a_snapshot_of_objects_that_lacked_an_attribute_is_refused(
 ) -> None:
     """As when an upgrade within a version gave planner or core something more to remember."""
     entries, plan = entries_of("gandiva", [("submit", 0), ("tell", 0)]), blueprint("gandiva")
-    replay = Replay([(0, plan)])
+    replay = JournalReplay([(0, plan)])
     for _ in replay.live(entries):
         pass
     config = plan.core_config(plan.scheduler())
@@ -250,7 +250,7 @@ def test_a_snapshot_of_objects_that_lacked_an_attribute_is_refused(
 def test_a_snapshot_of_a_class_that_is_gone_is_refused(gone: str) -> None:
     """An upgrade joined or renamed it: the journal is replayed instead."""
     plan = blueprint("fifo")
-    replay = Replay([(0, plan)])
+    replay = JournalReplay([(0, plan)])
     for _ in replay.live(entries_of("fifo", [("submit", 0)])):
         pass
     head, _, rest = freeze(replay.frozen()).partition(b"\n")

@@ -15,22 +15,19 @@ import numpy as np
 import pytest
 
 from effort import times
-from wattherd.engine.safety_terms import Floats
-from wattherd.runtime.sim.power_plant import Capping, Knobs
-from wattherd.runtime.sim.power_plant_faults import KINDS, drawn_fault, no_fault
-from wattherd.runtime.sim.power_plant_meters import Instruments, Meter
-from wattherd.service.power_bench import run_log
-from wattherd.service.power_bench_controllers import MAKERS
-from wattherd.service.power_bench_scenarios import Scenario
-from wattherd.service.power_bench_scores import RunLog, scores
-from wattherd.service.power_bench_worlds import (
+from wattherd.engine.safety.contract import Floats
+from wattherd.experiments.power_bench.controllers import MAKERS
+from wattherd.experiments.power_bench.run import run_log
+from wattherd.experiments.power_bench.scenarios import BenchScenario
+from wattherd.experiments.power_bench.scores import RunLog, scores
+from wattherd.experiments.power_bench.worlds import (
     A40,
     A100,
     H100,
     NODE,
-    Kind,
+    BenchRoom,
+    DeviceSheet,
     Shape,
-    World,
     always,
     build_world,
     coming_and_going,
@@ -40,20 +37,25 @@ from wattherd.service.power_bench_worlds import (
     steady,
     switched,
 )
+from wattherd.sim.power_plant import Capping, Knobs
+from wattherd.sim.power_plant_faults import KINDS, drawn_fault, no_fault
+from wattherd.sim.power_plant_meters import PlantMeter, PlantMeters
 
 SECONDS = 150
 FREE = 0.75
 ROOMS = times(80)
 
 
-def a_meter(rng: np.random.Generator, kind: Kind) -> Meter:
+def a_meter(rng: np.random.Generator, kind: DeviceSheet) -> PlantMeter:
     """Plain, coarse, or slow and late."""
     one = rng.integers(3)
     if one == 0:
-        return Meter()
+        return PlantMeter()
     if one == 1:
-        return Meter(resolution_w=round(kind.max_w * rng.uniform(0.002, 0.006), 1), noise=0.0005)
-    return Meter(
+        return PlantMeter(
+            resolution_w=round(kind.max_w * rng.uniform(0.002, 0.006), 1), noise=0.0005
+        )
+    return PlantMeter(
         period_s=float(rng.choice([1.0, 2.0, 5.0])),
         window_s=float(rng.choice([0.0, 1.0, 3.0])),
         delay_s=float(rng.choice([0.0, 0.5, 1.5])),
@@ -61,7 +63,7 @@ def a_meter(rng: np.random.Generator, kind: Kind) -> Meter:
     )
 
 
-def a_world(rng: np.random.Generator) -> World:
+def a_world(rng: np.random.Generator) -> BenchRoom:
     """Other load, knobs, meters and loads of a room; its limit is not looked for yet."""
     kind = [A100, A40, H100, NODE][rng.integers(4)]
     feeds = int(rng.integers(1, 4))
@@ -72,7 +74,7 @@ def a_world(rng: np.random.Generator) -> World:
     site = a_meter(rng, kind) if rng.random() < 0.5 or other_at == feeds else None
     # What no cap acts on must be seen from above: by the feeds' meters, or else by the site's.
     feed = a_meter(rng, kind) if site is None or rng.random() < 0.7 else None
-    meters = Instruments(
+    meters = PlantMeters(
         device=a_meter(rng, kind) if rng.random() < 0.85 else None,
         feed=feed, site=site, sees_rest=bool(rng.random() < 0.5),
     )  # fmt: skip
@@ -82,7 +84,7 @@ def a_world(rng: np.random.Generator) -> World:
         for one in (meters.device, feed, site)
         if one is not None
     )
-    return World(
+    return BenchRoom(
         about="by chance",
         kind=kind,
         count=int(rng.choice([6, 12, 18])),
@@ -131,7 +133,7 @@ def _other(rng: np.random.Generator) -> Shape | None:
     return switched(float(rng.uniform(0.05, 0.12)), 35.0, 45.0)
 
 
-def a_room(seed: int) -> Scenario:
+def a_room(seed: int) -> BenchScenario:
     """A room with a limit at which it can be held, and which its load exceeds."""
     rng = np.random.default_rng([seed, 2_026])
     world = a_world(rng)
@@ -148,7 +150,7 @@ def a_room(seed: int) -> Scenario:
     raise AssertionError("no limit lets the room be held")
 
 
-def _can_be_held(scenario: Scenario) -> bool:
+def _can_be_held(scenario: BenchScenario) -> bool:
     room = scenario.room
     capping = room.capping
     least_w = np.maximum(room.fleet.floor_w, capping.reachable_w) * capping.regulates_at
@@ -169,7 +171,7 @@ def a_room_number(seed: int) -> Any:
     return pytest.param(seed, marks=marks, id=str(seed))
 
 
-def let_through_w(scenario: Scenario, log: RunLog) -> Floats:
+def let_through_w(scenario: BenchScenario, log: RunLog) -> Floats:
     """What devices draw (T, F + 1) beyond what their caps in force lead to, in this second or the
     last: caps that hold a mean let the beginning of a rise through, whoever sets them."""
     room, capping = scenario.room, scenario.room.capping

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
-from wattherd.engine.safety import SafetyLoop
-from wattherd.engine.safety_terms import Breaker, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety.contract import Breaker, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety.loop import SafetyLoop
 
 SIZE = 6
 

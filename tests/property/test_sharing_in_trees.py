@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.estimate.power_curve import prior_curve
-from wattherd.policy.power.contract import Ask
+from wattherd.experiments.schedule.run import POWER_POLICIES
+from wattherd.policy.power.contract import PowerAsk
 from wattherd.policy.power.in_tree import SharesInTree, within
-from wattherd.policy.power.limits import Limits
-from wattherd.service.schedule import POWER_POLICIES
+from wattherd.policy.power.limits import DomainRoom
 
 CURVES = [prior_curve(GPUS[name]) for name in ("T4", "V100M16", "A100")]
 PARENT = {1: 0, 2: 0, 3: 1, 4: 1, 5: 2}
@@ -34,7 +34,7 @@ def above(rack: int) -> list[tuple[int, float]]:
 
 
 @st.composite
-def questions(draw: st.DrawFn, *, across: bool) -> tuple[list[Ask], Limits]:
+def questions(draw: st.DrawFn, *, across: bool) -> tuple[list[PowerAsk], DomainRoom]:
     """Jobs in racks (a part of their devices in a second one if `across`); floors always fit."""
     asks, rows = [], []
     for number in range(draw(st.integers(1, 7))):
@@ -42,7 +42,7 @@ def questions(draw: st.DrawFn, *, across: bool) -> tuple[list[Ask], Limits]:
         if across and draw(st.booleans()):
             parts.setdefault(draw(st.integers(3, 5)), draw(st.integers(1, 8)))
         devices = sum(parts.values())
-        ask = Ask(
+        ask = PowerAsk(
             job_id=f"j{number}",
             devices=devices,
             curve=draw(st.sampled_from(CURVES)),
@@ -60,14 +60,14 @@ def questions(draw: st.DrawFn, *, across: bool) -> tuple[list[Ask], Limits]:
     for job, row in enumerate(rows):
         for level, (domain, factor) in enumerate(row):
             path[job, level], scales[job, level] = domain, factor
-    limits = Limits(np.zeros(6), path, scales, tuple("srrkkk"))
+    limits = DomainRoom(np.zeros(6), path, scales, tuple("srrkkk"))
     floor_w = carried(asks, [ask.curve.floor_w for ask in asks], limits)
     top_w = carried(asks, [ask.curve.max_w for ask in asks], limits)
     parts_of = draw(st.lists(st.floats(0, 1.2), min_size=6, max_size=6))
     return asks, limits.with_room(floor_w + np.array(parts_of) * (top_w - floor_w))
 
 
-def carried(asks: list[Ask], caps: list[float], limits: Limits) -> np.ndarray:
+def carried(asks: list[PowerAsk], caps: list[float], limits: DomainRoom) -> np.ndarray:
     """Watts of every domain (6,)."""
     watts = np.zeros(6)
     for ask, cap_w, path, scale in zip(asks, caps, limits.path, limits.scale, strict=True):
@@ -77,7 +77,7 @@ def carried(asks: list[Ask], caps: list[float], limits: Limits) -> np.ndarray:
     return watts
 
 
-def worth(asks: list[Ask], caps: list[float]) -> float:
+def worth(asks: list[PowerAsk], caps: list[float]) -> float:
     return math.fsum(
         ask.weight * ask.curve.rate(cap_w) / ask.curve.rates[-1]
         for ask, cap_w in zip(asks, caps, strict=True)
@@ -87,7 +87,7 @@ def worth(asks: list[Ask], caps: list[float]) -> float:
 @pytest.mark.parametrize("name", sorted(POWER_POLICIES))
 @given(asked=questions(across=True))
 def test_caps_are_in_range_and_no_domain_above_its_room(
-    name: str, asked: tuple[list[Ask], Limits]
+    name: str, asked: tuple[list[PowerAsk], DomainRoom]
 ) -> None:
     asks, limits = asked
     policy = POWER_POLICIES[name]()
@@ -101,7 +101,7 @@ def test_caps_are_in_range_and_no_domain_above_its_room(
 
 @given(asked=questions(across=True), proposed=st.lists(st.floats(0, 1000), min_size=7, max_size=7))
 def test_whatever_is_proposed_is_cut_to_fit(
-    asked: tuple[list[Ask], Limits], proposed: list[float]
+    asked: tuple[list[PowerAsk], DomainRoom], proposed: list[float]
 ) -> None:
     asks, limits = asked
     caps = within(asks, proposed[: len(asks)], limits)
@@ -114,7 +114,7 @@ def test_whatever_is_proposed_is_cut_to_fit(
 
 @given(asked=questions(across=False), more=st.lists(st.floats(0, 500), min_size=6, max_size=6))
 def test_more_watts_anywhere_never_lower_what_water_filling_is_worth(
-    asked: tuple[list[Ask], Limits], more: list[float]
+    asked: tuple[list[PowerAsk], DomainRoom], more: list[float]
 ) -> None:
     asks, limits = asked
     policy = POWER_POLICIES["water-filling"]()

@@ -7,9 +7,9 @@ import copy
 import numpy as np
 import pytest
 
-from wattherd.engine.placer import Placer
-from wattherd.engine.state import ClusterState
-from wattherd.engine.table import BLOCK
+from wattherd.engine.placement.placer import Placer
+from wattherd.engine.placement.score_table import BLOCK
+from wattherd.engine.placement.state import ClusterState
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request

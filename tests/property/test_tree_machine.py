@@ -10,17 +10,17 @@ from test_core_machine import CLUSTER, FLAT, SHARED, WIDE, CoreMachine, machine
 from tree_shell import TreeShell
 
 from effort import times
-from wattherd.engine.core import CoreConfig
+from wattherd.engine.core.core import CoreConfig
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.queue.tree import equal_queues
 from wattherd.policy.rebalance.sleep import AfterIdle, SleepPolicy
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.tiresias import Tiresias
 
@@ -58,7 +58,7 @@ def trees(draw: st.DrawFn) -> PowerTree:
     feeders = [draw(st.sampled_from(DOMAINS)) for _ in CLUSTER.nodes]
     return PowerTree(
         tuple(
-            PowerDomain(
+            TreeDomain(
                 name=name,
                 parent=parents.get(name),
                 budget_w=draw(BUDGETS_W),
@@ -122,7 +122,9 @@ class TreeMachine(CoreMachine):
 QUEUES = equal_queues(["default", "a", "b"])
 PLANNERS = {
     "tiresias": machine(Tiresias, FLAT, elastic=False, kind=TreeMachine),
-    "capacity": machine(lambda: Capacity(tree=QUEUES), FLAT, WIDE, quota=QUEUES, kind=TreeMachine),
+    "capacity": machine(
+        lambda: CapacityScheduler(tree=QUEUES), FLAT, WIDE, quota=QUEUES, kind=TreeMachine
+    ),
     "gandiva": machine(Gandiva, FLAT, SHARED, SHARED, kind=TreeMachine),
 }
 

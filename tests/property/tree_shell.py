@@ -8,7 +8,7 @@ from __future__ import annotations
 from core_shell import Run, Shell
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import CoreConfig
+from wattherd.engine.core.core import CoreConfig
 from wattherd.model.command import Command, SetCap, StartJob
 from wattherd.model.event import BudgetChanged, CapApplied, Event
 from wattherd.model.power_tree import PowerTree

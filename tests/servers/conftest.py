@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from postgres_server import Postgres
 
-from wattherd.meters.meter import Meter
-from wattherd.service.hold_lines import Line
-from wattherd.wire import asking
-from wattherd.wire.ipmitool import Ipmitool
+from wattherd.devices.meters.meter import Meter
+from wattherd.devices.wire import asking
+from wattherd.devices.wire.ipmitool import Ipmitool
+from wattherd.hold.lines import InstrumentLine
 
 _NEEDED = bool(os.environ.get("WATTHERD_NEED_SERVERS"))
 _BUILT_BY_HAND = ("WATTHERD_OPENLEADR_VTN",)
@@ -66,7 +66,7 @@ def in_the_asking_thread(call: Callable[..., Any]) -> Callable[..., Any]:
     def asked(*arguments: Any) -> Any:
         if asking.aside():
             return call(*arguments)
-        line = Line(lambda: call(*arguments), concurrent=True)
+        line = InstrumentLine(lambda: call(*arguments), concurrent=True)
         line.poll()
         assert line.wait(time.monotonic() + 60.0)
         if line.failure is not None:

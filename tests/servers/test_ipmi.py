@@ -14,11 +14,11 @@ import pytest
 if shutil.which("ipmitool") is None:
     pytest.skip("ipmitool is not installed", allow_module_level=True)
 
+from wattherd.devices.meters.ipmi import dcmi_watts, sensor_watts
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.ipmitool import refusal
 from wattherd.errors import UserError
-from wattherd.meters.ipmi import dcmi_watts, sensor_watts
-from wattherd.meters.registry import open_meter
-from wattherd.wire.ipmitool import refusal
-from wattherd.wire.trouble import DeviceError, Trouble
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

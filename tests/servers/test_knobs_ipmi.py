@@ -20,9 +20,9 @@ if shutil.which("ipmitool") is None:
 
 from test_ipmi import Bmc, needs_simulator
 
-from wattherd.knobs.contract import NO_LIMIT, Result
-from wattherd.knobs.registry import open_knob, open_switch
-from wattherd.wire.trouble import Trouble
+from wattherd.devices.knobs.contract import NO_LIMIT, OrderResult
+from wattherd.devices.knobs.registry import open_knob, open_switch
+from wattherd.devices.wire.device_errors import Trouble
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -79,7 +79,7 @@ def dcmi(tmp_path: Path) -> Iterator[Dcmi]:
 def test_a_limit_is_set_activated_read_back_and_put_back(dcmi: Dcmi) -> None:
     with open_knob(dcmi.uri()) as knob:
         outcome = knob.set(500.0)
-        assert (outcome.result, outcome.read_back) == (Result.TOOK_EFFECT, 500.0)
+        assert (outcome.result, outcome.read_back) == (OrderResult.TOOK_EFFECT, 500.0)
         now = dcmi.now()
         assert (now["limit_w"], now["active"], now["action"]) == (500, True, 0x11)
         assert knob.restore().read_back == 750.0
@@ -92,7 +92,7 @@ def test_a_node_without_an_active_limit_gets_none_back(dcmi: Dcmi) -> None:
         assert knob.read().value == NO_LIMIT
         assert knob.set(400.0).in_force
         assert dcmi.now()["active"] is True
-        assert knob.restore().result is Result.TOOK_EFFECT
+        assert knob.restore().result is OrderResult.TOOK_EFFECT
     assert dcmi.now()["active"] is False
 
 
@@ -100,11 +100,11 @@ def test_a_node_without_an_active_limit_gets_none_back(dcmi: Dcmi) -> None:
 def test_boards_that_drop_or_refuse_orders_are_told(dcmi: Dcmi) -> None:
     dcmi.say(deaf=True)
     dropped = open_knob(dcmi.uri()).set(500.0)
-    assert (dropped.result, dropped.read_back) == (Result.UNCHANGED, 750.0)
+    assert (dropped.result, dropped.read_back) == (OrderResult.UNCHANGED, 750.0)
     dcmi.say(deaf=False, refuses=INSUFFICIENT)
     assert open_knob(dcmi.uri()).set(500.0).trouble is Trouble.REFUSED
     dcmi.say(refuses=OUT_OF_RANGE)
-    assert open_knob(dcmi.uri()).set(500.0).result is Result.REFUSED
+    assert open_knob(dcmi.uri()).set(500.0).result is OrderResult.REFUSED
 
 
 @needs_dcmi
@@ -112,7 +112,7 @@ def test_a_board_that_is_killed_is_unreachable(dcmi: Dcmi) -> None:
     knob = open_knob(dcmi.uri("timeout=0.5s"))
     dcmi.process.kill()
     dcmi.process.wait()
-    assert knob.set(500.0).result is Result.UNREACHABLE
+    assert knob.set(500.0).result is OrderResult.UNREACHABLE
 
 
 # --- ipmi_sim: chassis power, and no DCMI -------------------------------------------------------
@@ -132,7 +132,7 @@ def bmc(tmp_path: Path) -> Iterator[Bmc]:
 def test_a_chassis_is_switched_off_and_on(bmc: Bmc) -> None:
     switch = open_switch(f"{bmc.uri('')}&settle=3s")
     assert switch.read().on is True
-    assert switch.turn(on=False).result is Result.TOOK_EFFECT
+    assert switch.turn(on=False).result is OrderResult.TOOK_EFFECT
     assert bmc.power.read_text().strip() == "0"
     assert switch.turn(on=True).on is True
     assert bmc.power.read_text().strip() == "1"
@@ -141,13 +141,13 @@ def test_a_chassis_is_switched_off_and_on(bmc: Bmc) -> None:
 @needs_simulator
 def test_a_board_without_dcmi_has_no_limit(bmc: Bmc) -> None:
     outcome = open_knob(bmc.uri("") + "&level=administrator").set(500.0)
-    assert (outcome.result, outcome.trouble) == (Result.REFUSED, Trouble.ABSENT)
+    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, Trouble.ABSENT)
     as_operator = open_knob(bmc.uri("")).set(500.0)  # the simulator asks more of what it lacks
-    assert (as_operator.result, as_operator.trouble) == (Result.REFUSED, Trouble.REFUSED)
+    assert (as_operator.result, as_operator.trouble) == (OrderResult.REFUSED, Trouble.REFUSED)
 
 
 @needs_simulator
 def test_a_board_that_is_gone_has_no_position(bmc: Bmc) -> None:
     bmc.stop()
     found = open_switch(bmc.uri("").replace("timeout=3s", "timeout=0.5s")).turn(on=False)
-    assert (found.on, found.result) == (None, Result.UNREACHABLE)
+    assert (found.on, found.result) == (None, OrderResult.UNREACHABLE)

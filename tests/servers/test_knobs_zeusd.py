@@ -24,9 +24,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from nvml_driver import COMPILER, IGNORED, NO_PERMISSION, Driver
 
-from wattherd.knobs.contract import Limits, Result, Unit
-from wattherd.knobs.registry import open_knob
-from wattherd.wire.trouble import Trouble
+from wattherd.devices.knobs.contract import KnobLimits, KnobUnit, OrderResult
+from wattherd.devices.knobs.registry import open_knob
+from wattherd.devices.wire.device_errors import Trouble
 
 ZEUSD = os.environ.get("WATTHERD_ZEUSD") or shutil.which("zeusd")
 
@@ -109,12 +109,12 @@ def sock(daemon: Daemon, tmp_path: Path) -> Iterator[Path]:
 
 def test_a_limit_is_set_read_back_and_put_back(daemon: Daemon, sock: Path) -> None:
     with open_knob(f"zeusd+unix://{sock}?gpu=2") as knob:
-        assert knob.limits() == Limits(
-            unit=Unit.WATT, lowest=100.0, highest=350.0, default=None, now=300.0
+        assert knob.limits() == KnobLimits(
+            unit=KnobUnit.WATT, lowest=100.0, highest=350.0, default=None, now=300.0
         )
         outcome = knob.set(250.0)
-        assert (outcome.result, outcome.read_back) == (Result.TOOK_EFFECT, 250.0)
-        assert knob.set(50.0).result is Result.CLAMPED
+        assert (outcome.result, outcome.read_back) == (OrderResult.TOOK_EFFECT, 250.0)
+        assert knob.set(50.0).result is OrderResult.CLAMPED
         assert daemon.limits_mw == {0: 300_000, 1: 300_000, 2: 100_000, 3: 300_000}
         assert knob.restore().read_back == 300.0
 
@@ -122,20 +122,20 @@ def test_a_limit_is_set_read_back_and_put_back(daemon: Daemon, sock: Path) -> No
 def test_a_daemon_that_drops_orders_is_caught(daemon: Daemon, sock: Path) -> None:
     daemon.deaf = True
     outcome = open_knob(f"zeusd+unix://{sock}?gpu=0&settle=0.1s").set(250.0)
-    assert outcome.result is Result.UNCHANGED
+    assert outcome.result is OrderResult.UNCHANGED
 
 
 @pytest.mark.parametrize(
     ("status", "content", "result", "trouble"),
     [
-        (403, {"errors": {"0": "NVML error: no permission"}}, Result.REFUSED, Trouble.REFUSED),
-        (400, {"errors": {"0": "Invalid request"}}, Result.REFUSED, Trouble.GARBAGE),
-        (404, None, Result.REFUSED, Trouble.ABSENT),
-        (500, {"errors": {"0": "GPU lost"}}, Result.UNREACHABLE, Trouble.UNREACHABLE),
+        (403, {"errors": {"0": "NVML error: no permission"}}, OrderResult.REFUSED, Trouble.REFUSED),
+        (400, {"errors": {"0": "Invalid request"}}, OrderResult.REFUSED, Trouble.GARBAGE),
+        (404, None, OrderResult.REFUSED, Trouble.ABSENT),
+        (500, {"errors": {"0": "GPU lost"}}, OrderResult.UNREACHABLE, Trouble.UNREACHABLE),
     ],
 )
 def test_refusals_have_their_name(
-    daemon: Daemon, sock: Path, status: int, content: Any, result: Result, trouble: Trouble
+    daemon: Daemon, sock: Path, status: int, content: Any, result: OrderResult, trouble: Trouble
 ) -> None:
     daemon.refusal = status, content
     outcome = open_knob(f"zeusd+unix://{sock}?gpu=0").set(250.0)
@@ -187,14 +187,14 @@ def zeusd(gpus: Driver) -> Iterator[Path]:
 def test_zeusd_sets_reads_clamps_and_refuses(gpus: Driver) -> None:
     with zeusd(gpus) as path, open_knob(f"zeusd+unix://{path}?gpu=1&settle=0.2s") as knob:
         assert (knob.limits().lowest, knob.limits().highest) == (100.0, 350.0)
-        assert knob.set(250.0).result is Result.TOOK_EFFECT
+        assert knob.set(250.0).result is OrderResult.TOOK_EFFECT
         assert (gpus.kept("limit0"), gpus.kept("limit1")) == (None, 250_000)
         assert knob.set(20.0).read_back == 100.0
         assert knob.restore().read_back == 300.0
         gpus.setters(NO_PERMISSION)
         assert knob.set(250.0).trouble is Trouble.REFUSED
         gpus.setters(IGNORED)
-        assert knob.set(250.0).result is Result.UNCHANGED
+        assert knob.set(250.0).result is OrderResult.UNCHANGED
         absent = open_knob(f"zeusd+unix://{path}?gpu=7").set(250.0)
-        assert absent.result is Result.REFUSED
-    assert open_knob(f"zeusd+unix://{path}?gpu=1").set(250.0).result is Result.UNREACHABLE
+        assert absent.result is OrderResult.REFUSED
+    assert open_knob(f"zeusd+unix://{path}?gpu=1").set(250.0).result is OrderResult.UNREACHABLE

@@ -19,9 +19,9 @@ from amdsmi_driver import COMPILER, AmdDriver, wrapper
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from wattherd.cli.client import Client
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.amd_gpus import model_of
-from wattherd.service.live.boards import Found
+from wattherd.local.orphans import end_stray
+from wattherd.server.hardware.amd import model_of
+from wattherd.server.hardware.boards import FoundGpu
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with"),
@@ -104,7 +104,9 @@ def test_pages_say_how_busy_amd_gpus_are(service: Service) -> None:
     ids=["known", "unknown"],
 )
 def test_models_are_found_in_the_catalog(name: str, model: str, idle_w: float | None) -> None:
-    found = Found(number=0, uuid="u", name=name, memory_mib=1000, lowest_w=200.0, default_w=700.0)
+    found = FoundGpu(
+        number=0, uuid="u", name=name, memory_mib=1000, lowest_w=200.0, default_w=700.0
+    )
     made = model_of(found)
     assert made.name == model
     assert idle_w is None or made.idle_w == pytest.approx(idle_w)

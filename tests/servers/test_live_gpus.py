@@ -25,9 +25,9 @@ from test_knobs_zeusd import Daemon
 from test_knobs_zeusd import serving as zeusd
 
 from wattherd.cli.client import Client
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.boards import Found
-from wattherd.service.live.gpus import model_of
+from wattherd.local.orphans import end_stray
+from wattherd.server.hardware.boards import FoundGpu
+from wattherd.server.hardware.nvidia import model_of
 
 pytestmark = [
     pytest.mark.long,
@@ -212,5 +212,5 @@ def test_a_silent_gpu_counts_at_its_worst(service: Service) -> None:
 def test_models_are_found_in_the_catalog_by_what_drivers_call_them(
     name: str, memory_mib: int, model: str
 ) -> None:
-    found = Found(uuid="u", name=name, memory_mib=memory_mib, lowest_w=100.0, default_w=300.0)
+    found = FoundGpu(uuid="u", name=name, memory_mib=memory_mib, lowest_w=100.0, default_w=300.0)
     assert model_of(found).name == model

@@ -17,9 +17,9 @@ pytest.importorskip("pymodbus", reason="pymodbus is not installed")
 from pymodbus.server import ModbusTcpServer
 from pymodbus.simulator import DataType, SimData, SimDevice
 
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 from wattherd.errors import UserError
-from wattherd.meters.registry import open_meter
-from wattherd.wire.trouble import DeviceError, Trouble
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

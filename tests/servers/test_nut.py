@@ -13,9 +13,9 @@ from threading import Thread
 
 import pytest
 
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 from wattherd.errors import UserError
-from wattherd.meters.registry import open_meter
-from wattherd.wire.trouble import DeviceError, Trouble
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

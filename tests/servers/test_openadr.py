@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from wattherd.signals.contract import Contact, Signal, Site, Told
-from wattherd.signals.registry import open_signal
+from wattherd.devices.signals.contract import LimitSignal, SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.registry import open_signal
 
 openleadr = pytest.importorskip("openleadr", reason="openleadr (extra `grid`) is not installed")
 
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:It is recommended to use web.AppKey"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-SITE = Site(base_w=40_000.0, least_w=10_000.0)
+SITE = SignalSite(base_w=40_000.0, least_w=10_000.0)
 WATTS = openleadr.objects.Measurement(
     name="powerReal", description="RealPower", unit="W", scale="k",
     power_attributes=openleadr.objects.PowerAttributes(hertz=50, voltage=230, ac=True),
@@ -140,7 +140,7 @@ def vtn() -> Iterator[Vtn]:
 
 
 @contextmanager
-def opened(port: int, *, scheme: str = "openadr+http", more: str = "") -> Iterator[Signal]:
+def opened(port: int, *, scheme: str = "openadr+http", more: str = "") -> Iterator[LimitSignal]:
     signal = open_signal(
         f"{scheme}://127.0.0.1:{port}?ven=herd&retry=0.2s&timeout=0.5s{more}", SITE
     )
@@ -150,7 +150,9 @@ def opened(port: int, *, scheme: str = "openadr+http", more: str = "") -> Iterat
         signal.close()
 
 
-def until(signal: Signal, wanted: Callable[[Told], bool], patience_s: float = 20.0) -> Told:
+def until(
+    signal: LimitSignal, wanted: Callable[[ToldLimits], bool], patience_s: float = 20.0
+) -> ToldLimits:
     end_s = time.monotonic() + patience_s
     while not wanted(found := signal.told()):
         assert time.monotonic() < end_s, found
@@ -158,7 +160,7 @@ def until(signal: Signal, wanted: Callable[[Told], bool], patience_s: float = 20
     return found
 
 
-def kilowatts(told: Told) -> list[float]:
+def kilowatts(told: ToldLimits) -> list[float]:
     return [round(one.limit_w / 1e3, 3) for one in told.spans]
 
 
@@ -167,7 +169,7 @@ def test_an_event_to_come_is_known_and_answered_before_it_begins(vtn: Vtn) -> No
     with opened(vtn.port) as signal:
         told = until(signal, lambda told: bool(told.spans))
     assert kilowatts(told) == [30, 20]
-    assert told.contact is Contact.HEARD
+    assert told.contact is SourceContact.HEARD
     first = told.spans[0]
     assert 50 < first.start_s - time.time() < 61
     assert first.end_s - first.start_s == 60
@@ -176,7 +178,7 @@ def test_an_event_to_come_is_known_and_answered_before_it_begins(vtn: Vtn) -> No
 
 def test_near_changed_and_cancelled_events(vtn: Vtn) -> None:
     with opened(vtn.port) as signal:
-        until(signal, lambda told: told.contact is Contact.HEARD)
+        until(signal, lambda told: told.contact is SourceContact.HEARD)
         vtn.announce("near", 0.75, in_s=-5)
         told = until(signal, lambda told: bool(told.spans))
         assert told.spans[0].holds(time.time())
@@ -207,7 +209,7 @@ def test_a_lost_server_keeps_its_word_and_is_found_again(vtn: Vtn) -> None:
     with opened(vtn.port) as signal:
         until(signal, lambda told: bool(told.spans))
         vtn.stop()
-        told = until(signal, lambda told: told.contact is Contact.LOST)
+        told = until(signal, lambda told: told.contact is SourceContact.LOST)
         assert kilowatts(told) == [30]
         vtn.start()
         vtn.announce("later", 0.5)
@@ -222,7 +224,7 @@ def test_a_server_that_talks_nonsense_or_not_at_all_changes_nothing(vtn: Vtn, fa
         vtn.stop()
         answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<oadr" if fault == "garbage" else b""
         with impostor(vtn.port, answer):
-            told = until(signal, lambda told: told.contact is Contact.LOST)
+            told = until(signal, lambda told: told.contact is SourceContact.LOST)
             assert kilowatts(told) == [30]
         vtn.start()
 
@@ -230,7 +232,7 @@ def test_a_server_that_talks_nonsense_or_not_at_all_changes_nothing(vtn: Vtn, fa
 def test_a_server_that_is_not_there_is_waited_for() -> None:
     with opened(free_port()) as signal:
         told = until(signal, lambda told: bool(told.note))
-    assert told.contact is Contact.WAITING
+    assert told.contact is SourceContact.WAITING
     assert "no registration" in told.note
 
 
@@ -299,6 +301,6 @@ def test_messages_are_signed_and_a_foreign_signature_is_not_believed(tmp_path: P
         ) as signal:
             assert "no registration" in until(signal, lambda told: bool(told.note)).note
         with opened(made.port, scheme="openadr+https", more=f"&cert={own}&key={own_key}") as signal:
-            assert until(signal, lambda told: bool(told.note)).contact is Contact.WAITING
+            assert until(signal, lambda told: bool(told.note)).contact is SourceContact.WAITING
     finally:
         made.close()

@@ -17,14 +17,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from wattherd.signals.contract import Contact, Signal, Site, Told
-from wattherd.signals.openadr3 import Vtn
-from wattherd.signals.registry import open_signal
-from wattherd.wire.clock import SYSTEM
-from wattherd.wire.trouble import DeviceError
-from wattherd.wire.uri import parse
+from wattherd.devices.signals.contract import LimitSignal, SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.openadr3 import Vtn
+from wattherd.devices.signals.registry import open_signal
+from wattherd.devices.wire.clock import SYSTEM
+from wattherd.devices.wire.device_errors import DeviceError
+from wattherd.devices.wire.uri import parse
 
-BASE = Site(base_w=40_000.0, least_w=5_000.0)
+BASE = SignalSite(base_w=40_000.0, least_w=5_000.0)
 
 
 @dataclass
@@ -121,7 +121,7 @@ def serving(server: Server) -> Iterator[str]:
 
 
 @contextmanager
-def opened(uri: str) -> Iterator[Signal]:
+def opened(uri: str) -> Iterator[LimitSignal]:
     signal = open_signal(uri, BASE)
     try:
         yield signal
@@ -129,7 +129,9 @@ def opened(uri: str) -> Iterator[Signal]:
         signal.close()
 
 
-def until(signal: Signal, wanted: Callable[[Told], bool], most_s: float = 10.0) -> Told:
+def until(
+    signal: LimitSignal, wanted: Callable[[ToldLimits], bool], most_s: float = 10.0
+) -> ToldLimits:
     end_s = time.monotonic() + most_s
     while time.monotonic() < end_s:
         if wanted(signal.told()):
@@ -147,12 +149,12 @@ def event(key: str, kw: float, **fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def kilowatts(told: Told) -> list[float]:
+def kilowatts(told: ToldLimits) -> list[float]:
     return sorted(one.limit_w / 1e3 for one in told.spans)
 
 
-def heard(told: Told) -> bool:
-    return told.contact is Contact.HEARD
+def heard(told: ToldLimits) -> bool:
+    return told.contact is SourceContact.HEARD
 
 
 # --- pages -----------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ def test_a_wrong_secret_is_told_and_never_shown(tmp_path: Path) -> None:
     server = Server(secret="right")
     with serving(server) as uri, opened(uri + credentials(tmp_path, "wr0ng")) as signal:
         told = until(signal, lambda told: bool(told.note))
-    assert told.contact is Contact.WAITING
+    assert told.contact is SourceContact.WAITING
     assert "invalid_client: unknown client" in told.note
     assert "wr0ng" not in told.note
 
@@ -311,7 +313,7 @@ def test_a_report_that_is_refused_is_told_and_holds_up_no_limit() -> None:
     server = Server([event("e", 30)], refuses_reports=True)
     with serving(server) as uri, opened(f"{uri}&report=site-a") as signal:
         told = until(signal, lambda told: bool(told.note))
-        assert told.contact is Contact.HEARD
+        assert told.contact is SourceContact.HEARD
         assert kilowatts(told) == [30]
         assert "report on e: garbage: /v3/reports: HTTP 400" in told.note
         server.refuses_reports = False

@@ -25,15 +25,15 @@ from click.testing import CliRunner
 from postgres_server import Postgres
 
 from wattherd.cli.power import power
-from wattherd.signals.contract import Contact, Signal, Site, Told
-from wattherd.signals.registry import open_signal
+from wattherd.devices.signals.contract import LimitSignal, SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.registry import open_signal
 
 CRATE = os.environ.get("WATTHERD_OPENLEADR_VTN", "")
 pytestmark = pytest.mark.long
 if not CRATE:
     reason = "WATTHERD_OPENLEADR_VTN names no openleadr-vtn"
     pytest.skip(reason, allow_module_level=True)
-BASE = Site(base_w=40_000.0, least_w=5_000.0)
+BASE = SignalSite(base_w=40_000.0, least_w=5_000.0)
 
 
 class Vtn:
@@ -146,7 +146,9 @@ def address(vtn: Vtn, tmp_path: Path) -> str:
             f"&credentials={secret}")  # fmt: skip
 
 
-def until(signal: Signal, wanted: Callable[[Told], bool], most_s: float = 15.0) -> Told:
+def until(
+    signal: LimitSignal, wanted: Callable[[ToldLimits], bool], most_s: float = 15.0
+) -> ToldLimits:
     end_s = time.monotonic() + most_s
     while time.monotonic() < end_s:
         if wanted(signal.told()):
@@ -155,14 +157,14 @@ def until(signal: Signal, wanted: Callable[[Told], bool], most_s: float = 15.0) 
     pytest.fail(f"never came: {signal.told()}")
 
 
-def kilowatts(told: Told) -> list[float]:
+def kilowatts(told: ToldLimits) -> list[float]:
     return sorted(one.limit_w / 1e3 for one in told.spans)
 
 
 def test_events_of_the_server_come_change_and_go(vtn: Vtn, address: str) -> None:
     signal = open_signal(address, BASE)
     try:
-        until(signal, lambda told: told.contact is Contact.HEARD)
+        until(signal, lambda told: told.contact is SourceContact.HEARD)
         first = vtn.event(30)
         until(signal, lambda told: kilowatts(told) == [30])
         vtn.event(20, "DISPATCH_SETPOINT", priority=2)
@@ -230,5 +232,5 @@ def test_a_wrong_secret_is_refused_by_the_server(vtn: Vtn, address: str, tmp_pat
         told = until(signal, lambda told: bool(told.note))
     finally:
         signal.close()
-    assert told.contact is Contact.WAITING
+    assert told.contact is SourceContact.WAITING
     assert "no token from" in told.note

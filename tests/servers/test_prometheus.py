@@ -16,10 +16,10 @@ from threading import Thread
 
 import pytest
 
-from wattherd.meters.contract import Quality, Reading
-from wattherd.meters.meter import Meter
-from wattherd.meters.registry import open_meter
-from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.devices.meters.contract import MeterReading, Quality
+from wattherd.devices.meters.meter import Meter
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed")
@@ -95,7 +95,7 @@ def _await_ready(port: int) -> None:
     raise AssertionError("prometheus does not start")
 
 
-def eventually(meter: Meter, watts: float) -> Reading:
+def eventually(meter: Meter, watts: float) -> MeterReading:
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         try:

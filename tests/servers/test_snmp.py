@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("pysnmp", reason="pysnmp is not installed")
 
+from wattherd.devices.meters.meter import Meter
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 from wattherd.errors import UserError
-from wattherd.meters.meter import Meter
-from wattherd.meters.registry import open_meter
-from wattherd.wire.trouble import DeviceError, Trouble
 
 SNMPD = shutil.which("snmpd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 POWER = "1.3.6.1.4.1.318.1.1.26.4.3.1.5"
@@ -166,7 +166,7 @@ def test_a_user_of_version_3_is_authenticated_and_encrypted(pdu: Pdu, tmp_path: 
 def test_a_wrapped_float_is_a_number() -> None:
     from pysnmp.proto.rfc1902 import Opaque
 
-    from wattherd.meters.snmp import _number
+    from wattherd.devices.meters.snmp import _number
 
     assert _number(Opaque(hexValue="9f7804444b2000"), "1.2") == 812.5
 

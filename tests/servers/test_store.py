@@ -20,18 +20,18 @@ from postgres_server import Postgres, Wire
 from wattherd.errors import UserError
 from wattherd.model.event import BudgetChanged, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.service.live.history import Past, past_of, row_of
+from wattherd.server.journal.job_history import PastJob, past_of, row_of
 from wattherd.store.database import Database, in_folder
-from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
+from wattherd.store.entry import JournalEntry, StoreDoubt, StoreFailure
 from wattherd.store.journal import Journal
-from wattherd.store.projection import Batch
-from wattherd.store.store import Store
+from wattherd.store.projection import ProjectionBatch
+from wattherd.store.store import ClusterStore
 from wattherd.store.tables import SCHEMA
 
 
-def entries(first: int, last: int) -> list[Entry]:
+def entries(first: int, last: int) -> list[JournalEntry]:
     return [
-        Entry(seq=seq, event=BudgetChanged(at_s=float(seq), budget_w=100.0 * seq), by="änn")
+        JournalEntry(seq=seq, event=BudgetChanged(at_s=float(seq), budget_w=100.0 * seq), by="änn")
         for seq in range(first, last + 1)
     ]
 
@@ -40,7 +40,7 @@ def test_what_is_appended_is_there_for_the_next_service(url: str) -> None:
     spec = JobSpec(id="j-1", submit_s=0.5, roles=(TaskRole(count=2, command=("sh", "-c", "é")),))
     paper = {"envs": {"A": "1"}, "secrets": {}, "nested": [1, {"b": None}]}
     kept = [
-        Entry(seq=1, event=JobSubmitted(at_s=0.5, job=spec), by="ann", paper=paper),
+        JournalEntry(seq=1, event=JobSubmitted(at_s=0.5, job=spec), by="ann", paper=paper),
         *entries(2, 3),
     ]
     journal = Journal(url)
@@ -125,7 +125,7 @@ def test_a_changed_journal_is_not_believed(url: str, change: str, said: str) -> 
 # --- versions --------------------------------------------------------------------------------
 
 
-def as_version_1(url: str) -> list[Entry]:
+def as_version_1(url: str) -> list[JournalEntry]:
     """A store as the first version made it: three tables, and none that tells a version."""
     journal = Journal(url)
     journal.append(kept := entries(1, 3))
@@ -153,9 +153,11 @@ def test_a_store_of_version_1_becomes_one_of_today(url: str) -> None:
 def test_a_store_of_an_earlier_version_keeps_its_jobs(
     url: str, version: str, fresh: tuple[str, ...]
 ) -> None:
-    store = Store.open(url)
-    past = Past(spec=JobSpec(id="j-1", submit_s=0.0, roles=(TaskRole(count=1),)), paper={}, by="")
-    store.projection.write(Batch(seq=1, jobs={past.spec.id: row_of(past)}))
+    store = ClusterStore.open(url)
+    past = PastJob(
+        spec=JobSpec(id="j-1", submit_s=0.0, roles=(TaskRole(count=1),)), paper={}, by=""
+    )
+    store.projection.write(ProjectionBatch(seq=1, jobs={past.spec.id: row_of(past)}))
     store.close()
     journal = Journal(url)
     with journal.database.writing() as connection:
@@ -163,7 +165,7 @@ def test_a_store_of_an_earlier_version_keeps_its_jobs(
             connection.execute(sa.text(f"ALTER TABLE jobs DROP COLUMN {name}"))
         connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{version}'"))
     journal.close()
-    store = Store.open(url)
+    store = ClusterStore.open(url)
     row = store.projection.job("j-1")
     assert row is not None
     assert past_of(row) == past

@@ -17,42 +17,44 @@ import sqlalchemy as sa
 from wattherd.model.command import FinishJob, StartJob
 from wattherd.model.event import JobCancelled, JobExited, JobProgressed, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.service.live.draw import DrawBook, Sample, sample_of, sample_row
-from wattherd.service.live.history import History, Past, past_of, row_of
-from wattherd.service.live.scribe import Scribe
-from wattherd.store.entry import Entry, StoreFailure
-from wattherd.store.projection import Batch, JobFilter
-from wattherd.store.snapshots import Snapshot
-from wattherd.store.store import Store
+from wattherd.server.hardware.draw import DrawBook, DrawSample, sample_of, sample_row
+from wattherd.server.journal.job_history import JobHistory, PastJob, past_of, row_of
+from wattherd.server.recovery.projector import Scribe
+from wattherd.store.entry import JournalEntry, StoreFailure
+from wattherd.store.projection import JobFilter, ProjectionBatch
+from wattherd.store.snapshots import StateSnapshot
+from wattherd.store.store import ClusterStore
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    store = Store.open(url)
+def store(url: str) -> Iterator[ClusterStore]:
+    store = ClusterStore.open(url)
     yield store
     store.close()
 
 
-def submitted(number: int, **more: Any) -> Entry:
+def submitted(number: int, **more: Any) -> JournalEntry:
     spec = JobSpec(
         id=f"j-{number}", submit_s=float(number), roles=(TaskRole(count=1),),
         user=f"u{number % 2}", queue="a" if number <= 3 else "b", **more,
     )  # fmt: skip
     event = JobSubmitted(at_s=float(number), job=spec)
-    return Entry(seq=number, event=event, by=f"u{number % 2}", paper={"name": f"train_{number}%"})
+    return JournalEntry(
+        seq=number, event=event, by=f"u{number % 2}", paper={"name": f"train_{number}%"}
+    )
 
 
-def a_scribe(store: Store, history: History, book: DrawBook | None = None) -> Scribe:
+def a_scribe(store: ClusterStore, history: JobHistory, book: DrawBook | None = None) -> Scribe:
     return Scribe(store.projection, history.forgettable, book or DrawBook())
 
 
-def tell(scribe: Scribe, history: History, entry: Entry, *commands: Any) -> None:
+def tell(scribe: Scribe, history: JobHistory, entry: JournalEntry, *commands: Any) -> None:
     scribe.told([(entry, commands)], history.note(entry, commands))
 
 
-def filled(store: Store) -> History:
+def filled(store: ClusterStore) -> JobHistory:
     """Six jobs; j-2 is over."""
-    history = History(archive=store.projection)
+    history = JobHistory(archive=store.projection)
     scribe = a_scribe(store, history)
     for number in range(1, 7):
         tell(scribe, history, submitted(number))
@@ -64,16 +66,16 @@ def filled(store: Store) -> History:
     return history
 
 
-def event_entry(seq: int, kind: Any, **more: Any) -> Entry:
+def event_entry(seq: int, kind: Any, **more: Any) -> JournalEntry:
     event = kind(at_s=float(seq), job_id="j-2", attempt=1, **more)
-    return Entry(seq=seq, event=event, by="system")
+    return JournalEntry(seq=seq, event=event, by="system")
 
 
-def asked(store: Store, **more: Any) -> list[str]:
+def asked(store: ClusterStore, **more: Any) -> list[str]:
     return [row["id"] for row in store.projection.jobs(JobFilter(**more))]
 
 
-def test_jobs_are_found_by_what_is_asked(store: Store) -> None:
+def test_jobs_are_found_by_what_is_asked(store: ClusterStore) -> None:
     filled(store)
     assert asked(store) == ["j-6", "j-5", "j-4", "j-3", "j-2", "j-1"]
     assert asked(store, limit=2) == ["j-6", "j-5"]
@@ -87,7 +89,7 @@ def test_jobs_are_found_by_what_is_asked(store: Store) -> None:
     assert asked(store, tenant="nobody") == []
 
 
-def test_who_is_over_leaves_memory_and_is_found_in_the_archive(store: Store) -> None:
+def test_who_is_over_leaves_memory_and_is_found_in_the_archive(store: ClusterStore) -> None:
     history = filled(store)
     before = history["j-2"]
     tell(a_scribe(store, history), history, submitted(9))
@@ -104,25 +106,25 @@ def test_who_is_over_leaves_memory_and_is_found_in_the_archive(store: Store) -> 
     assert past_of(row) == before
 
 
-def test_a_row_holds_all_of_a_job(store: Store) -> None:
+def test_a_row_holds_all_of_a_job(store: ClusterStore) -> None:
     """Whatever is known of a job in memory is known of it in the archive."""
     spec = submitted(1).event.job
-    past = Past(
+    past = PastJob(
         spec=spec, paper={"name": "a"}, by="u1", number=7, state="Failed", first_start_s=1.5,
         finish_s=2.5, attempts=3, progress=4.5, loss=5.5, total=6.5, exit_code=9, why="so",
         energy_j=7.5, bill='["EUR", 7.5, 1.0, 2.0, 0.0, 0.0]',
     )  # fmt: skip
     unset = {"paper": {}, "by": ""}
-    for one in fields(Past):
+    for one in fields(PastJob):
         if one.name != "spec":
             assert getattr(past, one.name) != unset.get(one.name, one.default), one.name
-    store.projection.write(Batch(seq=1, jobs={past.spec.id: row_of(past)}))
+    store.projection.write(ProjectionBatch(seq=1, jobs={past.spec.id: row_of(past)}))
     row = store.projection.job(spec.id)
     assert row is not None
     assert past_of(row) == past
 
 
-def test_after_a_crash_only_what_is_new_is_written(store: Store) -> None:
+def test_after_a_crash_only_what_is_new_is_written(store: ClusterStore) -> None:
     history = filled(store)
     assert store.projection.projected() == 8
     again = a_scribe(store, history)
@@ -134,11 +136,11 @@ def test_after_a_crash_only_what_is_new_is_written(store: Store) -> None:
     assert store.projection.projected() == 9
 
 
-def test_the_audit_tells_who_did_what(store: Store) -> None:
+def test_the_audit_tells_who_did_what(store: ClusterStore) -> None:
     history = filled(store)
     scribe = a_scribe(store, history)
     cancelled = JobCancelled(at_s=9.0, job_id="j-5", cause="no use")
-    tell(scribe, history, Entry(seq=9, event=cancelled, by="ops"))
+    tell(scribe, history, JournalEntry(seq=9, event=cancelled, by="ops"))
     assert scribe.write()
     rows = store.projection.audit(by="ops")
     assert [(row["what"], row["about"], row["at_s"]) for row in rows] == [
@@ -151,9 +153,9 @@ def test_the_audit_tells_who_did_what(store: Store) -> None:
 
 
 def test_what_cannot_be_written_now_is_written_later(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: ClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = History(archive=store.projection)
+    history = JobHistory(archive=store.projection)
     scribe = a_scribe(store, history)
     tell(scribe, history, submitted(1))
     with monkeypatch.context() as broken:
@@ -168,16 +170,16 @@ def test_what_cannot_be_written_now_is_written_later(
     assert store.projection.projected() == 2
 
 
-def _refuse(batch: Batch) -> None:
+def _refuse(batch: ProjectionBatch) -> None:
     raise StoreFailure("no space")
 
 
-def sample(at_s: float, draw_w: float, **by_job: float) -> Sample:
-    return Sample(at_s=at_s, draw_w=draw_w, budget_w=100.0, by_job=by_job, stated="model")
+def sample(at_s: float, draw_w: float, **by_job: float) -> DrawSample:
+    return DrawSample(at_s=at_s, draw_w=draw_w, budget_w=100.0, by_job=by_job, stated="model")
 
 
-def test_joules_outlive_the_job_and_the_service(store: Store) -> None:
-    book, history = DrawBook(), History(archive=store.projection)
+def test_joules_outlive_the_job_and_the_service(store: ClusterStore) -> None:
+    book, history = DrawBook(), JobHistory(archive=store.projection)
     scribe = Scribe(store.projection, history.forgettable, book)
     tell(scribe, history, submitted(1))
     for second in range(1, 12):
@@ -187,7 +189,7 @@ def test_joules_outlive_the_job_and_the_service(store: Store) -> None:
     assert store.projection.energy_j(live=True) == {"j-1": 500.0}
     over = FinishJob(job_id="j-1", state="Failed")
     exited = JobExited(at_s=12.0, job_id="j-1", attempt=1, exit_code=1)
-    tell(scribe, history, Entry(seq=2, event=exited, by="system"), over)
+    tell(scribe, history, JournalEntry(seq=2, event=exited, by="system"), over)
     assert scribe.write()
     assert store.projection.energy_j() == {"j-1": 500.0}
     assert store.projection.energy_j(live=True) == {}
@@ -199,8 +201,8 @@ def test_joules_outlive_the_job_and_the_service(store: Store) -> None:
     ]
 
 
-def test_old_samples_become_means_of_a_minute_and_then_nothing(store: Store) -> None:
-    batch = Batch()
+def test_old_samples_become_means_of_a_minute_and_then_nothing(store: ClusterStore) -> None:
+    batch = ProjectionBatch()
     for second in range(600):
         job = {"j-1": 10.0} if second % 60 < 30 else {}
         batch.samples.append(sample_row(sample(float(second), 100.0 + second % 2, **job), 1.0))
@@ -217,10 +219,12 @@ def test_old_samples_become_means_of_a_minute_and_then_nothing(store: Store) -> 
     assert store.projection.samples(-1.0) == []
 
 
-def test_snapshots_come_back_as_they_were_and_changed_ones_show(store: Store) -> None:
+def test_snapshots_come_back_as_they_were_and_changed_ones_show(store: ClusterStore) -> None:
     for seq in (5, 9, 7):
         store.snapshots.put(
-            Snapshot(seq=seq, digest=f"d{seq}", version="v", setting="s", body=bytes([seq, 0, 255]))
+            StateSnapshot(
+                seq=seq, digest=f"d{seq}", version="v", setting="s", body=bytes([seq, 0, 255])
+            )
         )
     found = store.snapshots.newest()
     assert [(one.seq, one.body, one.sound) for one in found] == [
@@ -232,7 +236,7 @@ def test_snapshots_come_back_as_they_were_and_changed_ones_show(store: Store) ->
     assert [one.sound for one in store.snapshots.newest()] == [False, True]
 
 
-def test_settings_hold_from_an_entry_on(store: Store) -> None:
+def test_settings_hold_from_an_entry_on(store: ClusterStore) -> None:
     store.snapshots.begin_with("x")
     store.snapshots.begin_with("a")
     store.snapshots.add_setting(9, "y")

@@ -18,16 +18,16 @@ import sqlalchemy as sa
 
 from wattherd.cli.store import store as command
 from wattherd.errors import UserError
+from wattherd.local.devices import slots
 from wattherd.model.event import BudgetChanged, JobProgressed
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.runtime.local.devices import slots
-from wattherd.service.live.blueprint import Blueprint
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.keeper import Keeper
-from wattherd.service.live.recovery import recover
-from wattherd.service.live.snapshot_process import make_snapshot
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.recovery.recovery import recover
+from wattherd.server.recovery.snapshot_process import make_snapshot
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
 from wattherd.store.database import in_folder
-from wattherd.store.store import Store
+from wattherd.store.store import ClusterStore
 from wattherd.testing.live import PaperExecutor, SetClock
 
 
@@ -35,7 +35,7 @@ class Life:
     """A service without processes, on a real store."""
 
     def __init__(self, url: str, hands: PaperExecutor | None = None, policy: str = "drf") -> None:
-        self.store = Store.open(url)
+        self.store = ClusterStore.open(url)
         plan = Blueprint.of(ServeConfig(policy=policy), slots("here", 4))
         self.recovered = recover(self.store, plan)
         replay, scribe = self.recovered.replay, self.recovered.scribe
@@ -45,7 +45,7 @@ class Life:
 
         self.clock = SetClock(self.store.journal.last_s())
         self.hands = hands or PaperExecutor()
-        self.keeper = Keeper(
+        self.keeper = CoreLoop(
             replay.state.core,
             self.store.journal,
             self.clock,
@@ -112,14 +112,14 @@ def an_other(folder: Path) -> str:
 
 
 def change(url: str, statement: str, **values: Any) -> None:
-    store = Store.open(url)
+    store = ClusterStore.open(url)
     with store.database.writing() as connection:
         connection.execute(sa.text(statement), values)
     store.close()
 
 
 def rows(url: str, table: str) -> list[Any]:
-    store = Store.open(url, sole=False)
+    store = ClusterStore.open(url, sole=False)
     with store.database.reading() as connection:
         found = connection.execute(sa.text(f"SELECT * FROM {table} ORDER BY 1")).all()
     store.close()
@@ -150,7 +150,7 @@ def test_a_sound_store_is_found_sound(url: str) -> None:
 )
 def test_what_is_wrong_is_named(url: str, statement: str, said: str) -> None:
     lived(url)
-    store = Store.open(url)
+    store = ClusterStore.open(url)
     make_snapshot(store.database)
     store.close()
     assert verdict(url)["snapshots"] == 1
@@ -259,7 +259,7 @@ def test_a_compacted_store_goes_on_and_is_whole_again_with_its_archive(
 
 def test_an_unusable_snapshot_is_noted_and_lived_around(url: str) -> None:
     hands = lived(url)
-    store = Store.open(url)
+    store = ClusterStore.open(url)
     make_snapshot(store.database)
     store.close()
     life = Life(url, hands)
@@ -321,7 +321,7 @@ def test_a_store_compacted_at_its_last_entry_may_be_configured_anew(
 def test_a_snapshot_by_a_setting_that_follows_its_entry_is_found_sound(url: str) -> None:
     hands = lived(url)
     Life(url, hands, policy="fifo").store.close()
-    store = Store.open(url)
+    store = ClusterStore.open(url)
     make_snapshot(store.database)
     store.close()
     assert verdict(url) | {"problems": [], "snapshots": 1} == verdict(url)

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from wattherd.meters.registry import open_meter
-from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 
 SUSHY = shutil.which("sushy-static", path=str(Path(sys.executable).parent)) or shutil.which(
     "sushy-static"

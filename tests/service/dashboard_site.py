@@ -15,11 +15,11 @@ import pytest
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 
-from wattherd.runtime.local.strays import end_stray  # noqa: E402
-from wattherd.service.live.access.caller import Role  # noqa: E402
-from wattherd.service.live.api import app_of  # noqa: E402
-from wattherd.service.live.config import ServeConfig  # noqa: E402
-from wattherd.service.live.site import Site, open_site  # noqa: E402
+from wattherd.local.orphans import end_stray  # noqa: E402
+from wattherd.server.app import app_of  # noqa: E402
+from wattherd.server.auth.caller import Role  # noqa: E402
+from wattherd.server.settings.config import ServeConfig  # noqa: E402
+from wattherd.server.site.site import LiveSite, open_site  # noqa: E402
 from wattherd.workload.job_file import JobFile  # noqa: E402
 
 MOST_S = 60.0
@@ -33,7 +33,7 @@ FLAGS = (
 class Dashboard:
     """A site and the address of its pages."""
 
-    def __init__(self, site: Site, app: Any, url: str) -> None:
+    def __init__(self, site: LiveSite, app: Any, url: str) -> None:
         self.site, self.app, self.url = site, app, url
 
     def submit(self, run: str, tenant: str = "", **more: Any) -> str:

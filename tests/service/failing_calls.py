@@ -174,7 +174,7 @@ def sites_of(seen: Counter[tuple[str, str]]) -> list[Site]:
 
 def main() -> None:
     """Run a supervisor with one failing call, or record which there are."""
-    from wattherd.runtime.local import supervisor
+    from wattherd.local import supervisor
 
     folder = Path(sys.argv[1])
     told = os.environ.pop("FAIL_SITE", "")

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.access.caller import Role
-from wattherd.service.live.api import app_of, desk_of
-from wattherd.service.live.apps.origin import AppOrigins
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.connections import Limits, server_of
-from wattherd.service.live.site import open_site
+from wattherd.local.orphans import end_stray
+from wattherd.server.api.connections import ConnectionLimits, server_of
+from wattherd.server.app import app_of, desk_of
+from wattherd.server.auth.app_origin import AppOrigins
+from wattherd.server.auth.caller import Role
+from wattherd.server.settings.config import ServeConfig
+from wattherd.server.site.site import open_site
 
 MOST_S = 60.0
 PEOPLE = (
@@ -65,7 +65,7 @@ def handed_over(port: int, path: str, known: Mapping[str, str], more: str = "") 
 class Guarded:
     """One service; `tokens` by name, where `tokens['']` is none."""
 
-    def __init__(self, state: Path, limits: Limits | None = None, **more: Any) -> None:
+    def __init__(self, state: Path, limits: ConnectionLimits | None = None, **more: Any) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         apart = AppOrigins(more.get("app_url"), "").port
         listeners = [listener, *([socket.create_server(("127.0.0.1", apart))] if apart else ())]

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wattherd.testing.boards import Room
+from wattherd.testing.boards import BoardRoom
 
 PERIOD_S = 0.25
 PATIENCE_S = 30.0
 
 
-def write_site(path: Path, room: Room, limit: str, *, lease: str = "2s", **more: Any) -> Path:
+def write_site(path: Path, room: BoardRoom, limit: str, *, lease: str = "2s", **more: Any) -> Path:
     """All boards on one feed, whose meter is the room's; `more` goes into the file."""
     devices = {
         f"node-{n}": {"feed": "row", "meter": room.uri(n), "knob": room.uri(n) + "?timeout=1s"}
@@ -97,7 +97,7 @@ def eventually(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> float
     return time.monotonic() - began_s
 
 
-def watched(room: Room, seconds: float) -> list[float]:
+def watched(room: BoardRoom, seconds: float) -> list[float]:
     """The true draw of a room, again and again."""
     until_s, seen_w = time.monotonic() + seconds, []
     while time.monotonic() < until_s:
@@ -107,7 +107,7 @@ def watched(room: Room, seconds: float) -> list[float]:
 
 
 @contextmanager
-def sampled(room: Room) -> Iterator[list[float]]:
+def sampled(room: BoardRoom) -> Iterator[list[float]]:
     """The true draw of a room in the background, fifty times a second."""
     over, seen_w = threading.Event(), list[float]()
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.estimate.power_curve import prior_curve
+from wattherd.local.devices import Machine, slots
+from wattherd.local.executor import LocalExecutor
+from wattherd.local.orphans import end_stray
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import JobHeld, JobReleased
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
-from wattherd.runtime.local.devices import Machine, slots
-from wattherd.runtime.local.executor import LocalExecutor
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.keeper import Keeper
+from wattherd.server.journal.core_loop import CoreLoop
 from wattherd.testing.live import MemoryJournal, SetClock
 
 MOST_S = 30.0
@@ -39,7 +39,7 @@ class Site:
         self.root, self.journal = root, journal
         self.machine = slots("here", 2)
         core = Core(_config(self.machine))
-        self.keeper = Keeper(core, journal, _Since())
+        self.keeper = CoreLoop(core, journal, _Since())
         self.executor = LocalExecutor(root, self.machine, self.keeper.tell)
         self.keeper.recover(self.executor)
         self.keeper.begin()

@@ -18,8 +18,8 @@ from test_live_site import Service
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
 from wattherd.cli.client import Client
-from wattherd.runtime.local.strays import end_stray
-from wattherd.testing.boards import Board, Room, a_room
+from wattherd.local.orphans import end_stray
+from wattherd.testing.boards import Board, BoardRoom, a_room
 
 BUSY_W, IDLE_W = 600.0, 60.0
 LOOK_S = 0.1
@@ -29,7 +29,7 @@ LOOK_S = 0.1
 class Rack:
     """Boards and other load; `seen_w` is what was truly drawn, ten times a second."""
 
-    room: Room
+    room: BoardRoom
     limit_w: float
     other_w: float = 300.0
     mute: bool = False

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattherd.runtime.local.strays import end_stray
+from wattherd.local.orphans import end_stray
 
 WATTHERD = (sys.executable, "-m", "wattherd.cli.main")
 MOST_S = 60.0

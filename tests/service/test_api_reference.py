@@ -16,21 +16,21 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from pydantic import BaseModel
 
 from service.guarded import Guarded
-from wattherd.service.live.access.caller import Role
-from wattherd.service.live.api import api
-from wattherd.service.live.http import Refusal
-from wattherd.service.live.openapi import REFUSALS, ROLE, operations
-from wattherd.service.live.reference import curl, page
-from wattherd.service.live.schemas import groupings, jobs, power, site
-from wattherd.service.live.schemas.shape import Shape, example, told
+from wattherd.server.api.http import ApiRefusal
+from wattherd.server.api.openapi import REFUSALS, ROLE, operations
+from wattherd.server.api.schemas import groupings, jobs, power, site
+from wattherd.server.api.schemas.shape import ApiShape, example, told
+from wattherd.server.api_reference import curl, page
+from wattherd.server.app import api
+from wattherd.server.auth.caller import Role
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = api().openapi()
-SHAPES: dict[str, type[Shape]] = {
+SHAPES: dict[str, type[ApiShape]] = {
     name: one
     for module in (groupings, jobs, power, site)
     for name, one in vars(module).items()
-    if isinstance(one, type) and issubclass(one, Shape) and one is not Shape
+    if isinstance(one, type) and issubclass(one, ApiShape) and one is not ApiShape
 }
 OPERATIONS = {f"{method} {path}": one for method, path, one in operations(DOCUMENT)}
 LEFT_OUT = {
@@ -44,7 +44,7 @@ def rewritten(model: type[BaseModel], document: Any) -> Any:
     return model.model_validate(document).model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-def shape_of(operation: dict[str, Any]) -> tuple[int, type[Shape] | None]:
+def shape_of(operation: dict[str, Any]) -> tuple[int, type[ApiShape] | None]:
     """Status and shape of the answer; None for text."""
     status = next(code for code in operation["responses"] if code.startswith("2"))
     content = operation["responses"][status]["content"].get("application/json")
@@ -97,7 +97,7 @@ def _unsaid(parameter: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", [*SHAPES, "Refusal"])
 def test_examples_are_of_their_shapes(name: str) -> None:
-    model = SHAPES.get(name, Refusal)
+    model = SHAPES.get(name, ApiRefusal)
     assert rewritten(model, example(model)) == example(model)
 
 
@@ -112,7 +112,7 @@ def test_the_document_shows_examples_that_fit_their_schemas() -> None:
 
 
 def test_a_field_without_an_example_is_found() -> None:
-    class Silent(Shape):
+    class Silent(ApiShape):
         name: str = told("nothing to see")
 
     with pytest.raises(TypeError, match="has no example"):
@@ -135,7 +135,7 @@ def test_examples_of_the_page_are_answered_as_documented(guarded: Guarded, name:
     about_what_is_not_there = "{" in path or name == "PUT /api/v1/queues"
     assert about_what_is_not_there, reply.text
     assert reply.status in (400, 401, 404)  # 422 would be an example of the wrong shape
-    assert Refusal.model_validate(reply.json).error
+    assert ApiRefusal.model_validate(reply.json).error
 
 
 LIVE = {

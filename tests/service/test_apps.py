@@ -23,11 +23,11 @@ from websockets.sync.client import ClientConnection, connect
 from service.guarded import Guarded, Reply, handed_over
 from service.serving import Serving, until
 from wattherd.errors import UserError
-from wattherd.runtime.local.apps import App
-from wattherd.service.live.access.caller import Role
-from wattherd.service.live.apps.headers import location, policy
-from wattherd.service.live.apps.idle import IdleWatch
-from wattherd.service.live.apps.origin import AppHost, AppOrigins
+from wattherd.local.apps import App
+from wattherd.server.apps.headers import location, policy
+from wattherd.server.auth.app_origin import AppHost, AppOrigins
+from wattherd.server.auth.caller import Role
+from wattherd.server.site.idle_apps import IdleWatch
 from wattherd.workload.app_spec import COMMANDS
 from wattherd.workload.job_file import JobFile, validated_job
 

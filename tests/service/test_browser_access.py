@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from service.dashboard_site import a_browser
 from service.guarded import Guarded
 from service.serving import free_port
-from wattherd.service.live.access.caller import Role
+from wattherd.server.auth.caller import Role
 
 PROGRAM = Path(__file__).with_name("web_app.py")
 MOST_MS = 60_000

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from wattherd.cli.power import power
 from wattherd.errors import UserError
+from wattherd.experiments.allocate.run import ORACLES
 from wattherd.policy.power.rules import RULES
-from wattherd.service.allocate import ORACLES
 
 CURVES = """\
 job,cap_w,power_w,rate,weight,domain,priority,floor_w

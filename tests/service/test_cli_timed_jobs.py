@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.service.ordered import MAKERS
-from wattherd.service.presets import PRESETS
+from wattherd.experiments.schedule.ordered import MAKERS
+from wattherd.experiments.schedule.simulators import PRESETS
 
 pytestmark = pytest.mark.long
 

@@ -11,11 +11,11 @@ import pytest
 
 from wattherd.cli import main as entry
 from wattherd.errors import UserError
-from wattherd.model.request import Pod
-from wattherd.policy.place.contract import Ints, Normalise, Scorer, World
+from wattherd.experiments.placement import policies as compose
+from wattherd.model.request import TracePod
+from wattherd.policy.place.contract import Ints, Normalise, ScoredWorld, Scorer
 from wattherd.policy.place.registry import BUILT_IN, parse_policy
 from wattherd.policy.place.within import best_fit_rows
-from wattherd.service import compose
 from wattherd.testing.builders import a_cluster, a_node, exclusive, sharing
 
 
@@ -31,7 +31,9 @@ class Entry:
         return self.loaded
 
 
-def most_cpu_rows(world: World, shape: int, rows: Ints, options: np.ndarray) -> tuple[Ints, Ints]:
+def most_cpu_rows(
+    world: ScoredWorld, shape: int, rows: Ints, options: np.ndarray
+) -> tuple[Ints, Ints]:
     keys = (options[0] * world.nodes.cpu_free[rows]).astype(np.int64)
     return keys, best_fit_rows(world, shape, rows)
 
@@ -57,7 +59,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
     compose.scorers.cache_clear()
 
 
-PODS = tuple(Pod(name=f"p{n}", request=sharing(1_000, 500)) for n in range(4))
+PODS = tuple(TracePod(name=f"p{n}", request=sharing(1_000, 500)) for n in range(4))
 NODES = a_cluster(
     a_node("little", cpu_milli=2_000, gpus=1),
     a_node("much", cpu_milli=9_000, gpus=1),

@@ -24,13 +24,13 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service.guarded import Guarded
 from service.serving import WATTHERD, Serving, until
-from wattherd.service.live.access.caller import Role
-from wattherd.service.live.access.rates import Held
-from wattherd.service.live.connections import Hall, Limits, Talk, limits_of, server_of
+from wattherd.server.api.connections import ConnectionLimits, Hall, Talk, limits_of, server_of
+from wattherd.server.auth.caller import Role
+from wattherd.server.auth.rates import HeldRequests
 
 pytestmark = pytest.mark.long
 
-QUICK = Limits(
+QUICK = ConnectionLimits(
     connections=24, reserve=4, per_address=12, streams=6, passed_on=4,
     head_s=1.0, body_s=1.0, body_bytes_per_s=1000.0, stalled_s=2.0,
 )  # fmt: skip
@@ -177,7 +177,7 @@ def test_a_caller_has_so_many_streams_and_no_more(guarded: Guarded) -> None:
 
 
 def test_however_many_callers_a_tenant_has_another_finds_room() -> None:
-    held = Held(each=4, total=24)
+    held = HeldRequests(each=4, total=24)
     got = Counter(who // 10 for who in range(100) if held.take(f"a{who}", "vision"))
     assert got.total() == 12
     assert sum(held.take(f"b{who}", "speech") for who in range(100)) == 6
@@ -189,7 +189,7 @@ def test_however_many_callers_a_tenant_has_another_finds_room() -> None:
 
 
 def test_the_site_itself_and_callers_of_no_tenant_have_all_the_room() -> None:
-    held = Held(each=4, total=8)
+    held = HeldRequests(each=4, total=8)
     assert [held.take(f"a{who % 3}") for who in range(9)] == [True] * 8 + [False]
 
 
@@ -238,7 +238,7 @@ class _Known(Talk):
 
 
 def test_the_oldest_of_the_largest_crowd_goes_first() -> None:
-    hall = Hall(Limits(connections=10, reserve=2, per_address=6))
+    hall = Hall(ConnectionLimits(connections=10, reserve=2, per_address=6))
     alone = hall.admit("203.0.113.1")
     crowd = [hall.admit("198.51.100.1") for _ in range(6)]
     assert all(crowd)
@@ -258,7 +258,7 @@ def test_the_oldest_of_the_largest_crowd_goes_first() -> None:
 
 
 def test_who_is_known_keeps_the_place() -> None:
-    hall = Hall(Limits(connections=6, reserve=2, per_address=4))
+    hall = Hall(ConnectionLimits(connections=6, reserve=2, per_address=4))
     for host in ("2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::", "2001:db8::3"):
         visitor = hall.admit(host)
         assert visitor is not None
@@ -396,7 +396,7 @@ def test_taking_in_pauses_while_the_system_has_no_descriptors(tmp_path: Path) ->
     """The limits are above what the process may have: taking in fails, and goes on later."""
     script = """
 import resource, socket, sys
-from wattherd.service.live.connections import Limits, server_of
+from wattherd.server.api.connections import Limits, server_of
 async def app(scope, receive, send):
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 200, "headers": []})

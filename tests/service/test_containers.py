@@ -19,10 +19,10 @@ import pytest
 from local_site import MOST_S, Site, until
 
 from wattherd.errors import UserError
+from wattherd.local import run_dir, sessions
+from wattherd.local.containers import ContainerView, JobContainer
+from wattherd.local.orphans import end_stray
 from wattherd.model.event import JobCancelled
-from wattherd.runtime.local import run_dir, sessions
-from wattherd.runtime.local.containers import Container, Inside
-from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import validated_job
 
@@ -64,18 +64,18 @@ os.execvpe(command[0], command, found)
 """
 
 
-def inside(**more: Any) -> Inside:
+def inside(**more: Any) -> ContainerView:
     usual = {
         "name": "wattherd-j-1-1-0", "cwd": "/work", "env": ["PATH", "KEY", "RANK"],
         "volumes": {Path("/run"): "/run", Path("/data"): "/wattherd/inputs"},
         "uuids": ["GPU-a", "GPU-b"], "user": (7, 8), "rlimits": {"RLIMIT_NOFILE": 1024},
         "limits": {"cpus": 1.5, "memory_bytes": 1 << 30, "processes": None},
     }  # fmt: skip
-    return Inside(**{**usual, **more})
+    return ContainerView(**{**usual, **more})
 
 
 def test_the_command_line_of_docker() -> None:
-    container = Container(image=IMAGE, credentials="/etc/login/config.json", shm_bytes=4096)
+    container = JobContainer(image=IMAGE, credentials="/etc/login/config.json", shm_bytes=4096)
     assert container.run(inside(), ["python3", "train.py"]) == [
         *("docker", "--config", "/etc/login"),
         *("run", "--rm", "--init", "--name", "wattherd-j-1-1-0", "--network", "host"),
@@ -89,7 +89,7 @@ def test_the_command_line_of_docker() -> None:
 
 
 def test_podman_takes_devices_and_logins_in_its_own_way() -> None:
-    line = Container(image=IMAGE, runner="podman", credentials="/a.json").run(inside(), ["true"])
+    line = JobContainer(image=IMAGE, runner="podman", credentials="/a.json").run(inside(), ["true"])
     assert line[0] == "podman"
     assert line[line.index("--authfile") + 1] == "/a.json"
     assert [line[n + 1] for n, one in enumerate(line) if one == "--device"] == [
@@ -264,4 +264,4 @@ def test_containers_that_make_no_sense_are_refused(container: Any, problem: str)
 def test_a_tag_is_taken_where_it_is_allowed() -> None:
     container = {"image": "train:latest", "tag_allowed": True, "shm": "1GiB"}
     paper = validated_job({"run": "true", "container": container}, "job.yaml").paper()
-    assert Container.of(paper) == Container(image="train:latest", shm_bytes=1 << 30)
+    assert JobContainer.of(paper) == JobContainer(image="train:latest", shm_bytes=1 << 30)

@@ -17,7 +17,7 @@ from service.guarded import Guarded
 from wattherd.cli.contexts import chosen
 from wattherd.cli.main import main
 from wattherd.errors import UserError
-from wattherd.service.live.access.caller import Role
+from wattherd.server.auth.caller import Role
 
 Say = Callable[..., tuple[int, str, str]]
 SECRET = "s3cr3t-of-somebody"

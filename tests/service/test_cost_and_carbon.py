@@ -116,18 +116,20 @@ def test_a_meters_record_is_billed_by_day(capsys: pytest.CaptureFixture[str]) ->
 def test_what_a_service_has_measured_is_billed_by_job_and_by_day(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from wattherd.service.live.draw import Sample, sample_row
+    from wattherd.server.hardware.draw import DrawSample, sample_row
     from wattherd.store.database import in_folder
-    from wattherd.store.projection import Batch
-    from wattherd.store.store import Store
+    from wattherd.store.projection import ProjectionBatch
+    from wattherd.store.store import ClusterStore
 
     Path("state").mkdir()
-    store = Store.open(in_folder(Path("state")))
+    store = ClusterStore.open(in_folder(Path("state")))
     store.journal.set_fact("epoch", "1906912800")  # 2030-06-05T18:00:00Z
-    batch = Batch()
+    batch = ProjectionBatch()
     for number in range(1, 13):  # half an hour each, six hours in all
         jobs = {"j-1": 300.0, "j-2": 100.0} if number <= 8 else {"j-2": 100.0}
-        sample = Sample(at_s=1800.0 * number, draw_w=500.0, budget_w=None, by_job=jobs, stated="")
+        sample = DrawSample(
+            at_s=1800.0 * number, draw_w=500.0, budget_w=None, by_job=jobs, stated=""
+        )
         batch.samples.append(sample_row(sample, 1800.0))
     store.projection.write(batch)
     store.close()

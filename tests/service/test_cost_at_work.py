@@ -11,9 +11,9 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service.guarded import Guarded
 from wattherd.cli.live_tables import bill_cells
-from wattherd.service.live.access.caller import Role
+from wattherd.server.auth.caller import Role
 from wattherd.store.database import in_folder
-from wattherd.store.store import Store
+from wattherd.store.store import ClusterStore
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +50,7 @@ def test_what_energy_costs_is_beside_it_and_outlives_a_restart(tmp_path: Path) -
     assert " EUR" in over
     guarded.close()
 
-    store = Store.open(in_folder(state), sole=False)
+    store = ClusterStore.open(in_folder(state), sole=False)
     kept = store.projection.bills()
     store.close()
     assert json.loads(kept[job])[0] == "EUR"

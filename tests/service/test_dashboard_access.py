@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from guarded import Guarded, Reply
 from starlette.routing import Route
 
-from wattherd.service.live.access.caller import Role
+from wattherd.server.auth.caller import Role
 
 ROLES = ["viewer", "user", "operator", "admin"]
 LEAST = {

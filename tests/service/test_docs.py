@@ -25,7 +25,7 @@ import pytest
 
 import docs_commands as docs
 from wattherd.cli.main import cli
-from wattherd.runtime.local.strays import end_stray
+from wattherd.local.orphans import end_stray
 
 DATA = Path(os.environ.get("WATTHERD_DATA") or docs.REPOSITORY.parent / "shared" / "data")
 LEFT_OUT = {

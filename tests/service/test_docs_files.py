@@ -16,17 +16,17 @@ import pytest
 import yaml
 
 import docs_commands as docs
+from wattherd.devices.signals.contract import SignalSite
+from wattherd.devices.signals.schedule import ScheduleFile
+from wattherd.devices.wire import uri
+from wattherd.devices.wire.credentials import read_credentials
+from wattherd.experiments.grid.promise import read_loads
+from wattherd.hold.site_file import read_site
+from wattherd.kube.facts.crd import definitions
+from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.model.reason import ReasonCode, StopReason
-from wattherd.runtime.kube.power.crd import definitions
-from wattherd.runtime.kube.reasons.refusal import Token
-from wattherd.service.flexibility import read_loads
-from wattherd.service.hold_site import read_site
-from wattherd.service.kube_nodes.switchboard import read_switches
-from wattherd.service.live.config import read_config
-from wattherd.signals.contract import Site
-from wattherd.signals.schedule import Schedule
-from wattherd.wire import uri
-from wattherd.wire.credentials import read_credentials
+from wattherd.server.kube.switchboard import read_switches
+from wattherd.server.settings.config import read_config
 from wattherd.workload.dcim.table import read_table
 from wattherd.workload.job_file import read_job
 from wattherd.workload.native import read_jobs
@@ -85,7 +85,7 @@ def scenario(path: Path) -> None:
 
 
 def schedule(path: Path) -> None:
-    Schedule(uri.parse(f"schedule:{path}"), Site(base_w=40_000.0, least_w=1_000.0)).told()
+    ScheduleFile(uri.parse(f"schedule:{path}"), SignalSite(base_w=40_000.0, least_w=1_000.0)).told()
 
 
 def switches(path: Path) -> None:
@@ -224,7 +224,7 @@ OF_PODS = {str(ReasonCode[name]) for path in (docs.REPOSITORY / "src/wattherd/ru
     [
         ("docs/reference/reasons.md", "Why a job waits, or does not run", {*map(str, ReasonCode)}),
         ("docs/reference/reasons.md", "Why a job was stopped", {*map(str, StopReason)}),
-        ("docs/guides/kubernetes-explain.md", "The reasons", {*map(str, Token)} | OF_PODS),
+        ("docs/guides/kubernetes-explain.md", "The reasons", {*map(str, RefusalToken)} | OF_PODS),
     ],
 )
 def test_a_table_of_all_reasons_has_all_of_them(page: str, heading: str, known: set[str]) -> None:

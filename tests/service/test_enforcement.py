@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from service.serving import WATTHERD, Serving, until
-from wattherd.runtime.local import cgroups
-from wattherd.runtime.local.cgroups import Limits, Support
-from wattherd.runtime.local.enforcement import SWAPPED, refused, unenforced
+from wattherd.local import cgroups
+from wattherd.local.cgroups import CgroupLimits, Support
+from wattherd.local.enforcement import SWAPPED, refused, unenforced
 
 ACCOUNT = "nobody"
 AS_ACCOUNT = (
@@ -201,7 +201,7 @@ def test_a_service_that_requires_limits_refuses_jobs_whose_limits_do_not_hold(
 HAND_DOWN = """
 import os, sys
 from pathlib import Path
-from wattherd.runtime.local import cgroups
+from wattherd.local import cgroups
 cgroups.CONTROLLERS = (sys.argv[2],)
 group = Path(sys.argv[1])
 assert not cgroups._hand_down(group), "a process is in it"
@@ -252,14 +252,14 @@ def test_a_service_in_a_v2_group_moves_out_of_the_way_of_its_controllers(tmp_pat
 
 def test_sentences_name_the_limit_and_why_it_does_not_hold() -> None:
     none = Support(2, why_not="/sys/fs/cgroup is not writable")
-    limits = Limits(cpus=1.5, memory_bytes=3 << 29, processes=4096)
+    limits = CgroupLimits(cpus=1.5, memory_bytes=3 << 29, processes=4096)
     assert unenforced(none, limits) == [
         "memory limit 1.5 GiB is not enforced here: /sys/fs/cgroup is not writable",
         "CPU limit 1.5 is not enforced here: /sys/fs/cgroup is not writable",
         "limit of 4,096 processes is not enforced here: /sys/fs/cgroup is not writable",
     ]
-    assert unenforced(none, Limits()) == []
-    assert refused({"swap", "cpu"}, Limits(memory_bytes=1 << 30)) == [
+    assert unenforced(none, CgroupLimits()) == []
+    assert refused({"swap", "cpu"}, CgroupLimits(memory_bytes=1 << 30)) == [
         f"memory limit 1 GiB is not enforced here: {SWAPPED}"
     ]
 
@@ -269,7 +269,7 @@ def test_where_a_groups_parent_is_gone_a_run_that_is_over_is_taken_for_ended(
 ) -> None:
     """The scope of a service that was killed goes with the last process in it."""
     gone = Support(2, kill=tmp_path / "scope" / "wattherd")
-    group = cgroups.Group(gone, "j-1", Limits(), None)
-    assert group.kill() == cgroups.There([])
+    group = cgroups.Group(gone, "j-1", CgroupLimits(), None)
+    assert group.kill() == cgroups.Present([])
     with pytest.raises(FileNotFoundError):
-        cgroups.Group(gone, "j-1", Limits(), os.getpid())
+        cgroups.Group(gone, "j-1", CgroupLimits(), os.getpid())

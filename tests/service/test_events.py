@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from service.guarded import MOST_S, Guarded
 from wattherd.cli.main import cli
 from wattherd.cli.watch import parsed
-from wattherd.service.live import feed as feeds
-from wattherd.service.live.feed import Feed, Happening, Kind
+from wattherd.server.documents import event_stream as feeds
+from wattherd.server.documents.event_stream import EventStream, Happening, HappeningKind
 
 EVENTS = "/api/v1/events"
 
@@ -171,7 +171,7 @@ def test_a_stream_on_which_nothing_happens_says_that_it_goes_on(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Watts are sampled all the time, but who has not asked for them hears nothing of them."""
-    from wattherd.service.live.routes import events as route
+    from wattherd.server.api.routes import events as route
 
     monkeypatch.setattr(route, "HEARTBEAT_S", 0.5)
     connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=10)
@@ -211,16 +211,16 @@ def test_there_is_an_end_to_how_many_may_listen(monkeypatch: pytest.MonkeyPatch)
     loop.close()
 
 
-def a_feed(monkeypatch: pytest.MonkeyPatch, kept: int) -> Feed:
+def a_feed(monkeypatch: pytest.MonkeyPatch, kept: int) -> EventStream:
     from unit.test_keeper import a_core
-    from wattherd.service.live.history import History
+    from wattherd.server.journal.job_history import JobHistory
 
     monkeypatch.setattr(feeds, "KEPT", kept)
-    return Feed(a_core(), History(), 0)
+    return EventStream(a_core(), JobHistory(), 0)
 
 
 def a_budget(seq: int) -> Happening:
-    return Happening(kind=Kind.BUDGET, told={"at_s": float(seq)}, place=(seq, 0))
+    return Happening(kind=HappeningKind.BUDGET, told={"at_s": float(seq)}, place=(seq, 0))
 
 
 def test_the_command_line_watches(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:

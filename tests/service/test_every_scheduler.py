@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.engine.core import Core
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core
+from wattherd.engine.core.invariants import validate
+from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, core_config, simulate
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.command import Command, StartJob
 from wattherd.model.event import NodeLost, NodeReturned
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.schedule import Result, Setting, core_config, simulate
-from wattherd.service.workloads import Jobs
 from wattherd.store.event_log import digest, read_log, write_log
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.generate_jobs import JobMix, generate_jobs
@@ -26,10 +26,10 @@ MIX = JobMix(jobs=60, gpus=16, load=1.5, widest=4, longest_s=7200.0)
 
 
 @pytest.fixture(scope="module")
-def setting() -> Setting:
+def setting() -> ComparisonSetup:
     """Sixty jobs on sixteen T4, a node that fails, and a cut by a quarter an hour later."""
-    jobs = Jobs(specs=tuple(replace(one, priority=0) for one in generate_jobs(MIX, 5)))
-    return Setting(
+    jobs = ReadJobs(specs=tuple(replace(one, priority=0) for one in generate_jobs(MIX, 5)))
+    return ComparisonSetup(
         preset=NONE,
         given=Given(jobs=jobs, cluster=parse_cluster("4x4:T4", known={"T4"})),
         budget=((0.0, 16 * 70.0), (7200.0, CUT_W)),
@@ -42,17 +42,17 @@ def setting() -> Setting:
 
 
 @pytest.fixture(scope="module", params=sorted(NONE.schedulers))
-def result(request: pytest.FixtureRequest, setting: Setting) -> Iterator[Result]:
+def result(request: pytest.FixtureRequest, setting: ComparisonSetup) -> Iterator[ComparedRun]:
     return simulate(setting, request.param)
 
 
-def test_every_job_finishes_within_the_budget(result: Result) -> None:
+def test_every_job_finishes_within_the_budget(result: ComparedRun) -> None:
     assert (result.row["finished"], result.row["jobs"]) == (60, 60)
     assert result.row["over_budget_s"] == 0.0
 
 
 def test_no_job_starts_before_it_came_or_ends_sooner_than_alone(
-    result: Result, setting: Setting
+    result: ComparedRun, setting: ComparisonSetup
 ) -> None:
     specs = {spec.id: spec for spec in setting.given.jobs.specs}
     for one in result.outcomes:
@@ -63,7 +63,7 @@ def test_no_job_starts_before_it_came_or_ends_sooner_than_alone(
 
 
 def test_the_log_replayed_by_a_fresh_core_gives_the_same_commands(
-    result: Result, setting: Setting, tmp_path: Path
+    result: ComparedRun, setting: ComparisonSetup, tmp_path: Path
 ) -> None:
     """Through the file, with every invariant checked after every event."""
     write_log(tmp_path / "log", result.recording)
@@ -76,7 +76,7 @@ def test_the_log_replayed_by_a_fresh_core_gives_the_same_commands(
     assert digest(commands) == recorded
 
 
-def test_nothing_is_started_on_a_lost_node(result: Result, setting: Setting) -> None:
+def test_nothing_is_started_on_a_lost_node(result: ComparedRun, setting: ComparisonSetup) -> None:
     names = [node.name for node in setting.given.cluster.nodes]
     lost, at_s = names.index("node-00001"), 0.0
     core = Core(core_config(setting, NONE.scheduler(result.policy, setting.given)))
@@ -87,7 +87,9 @@ def test_nothing_is_started_on_a_lost_node(result: Result, setting: Setting) -> 
                 assert lost not in {one.node for one in command.allocations}
 
 
-def test_a_budget_that_nobody_reaches_changes_nothing(result: Result, setting: Setting) -> None:
+def test_a_budget_that_nobody_reaches_changes_nothing(
+    result: ComparedRun, setting: ComparisonSetup
+) -> None:
     free = simulate(replace(setting, budget=(), faults=(), record=False), result.policy)
     ample = simulate(replace(setting, budget=((0.0, 1e6),), faults=(), record=False), result.policy)
     assert [one.jct_s for one in free.outcomes] == [one.jct_s for one in ample.outcomes]
@@ -97,7 +99,7 @@ def test_a_budget_that_nobody_reaches_changes_nothing(result: Result, setting: S
 @pytest.mark.parametrize("name", ["muri-sigcomm22", "tiresias-nsdi19"])
 @pytest.mark.parametrize("policy", ["srtf", "tiresias", "fifo"])
 def test_gangs_of_a_lost_node_run_to_their_end_in_published_worlds(
-    setting: Setting, name: str, policy: str
+    setting: ComparisonSetup, name: str, policy: str
 ) -> None:
     faults = tuple(
         kind(at_s=begin_s + after_s, node=f"node-{at:05}")

@@ -26,19 +26,19 @@ import pytest
 from failing_calls import Site, sites_of, unseen, watching
 
 from promises import PromiseBroken
+from wattherd.engine.core.executor import RunOrder
 from wattherd.errors import UserError, WattherdError
+from wattherd.local import run_dir, run_lock
+from wattherd.local.devices import slots
+from wattherd.local.executor import LocalExecutor
+from wattherd.local.observation import Present
+from wattherd.local.orphans import end_stray
+from wattherd.local.transfer import archive, program
 from wattherd.model.allocation import Allocation, Request
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobStarted, JobStopped
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
-from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local import run_dir, run_lock
-from wattherd.runtime.local.devices import slots
-from wattherd.runtime.local.executor import LocalExecutor
-from wattherd.runtime.local.reading import There
-from wattherd.runtime.local.strays import end_stray
-from wattherd.runtime.local.transfer import archive, program
 
 pytestmark = pytest.mark.long
 
@@ -162,7 +162,7 @@ def problem_of(folder: Path, story: Story, error: str) -> str:
         return f"lost what it printed: {printed!r} {said}"
     if story.staged and (root / "result").read_text() != "brought\n":
         return "its result was not taken"
-    if run_lock.held(folder) != There(value=False):
+    if run_lock.held(folder) != Present(value=False):
         return "something of it still runs"
     return ""
 
@@ -316,7 +316,7 @@ def executor_problem(root: Path, site: Site | None) -> tuple[str, Counter[tuple[
         once, 1
     ):
         return f"ran as {lines}", watch.seen
-    if lines["began j-3"] > 1 or run_lock.held(jobs / "j-3" / "run-1") == There(value=True):
+    if lines["began j-3"] > 1 or run_lock.held(jobs / "j-3" / "run-1") == Present(value=True):
         return f"the stray was not ended, or ran twice: {lines}", watch.seen
     return "", watch.seen
 

@@ -15,8 +15,8 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from service.test_live_site import Service
 from wattherd.cli.client import Client
 from wattherd.errors import UserError
-from wattherd.runtime.local.faults import Fault, KernelLog, fault_of
-from wattherd.runtime.local.strays import end_stray
+from wattherd.local.gpu_faults import GpuFault, KernelLog, fault_of
+from wattherd.local.orphans import end_stray
 
 pytestmark = pytest.mark.long
 
@@ -41,7 +41,7 @@ FALLEN = (
 def test_a_line_is_a_fault_of_the_device_or_none(line: str, fault: tuple[str, str] | None) -> None:
     found = fault_of(line)
     assert (None if found is None else (found.kind, found.gpu)) == fault
-    assert found is None or (isinstance(found, Fault) and found.text)
+    assert found is None or (isinstance(found, GpuFault) and found.text)
 
 
 def test_the_log_gives_what_is_new_in_whole_lines(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service.guarded import Guarded
 from service.serving import Serving
-from wattherd.service.live.access.caller import Role
+from wattherd.server.auth.caller import Role
 
 JOBS = "/api/v1/jobs"
 CERTS = pytest.importorskip("trustme", reason="makes certificates")

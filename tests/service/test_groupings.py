@@ -10,15 +10,15 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service.guarded import Guarded
-from wattherd.service.live.access.caller import Role
-from wattherd.workload.scenario import QueueSpec
+from wattherd.server.auth.caller import Role
+from wattherd.workload.scenario import QueueField
 
 V1 = "/api/v1"
-QUEUES = QueueSpec(
+QUEUES = QueueField(
     name="root",
     children=[
-        QueueSpec(name="prod", guaranteed_pct=50, maximum_pct=100, user_limit_factor=2),
-        QueueSpec(name="dev", guaranteed_pct=50, maximum_pct=50, user_limit_factor=2),
+        QueueField(name="prod", guaranteed_pct=50, maximum_pct=100, user_limit_factor=2),
+        QueueField(name="dev", guaranteed_pct=50, maximum_pct=50, user_limit_factor=2),
     ],
 )
 

@@ -26,8 +26,8 @@ import pytest
 from serving import WATTHERD, Serving, until
 
 from promises import promise
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.reading import There, document, present
+from wattherd.local import run_dir
+from wattherd.local.observation import Present, document, present
 
 pytestmark = pytest.mark.long
 
@@ -155,9 +155,9 @@ class Life:
     def live(self) -> Iterator[tuple[Path, int]]:
         for folder in sorted(self.service.state.glob("jobs/*/run-*")):
             match document(folder / run_dir.BEGUN), present(folder / run_dir.EXIT):
-                case There({"pid": int() as pid, "ticks": ticks}), exited if not isinstance(
-                    exited, There
-                ) and run_dir.started_ticks(pid) == There(ticks):
+                case Present({"pid": int() as pid, "ticks": ticks}), exited if not isinstance(
+                    exited, Present
+                ) and run_dir.started_ticks(pid) == Present(ticks):
                     yield folder, pid
 
     def begin_flood(self) -> None:

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from many_boards import Served, many_boards
 
-from wattherd.knobs.journal import Journal
-from wattherd.knobs.registry import open_knob
-from wattherd.meters.registry import open_meter
-from wattherd.service.hold_devices import Devices
-from wattherd.service.hold_fleet import fleet_of
-from wattherd.service.hold_lines import Line, ask_all, poll_all, wait_for
-from wattherd.service.hold_site import read_site
-from wattherd.wire.trouble import DeviceError
+from wattherd.devices.knobs.journal import KnobJournal
+from wattherd.devices.knobs.registry import open_knob
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError
+from wattherd.hold.devices import Devices
+from wattherd.hold.fleet import fleet_of
+from wattherd.hold.lines import InstrumentLine, ask_all, poll_all, wait_for
+from wattherd.hold.site_file import read_site
 
 MOST_THREADS = 32
 
@@ -41,7 +41,7 @@ def devices_of(boards: Served, folder: Path, count: int, *, behind: int = 1) -> 
     path = folder / "site.yaml"
     path.write_text(json.dumps({"limit": 1e7, "feeds": {"row": {}}, "devices": devices}))
     site = read_site(path)
-    return Devices(site, Journal(site.journal), lambda *_: None, fleet_of(site))
+    return Devices(site, KnobJournal(site.journal), lambda *_: None, fleet_of(site))
 
 
 def rounds(devices: Devices, count: int, period_s: float) -> list[np.ndarray[Any, Any]]:
@@ -104,7 +104,7 @@ def test_10000_devices_take_few_threads(boards: Served, tmp_path: Path) -> None:
     """Not how long they take: that is the machine's, and measured in the guide."""
     uris = [boards.uri(number, behind=8) for number in range(10_000)]
     meters = [open_meter(uri + "?timeout=20s") for uri in uris]
-    lines = [Line(meter.read, concurrent=True) for meter in meters]
+    lines = [InstrumentLine(meter.read, concurrent=True) for meter in meters]
     poll_all(lines)
     most = 0
     until_s = time.monotonic() + 120.0
@@ -127,8 +127,10 @@ def test_calls_that_hang_in_a_library_do_not_starve_those_that_answer() -> None:
     def quick(number: int) -> None:
         asked[number] += 1
 
-    hung: list[Line[Any]] = [Line(lambda: over.wait(hang_s)) for _ in range(64)]
-    lines: list[Line[Any]] = [Line(lambda n=number: quick(n)) for number in range(200)]
+    hung: list[InstrumentLine[Any]] = [InstrumentLine(lambda: over.wait(hang_s)) for _ in range(64)]
+    lines: list[InstrumentLine[Any]] = [
+        InstrumentLine(lambda n=number: quick(n)) for number in range(200)
+    ]
     try:
         for round_ in range(16):
             poll_all([*hung, *lines])
@@ -153,7 +155,7 @@ def test_a_driver_that_fails_in_a_way_of_its_own_is_asked_again() -> None:
 
     for concurrent in (False, True):
         asked.clear()
-        line = Line(ask, concurrent)
+        line = InstrumentLine(ask, concurrent)
         line.poll()
         assert line.wait(time.monotonic() + 5.0)
         assert isinstance(line.failure, RuntimeError)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from wattherd.service.live import housekeeping
-from wattherd.service.live.housekeeping import Housekeeping
+from wattherd.server.site import housekeeping
+from wattherd.server.site.housekeeping import Housekeeping
 
 pytestmark = pytest.mark.long
 

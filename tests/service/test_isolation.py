@@ -12,9 +12,9 @@ import pytest
 from local_site import MOST_S, Site, passable_site, until
 
 from wattherd.errors import UserError
+from wattherd.local import cgroups, run_dir
+from wattherd.local.rlimits import rlimits_of
 from wattherd.model.event import JobCancelled
-from wattherd.runtime.local import cgroups, run_dir
-from wattherd.runtime.local.rlimits import rlimits_of
 from wattherd.workload.job_file import validated_job
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other users")

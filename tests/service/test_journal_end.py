@@ -19,18 +19,18 @@ from service.guarded import Guarded
 from wattherd.cli.store import store as command
 from wattherd.errors import UserError
 from wattherd.model.event import BudgetChanged
-from wattherd.service.live.access.caller import Role
-from wattherd.store.entry import Entry
+from wattherd.server.auth.caller import Role
+from wattherd.store.entry import JournalEntry
 from wattherd.store.head import HEAD_FILE, Head, HeadFile
 from wattherd.store.journal import Journal
-from wattherd.store.store import Store
+from wattherd.store.store import ClusterStore
 
 CUT = "DELETE FROM entries WHERE seq > 7"
 UNNOTED = "UPDATE facts SET value = (SELECT seq || ' ' || digest FROM entries WHERE seq = 7)"
 
 
-def filled(folder: Path, count: int = 10) -> Store:
-    store = Store.open(f"sqlite:///{folder / 'journal.sqlite'}")
+def filled(folder: Path, count: int = 10) -> ClusterStore:
+    store = ClusterStore.open(f"sqlite:///{folder / 'journal.sqlite'}")
     add(store.journal, count)
     return store
 
@@ -38,7 +38,9 @@ def filled(folder: Path, count: int = 10) -> Store:
 def add(journal: Journal, count: int) -> None:
     for _ in range(count):
         seq = journal.last_seq + 1
-        journal.append([Entry(seq=seq, event=BudgetChanged(at_s=float(seq), budget_w=5.0 + seq))])
+        journal.append(
+            [JournalEntry(seq=seq, event=BudgetChanged(at_s=float(seq), budget_w=5.0 + seq))]
+        )
 
 
 def sql(folder: Path, *statements: str) -> None:
@@ -81,9 +83,9 @@ def test_an_end_that_was_rewritten_is_found(tmp_path: Path) -> None:
     filled(tmp_path).close()
     sql(tmp_path, CUT, "DELETE FROM facts WHERE name = 'head'")
     shutil.move(tmp_path / HEAD_FILE, tmp_path / "noted")
-    again = Store.open(f"sqlite:///{tmp_path / 'journal.sqlite'}")
+    again = ClusterStore.open(f"sqlite:///{tmp_path / 'journal.sqlite'}")
     for seq in range(8, 14):
-        again.journal.append([Entry(seq=seq, event=BudgetChanged(at_s=20.0, budget_w=1.0))])
+        again.journal.append([JournalEntry(seq=seq, event=BudgetChanged(at_s=20.0, budget_w=1.0))])
     again.close()
     assert verified(tmp_path)["problems"] == []
     shutil.move(tmp_path / "noted", tmp_path / HEAD_FILE)
@@ -116,7 +118,7 @@ def test_a_file_that_is_behind_by_a_crash_is_no_alarm(tmp_path: Path, behind: in
     store.close()
     (tmp_path / HEAD_FILE).write_bytes(kept)
     assert verified(tmp_path)["problems"] == []
-    again = Store.open(f"sqlite:///{tmp_path / 'journal.sqlite'}")
+    again = ClusterStore.open(f"sqlite:///{tmp_path / 'journal.sqlite'}")
     add(again.journal, 1)
     again.close()
     assert verified(tmp_path)["problems"] == []

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("msgspec", reason="the extra `kube` is not installed")
-from wattherd.engine.safety import SafetyConfig
+from wattherd.devices.knobs.journal import KnobJournal
+from wattherd.devices.knobs.leased_caps import LeasedCaps
+from wattherd.engine.safety.loop import SafetyConfig
 from wattherd.errors import UserError
-from wattherd.knobs.journal import Journal
-from wattherd.knobs.leased import LeasedCaps
-from wattherd.runtime.kube.agent.caps import Look
-from wattherd.runtime.kube.agent.node_loop import NO_LIMIT_W, Surroundings
-from wattherd.runtime.local.devices import Device
-from wattherd.service.kube_nodes.bench import Bench
-from wattherd.service.kube_nodes.cap_helper import CapHelper, RemoteBench
-from wattherd.service.kube_nodes.node_around import LevelMeter, NodeAround
-from wattherd.service.kube_nodes.node_memory import NodeMemory
-from wattherd.testing.boards import Board, Room, a_room
+from wattherd.kube.decide.agent_caps import NodeRound
+from wattherd.kube.decide.node_loop import NO_LIMIT_W, NodeSurroundings
+from wattherd.local.devices import Device
+from wattherd.server.kube.agent_devices import Bench
+from wattherd.server.kube.cap_helper import CapHelper, RemoteBench
+from wattherd.server.kube.node_around import LevelMeter, NodeAround
+from wattherd.server.kube.node_memory import NodeMemory
+from wattherd.testing.boards import Board, BoardRoom, a_room
 
 pytestmark = pytest.mark.long
 GPUS, LIMIT_W, OTHER_W = 4, 2400.0, 700.0
@@ -29,20 +29,20 @@ FAST = SafetyConfig(start_heat=0.0, refresh_s=0.05, idle_s=5.0, lease_s=4.0)
 
 
 @pytest.fixture
-def room() -> Iterator[Room]:
+def room() -> Iterator[BoardRoom]:
     """Four GPUs of 200 to 700 W that want 650 W, and a board of other load that nobody caps."""
     gpus = [Board(demand_w=650.0, serial=f"S{n}", tau_s=0.05) for n in range(GPUS)]
     with a_room(*gpus, Board(demand_w=OTHER_W, tau_s=0.05)) as made:
         yield made
 
 
-def gpu(room: Room, number: int) -> Device:
+def gpu(room: BoardRoom, number: int) -> Device:
     return Device(model="?", uuid=f"GPU-{number}", number=number, meter=room.uri(number),
                   knob=f"{room.uri(number)}?timeout=1s")  # fmt: skip
 
 
 def a_bench(
-    room: Room,
+    room: BoardRoom,
     folder: Path,
     *,
     limit_w: float = LIMIT_W,
@@ -50,12 +50,12 @@ def a_bench(
     meter: bool = True,
     find: Callable[[], list[Device]] | None = None,
 ) -> Bench:
-    journal = Journal(folder / "node-caps.json")
+    journal = KnobJournal(folder / "node-caps.json")
     return Bench(
         caps=LeasedCaps({}, journal, until_s=time.monotonic() + lease_s, patience_s=1.0),
         memory=NodeMemory(journal.path),
         around=NodeAround(
-            Surroundings(limit_w=limit_w, metered=meter),
+            NodeSurroundings(limit_w=limit_w, metered=meter),
             LevelMeter(room.meter_uri) if meter else None,
         ),
         find=find or (lambda: [gpu(room, number) for number in range(GPUS)]),
@@ -63,7 +63,7 @@ def a_bench(
     )
 
 
-def run(bench: Bench, room: Room, seconds: float) -> tuple[Look, list[float]]:
+def run(bench: Bench, room: BoardRoom, seconds: float) -> tuple[NodeRound, list[float]]:
     """Rounds; the last look, and what was truly drawn after each."""
     until_s, drawn_w = time.monotonic() + seconds, []
     while True:
@@ -74,7 +74,7 @@ def run(bench: Bench, room: Room, seconds: float) -> tuple[Look, list[float]]:
         time.sleep(ROUND_S)
 
 
-def settle(bench: Bench, room: Room, below_w: float = LIMIT_W) -> None:
+def settle(bench: Bench, room: BoardRoom, below_w: float = LIMIT_W) -> None:
     """Until it has been within its limit and near it for a while."""
     until_s, since_s = time.monotonic() + 90.0, time.monotonic()
     while time.monotonic() - since_s < 4.0:
@@ -87,7 +87,7 @@ def settle(bench: Bench, room: Room, below_w: float = LIMIT_W) -> None:
 
 
 def test_a_node_with_other_load_is_held_to_its_limit_and_its_successor_goes_on(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     bench = a_bench(room, tmp_path)
     settle(bench, room)
@@ -104,7 +104,9 @@ def test_a_node_with_other_load_is_held_to_its_limit_and_its_successor_goes_on(
         assert sum(cap_w for cap_w in room.caps_w() if cap_w) > 0.9 * sum(before_w)
 
 
-def test_a_limit_of_the_api_outlives_the_api_and_the_process(room: Room, tmp_path: Path) -> None:
+def test_a_limit_of_the_api_outlives_the_api_and_the_process(
+    room: BoardRoom, tmp_path: Path
+) -> None:
     bench = a_bench(room, tmp_path, limit_w=NO_LIMIT_W)
     bench.hold({}, 60.0, LIMIT_W)
     settle(bench, room)
@@ -122,7 +124,7 @@ def test_a_limit_of_the_api_outlives_the_api_and_the_process(room: Room, tmp_pat
     assert room.caps_w() == [None] * (GPUS + 1)
 
 
-def test_a_silent_api_lets_caps_sink_and_lifts_no_limit(room: Room, tmp_path: Path) -> None:
+def test_a_silent_api_lets_caps_sink_and_lifts_no_limit(room: BoardRoom, tmp_path: Path) -> None:
     bench = a_bench(room, tmp_path)
     bench.hold({"GPU-0": 500.0}, 2.0)
     settle(bench, room)
@@ -133,7 +135,7 @@ def test_a_silent_api_lets_caps_sink_and_lifts_no_limit(room: Room, tmp_path: Pa
 
 
 def test_what_was_found_is_put_back_when_nobody_is_to_hold_it_any_more(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     bench = a_bench(room, tmp_path)
     settle(bench, room)
@@ -145,7 +147,7 @@ def test_what_was_found_is_put_back_when_nobody_is_to_hold_it_any_more(
 
 
 def test_a_clock_that_is_set_anew_cuts_nobody(
-    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    room: BoardRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = a_bench(room, tmp_path)
     settle(bench, room)
@@ -161,7 +163,7 @@ def test_a_clock_that_is_set_anew_cuts_nobody(
 
 
 def test_a_gpu_that_is_plugged_in_later_is_held_and_one_that_is_gone_still_counts(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     here = [gpu(room, number) for number in range(2)]
     for late in room.boards[2:GPUS]:
@@ -182,7 +184,9 @@ def test_a_gpu_that_is_plugged_in_later_is_held_and_one_that_is_gone_still_count
     assert sum(cap_w or 700.0 for cap_w in room.caps_w()[:2]) + 700.0 <= 1500.0
 
 
-def test_a_second_helper_leaves_the_first_ones_socket_alone(room: Room, tmp_path: Path) -> None:
+def test_a_second_helper_leaves_the_first_ones_socket_alone(
+    room: BoardRoom, tmp_path: Path
+) -> None:
     path = tmp_path / "caps.sock"
     helper = CapHelper(lambda: a_bench(room, tmp_path), path)
     helper.begin()

@@ -18,14 +18,14 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from service.guarded import Guarded
 from wattherd.cli import output
 from wattherd.cli.main import cli, main
-from wattherd.service.live.access.caller import Role
-from wattherd.workload.scenario import QueueSpec
+from wattherd.server.auth.caller import Role
+from wattherd.workload.scenario import QueueField
 
 pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Say = Callable[..., tuple[int, str, str]]
-QUEUES = QueueSpec(name="root", children=[QueueSpec(name="default")])
+QUEUES = QueueField(name="root", children=[QueueField(name="default")])
 KUBECONFIG = {
     "apiVersion": "v1",
     "kind": "Config",
@@ -117,10 +117,10 @@ def say(
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(KUBECONFIG))
     if not (tmp_path / "state").exists():
         from wattherd.store.database import in_folder
-        from wattherd.store.store import Store
+        from wattherd.store.store import ClusterStore
 
         (tmp_path / "state").mkdir()
-        Store.open(in_folder(tmp_path / "state")).close()
+        ClusterStore.open(in_folder(tmp_path / "state")).close()
 
     def typed(*words: str) -> tuple[int, str, str]:
         known = {

@@ -13,10 +13,10 @@ import pytest
 from service.serving import until as within
 from service.test_live_site import Service
 from wattherd.cli.client import Client
-from wattherd.runtime.local.devices import slots
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.finding import found
+from wattherd.local.devices import slots
+from wattherd.local.orphans import end_stray
+from wattherd.server.hardware.discovery import found
+from wattherd.server.settings.config import ServeConfig
 
 until = partial(within, most_s=60.0)
 TDP_W, DRAW_W = 100.0, 30.0

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from wattherd.cli.client import Client
-from wattherd.runtime.local.strays import end_stray
+from wattherd.local.orphans import end_stray
 
 pytestmark = pytest.mark.long
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from local_site import MOST_S, Site, until
 
+from wattherd.local import cgroups, processes, run_dir
+from wattherd.local.observation import certain
+from wattherd.local.orphans import end_stray
 from wattherd.model.command import SetCap
 from wattherd.model.event import JobCancelled, JobHeld
-from wattherd.runtime.local import cgroups, processes, run_dir
-from wattherd.runtime.local.reading import certain
-from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 
 

@@ -23,13 +23,13 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
 from service.serving import Serving, free_port, until
-from wattherd.engine.lifecycle import FINAL
+from wattherd.devices.wire.http_client import MayNotConnect
+from wattherd.engine.jobs.lifecycle import FINAL
 from wattherd.errors import UserError
 from wattherd.model.event import Woke
-from wattherd.service.live.notify.notices_of import notices_of
-from wattherd.service.live.notify.reach import guard
-from wattherd.store.entry import Entry
-from wattherd.wire.http_client import MayNotConnect
+from wattherd.server.notify.notices_of import notices_of
+from wattherd.server.notify.reach import guard
+from wattherd.store.entry import JournalEntry
 from wattherd.workload.job_file import validated_job
 from wattherd.workload.notify_spec import ENDINGS
 
@@ -331,7 +331,7 @@ def test_a_wish_that_cannot_be_meant_is_refused(notify: dict[str, Any]) -> None:
 
 def test_there_is_a_word_for_every_end_of_a_job() -> None:
     """A new final state would otherwise be told to nobody."""
-    entry = Entry(seq=7, event=Woke(at_s=1.0, key="x"), by="system")
+    entry = JournalEntry(seq=7, event=Woke(at_s=1.0, key="x"), by="system")
     told = [
         [
             one.what

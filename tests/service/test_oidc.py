@@ -33,12 +33,12 @@ from service.oidc_issuer import CLIENT, SECRET, Key, OidcIssuer
 from service.serving import free_port, until
 from service.test_oidc_settings import RULES
 from wattherd.errors import UserError
-from wattherd.service.live.access.caller import Caller, Role
-from wattherd.service.live.access.oidc import NotLoggedIn
-from wattherd.service.live.access.oidc import issuer as issuer_module
-from wattherd.service.live.access.oidc.issuer import IssuerDown
-from wattherd.service.live.access.oidc.settings import OidcSettings
-from wattherd.service.live.access.oidc.sign_in import SignIn
+from wattherd.server.auth.caller import Caller, Role
+from wattherd.server.auth.oidc import NotLoggedIn
+from wattherd.server.auth.oidc import issuer as issuer_module
+from wattherd.server.auth.oidc.issuer import IssuerDown
+from wattherd.server.auth.oidc.settings import OidcSettings
+from wattherd.server.auth.oidc.sign_in import SignIn
 
 V1 = "/api/v1"
 HTML = "text/html,*/*"

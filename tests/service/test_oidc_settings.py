@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("jwt", reason="the extra `oidc` is not installed")
 
 from wattherd.errors import UserError
-from wattherd.service.live.access.caller import Caller, Role
-from wattherd.service.live.access.oidc.mapping import Unmapped, caller_of
-from wattherd.service.live.access.oidc.sessions import Sessions
-from wattherd.service.live.access.oidc.settings import OidcSettings
-from wattherd.service.live.config import read_config
+from wattherd.server.auth.caller import Caller, Role
+from wattherd.server.auth.oidc.mapping import Unmapped, caller_of
+from wattherd.server.auth.oidc.sessions import BrowserSessions
+from wattherd.server.auth.oidc.settings import OidcSettings
+from wattherd.server.settings.config import read_config
 
 RULES = [
     {"claim": "groups", "value": "admins", "role": "admin"},
@@ -26,7 +26,7 @@ RULES = [
 
 def test_sessions_end_by_themselves() -> None:
     now_s = [0.0]
-    sessions = Sessions(60.0, lambda: now_s[0])
+    sessions = BrowserSessions(60.0, lambda: now_s[0])
     ann = Caller(user="ann", role=Role.USER)
     shown = sessions.begin(ann)
     assert sessions.caller(shown) == ann

@@ -19,8 +19,8 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from service.guarded import Guarded
-from wattherd.service.live.access.caller import Role
-from wattherd.service.live.openapi import operations
+from wattherd.server.api.openapi import operations
+from wattherd.server.auth.caller import Role
 
 GenerationMode = schemathesis.GenerationMode
 EXAMPLES = 12

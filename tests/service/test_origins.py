@@ -20,12 +20,12 @@ from local_site import until
 from serving import WATTHERD, Serving
 
 from wattherd.errors import UserError
+from wattherd.local import run_dir
+from wattherd.local.orphans import end_stray
 from wattherd.model.event import JobHeld, JobReleased
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.site import Site, open_site
+from wattherd.server.settings.config import ServeConfig
+from wattherd.server.site.site import LiveSite, open_site
 
 pytestmark = pytest.mark.long
 
@@ -41,7 +41,7 @@ class Service:
         self.config = {"slots": 2, **config}
 
     @contextlib.contextmanager
-    def life(self, *, accept: bool = False) -> Iterator[Site]:
+    def life(self, *, accept: bool = False) -> Iterator[LiveSite]:
         config = ServeConfig.model_validate({"state": self.state, **self.config})
         site = open_site(config, accept_store=accept)
         try:
@@ -77,7 +77,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         end_stray(folder)
 
 
-def submit(site: Site, run: str, *, held: bool = False) -> str:
+def submit(site: LiveSite, run: str, *, held: bool = False) -> str:
     role = TaskRole(count=1, command=("/bin/sh", "-c", run))
     spec = JobSpec(id="new", submit_s=0.0, roles=(role,))
     if held:  # both slots are taken, so that it does not begin before it is held
@@ -90,21 +90,21 @@ def submit(site: Site, run: str, *, held: bool = False) -> str:
     return job
 
 
-def cancel(site: Site, job: str) -> None:
+def cancel(site: LiveSite, job: str) -> None:
     from wattherd.model.event import JobCancelled
 
     site.keeper.post(JobCancelled(at_s=0.0, job_id=job), by="ann").result(MOST_S)
     wait(site, job, "Cancelled")
 
 
-def state_of(site: Site, job: str) -> str:
+def state_of(site: LiveSite, job: str) -> str:
     site.catch_up()
     live = site.look(lambda look: look.core.jobs.get(job))
     past = site.look(lambda look: look.history.get(job))
     return str(live.state if live is not None else past.state if past is not None else "")
 
 
-def wait(site: Site, job: str, state: str) -> None:
+def wait(site: LiveSite, job: str, state: str) -> None:
     until(lambda: state_of(site, job) == state)
 
 

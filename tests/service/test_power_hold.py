@@ -24,7 +24,7 @@ from hold_site import (
     write_site,
 )
 
-from wattherd.testing.boards import Board, Room, a_room
+from wattherd.testing.boards import Board, BoardRoom, a_room
 
 pytestmark = pytest.mark.long
 
@@ -32,7 +32,7 @@ FLOORS = [200.0] * 4
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
+def room(tmp_path: Path) -> Iterator[BoardRoom]:
     """Four nodes that want 600 W each; the second had a limit before."""
     with a_room(Board(), Board(cap_w=580.0), Board(), Board()) as room:
         try:
@@ -49,7 +49,7 @@ def journal(site: Path) -> dict[str, object]:
     return found
 
 
-def test_a_quarter_less_is_met_and_every_cap_is_put_back(room: Room, tmp_path: Path) -> None:
+def test_a_quarter_less_is_met_and_every_cap_is_put_back(room: BoardRoom, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "0:2400W,3s:1800W")
     with holding(site, "--release") as loop:
         eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1800.0)
@@ -64,7 +64,9 @@ def test_a_quarter_less_is_met_and_every_cap_is_put_back(room: Room, tmp_path: P
     assert loop.said("restored")[-1]["failed"] == []
 
 
-def test_a_killed_loop_leaves_floors_and_its_successor_restores(room: Room, tmp_path: Path) -> None:
+def test_a_killed_loop_leaves_floors_and_its_successor_restores(
+    room: BoardRoom, tmp_path: Path
+) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W", lease="4s")
     with holding(site) as loop:
         eventually(lambda: min(cap_w or 0.0 for cap_w in room.caps_w()) > 420.0)
@@ -81,7 +83,7 @@ def test_a_killed_loop_leaves_floors_and_its_successor_restores(room: Room, tmp_
 
 
 def test_five_upgrades_in_place_never_let_the_draw_above_the_limit(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     """Half of what the nodes want: were caps lifted for a moment, it would show."""
     site = write_site(tmp_path / "site.yaml", room, "1200W", lease="10s")
@@ -109,7 +111,7 @@ def test_five_upgrades_in_place_never_let_the_draw_above_the_limit(
 
 
 def test_a_killed_loop_is_succeeded_within_its_lease_without_a_moment_above(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1200W", lease="10s")
     with holding(site) as loop:
@@ -125,7 +127,7 @@ def test_a_killed_loop_is_succeeded_within_its_lease_without_a_moment_above(
 
 
 def test_without_a_successor_caps_stay_for_the_time_of_the_hand_over_only(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1200W", lease="1s", handover="4s")
     with holding(site) as loop:
@@ -139,7 +141,7 @@ def test_without_a_successor_caps_stay_for_the_time_of_the_hand_over_only(
 
 
 def test_what_was_put_back_by_hand_stays_though_a_watchdog_still_waits(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1200W", lease="4s")
     with holding(site) as loop:
@@ -152,7 +154,7 @@ def test_what_was_put_back_by_hand_stays_though_a_watchdog_still_waits(
     assert room.caps_w() == FOUND
 
 
-def test_known_steps_of_a_limit_go_on_after_an_upgrade(room: Room, tmp_path: Path) -> None:
+def test_known_steps_of_a_limit_go_on_after_an_upgrade(room: BoardRoom, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "0:1200W,1h:2400W", lease="10s")
     with holding(site) as loop:
         eventually(lambda: None not in room.caps_w())
@@ -166,7 +168,7 @@ def test_known_steps_of_a_limit_go_on_after_an_upgrade(room: Room, tmp_path: Pat
     assert not site.with_name("site.journal.json.state").exists()  # the next one begins anew
 
 
-def rewritten(site: Path, room: Room, limit: str, *numbers: int, **more: Any) -> None:
+def rewritten(site: Path, room: BoardRoom, limit: str, *numbers: int, **more: Any) -> None:
     """The file as it is to be, with these boards only."""
     write_site(site, room, limit, **{"lease": "10s", **more})
     told = json.loads(site.read_text())
@@ -179,7 +181,7 @@ def reloads(loop: Loop) -> list[dict[str, Any]]:
     return loop.said("reload")
 
 
-def test_devices_come_and_go_while_the_limit_holds(room: Room, tmp_path: Path) -> None:
+def test_devices_come_and_go_while_the_limit_holds(room: BoardRoom, tmp_path: Path) -> None:
     """Three of four boards are held; the fourth comes, then the first, and capped, goes."""
     site = tmp_path / "site.yaml"
     room.boards[3].demand_w = 150.0  # not managed at first, and still known: below all limits
@@ -209,7 +211,7 @@ def test_devices_come_and_go_while_the_limit_holds(room: Room, tmp_path: Path) -
 
 
 def test_limits_change_by_a_reload_that_is_asked_for_from_elsewhere(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     site = write_site(tmp_path / "site.yaml", room, "2000W")
     with holding(site, "--release") as loop:
@@ -225,7 +227,9 @@ def test_limits_change_by_a_reload_that_is_asked_for_from_elsewhere(
     assert room.caps_w() == FOUND
 
 
-def test_a_bad_file_keeps_the_old_one_in_force_and_says_why(room: Room, tmp_path: Path) -> None:
+def test_a_bad_file_keeps_the_old_one_in_force_and_says_why(
+    room: BoardRoom, tmp_path: Path
+) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1200W")
     with holding(site, "--release") as loop:
         eventually(lambda: room.draw_w() <= 1200.0)
@@ -246,7 +250,7 @@ def test_a_bad_file_keeps_the_old_one_in_force_and_says_why(room: Room, tmp_path
 
 
 def test_another_device_at_the_same_address_is_noted_as_it_was_found(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     """The board of node 1 is replaced while it is silent; the new one had a limit of its own."""
     room.boards[1].serial = "A1"
@@ -267,7 +271,7 @@ def test_another_device_at_the_same_address_is_noted_as_it_was_found(
 
 
 def test_a_device_that_is_gone_from_the_file_leaves_after_the_next_start(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     site = tmp_path / "site.yaml"
     rewritten(site, room, "1800W", 0, 1, 2, 3)
@@ -285,7 +289,7 @@ def test_a_device_that_is_gone_from_the_file_leaves_after_the_next_start(
 
 
 def test_what_a_killed_loop_changed_can_be_put_back_without_holding(
-    room: Room, tmp_path: Path
+    room: BoardRoom, tmp_path: Path
 ) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
     with holding(site) as loop:
@@ -298,7 +302,9 @@ def test_what_a_killed_loop_changed_can_be_put_back_without_holding(
     assert journal(site) == {}
 
 
-def test_a_loop_that_hangs_loses_its_caps_and_gets_them_back(room: Room, tmp_path: Path) -> None:
+def test_a_loop_that_hangs_loses_its_caps_and_gets_them_back(
+    room: BoardRoom, tmp_path: Path
+) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
     with holding(site, "--release") as loop:
         eventually(lambda: None not in room.caps_w())
@@ -312,7 +318,7 @@ def test_a_loop_that_hangs_loses_its_caps_and_gets_them_back(room: Room, tmp_pat
     assert room.caps_w() == FOUND
 
 
-def test_a_watchdog_that_dies_is_replaced(room: Room, tmp_path: Path) -> None:
+def test_a_watchdog_that_dies_is_replaced(room: BoardRoom, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
     with holding(site) as loop:
         first = watchdog_of(loop)
@@ -323,7 +329,9 @@ def test_a_watchdog_that_dies_is_replaced(room: Room, tmp_path: Path) -> None:
     eventually(lambda: room.caps_w() == FLOORS)
 
 
-def test_a_board_that_ignores_its_cap_is_paid_for_by_the_others(room: Room, tmp_path: Path) -> None:
+def test_a_board_that_ignores_its_cap_is_paid_for_by_the_others(
+    room: BoardRoom, tmp_path: Path
+) -> None:
     room.boards[0].deaf = True
     site = write_site(tmp_path / "site.yaml", room, "1700W")
     with holding(site, "--release") as loop:
@@ -341,7 +349,7 @@ def noticed(loop: Loop) -> set[tuple[str, str]]:
     return {(one["kind"], one["device"]) for one in loop.said("cycle")[-1]["notes"]}
 
 
-def test_meters_that_freeze_are_counted_at_their_worst(room: Room, tmp_path: Path) -> None:
+def test_meters_that_freeze_are_counted_at_their_worst(room: BoardRoom, tmp_path: Path) -> None:
     """Node 0 claims to idle from now on, in the same digits: it may lend nobody its watts."""
     site = write_site(tmp_path / "site.yaml", room, "1800W")
     with holding(site, "--release") as loop:
@@ -357,7 +365,7 @@ def test_meters_that_freeze_are_counted_at_their_worst(room: Room, tmp_path: Pat
     assert room.caps_w() == FOUND
 
 
-def test_meters_that_say_half_buy_nobody_watts(room: Room, tmp_path: Path) -> None:
+def test_meters_that_say_half_buy_nobody_watts(room: BoardRoom, tmp_path: Path) -> None:
     for board in room.boards[:2]:
         board.reads_share = 0.5
     site = write_site(tmp_path / "site.yaml", room, "1800W")
@@ -368,7 +376,7 @@ def test_meters_that_say_half_buy_nobody_watts(room: Room, tmp_path: Path) -> No
     assert room.caps_w() == FOUND
 
 
-def test_what_cannot_be_put_back_is_told_and_kept(room: Room, tmp_path: Path) -> None:
+def test_what_cannot_be_put_back_is_told_and_kept(room: BoardRoom, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W", lease="1s")
     with holding(site, "--release") as loop:
         eventually(lambda: None not in room.caps_w())
@@ -383,7 +391,7 @@ def test_what_cannot_be_put_back_is_told_and_kept(room: Room, tmp_path: Path) ->
     assert room.caps_w() == FOUND
 
 
-def test_a_board_that_falls_silent_is_counted_at_its_most(room: Room, tmp_path: Path) -> None:
+def test_a_board_that_falls_silent_is_counted_at_its_most(room: BoardRoom, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W")
     with holding(site, "--release") as loop:
         eventually(lambda: room.draw_w() <= 1800.0)
@@ -397,7 +405,7 @@ def test_a_board_that_falls_silent_is_counted_at_its_most(room: Room, tmp_path: 
     assert room.caps_w() == FOUND
 
 
-def test_the_last_resort_is_the_outlet_and_it_comes_back(room: Room, tmp_path: Path) -> None:
+def test_the_last_resort_is_the_outlet_and_it_comes_back(room: BoardRoom, tmp_path: Path) -> None:
     room.boards[0].deaf = True
     outlet = {"node-0": {"outlet": room.uri(0, "Systems")}}
     safety = {"backstop_s": 1.0, "settle_s": 1.0, "silent_s": 1.0}
@@ -410,7 +418,7 @@ def test_the_last_resort_is_the_outlet_and_it_comes_back(room: Room, tmp_path: P
     assert room.boards[0].on
 
 
-def test_a_site_is_held_by_one_loop(room: Room, tmp_path: Path) -> None:
+def test_a_site_is_held_by_one_loop(room: BoardRoom, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W")
     with holding(site):
         second = Loop(site, "--restore")
@@ -425,7 +433,7 @@ def test_a_site_is_held_by_one_loop(room: Room, tmp_path: Path) -> None:
                 pipe.close()
 
 
-def test_a_limit_from_outside_counts_early_and_ends(room: Room, tmp_path: Path) -> None:
+def test_a_limit_from_outside_counts_early_and_ends(room: BoardRoom, tmp_path: Path) -> None:
     now_s = time.time()
     limits = tmp_path / "limits.csv"
     limits.write_text(f"at,until,limit\n{now_s + 16:.1f},{now_s + 18:.1f},1500W\n")
@@ -442,7 +450,7 @@ def test_a_limit_from_outside_counts_early_and_ends(room: Room, tmp_path: Path) 
     assert room.caps_w() == FOUND
 
 
-def test_slow_meters_are_believed_if_the_site_says_so(room: Room, tmp_path: Path) -> None:
+def test_slow_meters_are_believed_if_the_site_says_so(room: BoardRoom, tmp_path: Path) -> None:
     """Boards that renew their reading every 1.5 s, asked four times a second."""
     stop = threading.Event()
 
@@ -464,7 +472,7 @@ def test_slow_meters_are_believed_if_the_site_says_so(room: Room, tmp_path: Path
         thread.join()
 
 
-def test_a_dry_run_decides_and_sets_nothing(room: Room, tmp_path: Path) -> None:
+def test_a_dry_run_decides_and_sets_nothing(room: BoardRoom, tmp_path: Path) -> None:
     site = write_site(tmp_path / "site.yaml", room, "1800W")
     with holding(site, "--dry-run", "--duration", "1s") as loop:
         assert loop.process.wait(timeout=60) == 0
@@ -473,7 +481,7 @@ def test_a_dry_run_decides_and_sets_nothing(room: Room, tmp_path: Path) -> None:
     assert not site.with_name("site.journal.json").exists()
 
 
-def test_jobs_that_start_in_one_second_rise_along_the_ramp(room: Room, tmp_path: Path) -> None:
+def test_jobs_that_start_in_one_second_rise_along_the_ramp(room: BoardRoom, tmp_path: Path) -> None:
     """Four boards at 100 W want 600 W at once; allowed are 100 W/s, over 4 s."""
     for board in room.boards:
         board.demand_w = 100.0

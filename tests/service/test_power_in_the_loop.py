@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.runtime.sim.levels import COLUMNS
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.schedule import POWER_POLICIES, Result, Setting, simulate
-from wattherd.service.workloads import Jobs
+from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import ReadJobs
+from wattherd.sim.levels import COLUMNS
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.generate_jobs import JobMix, generate_jobs
 
@@ -23,13 +23,15 @@ MIX = JobMix(
 )
 
 
-def run(policy: str, power: str, seed: int) -> Result:
+def run(policy: str, power: str, seed: int) -> ComparedRun:
     given = Given(
-        jobs=Jobs(specs=generate_jobs(MIX, seed)),
+        jobs=ReadJobs(specs=generate_jobs(MIX, seed)),
         cluster=parse_cluster("4x8:V100M16", known=GPUS),
     )
     budget = ((0.0, FULL_W), (CUT_S, CUT_W))
-    setting = Setting(preset=preset("none"), given=given, budget=budget, power=power, history=True)
+    setting = ComparisonSetup(
+        preset=preset("none"), given=given, budget=budget, power=power, history=True
+    )
     return simulate(setting, policy)
 
 

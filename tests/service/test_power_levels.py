@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from wattherd.cli.main import cli
-from wattherd.service.schedule import POWER_POLICIES
+from wattherd.experiments.schedule.run import POWER_POLICIES
 from wattherd.workload.generate_jobs import JobMix, generate_jobs
 
 MIX = JobMix(
@@ -97,7 +97,7 @@ def test_without_the_guard_the_same_tree_is_exceeded(
     scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The meter sees what the guard prevents."""
-    from wattherd.engine.power_account import PowerAccount
+    from wattherd.engine.power.account import PowerAccount
 
     monkeypatch.setattr(PowerAccount, "_over", lambda *_: False)
     monkeypatch.setattr(PowerAccount, "_caps_w", lambda _, asks, branches: asks.top_w.tolist())

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from wattherd.cli.main import main
 from wattherd.errors import UserError
 from wattherd.estimate.swing import Samples, swing
-from wattherd.service.power_swings import Limits, report, spreads
-from wattherd.workload.power_samples import Recording
+from wattherd.experiments.grid.swings import SwingLimits, report, spreads
+from wattherd.workload.power_samples import DrawRecording
 
 
 @pytest.fixture
@@ -138,6 +138,8 @@ def test_storage_beside_the_jobs_holds_ramps_that_caps_cannot(
 
 
 def test_a_recording_too_short_to_judge_is_named() -> None:
-    short = Recording(name="mine", parts=1, samples=Samples(at_s=np.arange(3.0), watts=np.ones(3)))
+    short = DrawRecording(
+        name="mine", parts=1, samples=Samples(at_s=np.arange(3.0), watts=np.ones(3))
+    )
     with pytest.raises(UserError, match="mine: 3 samples"):
-        report([short], Limits())
+        report([short], SwingLimits())

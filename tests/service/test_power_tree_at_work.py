@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.guarded import Guarded
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
-from wattherd.service.live.schemas.power import LiveTreeDocument
+from wattherd.server.api.schemas.power import LiveTreeDocument
 
 pytestmark = pytest.mark.long
 HOSTILE = 'rack "<b>1</b>"\u202e\n'

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from service.guarded import Guarded
 from wattherd.cli.main import cli
-from wattherd.service.live import http as rules
+from wattherd.server.api import http as rules
 from wattherd.store import database
 from wattherd.store.entry import StoreDoubt
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from local_site import Site, until
 
+from wattherd.local import run_dir, run_lock
+from wattherd.local.logs import RotatingLog
+from wattherd.local.observation import Present
+from wattherd.local.orphans import end_stray
 from wattherd.model.event import JobCancelled
-from wattherd.runtime.local import run_dir, run_lock
-from wattherd.runtime.local.logs import RotatingLog
-from wattherd.runtime.local.reading import There
-from wattherd.runtime.local.strays import end_stray
 from wattherd.testing.live import MemoryJournal
 
 pytestmark = pytest.mark.long
@@ -239,5 +239,5 @@ def test_a_second_attempt_cannot_have_the_lock(site: Site) -> None:
     job = site.submit("sleep 987", grace_s=0.5)
     site.wait(job, "Running")
     run = site.root / job / "run-1"
-    assert run_lock.held(run) == There(value=True)
+    assert run_lock.held(run) == Present(value=True)
     assert not run_lock.RunLock(run.with_name("run-2")).take()

@@ -14,11 +14,11 @@ import pytest
 from local_site import Site, passable_site, until
 from object_store import BadWire, ObjectStore
 
+from wattherd.devices.wire.file_places import BucketPlace
 from wattherd.errors import ClusterError, UserError, WattherdError
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.transfer import bucket_read, bucket_write
-from wattherd.runtime.local.transfer.bucket import Store
-from wattherd.wire.places import BucketPlace
+from wattherd.local import run_dir
+from wattherd.local.transfer import bucket_read, bucket_write
+from wattherd.local.transfer.bucket import BucketClient
 from wattherd.workload.job_file import validated_job
 
 MIB = 1 << 20
@@ -32,13 +32,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 
 @pytest.fixture
-def reach(store: ObjectStore, tmp_path: Path) -> Callable[..., Store]:
+def reach(store: ObjectStore, tmp_path: Path) -> Callable[..., BucketClient]:
     """A way to the store, as a job's courier has it."""
 
-    def reach(**options: Any) -> Store:
+    def reach(**options: Any) -> BucketClient:
         usual = {"endpoint": store.url, "tries": 3}
         file = store.credentials(tmp_path / "credentials")
-        return Store({**usual, "credentials": str(file), **options})
+        return BucketClient({**usual, "credentials": str(file), **options})
 
     return reach
 
@@ -59,7 +59,10 @@ def said(error: WattherdError) -> str:
 
 
 def test_an_object_comes_in_pieces_and_whole(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bucket_read, "PIECE", MIB)
     data = random_bytes(5 * MIB + 7)
@@ -71,7 +74,7 @@ def test_an_object_comes_in_pieces_and_whole(
 
 
 def test_a_folder_comes_with_its_folders_and_empty_files(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path
+    store: ObjectStore, reach: Callable[..., BucketClient], tmp_path: Path
 ) -> None:
     files = {"a": b"1", "deep/er/b": b"22", "empty": b"", "sp ace/ü?#%.txt": b"3"}
     for name, data in files.items():
@@ -88,7 +91,10 @@ def test_a_folder_comes_with_its_folders_and_empty_files(
 
 
 def test_long_lists_are_read_to_their_end(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for number in range(7):
         store.put(f"many/{number}", b"x")
@@ -99,7 +105,10 @@ def test_long_lists_are_read_to_their_end(
 
 
 def test_answers_that_break_off_are_asked_for_again(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bucket_read, "PIECE", MIB)
     data = random_bytes(4 * MIB)
@@ -112,7 +121,10 @@ def test_answers_that_break_off_are_asked_for_again(
 
 
 def test_who_comes_later_fetches_what_is_missing_only(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bucket_read, "PIECE", MIB)
     monkeypatch.setattr(bucket_read, "AT_ONCE", 1)
@@ -132,7 +144,10 @@ def test_who_comes_later_fetches_what_is_missing_only(
 
 @pytest.mark.long
 def test_another_version_is_not_mixed_with_what_came(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bucket_read, "PIECE", MIB)
     monkeypatch.setattr(bucket_read, "AT_ONCE", 1)
@@ -148,7 +163,10 @@ def test_another_version_is_not_mixed_with_what_came(
 
 
 def test_a_change_under_way_is_noticed(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second piece is of another version, which the store says by `If-Match`."""
     monkeypatch.setattr(bucket_read, "PIECE", MIB)
@@ -171,7 +189,7 @@ def test_a_change_under_way_is_noticed(
 @pytest.mark.parametrize("stated", ["md5", "SHA256", "SHA1", "CRC32", "parts"])
 def test_bytes_that_went_wrong_are_noticed(
     store: ObjectStore,
-    reach: Callable[..., Store],
+    reach: Callable[..., BucketClient],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     stated: str,
@@ -214,7 +232,7 @@ def test_bytes_that_went_wrong_are_noticed(
 )  # fmt: skip
 def test_each_trouble_is_told_in_a_line(
     store: ObjectStore,
-    reach: Callable[..., Store],
+    reach: Callable[..., BucketClient],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: BucketPlace,
@@ -236,7 +254,7 @@ def test_each_trouble_is_told_in_a_line(
 
 @pytest.mark.parametrize("anonymous", [True, False])
 def test_who_is_anonymous_signs_nothing(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, *, anonymous: bool
+    store: ObjectStore, reach: Callable[..., BucketClient], tmp_path: Path, *, anonymous: bool
 ) -> None:
     """What a store does with such a request is its own affair (this one stumbles)."""
     way, signed = reach(anonymous=anonymous, tries=1), []
@@ -251,7 +269,7 @@ def test_who_is_anonymous_signs_nothing(
 
 
 def test_keys_that_would_leave_the_folder_are_refused(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path
+    store: ObjectStore, reach: Callable[..., BucketClient], tmp_path: Path
 ) -> None:
     store.put("evil/../../x", b"x")
     with pytest.raises(UserError, match="cannot be a file"):
@@ -259,7 +277,10 @@ def test_keys_that_would_leave_the_folder_are_refused(
 
 
 def test_what_does_not_fit_the_disk_is_said_at_once(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store.put("large", bytes(MIB))
     free = shutil.disk_usage(tmp_path)._replace(free=1000)
@@ -272,7 +293,10 @@ def test_what_does_not_fit_the_disk_is_said_at_once(
 
 
 def test_a_large_file_goes_in_parts_and_goes_on_where_it_ended(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore,
+    reach: Callable[..., BucketClient],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bucket_write, "PART", 5 * MIB)
     monkeypatch.setattr(bucket_write, "AT_ONCE", 1)
@@ -298,7 +322,7 @@ def test_a_large_file_goes_in_parts_and_goes_on_where_it_ended(
 
 
 def test_a_folder_is_marked_when_it_is_whole(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path
+    store: ObjectStore, reach: Callable[..., BucketClient], tmp_path: Path
 ) -> None:
     folder = tmp_path / "results"
     (folder / "deep").mkdir(parents=True)
@@ -310,7 +334,7 @@ def test_a_folder_is_marked_when_it_is_whole(
 
 
 def test_a_folder_that_fails_is_not_marked(
-    store: ObjectStore, reach: Callable[..., Store], tmp_path: Path
+    store: ObjectStore, reach: Callable[..., BucketClient], tmp_path: Path
 ) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
@@ -437,7 +461,7 @@ def test_a_stop_while_data_comes_is_heeded(site: Site, store: ObjectStore, tmp_p
 def test_who_may_not_read_our_installation_is_told_what_is_missing(
     site: Site, store: ObjectStore
 ) -> None:
-    from wattherd.runtime.local.staging import interpreter
+    from wattherd.local.staging import interpreter
 
     if interpreter((65534, 65534)) == interpreter(None):
         pytest.skip("this installation may be read by everybody")

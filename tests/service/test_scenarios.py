@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from wattherd.cli.sim import sim
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.run import simulate
+from wattherd.experiments.schedule.setup import setting_of
 from wattherd.model.event import NodeLost, NodeReturned, QueueStarted, QueueStopped
-from wattherd.service.schedule import simulate
-from wattherd.service.setting import setting_of
 from wattherd.workload.scenario import Scenario, beside, validated
 
 

@@ -11,8 +11,8 @@ import pytest
 from hold_site import eventually
 from serve_rack import BUSY_W, IDLE_W, Rack, a_rack, again, gpus, served
 
-from wattherd.service.live.config import read_config
-from wattherd.service.live.site import open_site
+from wattherd.server.settings.config import read_config
+from wattherd.server.site.site import open_site
 from wattherd.testing.boards import Board
 
 pytestmark = pytest.mark.long

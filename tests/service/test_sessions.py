@@ -22,11 +22,11 @@ from websockets.sync.client import ClientConnection, connect
 from service.guarded import Guarded
 from service.inside import inside
 from service.serving import Serving, until
-from wattherd.runtime.local import processes, run_lock
-from wattherd.runtime.local.reading import certain
-from wattherd.runtime.local.sessions import CHUNK, WINDOW
-from wattherd.service.live import sessions
-from wattherd.service.live.routes.sessions import PATH
+from wattherd.local import processes, run_lock
+from wattherd.local.observation import certain
+from wattherd.local.sessions import CHUNK, WINDOW
+from wattherd.server.api.routes.sessions import PATH
+from wattherd.server.documents import job_sessions as sessions
 
 pytestmark = pytest.mark.long
 SECRET = "open-sesame-of-the-job"
@@ -232,7 +232,7 @@ def test_a_session_holds_no_lock_of_the_job(guarded: Guarded, job: str) -> None:
         session.until(lambda: b"ready" in session.out)
         holders = set(certain(run_lock.holders(run.absolute())) or ())
         assert holders
-        assert not holders & {*marked("lock-word"), *marked("wattherd.runtime.local.inside")}
+        assert not holders & {*marked("lock-word"), *marked("wattherd.local.session_process")}
 
 
 def test_a_supervisor_that_is_killed_takes_sessions_along(guarded: Guarded) -> None:
@@ -356,7 +356,7 @@ def test_a_token_that_is_revoked_ends_its_session(
 
 
 def sessions_role() -> Any:
-    from wattherd.service.live.access.caller import Role
+    from wattherd.server.auth.caller import Role
 
     return Role.ADMIN
 

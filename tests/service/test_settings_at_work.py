@@ -19,10 +19,10 @@ from wattherd.cli.serve import listener_of
 from wattherd.errors import UserError
 from wattherd.model.event import BudgetChanged, DeviceDrained, QueueStopped, TenantLimited
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.service.live.api import desk_of
-from wattherd.service.live.config import ServeConfig, read_config
-from wattherd.service.live.listening import check_listening, tls_of
-from wattherd.service.live.site import Site, open_site
+from wattherd.server.api.listening import check_listening, tls_of
+from wattherd.server.app import desk_of
+from wattherd.server.settings.config import ServeConfig, read_config
+from wattherd.server.site.site import LiveSite, open_site
 
 pytestmark = pytest.mark.long
 
@@ -31,7 +31,7 @@ OLD = Path(__file__).parent / "old_states" / "schema-0003.tar.gz"
 
 
 @contextlib.contextmanager
-def serving(state: Path, **config: Any) -> Iterator[Site]:
+def serving(state: Path, **config: Any) -> Iterator[LiveSite]:
     site = open_site(ServeConfig.model_validate({"state": state, "slots": 2, **config}))
     try:
         yield site
@@ -39,15 +39,15 @@ def serving(state: Path, **config: Any) -> Iterator[Site]:
         site.close()
 
 
-def budget(site: Site) -> float | None:
+def budget(site: LiveSite) -> float | None:
     return site.look(lambda look: look.core.budgets.by_source.get("", {}).get(""))
 
 
-def set_budget(site: Site, budget_w: float | None) -> None:
+def set_budget(site: LiveSite, budget_w: float | None) -> None:
     site.keeper.post(BudgetChanged(at_s=0.0, budget_w=budget_w), by="ann").result(MOST_S)
 
 
-def notes(site: Site, about: str) -> list[str]:
+def notes(site: LiveSite, about: str) -> list[str]:
     return [note for note in site.notes if note.startswith(f"{about}:")]
 
 
@@ -151,7 +151,7 @@ def queues(default: float) -> dict[str, Any]:
     return {**QUEUES, "children": [{**one, "guaranteed_pct": default}, night]}
 
 
-def share(site: Site) -> float:
+def share(site: LiveSite) -> float:
     found = site.look(lambda look: look.core.queues)
     return float(
         dict(found or {"children": [{"guaranteed_pct": -1}]})["children"][0]["guaranteed_pct"]
@@ -160,9 +160,9 @@ def share(site: Site) -> float:
 
 def test_queues_changed_at_work_follow_the_same_rule(tmp_path: Path) -> None:
     from wattherd.model.event import QueuesChanged
-    from wattherd.workload.scenario import QueueSpec
+    from wattherd.workload.scenario import QueueField
 
-    changed = QueueSpec.model_validate(queues(30)).model_dump(mode="json")
+    changed = QueueField.model_validate(queues(30)).model_dump(mode="json")
     with serving(tmp_path, policy="capacity", queues=queues(50)) as site:
         site.keeper.post(QueuesChanged(at_s=0.0, queues=changed), by="ann").result(MOST_S)
         assert share(site) == 30.0
@@ -201,7 +201,7 @@ HARMLESS = {"state"}
 """Another state folder is none of this one's."""
 
 
-def begun(state: Path, **config: Any) -> Site:
+def begun(state: Path, **config: Any) -> LiveSite:
     """All that `wattherd serve` does before it answers."""
     found = read_config(None, {"state": state, "slots": 2, "port": 0, **config})
     check_listening(found, asks=not desk_of(found).open)

@@ -19,10 +19,10 @@ from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
 from wattherd.cli.client import Client
 from wattherd.errors import ClusterError, UserError
-from wattherd.runtime.local.devices import slots
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.config import read_config
-from wattherd.service.live.site_limits import SiteLimits, SiteWatch, StartRamps, start_ramps
+from wattherd.local.devices import slots
+from wattherd.local.orphans import end_stray
+from wattherd.server.limits.site_limits import SiteLimits, SiteWatch, StartRamps, start_ramps
+from wattherd.server.settings.config import read_config
 
 pytestmark = pytest.mark.long
 

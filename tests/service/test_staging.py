@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from local_site import Site, passable_site
 
+from wattherd.devices.wire.file_places import GitPlace, parse
 from wattherd.errors import UserError
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.transfer import git
-from wattherd.runtime.local.transfer.files import bring, fill
-from wattherd.wire.places import GitPlace, parse
+from wattherd.local import run_dir
+from wattherd.local.transfer import git
+from wattherd.local.transfer.files import bring, fill
 from wattherd.workload.job_file import validated_job
 
 

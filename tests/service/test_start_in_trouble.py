@@ -18,21 +18,21 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from failing_calls import Site as Call
+from failing_calls import LiveSite as Call
 from failing_calls import sites_of, watching
 
 from wattherd.errors import ClusterError, UserError, WattherdError
 from wattherd.model.event import BudgetChanged
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.site import Site, open_site
+from wattherd.server.settings.config import ServeConfig
+from wattherd.server.site.site import LiveSite, open_site
 
 pytestmark = pytest.mark.long
 
 MOST_S = 30.0
 
 
-def start(state: Path, **config: Any) -> Site:
+def start(state: Path, **config: Any) -> LiveSite:
     given = {"state": state, "slots": 2, "budget": "9W", **config}
     return open_site(ServeConfig.model_validate(given))
 

@@ -27,11 +27,11 @@ from service.hostile import PYTHON, SECRET, VICTIM, Tenants
 from service.inside import inside
 from service.serving import Serving, until
 from wattherd.errors import UserError
-from wattherd.runtime.local import cgroups, run_dir
-from wattherd.runtime.local.accounts import Accounts, TenantRule
-from wattherd.runtime.local.apps import App
-from wattherd.runtime.local.processes import descendants
-from wattherd.runtime.local.reading import certain
+from wattherd.local import cgroups, run_dir
+from wattherd.local.accounts import Accounts, TenantRule
+from wattherd.local.apps import App
+from wattherd.local.observation import certain
+from wattherd.local.processes import descendants
 
 pytestmark = [
     pytest.mark.long,

@@ -15,7 +15,7 @@ pytest.importorskip("textual", reason="the extra `tui` is not installed")
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from wattherd.cli.client import Unreachable
+from wattherd.cli.client import ServiceUnreachable
 from wattherd.cli.top import top
 from wattherd.cli.top_app import Top, line_text, watts_text
 from wattherd.errors import UserError
@@ -44,7 +44,7 @@ class Stage:
 
     def get(self, path: str, **query: object) -> Any:
         if self.away:
-            raise Unreachable("no answer: refused", hint="start one")
+            raise ServiceUnreachable("no answer: refused", hint="start one")
         if path == "power":
             assert query == {"last": 120}
             return POWER
@@ -143,7 +143,7 @@ def test_the_line_is_as_high_as_the_budget() -> None:
 
 def test_without_the_library_or_a_service_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     told = CliRunner().invoke(top, ["--server", "http://127.0.0.1:9"])
-    assert isinstance(told.exception, Unreachable)
+    assert isinstance(told.exception, ServiceUnreachable)
     monkeypatch.setitem(sys.modules, "textual", None)
     monkeypatch.delitem(sys.modules, "wattherd.cli.top_app")
     told = CliRunner().invoke(top, ["--server", "http://127.0.0.1:9"])

@@ -22,8 +22,8 @@ from training_runs import (
     undisturbed,
 )
 
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.strays import end_stray
+from wattherd.local import run_dir
+from wattherd.local.orphans import end_stray
 from wattherd.testing.live import MemoryJournal
 
 pytestmark = pytest.mark.skipif(

@@ -20,14 +20,14 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 
+from wattherd.local import run_dir
+from wattherd.local.orphans import end_stray
+from wattherd.local.run_plan import StatusServer
 from wattherd.model.event import JobCancelled
-from wattherd.runtime.local import run_dir
-from wattherd.runtime.local.orders import StatusServer
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.api import app_of
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.site import open_site
-from wattherd.service.live.trainer_status import Run, TrainerStatus, progress_of
+from wattherd.server.api.trainer_status import Run, TrainerStatus, progress_of
+from wattherd.server.app import app_of
+from wattherd.server.settings.config import ServeConfig
+from wattherd.server.site.site import open_site
 from wattherd.workload.job_file import JobFile
 
 MOST_S = 30.0

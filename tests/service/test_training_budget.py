@@ -14,11 +14,11 @@ from training_runs import ENVIRONMENT, EXAMPLES, STEP, final_loss, undisturbed
 pytest.importorskip("sqlalchemy", reason="the extra `server` is not installed")
 
 
+from wattherd.local.orphans import end_stray
 from wattherd.model.event import BudgetChanged
-from wattherd.runtime.local.strays import end_stray
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.documents import job_document
-from wattherd.service.live.site import Site, open_site
+from wattherd.server.documents.documents import job_document
+from wattherd.server.settings.config import ServeConfig
+from wattherd.server.site.site import LiveSite, open_site
 from wattherd.workload.job_file import JobFile
 
 pytestmark = pytest.mark.long
@@ -31,7 +31,7 @@ JOBS = {
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[LiveSite]:
     site = open_site(ServeConfig(state=tmp_path / "state", slots=3))
     yield site
     site.close()
@@ -39,14 +39,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
         end_stray(folder)
 
 
-def submit(site: Site, example: str, steps: int) -> str:
+def submit(site: LiveSite, example: str, steps: int) -> str:
     options = ["--steps", str(steps), "--every", "1000000"]
     argv = [sys.executable, str(EXAMPLES / f"{example}.py"), *options]
     job = JobFile(run=list(argv), checkpoint={"grace": 60}, envs=ENVIRONMENT)  # type: ignore[arg-type]
     return site.keeper.submit(job.spec(), job.paper(), by="ann").result(MOST_S)
 
 
-def told(site: Site, job: str) -> str:
+def told(site: LiveSite, job: str) -> str:
     """What it printed in all its runs, in order."""
     runs = sorted(
         (site.config.state / "jobs" / job).glob("run-*"),
@@ -65,7 +65,7 @@ def until(true: Callable[[], object], most_s: float) -> None:
 
 @pytest.mark.parametrize("family", ["numpy", "torch"])
 def test_a_budget_that_falls_and_rises_costs_time_only(
-    site: Site, tmp_path: Path, family: str
+    site: LiveSite, tmp_path: Path, family: str
 ) -> None:
     if family == "torch" and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")

@@ -13,9 +13,9 @@ import pytest
 from local_site import Site, until
 from training_runs import ENVIRONMENT, EXAMPLES, STEP, final_loss, train, under_way, undisturbed
 
-from wattherd.runtime.local import processes, run_dir
-from wattherd.runtime.local.reading import certain
-from wattherd.runtime.local.strays import end_stray
+from wattherd.local import processes, run_dir
+from wattherd.local.observation import certain
+from wattherd.local.orphans import end_stray
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import read_job
 

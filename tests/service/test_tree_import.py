@@ -10,7 +10,7 @@ import yaml
 
 from dcim_server import Dcim, Rows, first_generation, nautobot, netbox, serving
 from wattherd.cli.main import main
-from wattherd.wire.trouble import DeviceError
+from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.workload.dcim.fetch import fetch
 from wattherd.workload.tree_file import read_tree
 

@@ -13,15 +13,15 @@ pytest.importorskip("sqlalchemy", reason="the extra `server` is not installed")
 
 from wattherd.cli.sim_replay import replay
 from wattherd.errors import UserError
+from wattherd.local.devices import slots
 from wattherd.model.event import BudgetChanged, JobCancelled, JobProgressed, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.runtime.local.devices import slots
-from wattherd.service.live.blueprint import Blueprint
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.keeper import Keeper
-from wattherd.service.live.what_if import Change, read_past, what_if
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.recovery.what_if import WhatIfChange, read_past, what_if
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
 from wattherd.store.database import in_folder
-from wattherd.store.store import Store
+from wattherd.store.store import ClusterStore
 from wattherd.testing.live import PaperExecutor, SetClock
 
 
@@ -32,13 +32,13 @@ class Day:
         state.mkdir()
         self.url = in_folder(state)
         self.blueprint = Blueprint.of(ServeConfig(**config), slots("n0", 2))
-        self.store = Store.open(self.url)
+        self.store = ClusterStore.open(self.url)
         self.store.snapshots.begin_with(self.blueprint.text())
-        from wattherd.engine.core import Core
+        from wattherd.engine.core.core import Core
 
         core = Core(self.blueprint.core_config(self.blueprint.scheduler()))
         self.hands, self.clock = PaperExecutor(), SetClock()
-        self.keeper = Keeper(core, self.store.journal, self.clock)
+        self.keeper = CoreLoop(core, self.store.journal, self.clock)
         self.keeper.recover(self.hands)
 
     def at(self, at_s: float) -> Day:
@@ -83,14 +83,14 @@ def day(tmp_path: Path) -> Day:
 
 
 def test_the_same_policy_gives_what_was_lived(day: Day) -> None:
-    lived, again = what_if(read_past(day.done()), Change())
+    lived, again = what_if(read_past(day.done()), WhatIfChange())
     assert lived["finished"] == again["finished"] == 3
     assert again["avg_jct_s"] == pytest.approx(lived["avg_jct_s"], abs=1.0)
     assert lived["avg_jct_s"] == pytest.approx((100 + 109 + 108) / 3)
 
 
 def test_another_policy_decides_anew_by_what_users_expected(day: Day) -> None:
-    _, again, other = what_if(read_past(day.done()), Change(policies=("srtf",)))
+    _, again, other = what_if(read_past(day.done()), WhatIfChange(policies=("srtf",)))
     assert other["finished"] == 3
     assert other["policy"] == "srtf"
     assert other["avg_jct_s"] < again["avg_jct_s"]
@@ -100,7 +100,7 @@ def test_less_budget_is_slower_and_less_energy_a_second(day: Day) -> None:
     watts = day.blueprint.gpu.max_w * 2
     day.at(0.0)
     past = read_past(day.done())
-    _, free, tight = what_if(past, Change(budget=f"{0.6 * watts}W"))
+    _, free, tight = what_if(past, WhatIfChange(budget=f"{0.6 * watts}W"))
     assert tight["avg_jct_s"] > 1.2 * free["avg_jct_s"]
     assert tight["over_budget_s"] == 0.0
 
@@ -113,12 +113,12 @@ def test_budgets_as_they_were_can_be_scaled(tmp_path: Path) -> None:
     day.tell(day.hands.started((job, 1)))
     day.at(50.0).tell(day.hands.exited((job, 1)))
     past = read_past(day.done())
-    _, whole, half = what_if(past, Change(budget="0.6x"))
+    _, whole, half = what_if(past, WhatIfChange(budget="0.6x"))
     assert whole["avg_jct_s"] == pytest.approx(50.0, abs=1.0)
     assert half["avg_jct_s"] > 60.0
     for text in ("x", "0x", "-1x", "lots"):
         with pytest.raises(UserError, match=r"watts|factor|power|budget"):
-            what_if(past, Change(budget=text))
+            what_if(past, WhatIfChange(budget=text))
 
 
 def test_what_comes_from_outside_comes_again(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_comes_from_outside_comes_again(tmp_path: Path) -> None:
     day.at(75.0).tell(day.hands.exited((job, 2)))
     past = read_past(day.done())
     assert past.works[job] == pytest.approx(35.0)
-    lived, again = what_if(past, Change())
+    lived, again = what_if(past, WhatIfChange())
     assert lived["finished"] == again["finished"] == 1
     assert again["avg_jct_s"] == pytest.approx(75.0, abs=1.0)
 

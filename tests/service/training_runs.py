@@ -10,7 +10,7 @@ from pathlib import Path
 
 from local_site import Site, until
 
-from wattherd.runtime.local.orders import PASSED_ON
+from wattherd.local.run_plan import PASSED_ON
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples" / "train"

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from wattherd.engine.placer import Placer
+from wattherd.engine.placement.placer import Placer
+from wattherd.experiments.placement.policies import build_placer, place_policy
+from wattherd.kube.account.domains import Domains
+from wattherd.kube.account.fleet import NodeFleet
+from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.api.objects import Node, Pod
+from wattherd.kube.decide.extender import Extender
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Pod as TracePod
-from wattherd.model.request import Request
-from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.api.objects import Node, Pod
-from wattherd.runtime.kube.extender.decisions import Extender
-from wattherd.runtime.kube.pods.fleet import Fleet
-from wattherd.runtime.kube.power.domains import Domains
-from wattherd.service.compose import build_placer, place_policy
+from wattherd.model.request import Request, TracePod
 
 Json = dict[str, Any]
 _POD, _NODE = decoder(Pod), decoder(Node)
@@ -88,7 +87,7 @@ def bound(made: Json, node: str, **annotations: str) -> Json:
     return made | {"metadata": meta, "spec": made["spec"] | {"nodeName": node}}
 
 
-def fleet_of(policy: str, history: tuple[TracePod, ...] = ()) -> Fleet:
+def fleet_of(policy: str, history: tuple[TracePod, ...] = ()) -> NodeFleet:
     """The account of a cluster without nodes; `history` tells what pods to expect."""
 
     def make(cluster: ClusterSpec, asked: list[Request]) -> Placer:
@@ -96,7 +95,7 @@ def fleet_of(policy: str, history: tuple[TracePod, ...] = ()) -> Fleet:
         draws = np.random.default_rng(0)
         return build_placer(cluster, history or seen, place_policy(policy), draws=draws)
 
-    return Fleet(make)
+    return NodeFleet(make)
 
 
 def an_extender(

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 
 from kube_builders import Json, a_pod
 
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import EvictPod, Order, TellPod
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.orders import EvictPod, Order, TellPod
 
 
 class Desk(ABC):
     """Pods and nodes by uid and name; `scheduler` is given by whoever sits there."""
 
-    scheduler: Scheduler
+    scheduler: KubeScheduler
 
     def __init__(self) -> None:
         self.now_s = 0.0

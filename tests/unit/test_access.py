@@ -12,11 +12,11 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from wattherd.errors import ClusterError, UserError
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.service.live.access.audit import Audit
-from wattherd.service.live.access.caller import Caller, Role
-from wattherd.service.live.access.rates import Rates, retry_after
-from wattherd.service.live.access.rules import Free, RuleBook
-from wattherd.service.live.access.tokens import TokenFile
+from wattherd.server.auth.audit import Audit
+from wattherd.server.auth.caller import Caller, Role
+from wattherd.server.auth.rates import RequestRates, retry_after
+from wattherd.server.auth.rules import Free, RuleBook
+from wattherd.server.auth.tokens import TokenFile
 
 
 def test_a_token_opens_until_it_is_revoked(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_caller_sees_the_tenant_and_touches_its_own() -> None:
 
 
 def test_a_bucket_fills_at_its_rate() -> None:
-    rates = Rates(rate_per_s=2.0, burst=3.0)
+    rates = RequestRates(rate_per_s=2.0, burst=3.0)
     assert [rates.wait_s("a", 0.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
     assert rates.wait_s("b", 0.0) == 0.0
     assert rates.wait_s("a", 0.5) == 0.0
@@ -105,7 +105,7 @@ def test_a_bucket_fills_at_its_rate() -> None:
 
 
 def test_the_record_is_read_backwards_over_its_files(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("wattherd.service.live.access.audit.MOST_BYTES", 60)
+    monkeypatch.setattr("wattherd.server.auth.audit.MOST_BYTES", 60)
     audit = Audit(tmp_path)
     for number in range(10):
         audit.add({"by": "ann" if number % 2 else "bob", "number": number})
@@ -118,7 +118,7 @@ def test_the_record_is_read_backwards_over_its_files(tmp_path: Path, monkeypatch
 
 
 def test_no_line_of_the_record_is_ever_lost_to_newer_ones(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("wattherd.service.live.access.audit.MOST_BYTES", 60)
+    monkeypatch.setattr("wattherd.server.auth.audit.MOST_BYTES", 60)
     audit = Audit(tmp_path)
     for number in range(60):
         audit.add({"by": "ann", "number": number})

@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
+from wattherd.engine.core.executor import RunOrder
 from wattherd.errors import UserError
+from wattherd.local.accounts import OF_SITE, Accounts, TenantRule
 from wattherd.model.command import StartJob
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local.accounts import OF_SITE, Accounts, TenantRule
-from wattherd.service.live.access.accounts import check_accounts
-from wattherd.service.live.config import ServeConfig
+from wattherd.server.settings.config import ServeConfig
+from wattherd.server.settings.tenant_accounts import check_accounts
 
 NUMBERS = {"ann": (2001, 2001), "bob": (2002, 2002), "bobby": (2002, 2902), "carl": (2003, 2003),
            "dora": (2004, 2004), "eve": (2005, 2003), "shared": (2006, 2006),

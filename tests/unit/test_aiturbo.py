@@ -8,14 +8,14 @@ import pytest
 
 from wattherd.estimate.ps_belief import PsBelief
 from wattherd.estimate.shapes import asked_shape
-from wattherd.estimate.speed import Sampled, Shape, SpeedModel
+from wattherd.estimate.speed import JobShape, Sampled, SpeedModel
 from wattherd.model.command import StartJob
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.aiturbo import AITurbo, ranks
 from wattherd.policy.schedule.aiturbo_swaps import Atlas, Sized, settle, spread, swap
-from wattherd.policy.schedule.foresight import LossForesight
 from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
 from wattherd.policy.schedule.resize import Cost
+from wattherd.policy.schedule.speed_forecast import LossForesight
 from wattherd.testing.timed_world import Story, t4_nodes
 
 KAPPA = 10.0
@@ -44,7 +44,12 @@ BOUND = speed(0.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def sized(
-    model: SpeedModel, shape: Shape, *, number: int = 0, steps: float = 100.0, pause_s: float = 0.0
+    model: SpeedModel,
+    shape: JobShape,
+    *,
+    number: int = 0,
+    steps: float = 100.0,
+    pause_s: float = 0.0,
 ) -> Sized:
     atlas = Atlas(ps_job(f"j{number}"), model.step_s)
     return Sized(
@@ -53,8 +58,8 @@ def sized(
     )  # fmt: skip
 
 
-def shape(workers: int = 1, servers: int = 1) -> Shape:
-    return Shape(workers=workers, servers=servers, gpus=workers)
+def shape(workers: int = 1, servers: int = 1) -> JobShape:
+    return JobShape(workers=workers, servers=servers, gpus=workers)
 
 
 def test_equal_values_share_the_mean_of_their_ranks() -> None:
@@ -116,7 +121,7 @@ def test_unknown_shapes_are_never_chosen() -> None:
         theta=PARALLEL.theta, batch=8, sampled=Sampled(workers=(1, 2), servers=(1, 1))
     )
 
-    def step_s(one: Shape) -> float | None:
+    def step_s(one: JobShape) -> float | None:
         return model.step_s(one) if model.sampled.holds(one) else None
 
     job = Sized(
@@ -190,4 +195,4 @@ def test_optimus_does_not_leave_a_cluster_idle_until_its_interval_ends() -> None
 
 
 def test_the_asked_shape_is_that_of_the_roles() -> None:
-    assert asked_shape(ps_job(workers=3)) == Shape(workers=3, servers=1, gpus=3)
+    assert asked_shape(ps_job(workers=3)) == JobShape(workers=3, servers=1, gpus=3)

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from wattherd.service.live.apps import origin
-from wattherd.service.live.apps.origin import (
+from wattherd.server.auth import app_origin as origin
+from wattherd.server.auth.app_origin import (
     MOST_OF_APP,
     MOST_OF_CALLER,
     SESSION_S,

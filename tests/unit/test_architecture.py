@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import wattherd
-from wattherd.engine.state import ClusterState
+from wattherd.engine.placement.state import ClusterState
 from wattherd.model.allocation import Allocation
 from wattherd.policy.place import dispatch
 from wattherd.policy.place.registry import BUILT_IN

@@ -12,21 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_keeper import Site, a_core
 
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.invariants import validate
 from wattherd.errors import UserError
 from wattherd.model.event import ArrayLimited, JobCancelled, JobHeld, JobReleased, JobSubmitted
-from wattherd.service.live import arrays
-from wattherd.service.live.frozen import Frozen, freeze, thaw
-from wattherd.service.live.history import History, Past
-from wattherd.service.live.register import Wish
-from wattherd.service.live.standing import Standing
-from wattherd.service.live.succession import succeed
+from wattherd.server.documents import arrays
+from wattherd.server.journal.job_history import JobHistory, PastJob
+from wattherd.server.journal.journal_writer import EventWish
+from wattherd.server.journal.replay_state import ReplayState
+from wattherd.server.journal.snapshot_codec import FrozenState, freeze, thaw
+from wattherd.server.journal.succession import succeed
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal
 from wattherd.workload.job_file import JobFile
 
 
-def hand_in(site: Site, count: int, most: int | None = None, key: str = "k", **more: Any) -> Wish:
+def hand_in(
+    site: Site, count: int, most: int | None = None, key: str = "k", **more: Any
+) -> EventWish:
     array = f"0-{count - 1}" + ("" if most is None else f"%{most}")
     job = JobFile.model_validate({"run": "true", "array": array, "name": "s", **more})
     wish = site.keeper.hand_in_all(list(job.tasks(user="ann")), "ann", key)
@@ -183,7 +185,7 @@ def test_never_more_tasks_run_than_may_whatever_happens_to_them(
         assert len(running()) <= most
         site.clock.at_s += 1.0
     replayed = a_core()
-    for _ in Standing().replay(replayed, site.journal.kept):
+    for _ in ReplayState().replay(replayed, site.journal.kept):
         pass
     assert {one.id: one.state for one in replayed.jobs.values()} == {
         one.id: one.state for one in site.keeper.core.jobs.values()
@@ -200,9 +202,11 @@ def test_a_core_that_takes_over_knows_which_tasks_are_over_and_how_they_ended() 
         site.keeper.tell(site.hands.exited((f"j-{number}", 1), code))
         site.turns()
     old = site.keeper
-    live = {job_id: Past(spec=one.spec, paper={}, by="") for job_id, one in old.core.jobs.items()}
+    live = {
+        job_id: PastJob(spec=one.spec, paper={}, by="") for job_id, one in old.core.jobs.items()
+    }
     core = a_core()
-    succeed(Frozen(old.core, old.standing, live, old.standing.submitted), core)
+    succeed(FrozenState(old.core, old.standing, live, old.standing.submitted), core)
     validate(core)
     assert {one.id: str(one.state) for one in core.jobs.values() if one.spec.array} == {
         "j-3": "Queued",
@@ -223,7 +227,7 @@ def test_a_snapshot_in_the_midst_of_an_array_goes_on_as_the_journal_would() -> N
     site.keeper.post(JobHeld(at_s=0.0, job_id="j-4"), by="ann")
     site.turns()
     old = site.keeper
-    body = freeze(Frozen.of(old.core, old.standing, History()))
+    body = freeze(FrozenState.of(old.core, old.standing, JobHistory()))
     thawed = thaw(body, old.core.config).core
     for core in (old.core, thawed):
         for job_id in ("j-1", "j-3", "j-5"):

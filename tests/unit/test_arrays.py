@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_waits import Told
 
-from wattherd.engine.core import Core
+from wattherd.engine.core.core import Core
 from wattherd.errors import UserError
 from wattherd.model.command import FinishJob, StartJob
 from wattherd.model.event import (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 from wattherd.workload import arrivals as module
 from wattherd.workload.arrivals import draw_arrivals, inflate, read_order
 from wattherd.workload.impossible import never_fits
@@ -25,14 +25,14 @@ from wattherd.workload.openb import read_nodes, read_pods
 from wattherd.workload.streams import stream
 
 
-def a_pod(name: str, *, gpus: int = 0, milli: int = 1000, **asked: int) -> Pod:
+def a_pod(name: str, *, gpus: int = 0, milli: int = 1000, **asked: int) -> TracePod:
     request = Request(
         cpu_milli=asked.get("cpu", 1000),
         memory_mib=asked.get("memory", 0),
         gpu_count=gpus,
         gpu_milli=milli if gpus else 0,
     )
-    return Pod(name=name, request=request)
+    return TracePod(name=name, request=request)
 
 
 def a_cluster(count: int, *, gpus: int = 4) -> ClusterSpec:
@@ -50,7 +50,7 @@ def a_cluster(count: int, *, gpus: int = 4) -> ClusterSpec:
     )
 
 
-def asked_by(pods: list[Pod], order: np.ndarray) -> int:
+def asked_by(pods: list[TracePod], order: np.ndarray) -> int:
     return sum(pods[row].request.total_gpu_milli for row in order)
 
 
@@ -167,7 +167,7 @@ def test_inflation_hits_its_target(gpus: list[int], capacity: int, load: float, 
     ],
 )
 def test_what_cannot_be_inflated(
-    what: str, pods: list[Pod], capacity: int, load: float, problem: str
+    what: str, pods: list[TracePod], capacity: int, load: float, problem: str
 ) -> None:
     with pytest.raises(UserError, match=problem):
         inflate(pods, capacity_milli=capacity, load=load, rng=stream(1, what))
@@ -364,7 +364,7 @@ CLUSTER = ClusterSpec(
     ],
 )  # fmt: skip
 def test_why_a_request_never_fits(what: str, request_: Request, reason: str) -> None:
-    found = never_fits([Pod(name="p", request=request_)], CLUSTER)
+    found = never_fits([TracePod(name="p", request=request_)], CLUSTER)
     assert [entry.reason for entry in found] == [reason], what
 
 
@@ -394,7 +394,7 @@ def test_a_request_is_impossible_exactly_if_no_node_could_hold_it(
     request = Request(
         cpu_milli=cpu, memory_mib=memory, gpu_count=gpus, gpu_milli=1000 * bool(gpus), models=models
     )
-    found = never_fits([Pod(name="p", request=request)], CLUSTER)
+    found = never_fits([TracePod(name="p", request=request)], CLUSTER)
     assert bool(found) != any(request.fits(node) for node in CLUSTER.nodes)
 
 

@@ -8,16 +8,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from wattherd.engine.budgets import Budgets, Fall
-from wattherd.engine.limit_timeline import FOREVER, Span, merged
+from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.limit_sources import SiteLimitsNow
+from wattherd.devices.signals.registry import open_signal
+from wattherd.devices.wire.clock import SYSTEM
+from wattherd.engine.power.budgets import Budgets, Fall
+from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod, merged
 from wattherd.errors import UserError
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
-from wattherd.service.live.signal_watch import SOURCE, Known, news
-from wattherd.service.power_signal import Limits
-from wattherd.signals.contract import Contact, Site, Told
-from wattherd.signals.registry import open_signal
-from wattherd.wire.clock import SYSTEM
+from wattherd.server.limits.signal_watch import SOURCE, Known, news
 
 RULES = CapRules(ahead_s=4.0)
 NOW_S = 1_000_000_000.0
@@ -47,14 +47,14 @@ def test_what_one_source_announced_is_not_ended_by_another() -> None:
     assert [one.source for one in budgets.announced] == ["grid"]
 
 
-def limits(*spans: Span, contact: Contact = Contact.HEARD) -> Limits:
-    base = Span(0.0, FOREVER, 100.0, "base")
-    told = Told(source="plan", contact=contact, spans=spans)
-    return Limits(NOW_S, merged(base, spans, NOW_S), (told,))
+def limits(*spans: LimitPeriod, contact: SourceContact = SourceContact.HEARD) -> SiteLimitsNow:
+    base = LimitPeriod(0.0, FOREVER, 100.0, "base")
+    told = ToldLimits(source="plan", contact=contact, spans=spans)
+    return SiteLimitsNow(NOW_S, merged(base, spans, NOW_S), (told,))
 
 
-def span(start_s: float, end_s: float, limit_w: float) -> Span:
-    return Span(NOW_S + start_s, NOW_S + end_s, limit_w, "plan")
+def span(start_s: float, end_s: float, limit_w: float) -> LimitPeriod:
+    return LimitPeriod(NOW_S + start_s, NOW_S + end_s, limit_w, "plan")
 
 
 UNKNOWN: Known = (None, ())
@@ -84,9 +84,9 @@ def test_the_end_of_all_limits_lifts_the_budget() -> None:
 
 
 def test_a_source_that_was_not_heard_yet_raises_and_takes_back_nothing() -> None:
-    found = limits(contact=Contact.WAITING)
+    found = limits(contact=SourceContact.WAITING)
     assert news(found, (50.0, (Fall(560.0, 40.0, "", SOURCE),)), 500.0) == []
-    (event,) = news(limits(span(-1, 60, 30.0), contact=Contact.WAITING), (50.0, ()), 500.0)
+    (event,) = news(limits(span(-1, 60, 30.0), contact=SourceContact.WAITING), (50.0, ()), 500.0)
     assert isinstance(event, BudgetChanged)
     assert event.budget_w == 30.0
 
@@ -107,7 +107,7 @@ def plan(
     path = tmp_path / "plan.csv"
     path.write_text(text)
     clock = SYSTEM._replace(unix_s=now.timestamp)
-    signal = open_signal(f"schedule:{path}?zone={zone}", Site(base_w=1000.0), clock)
+    signal = open_signal(f"schedule:{path}?zone={zone}", SignalSite(base_w=1000.0), clock)
     told = signal.told()
     local = ZoneInfo(zone)
     return [
@@ -151,7 +151,7 @@ def test_a_limit_of_the_night_is_an_hour_shorter_when_clocks_go_forward(tmp_path
     now = datetime(2026, 3, 28, 12, tzinfo=UTC)
     clock = SYSTEM._replace(unix_s=now.timestamp)
     uri = f"schedule:{path}?zone=Europe/Berlin"
-    spans = open_signal(uri, Site(base_w=1.0), clock).told().spans
+    spans = open_signal(uri, SignalSite(base_w=1.0), clock).told().spans
     hours = [round((one.end_s - one.start_s) / 3600) for one in spans]
     assert hours[:3] == [8, 7, 8]
 

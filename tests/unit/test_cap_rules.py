@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.ramp import SLACK_MW, Ramp
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.power.ramp import SLACK_MW, Ramp
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.power_tree import cap_rules
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import Command, SetCap, StartJob, StopJob, WakeAt
 from wattherd.model.event import (
@@ -26,11 +27,10 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.tiresias import Tiresias
-from wattherd.service.power_tree import cap_rules
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.scenario import CapsSpec
 
@@ -419,9 +419,9 @@ def test_a_budget_cut_stops_at_once_whatever_the_ramp() -> None:
 
 def test_a_ramp_of_a_feed_holds_back_what_it_feeds_alone() -> None:
     domains = (
-        PowerDomain(name="site", budget_w=None),
-        PowerDomain(name="feed-a", parent="site", nodes=("n0", "n1"), ramp_up_w_s=12.0),
-        PowerDomain(name="feed-b", parent="site", nodes=("n2", "n3")),
+        TreeDomain(name="site", budget_w=None),
+        TreeDomain(name="feed-a", parent="site", nodes=("n0", "n1"), ramp_up_w_s=12.0),
+        TreeDomain(name="feed-b", parent="site", nodes=("n2", "n3")),
     )
     names = [node.name for node in CLUSTER.nodes]
     tree = PowerTree(tuple(

@@ -9,8 +9,8 @@ from wattherd.model.event import NodeLost, QueueStarted, QueueStopped
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
 from wattherd.policy.queue.reclaim import Reclaim
-from wattherd.policy.queue.tree import Queue, QueueTree
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 AT_ONCE = Reclaim(wait_s=0.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
@@ -20,7 +20,10 @@ SOON = Reclaim(wait_s=15.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
 def two_queues(**of_both: float) -> QueueTree:
     shared = {"guaranteed_pct": 50.0, "user_limit_factor": 2.0, **of_both}
     return QueueTree(
-        Queue(name="root", children=(Queue(name="a", **shared), Queue(name="b", **shared)))  # type: ignore[arg-type]
+        CapacityQueue(
+            name="root",
+            children=(CapacityQueue(name="a", **shared), CapacityQueue(name="b", **shared)),
+        )  # type: ignore[arg-type]
     )
 
 
@@ -30,14 +33,18 @@ def many(prefix: str, count: int, **more: object) -> list[JobSpec]:
 
 def test_both_queues_get_their_guarantee_when_both_ask_at_once() -> None:
     jobs = [*many("a", 8, queue="a"), *many("b", 8, queue="b")]
-    story = Story(Capacity(tree=two_queues()), t4_nodes(4, 4), jobs, until_s=50.0, round_s=10.0)
+    story = Story(
+        CapacityScheduler(tree=two_queues()), t4_nodes(4, 4), jobs, until_s=50.0, round_s=10.0
+    )
     assert sorted(story.running()) == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]
     assert story.why("b7") == "WaitingForGpus: asked 1 GPUs, available 0 GPUs"
 
 
 def test_idle_capacity_is_lent_up_to_the_maximum() -> None:
     jobs = many("a", 8, queue="a")
-    story = Story(Capacity(tree=two_queues(maximum_pct=75)), t4_nodes(4, 4), jobs, until_s=50.0)
+    story = Story(
+        CapacityScheduler(tree=two_queues(maximum_pct=75)), t4_nodes(4, 4), jobs, until_s=50.0
+    )
     assert len(story.running()) == 6
     assert story.why("a7") == (
         "QuotaExceeded: asked 1 GPUs, in use 6 GPUs, available 0 GPUs (queue 'a' may hold 6 GPUs)"
@@ -46,7 +53,7 @@ def test_idle_capacity_is_lent_up_to_the_maximum() -> None:
 
 def test_a_borrower_gets_notice_and_gives_back_when_it_is_over() -> None:
     jobs = [*many("a", 8, queue="a"), timed("b", 3, queue="b", at_s=10.0)]
-    planner = Capacity(tree=two_queues(), reclaim=SOON)
+    planner = CapacityScheduler(tree=two_queues(), reclaim=SOON)
     story = Story(planner, t4_nodes(4, 4), jobs, until_s=99.0)
     notices = [(at, c) for at, c in story.commands if isinstance(c, GiveNotice)]
     assert [(at, c.job_id, c.at_s) for at, c in notices] == [
@@ -59,7 +66,7 @@ def test_a_borrower_gets_notice_and_gives_back_when_it_is_over() -> None:
 
 def test_while_the_notice_runs_both_sides_are_told() -> None:
     jobs = [*many("a", 8, queue="a"), timed("b", 3, queue="b", at_s=10.0)]
-    planner = Capacity(tree=two_queues(), reclaim=SOON)
+    planner = CapacityScheduler(tree=two_queues(), reclaim=SOON)
     story = Story(planner, t4_nodes(4, 4), jobs, until_s=20.0)
     assert story.why("b") == (
         "WaitingForPreemption: asked 3 GPUs, available 0 GPUs "
@@ -74,7 +81,9 @@ def test_the_notice_is_withdrawn_when_the_need_is_gone() -> None:
         timed("short", queue="a", lasts_s=12.0, priority=1),
         timed("b", queue="b", at_s=10.0),
     ]
-    story = Story(Capacity(tree=two_queues(), reclaim=SOON), t4_nodes(4, 4), jobs, until_s=60.0)
+    story = Story(
+        CapacityScheduler(tree=two_queues(), reclaim=SOON), t4_nodes(4, 4), jobs, until_s=60.0
+    )
     assert story.starts("b") == [12.0]
     assert not any(story.stops(f"a{number}") for number in range(7))
 
@@ -85,7 +94,9 @@ def test_lowest_priority_goes_first_then_the_newest() -> None:
         *many("a", 7, queue="a"),
         timed("b", 2, queue="b", at_s=10.0),
     ]
-    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs, until_s=50.0)
+    story = Story(
+        CapacityScheduler(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs, until_s=50.0
+    )
     assert story.stops("low") == story.stops("a6") == story.starts("b") == [10.0]
     assert not any(story.stops(f"a{number}") for number in range(6))
 
@@ -93,7 +104,9 @@ def test_lowest_priority_goes_first_then_the_newest() -> None:
 def test_a_queue_within_its_guarantee_is_never_robbed() -> None:
     jobs = [*many("a", 4, queue="a"), *many("b", 4, queue="b")]
     jobs.append(timed("urgent", queue="b", priority=9, at_s=10.0))
-    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs, until_s=50.0)
+    story = Story(
+        CapacityScheduler(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs, until_s=50.0
+    )
     assert sorted(story.running()) == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]
     assert not any(story.stops(job.id) for job in jobs)
 
@@ -102,7 +115,7 @@ def test_reclaim_goes_in_steps_of_a_fifth_of_the_excess() -> None:
     """YARN's defaults: 10 over, then 8, 6, ... each step after 15 s of notice."""
     jobs = [*many("a", 20, queue="a"), *many("b", 10, queue="b", at_s=100.0, lasts_s=500.0)]
     jobs = [timed(job.id, queue=job.queue, at_s=job.submit_s, lasts_s=500.0) for job in jobs]
-    planner = Capacity(tree=two_queues(), reclaim=Reclaim(dead_zone=0.0, per_cycle=1.0))
+    planner = CapacityScheduler(tree=two_queues(), reclaim=Reclaim(dead_zone=0.0, per_cycle=1.0))
     story = Story(planner, t4_nodes(4, 4, 4, 4, 4), jobs, until_s=300.0)
     stops = sorted(at for job in jobs for at in story.stops(job.id))
     assert stops == [115.0] * 2 + [130.0] * 2 + [145.0] * 2 + [160.0, 175.0, 190.0, 205.0]
@@ -114,16 +127,16 @@ def test_a_gang_gets_all_it_is_owed_step_by_step_also_where_nothing_else_happens
 ) -> None:
     """A service plans when it is woken: nobody but the planner knows that a step is to follow."""
     tree = QueueTree(
-        Queue(
+        CapacityQueue(
             name="root",
             children=(
-                Queue(name="prod", guaranteed_pct=75.0),
-                Queue(name="research", guaranteed_pct=25.0, user_limit_factor=4.0),
+                CapacityQueue(name="prod", guaranteed_pct=75.0),
+                CapacityQueue(name="research", guaranteed_pct=25.0, user_limit_factor=4.0),
             ),
         )
     )
     jobs = [*many("a", 4, queue="research"), timed("b", 3, queue="prod", at_s=10.0)]
-    story = Story(Capacity(tree=tree), t4_nodes(4), jobs, until_s=99.0, round_s=round_s)
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(4), jobs, until_s=99.0, round_s=round_s)
     assert story.running() == {"a0": 1, "b": 3}
     assert [len(story.stops(f"a{number}")) for number in range(4)] == [0, 1, 1, 1]
     assert len(story.starts("b")) == 1
@@ -133,20 +146,22 @@ def test_a_gang_gets_all_it_is_owed_step_by_step_also_where_nothing_else_happens
 def test_no_reclaim_is_made_for_a_gang_that_could_not_start_anyway() -> None:
     """6 of 8 GPUs are more than the 4 that queue b is owed while a has use for its own 4."""
     jobs = [*many("a", 8, queue="a"), timed("b", 6, queue="b", at_s=10.0)]
-    story = Story(Capacity(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs)
+    story = Story(CapacityScheduler(tree=two_queues(), reclaim=AT_ONCE), t4_nodes(4, 4), jobs)
     assert not any(story.stops(f"a{number}") for number in range(8))
     assert story.starts("b") == [100.0]
 
 
 @pytest.mark.parametrize(("users", "each"), [(2, 50), (3, 34), (4, 25), (5, 25)])
 def test_user_limit_of_25_percent_on_a_hundred_gpus(users: int, each: int) -> None:
-    tree = QueueTree(Queue(name="a", user_limit_pct=25))
+    tree = QueueTree(CapacityQueue(name="a", user_limit_pct=25))
     jobs = [
         timed(f"{user}-{number}", queue="a", user=str(user))
         for user in range(users)
         for number in range(100)
     ]
-    story = Story(Capacity(tree=tree), t4_nodes(*[10] * 10), jobs, until_s=50.0, round_s=10.0)
+    story = Story(
+        CapacityScheduler(tree=tree), t4_nodes(*[10] * 10), jobs, until_s=50.0, round_s=10.0
+    )
     held = sorted(
         sum(gpus for job, gpus in story.running().items() if job.startswith(f"{user}-"))
         for user in range(users)
@@ -156,27 +171,30 @@ def test_user_limit_of_25_percent_on_a_hundred_gpus(users: int, each: int) -> No
 
 
 def test_who_is_at_the_user_limit_is_told_so_and_wider_first_gangs_are_let_in() -> None:
-    tree = QueueTree(Queue(name="a", user_limit_pct=25))
+    tree = QueueTree(CapacityQueue(name="a", user_limit_pct=25))
     jobs = [*many("ann", 8, queue="a", user="ann"), timed("bob", 5, queue="a", user="bob")]
-    early = Story(Capacity(tree=tree), t4_nodes(8), jobs, until_s=50.0, round_s=10.0)
+    early = Story(CapacityScheduler(tree=tree), t4_nodes(8), jobs, until_s=50.0, round_s=10.0)
     assert sorted(early.running()) == ["ann0", "ann1", "ann2", "ann3"]
     assert early.why("ann4") == (
         "QuotaExceeded: asked 1 GPUs, in use 4 GPUs, available 0 GPUs "
         "(2 users share the queue; each may hold 4 GPUs of queue 'a')"
     )
-    story = Story(Capacity(tree=tree), t4_nodes(8), jobs, round_s=10.0)
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(8), jobs, round_s=10.0)
     assert story.starts("bob") == [210.0]  # those who asked before him come first
 
 
 def test_stuck_at_ninety_percent_tells_which_knob_does_it() -> None:
     tree = QueueTree(
-        Queue(
+        CapacityQueue(
             name="root",
-            children=(Queue(name="a", guaranteed_pct=90), Queue(name="b", guaranteed_pct=10)),
+            children=(
+                CapacityQueue(name="a", guaranteed_pct=90),
+                CapacityQueue(name="b", guaranteed_pct=10),
+            ),
         )
     )
     jobs = many("j", 10, queue="a", user="ann")
-    story = Story(Capacity(tree=tree), t4_nodes(10), jobs, quota=tree, until_s=50.0)
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(10), jobs, quota=tree, until_s=50.0)
     assert len(story.running()) == 9
     assert story.why("j9") == (
         "QuotaExceeded: asked 1 GPUs, in use 9 GPUs, available 0 GPUs "
@@ -187,8 +205,8 @@ def test_stuck_at_ninety_percent_tells_which_knob_does_it() -> None:
 def test_a_wide_gang_is_not_overtaken_for_ever_by_small_jobs_of_its_own_queue() -> None:
     stream = [timed(f"s{n}", at_s=5.0 * n, lasts_s=20.0) for n in range(200)]
     jobs = [*stream, timed("wide", 8, at_s=50.0, lasts_s=20.0)]
-    tree = QueueTree(Queue(name="default"))
-    story = Story(Capacity(tree=tree), t4_nodes(4, 4), jobs)
+    tree = QueueTree(CapacityQueue(name="default"))
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(4, 4), jobs)
     assert story.starts("wide")[0] <= 50.0 + 2 * 20.0
 
 
@@ -197,34 +215,34 @@ def test_a_wide_task_is_not_kept_waiting_by_scattered_small_ones() -> None:
     stream = [timed(f"s{n}", queue="b", at_s=5.0 * n, lasts_s=22.0) for n in range(200)]
     wide = timed("wide", queue="a", at_s=50.0, roles=(TaskRole(count=1, gpu_count=4),))
     tree = two_queues()
-    story = Story(Capacity(tree=tree, reclaim=None), t4_nodes(4, 4), [*stream, wide])
+    story = Story(CapacityScheduler(tree=tree, reclaim=None), t4_nodes(4, 4), [*stream, wide])
     assert story.starts("wide")[0] <= 80.0
 
 
 def test_a_stopped_queue_starts_nothing_and_lets_the_running_end() -> None:
     jobs = [timed("early"), timed("late", at_s=20.0)]
     events = [QueueStopped(at_s=10.0, queue="default"), QueueStarted(at_s=60.0, queue="default")]
-    tree = QueueTree(Queue(name="default"))
-    paused = Story(Capacity(tree=tree), t4_nodes(4), jobs, events=events, until_s=50.0)
+    tree = QueueTree(CapacityQueue(name="default"))
+    paused = Story(CapacityScheduler(tree=tree), t4_nodes(4), jobs, events=events, until_s=50.0)
     assert list(paused.running()) == ["early"]
     assert paused.why("late") == "QueueStopped (queue 'default' is stopped; start it)"
-    story = Story(Capacity(tree=tree), t4_nodes(4), jobs, events=events)
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(4), jobs, events=events)
     assert (story.starts("late"), story.stops("early")) == ([60.0], [])
 
 
 def test_a_lost_node_costs_every_queue_its_share() -> None:
     jobs = [*many("a", 8, queue="a", lasts_s=500.0), *many("b", 8, queue="b", lasts_s=500.0)]
     events = [NodeLost(at_s=50.0, node="n1")]
-    planner = Capacity(tree=two_queues(), reclaim=AT_ONCE)
+    planner = CapacityScheduler(tree=two_queues(), reclaim=AT_ONCE)
     story = Story(planner, t4_nodes(4, 4), jobs, events=events, until_s=60.0)
     held = [job[0] for job in story.running()]
     assert (held.count("a"), held.count("b")) == (2, 2)
 
 
 def test_fair_order_in_a_leaf_lets_users_take_turns() -> None:
-    tree = QueueTree(Queue(name="default", order="fair", user_limit_factor=1.0))
+    tree = QueueTree(CapacityQueue(name="default", order="fair", user_limit_factor=1.0))
     jobs = [*many("a", 8, user="ann"), *many("b", 8, user="bob")]
-    story = Story(Capacity(tree=tree), t4_nodes(8), jobs, until_s=50.0, round_s=10.0)
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(8), jobs, until_s=50.0, round_s=10.0)
     assert sorted(story.running()) == [f"{who}{n}" for who in "ab" for n in range(4)]
 
 
@@ -250,7 +268,7 @@ def test_a_rogue_planner_cannot_exceed_a_quota() -> None:
 def test_gangs_are_placed_on_few_nodes_with_room_for_all_roles() -> None:
     roles = (TaskRole(count=6), TaskRole(name="ps", count=2, gpu_count=0, cpu_milli=40_000))
     story = Story(
-        Capacity(tree=QueueTree(Queue(name="default"))),
+        CapacityScheduler(tree=QueueTree(CapacityQueue(name="default"))),
         t4_nodes(4, 8, 4, cpu_milli=64_000),
         [timed("g", roles=roles)],
         until_s=1.0,

@@ -8,10 +8,10 @@ import pytest
 
 from wattherd.errors import Bug, UserError
 from wattherd.model.topology import Chain, chains_of
-from wattherd.policy.queue.cells import Journal, PhysicalCells
+from wattherd.policy.queue.cells import CellJournal, PhysicalCells
 from wattherd.policy.queue.hive import Hive
 from wattherd.policy.queue.hive_invariants import check_safety, validate
-from wattherd.policy.queue.topology import Site, closest, pack
+from wattherd.policy.queue.topology import TaskSite, closest, pack
 from wattherd.testing.builders import a_cluster, a_node
 
 
@@ -28,7 +28,7 @@ def a_chain(**other: Any) -> Chain:
 
 
 def cells(chain: Chain) -> PhysicalCells:
-    physical = PhysicalCells(chain, Journal())
+    physical = PhysicalCells(chain, CellJournal())
     for level in range(chain.top + 1):
         physical.promise(level, 4)  # as many as the tests take
     return physical
@@ -151,7 +151,7 @@ def test_nobody_must_leave_where_an_equally_close_cell_is_idle() -> None:
 
 
 def test_wide_tasks_choose_first_and_full_nodes_are_filled_first() -> None:
-    sites = [Site((0,), 4, [0, 1, 2, 3]), Site((1,), 4, [2, 3]), Site((2,), 4, [1])]
+    sites = [TaskSite((0,), 4, [0, 1, 2, 3]), TaskSite((1,), 4, [2, 3]), TaskSite((2,), 4, [1])]
     assert pack((1, 4, 2), sites, (2, 2)) == [
         ((2,), (1,)), ((0,), (0, 1, 2, 3)), ((1,), (2, 3)),
     ]  # fmt: skip

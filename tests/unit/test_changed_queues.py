@@ -8,17 +8,17 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from wattherd.engine.core import Core
+from wattherd.engine.core.core import Core
+from wattherd.local.devices import slots
 from wattherd.model.command import FinishJob, RejectJob, StartJob, StopJob, WakeAt
 from wattherd.model.event import JobStarted, JobSubmitted, QueuesChanged, TenantLimited, Woke
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import ReasonCode
-from wattherd.runtime.local.devices import slots
-from wattherd.service.live.blueprint import Blueprint
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.frozen import Frozen, freeze, thaw
-from wattherd.service.live.standing import Standing
-from wattherd.service.live.succession import succeed
+from wattherd.server.journal.replay_state import ReplayState
+from wattherd.server.journal.snapshot_codec import FrozenState, freeze, thaw
+from wattherd.server.journal.succession import succeed
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
 from wattherd.store.event_log import event_of, plain
 
 
@@ -83,7 +83,7 @@ def test_a_snapshot_remembers_the_queues_of_its_time() -> None:
     core = core_of()
     tell(core, QueuesChanged(at_s=1.0, queues=tree(lab=100)))
     found = blueprint(tree(prod=50, dev=50))
-    body = freeze(Frozen(core, Standing(), {}, 0))
+    body = freeze(FrozenState(core, ReplayState(), {}, 0))
     again = thaw(body, found.core_config(found.scheduler())).core
     said = [
         tell(one, JobSubmitted(at_s=2.0, job=a_job("j-1", queue="lab"))) for one in (core, again)
@@ -97,7 +97,7 @@ def test_whoever_takes_over_keeps_limits_and_queues() -> None:
     tell(core, QueuesChanged(at_s=1.0, queues=tree(lab=100)))
     tell(core, TenantLimited(at_s=1.0, tenant="a", most_gpus=1))
     tell(core, JobSubmitted(at_s=2.0, job=a_job("j-1", queue="lab", tenant="a")))
-    state, said = succeed(Frozen(core, Standing(), {}, 0), core_of(), core.queues)
+    state, said = succeed(FrozenState(core, ReplayState(), {}, 0), core_of(), core.queues)
     assert not [one for one in said if isinstance(one, RejectJob)]
     assert (state.core.limits, state.core.queues) == ({"a": 1}, tree(lab=100))
 

@@ -19,8 +19,8 @@ from wattherd.model.event import (
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
-from wattherd.service.live.chronicle import Chronicle
-from wattherd.store.entry import Entry
+from wattherd.server.journal.timeline import SiteTimeline
+from wattherd.store.entry import JournalEntry
 
 ON = (Allocation(request=Request(cpu_milli=1000, memory_mib=1), node=0, gpus=(0, 1)),)
 
@@ -38,12 +38,12 @@ class Told:
     """A chronicle that is told one thing after another."""
 
     def __init__(self) -> None:
-        self.chronicle = Chronicle(nodes={"here": 0})
+        self.chronicle = SiteTimeline(nodes={"here": 0})
         self.seq = 0
 
     def __call__(self, event: Event, *commands: object, by: str = "system") -> None:
         self.seq += 1
-        self.chronicle.note(Entry(seq=self.seq, event=event, by=by), commands)  # type: ignore[arg-type]
+        self.chronicle.note(JournalEntry(seq=self.seq, event=event, by=by), commands)  # type: ignore[arg-type]
 
     def spans(self) -> list[tuple[int, float, float | None]]:
         return [(one.attempt, one.start_s, one.stop_s) for one in self.chronicle.spans]

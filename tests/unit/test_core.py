@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
-from wattherd.engine.lifecycle import FINAL, TABLE, State, Trigger, diagram, step
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
+from wattherd.engine.jobs.lifecycle import FINAL, TABLE, State, Trigger, diagram, step
 from wattherd.errors import Bug
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import FinishJob, RejectJob, SetCap, StartJob, StopJob, WakeAt

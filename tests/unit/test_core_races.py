@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
-from wattherd.engine.lifecycle import State
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
+from wattherd.engine.jobs.lifecycle import State
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import FinishJob, RejectJob, StartJob, StopJob, WakeAt
 from wattherd.model.event import (

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from wattherd.estimate.interference import PairSpeeds
+from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.experiments.schedule.time_slicing import Crowd, profiled, stretch
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
-from wattherd.policy.schedule.orders import Fifo
-from wattherd.service.crowd import Crowd, profiled, stretch
-from wattherd.service.ordered import Manner, in_turn
+from wattherd.policy.schedule.priorities import Fifo
 from wattherd.testing.timed_world import t4_nodes, timed
-from wattherd.workload.pairs import Alone, Packed
+from wattherd.workload.pairs import Packed, SoloUse
 
 ALONE = {
-    "x": Alone(utilisation=0.5, memory_mib=4_000),
-    "y": Alone(utilisation=0.25, memory_mib=4_000),
+    "x": SoloUse(utilisation=0.5, memory_mib=4_000),
+    "y": SoloUse(utilisation=0.25, memory_mib=4_000),
 }
 PACKED = Packed(PairSpeeds({("x", "x"): (0.9, 0.9), ("x", "y"): (1.0, 0.8)}), {("x", "x"): 0.75})
 FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)

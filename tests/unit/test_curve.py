@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.placer import Placer
-from wattherd.runtime.sim.curve import binned, gridded
-from wattherd.runtime.sim.pack import Steps, pack, ready_placer
+from wattherd.engine.placement.placer import Placer
+from wattherd.sim.curve import binned, gridded
+from wattherd.sim.pack import Steps, pack, ready_placer
 from wattherd.testing.builders import (
     a_cluster,
     a_node,

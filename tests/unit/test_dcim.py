@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from dcim_server import SQRT3_W, Rows, first_generation, nautobot, netbox, node_id
 from wattherd.errors import UserError
-from wattherd.workload.dcim.inventory import Inventory, Kind, Load, Part
-from wattherd.workload.dcim.merge import Branch, merged
-from wattherd.workload.dcim.rest import Choice, inventory_of
+from wattherd.workload.dcim.inventory import Inventory, InventoryLoad, InventoryPart, PartKind
+from wattherd.workload.dcim.merge import FileDomain, merged
+from wattherd.workload.dcim.rest import NodeChoice, inventory_of
 from wattherd.workload.dcim.supply import Domain, Rating, domains_of
 from wattherd.workload.dcim.table import read_table
 
-NODES = Choice(roles=("gpu-server",))
+NODES = NodeChoice(roles=("gpu-server",))
 HEAD = "name,kind,within,fed_by,volts,amps,phases,utilization,limit,loss,max_draw\n"
 
 
@@ -27,7 +27,7 @@ def tree(found: Inventory, **rating: float) -> dict[str, Domain]:
     return {one.name: one for one in domains_of(found, Rating(**rating))}
 
 
-def from_rows(rows: Rows, choice: Choice = NODES) -> tuple[dict[str, Domain], Inventory]:
+def from_rows(rows: Rows, choice: NodeChoice = NODES) -> tuple[dict[str, Domain], Inventory]:
     found = inventory_of(rows, choice)
     return tree(found), found
 
@@ -160,11 +160,13 @@ def test_however_sources_overlap_none_can_be_made_to_carry_more_than_its_limit(
     found = Inventory()
     for number, (_, limit_w) in enumerate(sources):
         key = f"s{number}"
-        found.parts[key] = Part(key=key, name=key, kind=Kind.FEED, limit_w=float(limit_w))
+        found.parts[key] = InventoryPart(
+            key=key, name=key, kind=PartKind.FEED, limit_w=float(limit_w)
+        )
     for node in range(6):
         cords = tuple((f"s{at}", "") for at, (nodes, _) in enumerate(sources) if node in nodes)
         key = f"n{node}"
-        found.loads[key] = Load(key=key, name=key, node=True, fed_by=cords, max_w=1000.0)
+        found.loads[key] = InventoryLoad(key=key, name=key, node=True, fed_by=cords, max_w=1000.0)
     domains = tree(found)
     assert sorted(name for one in domains.values() for name in one.nodes) == sorted(found.loads)
     for nodes, limit_w in sources:
@@ -330,7 +332,7 @@ def test_rows_of_any_shape_break_nothing(name: str) -> None:
 
 def test_without_a_node_it_says_how_to_choose_some() -> None:
     with pytest.raises(UserError, match="no device of the inventory is a node") as error:
-        from_rows(netbox(), Choice(roles=("gpu",)))
+        from_rows(netbox(), NodeChoice(roles=("gpu",)))
     assert "--role" in error.value.hint
 
 
@@ -339,10 +341,10 @@ def test_one_site_of_several_can_be_chosen_and_a_wrong_name_lists_them() -> None
     rows["sites"].append({"id": 2, "name": "DC 2", "slug": "dc-2"})
     rows["devices"].append({"id": 9000, "name": "far", "rack": None, "site": {"id": 2},
                             "role": {"slug": "gpu-server"}})  # fmt: skip
-    domains, _ = from_rows(rows, Choice(roles=("gpu-server",), site="dc-1"))
+    domains, _ = from_rows(rows, NodeChoice(roles=("gpu-server",), site="dc-1"))
     assert "far" not in {node for one in domains.values() for node in one.nodes}
     with pytest.raises(UserError, match="no site 'dc-3'") as error:
-        from_rows(rows, Choice(site="dc-3"))
+        from_rows(rows, NodeChoice(site="dc-3"))
     assert "DC 2" in error.value.hint
 
 
@@ -369,10 +371,10 @@ def test_a_table_names_line_and_column_of_what_it_cannot_use(
 # --- again -----------------------------------------------------------------------------------
 
 
-def branches(**racks: Any) -> list[Branch]:
+def branches(**racks: Any) -> list[FileDomain]:
     return [
-        Branch(name="site", keys=("sites:1",)),
-        *(Branch(name=name, parent="site", **fields) for name, fields in racks.items()),
+        FileDomain(name="site", keys=("sites:1",)),
+        *(FileDomain(name=name, parent="site", **fields) for name, fields in racks.items()),
     ]
 
 

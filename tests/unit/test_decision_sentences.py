@@ -25,16 +25,16 @@ from wattherd.model.event import (
 )
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
-from wattherd.service.live.chronicle import SYSTEM, Chronicle
-from wattherd.service.live.web import sentences
-from wattherd.service.live.web.budget_changes import signal_name
-from wattherd.service.live.web.sentences import Told, told
-from wattherd.store.entry import Entry
+from wattherd.server.journal.timeline import SYSTEM, SiteTimeline
+from wattherd.server.web import sentences
+from wattherd.server.web.budget_changes import signal_name
+from wattherd.server.web.sentences import ToldDecision, told
+from wattherd.store.entry import JournalEntry
 
 
-def _told(happened: Event, *orders: command.Command, by: str = "ann") -> Told:
-    chronicle = Chronicle()
-    chronicle.note(Entry(seq=1, event=happened, by=by), orders)
+def _told(happened: Event, *orders: command.Command, by: str = "ann") -> ToldDecision:
+    chronicle = SiteTimeline()
+    chronicle.note(JournalEntry(seq=1, event=happened, by=by), orders)
     return told(chronicle.decisions[-1], ["north", "south"])
 
 
@@ -101,8 +101,8 @@ def test_every_event_and_order_has_a_sentence() -> None:
     assert set(StopReason) == set(sentences.REASONS)
 
 
-def _changes(*entries: Entry) -> list[tuple[float | None, float | None, str, float | None]]:
-    chronicle = Chronicle()
+def _changes(*entries: JournalEntry) -> list[tuple[float | None, float | None, str, float | None]]:
+    chronicle = SiteTimeline()
     for entry in entries:
         chronicle.note(entry, ())
     return [(c.before_w, c.budget_w, c.by, c.announced_s) for c in chronicle.budgets]
@@ -110,16 +110,16 @@ def _changes(*entries: Entry) -> list[tuple[float | None, float | None, str, flo
 
 def test_budget_changes_are_kept_with_who_made_them() -> None:
     assert _changes(
-        Entry(seq=1, event=BudgetChanged(at_s=0, budget_w=300), by="configuration"),
-        Entry(seq=2, event=BudgetChanged(at_s=5, budget_w=250), by="ann"),
-        Entry(seq=3, event=BudgetChanged(at_s=6, budget_w=250), by="ann"),
+        JournalEntry(seq=1, event=BudgetChanged(at_s=0, budget_w=300), by="configuration"),
+        JournalEntry(seq=2, event=BudgetChanged(at_s=5, budget_w=250), by="ann"),
+        JournalEntry(seq=3, event=BudgetChanged(at_s=6, budget_w=250), by="ann"),
     ) == [(None, 300, "configuration", None), (300, 250, "ann", None)]
 
 
 def test_an_announced_change_is_of_who_announced_it() -> None:
     assert _changes(
-        Entry(seq=1, event=BudgetAnnounced(at_s=2, begins_s=60, budget_w=80), by="ben"),
-        Entry(seq=2, event=BudgetChanged(at_s=60.2, budget_w=80), by=SYSTEM),
+        JournalEntry(seq=1, event=BudgetAnnounced(at_s=2, begins_s=60, budget_w=80), by="ben"),
+        JournalEntry(seq=2, event=BudgetChanged(at_s=60.2, budget_w=80), by=SYSTEM),
     ) == [(None, 80, "ben", 2)]
 
 

@@ -16,12 +16,12 @@ from wattherd.estimate.deferral import (
     THRESHOLD,
     Deferrable,
     Piece,
-    Signal,
+    RateSignal,
     joined,
     optimum,
     outcome,
 )
-from wattherd.estimate.rates import Rates, Row, hourly
+from wattherd.estimate.rates import EnergyRates, RateRow, hourly
 
 HOUR_S = 3600.0
 
@@ -35,11 +35,11 @@ def job(hours: float = 2.0, at: float = 0.0, slack: float = 4.0, **fields: objec
 
 
 def plan(rule: str, values: list[float], one: Deferrable) -> list[tuple[float, float, int]]:
-    pieces = RULES[rule](one, Signal(hourly(values), "carbon"))
+    pieces = RULES[rule](one, RateSignal(hourly(values), "carbon"))
     return [(piece.start_s / HOUR_S, piece.end_s / HOUR_S, piece.width) for piece in pieces]
 
 
-def cost(one: Deferrable, pieces: list[Piece], signal: Signal) -> float:
+def cost(one: Deferrable, pieces: list[Piece], signal: RateSignal) -> float:
     return math.fsum(
         one.watts * piece.width * signal.integral(piece.start_s, piece.end_s) for piece in pieces
     )
@@ -117,7 +117,7 @@ RATES = st.lists(st.integers(0, 50).map(float), min_size=12, max_size=14)
 def test_every_rule_does_all_the_work_between_submission_and_deadline(
     one: Deferrable, values: list[float]
 ) -> None:
-    signal = Signal(hourly(values), "carbon")
+    signal = RateSignal(hourly(values), "carbon")
     for name, rule in RULES.items():
         pieces = rule(one, signal)
         work_s = sum((p.end_s - p.start_s) * one.speeds[p.width - 1] for p in pieces)
@@ -132,7 +132,7 @@ def test_every_rule_does_all_the_work_between_submission_and_deadline(
 def test_no_other_start_is_cheaper_than_the_lowest_window(
     one: Deferrable, values: list[float]
 ) -> None:
-    signal = Signal(hourly(values), "carbon")
+    signal = RateSignal(hourly(values), "carbon")
     best = cost(one, RULES["lowest-window"](one, signal), signal)
     for number in range(101):
         start_s = one.submit_s + number / 100 * (one.latest_s - one.submit_s)
@@ -144,7 +144,7 @@ def test_no_other_start_is_cheaper_than_the_lowest_window(
 def test_carbon_scaler_and_wait_awhile_are_the_optimum_of_one_job(
     one: Deferrable, values: list[float]
 ) -> None:
-    signal = Signal(hourly(values), "carbon")
+    signal = RateSignal(hourly(values), "carbon")
     found = cost(one, RULES["carbon-scaler"](one, signal), signal)
     assert found == pytest.approx(optimum([one], signal), rel=1e-6, abs=1.0)
     rigid = job(one.work_s / HOUR_S, at=one.submit_s / HOUR_S,
@@ -158,7 +158,7 @@ def test_carbon_scaler_and_wait_awhile_are_the_optimum_of_one_job(
 @settings(max_examples=30)
 @given(st.lists(JOBS, min_size=1, max_size=4), RATES)
 def test_no_rule_beats_the_bound(jobs: list[Deferrable], values: list[float]) -> None:
-    signal = Signal(hourly(values), "carbon")
+    signal = RateSignal(hourly(values), "carbon")
     least = optimum(jobs, signal)
     assert least is not None
     for rule in RULES.values():
@@ -167,7 +167,7 @@ def test_no_rule_beats_the_bound(jobs: list[Deferrable], values: list[float]) ->
 
 def test_a_limit_of_gpus_makes_the_optimum_dearer_and_too_low_a_one_impossible() -> None:
     jobs = [job(1.0, slack=3.0, name=str(number)) for number in range(4)]
-    signal = Signal(hourly([10, 1, 10, 20]), "carbon")
+    signal = RateSignal(hourly([10, 1, 10, 20]), "carbon")
     free, tight = optimum(jobs, signal), optimum(jobs, signal, 2.0)
     assert free == pytest.approx(4 * 1000 * HOUR_S)
     assert tight == pytest.approx((2 * 1 + 2 * 10) * 1000 * HOUR_S)
@@ -210,9 +210,12 @@ def test_jobs_that_make_no_sense_are_refused(fields: dict[str, object], said: st
 
 
 def test_a_signal_ends_at_the_first_gap() -> None:
-    assert Signal(Rates((Row(0, 1, 1.0, 1.0), Row(2, 3, 1.0, 1.0))), "carbon").ends_s == 1
+    assert (
+        RateSignal(EnergyRates((RateRow(0, 1, 1.0, 1.0), RateRow(2, 3, 1.0, 1.0))), "carbon").ends_s
+        == 1
+    )
     with pytest.raises(UserError, match="no cost is known"):
-        Signal(hourly([1.0, 2.0]), "cost")
+        RateSignal(hourly([1.0, 2.0]), "cost")
 
 
 def test_the_threshold_is_a_quantile_of_the_time() -> None:

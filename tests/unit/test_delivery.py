@@ -10,20 +10,30 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.service.delivery import Event, Method, Readings, delivered, readings_of
+from wattherd.experiments.grid.delivery import (
+    DeliveredWatts,
+    DeliveryEvent,
+    Method,
+    delivered,
+    readings_of,
+)
 
 DAY_S = 86_400.0
 START_S = datetime(2030, 6, 5, 18, tzinfo=UTC).timestamp()  # a Wednesday
 
 
-def series(*parts: tuple[float, float], step_s: float = 10.0, from_s: float = -7200.0) -> Readings:
+def series(
+    *parts: tuple[float, float], step_s: float = 10.0, from_s: float = -7200.0
+) -> DeliveredWatts:
     """`(seconds, watts)` parts one after the other, from so long before the event."""
     watts = [w for seconds, w in parts for _ in range(int(seconds / step_s))]
     return readings_of([START_S + from_s + n * step_s for n in range(len(watts))], watts)
 
 
-def event(hours: float = 1.0, **fields: float) -> Event:
-    return Event(start_s=START_S, end_s=START_S + hours * 3600, **(fields or {"limit_w": 700.0}))
+def event(hours: float = 1.0, **fields: float) -> DeliveryEvent:
+    return DeliveryEvent(
+        start_s=START_S, end_s=START_S + hours * 3600, **(fields or {"limit_w": 700.0})
+    )
 
 
 def test_the_hour_before_is_the_baseline_without_the_last_quarter() -> None:
@@ -75,7 +85,7 @@ def test_a_gap_proves_nothing_and_is_told() -> None:
     assert found.reduction_w == pytest.approx(400.0)
 
 
-def days(*levels_w: float, today: tuple[float, float], zone: str = "UTC") -> Readings:
+def days(*levels_w: float, today: tuple[float, float], zone: str = "UTC") -> DeliveredWatts:
     """A level for each day before the event (the last one is yesterday), then before and during."""
     at_s, watts = [], []
     place = ZoneInfo(zone)
@@ -144,6 +154,6 @@ def test_readings_that_are_none_are_refused(at_s: list[float], said: str) -> Non
 def test_an_event_asks_for_one_thing_over_some_time() -> None:
     for fields in ({}, {"limit_w": 1.0, "reduction_w": 1.0}):
         with pytest.raises(UserError, match="either a limit or a reduction"):
-            Event(start_s=0.0, end_s=1.0, **fields)
+            DeliveryEvent(start_s=0.0, end_s=1.0, **fields)
     with pytest.raises(UserError, match="ends before it begins"):
-        Event(start_s=1.0, end_s=1.0, limit_w=1.0)
+        DeliveryEvent(start_s=1.0, end_s=1.0, limit_w=1.0)

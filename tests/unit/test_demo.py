@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wattherd.service.live.demo import (
+from wattherd.server.demo import (
     Course,
     crossings,
     full_w,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.runtime.local.descriptors import RESERVED, Reserve
+from wattherd.local.descriptors import RESERVED, Reserve
 
 
 def count() -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.drained import DrainedDevices
-from wattherd.engine.invariants import validate
-from wattherd.engine.placer import Placer
+from wattherd.engine.cluster.drained import DrainedDevices
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
+from wattherd.engine.placement.placer import Placer
+from wattherd.experiments.placement.policies import build_placer, place_policy
 from wattherd.model.command import Command, StartJob, StopJob
 from wattherd.model.event import (
     DeviceDrained,
@@ -26,8 +27,7 @@ from wattherd.model.job import JobSpec, TaskRole, workers
 from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.drf import Drf
-from wattherd.policy.schedule.placed import Placed
-from wattherd.service.compose import build_placer, place_policy
+from wattherd.policy.schedule.per_job_placement import PerJobPlacement
 from wattherd.workload.cluster_text import parse_cluster
 
 CLUSTER = parse_cluster("1x3:T4", known=GPUS)
@@ -141,7 +141,7 @@ def best_fit() -> Placer:
 
 
 def test_a_placement_policy_names_no_device_that_is_drained() -> None:
-    desk = Desk(Placed(best_fit))
+    desk = Desk(PerJobPlacement(best_fit))
     desk.drain(0)
     for name in ("a", "b"):
         desk.submit(name, milli=600)
@@ -153,7 +153,7 @@ def test_a_placement_policy_names_no_device_that_is_drained() -> None:
 
 
 def test_what_is_given_back_on_a_drained_device_is_given_to_nobody() -> None:
-    desk = Desk(Placed(best_fit))
+    desk = Desk(PerJobPlacement(best_fit))
     for name in ("a", "b"):
         desk.submit(name, milli=400)
     assert desk.gpus("a") == desk.gpus("b")

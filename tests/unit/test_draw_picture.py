@@ -11,15 +11,15 @@ pytest.importorskip("sqlalchemy", reason="the extra `server` is not installed")
 
 from wattherd.report.draw_picture import draw_draw, hue_of
 from wattherd.report.svg import Frame
-from wattherd.service.live.draw import Sample
-from wattherd.service.live.web.paging import paged
-from wattherd.service.live.web.watts_view import MOST_LAYERS, draw_picture
+from wattherd.server.hardware.draw import DrawSample
+from wattherd.server.web.paging import paged
+from wattherd.server.web.watts_view import MOST_LAYERS, draw_picture
 
 FRAME = Frame(width=600, height=300)
 
 
-def sample(at_s: float, budget_w: float | None = 100.0, **by_job: float) -> Sample:
-    return Sample(
+def sample(at_s: float, budget_w: float | None = 100.0, **by_job: float) -> DrawSample:
+    return DrawSample(
         at_s=at_s, draw_w=10.0 + sum(by_job.values()), budget_w=budget_w, by_job=by_job,
         stated="model",
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
 from wattherd.estimate.restart_cost import RestartCost, constant
 from wattherd.estimate.work import stretched
@@ -13,9 +14,8 @@ from wattherd.model.event import JobExited, JobProgressed, JobStopped
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
-from wattherd.runtime.contract import Plant
-from wattherd.runtime.sim.duration_plant import DurationPlant
-from wattherd.runtime.sim.event_charged_plant import EventChargedPlant
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.event_charged_plant import EventChargedPlant
 from wattherd.testing.timed_world import timed
 
 ON_NODE = (Allocation(Request(cpu_milli=0, gpu_count=1, gpu_milli=1000), 0, (0,)),)

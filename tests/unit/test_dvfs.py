@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from wattherd.errors import UserError
 from wattherd.estimate.dvfs import (
     FASTEST,
+    ClockSetting,
     DvfsModel,
-    Measured,
-    Setting,
+    MeasuredKernel,
     at,
     cheapest,
     fit_dvfs,
@@ -48,7 +48,7 @@ def brute_force(model: DvfsModel, limit_s: float) -> float:
 
 @given(models, st.floats(0.7, 3.0))
 def test_the_closed_form_is_as_cheap_as_brute_force(model: DvfsModel, slack: float) -> None:
-    limit_s = slack * at(model, Setting()).time_s
+    limit_s = slack * at(model, ClockSetting()).time_s
     found = cheapest(model, limit_s)
     expected = brute_force(model, limit_s)
     if found is None:
@@ -63,14 +63,14 @@ def test_the_closed_form_is_as_cheap_as_brute_force(model: DvfsModel, slack: flo
 def test_a_free_choice_costs_no_more_than_the_base_clocks(model: DvfsModel) -> None:
     found = cheapest(model)
     assert found is not None
-    assert found.energy_j <= at(model, Setting()).energy_j * (1 + 1e-9)
+    assert found.energy_j <= at(model, ClockSetting()).energy_j * (1 + 1e-9)
     assert 0.5 <= found.setting.memory <= 1.2
     assert 0.5 <= found.setting.voltage <= 1.25
 
 
 def test_base_clocks_take_base_time_and_power() -> None:
     model = DvfsModel(t0_s=10, d_s=90, delta=0.6, p0_w=60, gamma_w=30, c_w=100)
-    base = at(model, Setting())
+    base = at(model, ClockSetting())
     assert (base.time_s, base.power_w, base.energy_j) == pytest.approx((100, 190, 19000))
     # voltage 1.25 gives core sqrt(0.375) + 0.5 = 1.1124
     assert model.fastest_s == pytest.approx(10 + 90 * (0.6 / 1.1123724 + 0.4 / 1.2))
@@ -92,7 +92,7 @@ def test_a_fit_finds_the_model_that_was_measured(model: DvfsModel) -> None:
     pytest.importorskip("scipy")
     core, memory = (grid.ravel() for grid in np.meshgrid([0.9, 1.0, 1.1], [0.8, 1.0, 1.1]))
     volts = 2 * (core - 0.5) ** 2 + 0.5
-    measured = Measured(
+    measured = MeasuredKernel(
         core=core,
         memory=memory,
         time_s=model.t0_s + model.d_s * (model.delta / core + (1 - model.delta) / memory),
@@ -108,7 +108,7 @@ def test_a_fit_finds_the_model_that_was_measured(model: DvfsModel) -> None:
 def test_three_points_are_no_fit() -> None:
     ones = np.ones(3)
     with pytest.raises(UserError, match="3 points"):
-        fit_dvfs(Measured(core=ones, memory=ones, time_s=ones, power_w=ones))
+        fit_dvfs(MeasuredKernel(core=ones, memory=ones, time_s=ones, power_w=ones))
 
 
 @pytest.mark.data

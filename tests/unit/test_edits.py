@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import AmendJob, StartJob, WakeAt
 from wattherd.model.event import (
@@ -25,27 +25,30 @@ from wattherd.model.event import (
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner, Quota
-from wattherd.policy.queue.tree import Queue, QueueTree
-from wattherd.policy.schedule.capacity import Capacity
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.hived import HiveD
-from wattherd.policy.schedule.lineup import Rules
+from wattherd.policy.schedule.job_order import RankingRules
 from wattherd.policy.schedule.ordered import Discipline, Ordered
-from wattherd.policy.schedule.orders import Priority
+from wattherd.policy.schedule.priorities import Priority
 from wattherd.policy.schedule.tiresias import Tiresias
-from wattherd.service.live.history import History
-from wattherd.service.live.standing import Standing
-from wattherd.store.entry import Entry
+from wattherd.server.journal.job_history import JobHistory
+from wattherd.server.journal.replay_state import ReplayState
+from wattherd.store.entry import JournalEntry
 from wattherd.store.event_log import command_of, event_of, plain
 
 NODE = NodeSpec(name="n", cpu_milli=64_000, memory_mib=65_536, gpu_count=4, gpu_model="T4")
-TREE = QueueTree(Queue(name="root", children=(Queue(name="default"),)))
+TREE = QueueTree(CapacityQueue(name="root", children=(CapacityQueue(name="default"),)))
 CHAINS = chains_of(ClusterSpec((NODE,)), within={4: (2, 2)})
 HIVED = HiveD(chains=CHAINS, shares={"default": {"T4x4": {"node": 1}}})
 HALVES = HiveD(chains=CHAINS, shares={one: {"T4x4": {"2-gpu": 1}} for one in "ab"})
 PLANNER = Ordered(
-    rules=Rules(order=Priority()), discipline=Discipline.STRICT, preemptive=False, wakes=False
+    rules=RankingRules(order=Priority()),
+    discipline=Discipline.STRICT,
+    preemptive=False,
+    wakes=False,
 )
 
 
@@ -55,10 +58,10 @@ class Told:
     def __init__(self, planner: Planner = PLANNER, quota: Quota | None = None) -> None:
         config = CoreConfig(cluster=ClusterSpec((NODE,)), planner=planner, quota=quota)
         self.core = Core(config)
-        self.standing, self.history = Standing(), History()
+        self.standing, self.history = ReplayState(), JobHistory()
 
     def tell(self, event: Event) -> list[Any]:
-        entry = Entry(seq=self.standing.seq + 1, event=event, by="ann", paper={})
+        entry = JournalEntry(seq=self.standing.seq + 1, event=event, by="ann", paper={})
         ((_, commands),) = self.standing.replay(self.core, [entry])
         self.history.note(entry, commands)
         validate(self.core)
@@ -109,7 +112,7 @@ def test_a_job_that_asks_for_fewer_devices_starts_at_once_where_these_are_free()
     ("planner", "quota"),
     [
         (Drf(), None),
-        (Capacity(tree=TREE), TREE),
+        (CapacityScheduler(tree=TREE), TREE),
         (Gandiva(), None),
         (Tiresias(), None),
         (HIVED, HIVED),

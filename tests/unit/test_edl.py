@@ -9,7 +9,7 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.estimate.dvfs import DvfsModel
-from wattherd.policy.schedule.edl import HEURISTICS, DeadlineTask, Outcome, Pool, schedule
+from wattherd.policy.schedule.edl import HEURISTICS, DeadlineTask, EdlPool, ScheduleCost, schedule
 from wattherd.workload.hkbu import offline_tasks, read_results
 from wattherd.workload.streams import stream
 
@@ -22,8 +22,8 @@ def a_task(seconds: float, deadline_s: float, watts: float = 100.0) -> DeadlineT
     return DeadlineTask(model=model, deadline_s=deadline_s)
 
 
-def plain(tasks: list[DeadlineTask], heuristic: str, gpus_per_node: int = 1) -> Outcome:
-    pool = Pool(gpus_per_node=gpus_per_node, idle_w=10.0, turn_on_j=200.0)
+def plain(tasks: list[DeadlineTask], heuristic: str, gpus_per_node: int = 1) -> ScheduleCost:
+    pool = EdlPool(gpus_per_node=gpus_per_node, idle_w=10.0, turn_on_j=200.0)
     return schedule(tasks, heuristic, pool, dvfs=False)
 
 
@@ -58,21 +58,21 @@ def test_no_deadline_is_missed_when_deadlines_are_kept() -> None:
     tasks = offline_tasks(0.1, stream(3, "test tasks"))
     for heuristic in HEURISTICS:
         for theta in (1.0, 0.8):
-            out = schedule(tasks, heuristic, Pool(gpus_per_node=4), theta=theta)
+            out = schedule(tasks, heuristic, EdlPool(gpus_per_node=4), theta=theta)
             assert out.missed == 0
-    loose = schedule(tasks, "edf+spt", Pool(gpus_per_node=4), keep_deadlines=False)
+    loose = schedule(tasks, "edf+spt", EdlPool(gpus_per_node=4), keep_deadlines=False)
     assert loose.missed > 0
 
 
 def test_run_energy_does_not_depend_on_placement() -> None:
     tasks = offline_tasks(0.1, stream(4, "test tasks"))
-    runs = {schedule(tasks, name, Pool(gpus_per_node=8)).run_j for name in HEURISTICS}
+    runs = {schedule(tasks, name, EdlPool(gpus_per_node=8)).run_j for name in HEURISTICS}
     assert max(runs) == pytest.approx(min(runs))
 
 
 def test_speeding_up_saves_nodes_and_costs_run_energy() -> None:
     tasks = offline_tasks(0.2, stream(5, "test tasks"))
-    pool = Pool(gpus_per_node=16)
+    pool = EdlPool(gpus_per_node=16)
     full, hurried = (schedule(tasks, "edf+spt", pool, theta=theta) for theta in (1.0, 0.7))
     assert hurried.nodes < full.nodes
     assert hurried.run_j > full.run_j
@@ -80,7 +80,7 @@ def test_speeding_up_saves_nodes_and_costs_run_energy() -> None:
 
 
 def test_an_impossible_task_is_counted_as_missed() -> None:
-    out = schedule([a_task(10, 1)], "edf+spt", Pool(gpus_per_node=1))
+    out = schedule([a_task(10, 1)], "edf+spt", EdlPool(gpus_per_node=1))
     assert out.missed == 1
 
 
@@ -97,7 +97,7 @@ def test_an_impossible_task_is_counted_as_missed() -> None:
 def test_bad_settings_are_refused(heuristic: str, theta: float, gpus: int, problem: str) -> None:
     tasks = [a_task(10, 10), a_task(10, 10)]
     with pytest.raises(UserError, match=problem):
-        schedule(tasks, heuristic, Pool(gpus_per_node=1, gpus=gpus), theta=theta)
+        schedule(tasks, heuristic, EdlPool(gpus_per_node=1, gpus=gpus), theta=theta)
 
 
 @pytest.mark.data
@@ -112,7 +112,7 @@ def test_published_energies_at_40_percent(traces: Path) -> None:
     sets = [offline_tasks(0.4, stream(seed, "hkbu tasks")) for seed in range(4)]
 
     def mean(size: int, heuristic: str, *, dvfs: bool, field: str) -> float:
-        pool = Pool(gpus_per_node=size)
+        pool = EdlPool(gpus_per_node=size)
         outs = [schedule(one, heuristic, pool, dvfs=dvfs, keep_deadlines=False) for one in sets]
         return float(np.mean([getattr(out, field) for out in outs]))
 

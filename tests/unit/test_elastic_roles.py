@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import RejectJob, StartJob

@@ -8,7 +8,7 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import Count, JobCurve, Point
-from wattherd.service.allocate import Terms, allocation
+from wattherd.experiments.allocate.run import AllocationTerms, allocation
 from wattherd.workload.curves import read_curves, with_joules
 
 # Joules per unit of work: 2.5 at 100 W, 2.0 at 200 W, 2.4 at 300 W, 3.0 at 450 W.
@@ -60,7 +60,7 @@ def test_a_floor_above_every_cap_is_refused() -> None:
 
 
 def test_ample_watts_do_not_lift_a_job_beyond_its_joules() -> None:
-    document = allocation([job(2450.0)], Terms(budget_w=10_000.0), "water-filling")
+    document = allocation([job(2450.0)], AllocationTerms(budget_w=10_000.0), "water-filling")
     (row,) = document["jobs"]
     assert (row["cap_w"], row["energy_j"], row["energy_budget_j"]) == (300.0, 2400.0, 2450.0)
     assert row["relative_rate"] == pytest.approx(125 / 150)

@@ -12,8 +12,8 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.estimate.rates import Bill
-from wattherd.service.live.draw import DrawBook, Sample
-from wattherd.service.live.energy_rates import RatesWatch, bill_of, bill_row, bill_text
+from wattherd.server.hardware.draw import DrawBook, DrawSample
+from wattherd.server.settings.energy_rates import RatesWatch, bill_of, bill_row, bill_text
 
 KWH_J = 3.6e6
 
@@ -29,8 +29,8 @@ def of_today(folder: Path, price: float = 0.5, carbon: float = 400.0, currency: 
     return a_file(folder, text)
 
 
-def a_sample(at_s: float, **by_job: float) -> Sample:
-    return Sample(at_s=at_s, draw_w=100.0, budget_w=None, by_job=by_job, stated="measured")
+def a_sample(at_s: float, **by_job: float) -> DrawSample:
+    return DrawSample(at_s=at_s, draw_w=100.0, budget_w=None, by_job=by_job, stated="measured")
 
 
 def booked(watch: RatesWatch, seconds: int = 10, book: DrawBook | None = None) -> DrawBook:
@@ -97,7 +97,7 @@ def test_a_day_of_another_length_has_rates_in_every_second(
             del tz
             return noon.astimezone(UTC)
 
-    monkeypatch.setattr("wattherd.service.live.energy_rates.datetime", Clock)
+    monkeypatch.setattr("wattherd.server.settings.energy_rates.datetime", Clock)
     watch = RatesWatch(a_file(tmp_path, text))
     begin = datetime.fromisoformat(f"{day}T00:00").replace(tzinfo=zone)
     end = datetime.fromisoformat(f"{day}T00:00").replace(tzinfo=zone) + timedelta(days=1)

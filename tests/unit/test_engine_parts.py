@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.engine.book import Book
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.draft import GuardedDraft
-from wattherd.engine.ledger import JobRecord
-from wattherd.engine.lifecycle import State
-from wattherd.engine.power_account import PowerAccount
-from wattherd.engine.questions import Questions
-from wattherd.engine.shedding import shed
+from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.draft import GuardedDraft
+from wattherd.engine.core.shedding import shed
+from wattherd.engine.jobs.lifecycle import State
+from wattherd.engine.jobs.questions import Questions
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.contract import Share
 from wattherd.policy.power.water_filling import WaterFilling
@@ -87,9 +87,9 @@ def test_a_refused_resize_leaves_no_watts_for_another_job() -> None:
 def test_a_refusal_names_the_domain_nearest_to_the_devices() -> None:
     tree = PowerTree(
         (
-            PowerDomain(name="site", budget_w=90.0),
-            PowerDomain(name="row", parent="site", budget_w=90.0),
-            PowerDomain(name="rack", parent="row", budget_w=50.0, nodes=("n0", "n1")),
+            TreeDomain(name="site", budget_w=90.0),
+            TreeDomain(name="row", parent="site", budget_w=90.0),
+            TreeDomain(name="rack", parent="row", budget_w=50.0, nodes=("n0", "n1")),
         )
     )
     job = a_job("a", 0)

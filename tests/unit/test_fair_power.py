@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
-from wattherd.policy.power.contract import Ask, PowerPolicy, floors_w
+from wattherd.policy.power.contract import PowerAsk, PowerPolicy, floors_w
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers
-from wattherd.policy.power.limits import Limits, one_budget
+from wattherd.policy.power.limits import DomainRoom, one_budget
 from wattherd.policy.power.simple import ByPriority, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 
@@ -28,7 +28,7 @@ PARTS = st.integers(0, 100).map(lambda percent: percent / 100)
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> list[Ask]:
+def asks(draw: st.DrawFn) -> list[PowerAsk]:
     found = []
     for number in range(draw(st.integers(1, 5))):
         watts, rate = float(draw(st.integers(50, 200))), float(draw(st.integers(5, 50)))
@@ -38,7 +38,7 @@ def asks(draw: st.DrawFn) -> list[Ask]:
             rate += draw(st.integers(1, 50))
             points.append((watts, rate))
         found.append(
-            Ask(
+            PowerAsk(
                 job_id=f"j{number}",
                 devices=draw(st.integers(1, 8)),
                 curve=concave_hull(points),
@@ -49,33 +49,33 @@ def asks(draw: st.DrawFn) -> list[Ask]:
     return found
 
 
-def budget_w(some: Sequence[Ask], part: float) -> float:
+def budget_w(some: Sequence[PowerAsk], part: float) -> float:
     tops_w = sum(ask.devices * ask.curve.max_w for ask in some)
     return floors_w(some) + part * (tops_w - floors_w(some))
 
 
-def rates(some: Sequence[Ask], caps: Sequence[float]) -> list[float]:
+def rates(some: Sequence[PowerAsk], caps: Sequence[float]) -> list[float]:
     pairs = zip(some, caps, strict=True)
     return [ask.curve.rate(cap) / ask.curve.rates[-1] for ask, cap in pairs]
 
 
-def log_welfare(some: Sequence[Ask], caps: Sequence[float]) -> float:
+def log_welfare(some: Sequence[PowerAsk], caps: Sequence[float]) -> float:
     pairs = zip(some, rates(some, caps), strict=True)
     return sum(ask.weight * (math.log(rate) if rate > 0 else -math.inf) for ask, rate in pairs)
 
 
-def ascending(some: Sequence[Ask], caps: Sequence[float]) -> list[float]:
+def ascending(some: Sequence[PowerAsk], caps: Sequence[float]) -> list[float]:
     return sorted(rates(some, caps))
 
 
-def by_tier(some: Sequence[Ask], caps: Sequence[float]) -> list[float]:
+def by_tier(some: Sequence[PowerAsk], caps: Sequence[float]) -> list[float]:
     worth: dict[int, float] = {}
     for ask, rate in zip(some, rates(some, caps), strict=True):
         worth[ask.priority] = worth.get(ask.priority, 0.0) + ask.weight * rate
     return [worth[tier] for tier in sorted(worth, reverse=True)]
 
 
-GOALS: dict[str, tuple[PowerPolicy, Callable[[Sequence[Ask], Sequence[float]], Any]]] = {
+GOALS: dict[str, tuple[PowerPolicy, Callable[[Sequence[PowerAsk], Sequence[float]], Any]]] = {
     "nash": (Nash(), log_welfare),
     "max-min": (MaxMin(), ascending),
     "tiers": (Tiers(), by_tier),
@@ -93,7 +93,7 @@ def no_less(one: Any, two: Any) -> bool:
 @pytest.mark.parametrize("name", GOALS)
 @given(some=asks(), part=PARTS)
 def test_no_other_way_is_ahead_in_what_a_policy_is_for(
-    name: str, some: list[Ask], part: float
+    name: str, some: list[PowerAsk], part: float
 ) -> None:
     policy, goal = GOALS[name]
     watts = budget_w(some, part)
@@ -105,7 +105,7 @@ def test_no_other_way_is_ahead_in_what_a_policy_is_for(
 @pytest.mark.parametrize("name", GOALS)
 @given(some=asks(), part=PARTS, chance=st.randoms(use_true_random=False))
 def test_no_random_neighbour_is_better(
-    name: str, some: list[Ask], part: float, chance: Any
+    name: str, some: list[PowerAsk], part: float, chance: Any
 ) -> None:
     """Moving watts from one job to another never helps."""
     policy, goal = GOALS[name]
@@ -125,7 +125,7 @@ def test_no_random_neighbour_is_better(
 @pytest.mark.parametrize("name", GOALS)
 @given(some=asks(), parts=st.tuples(PARTS, PARTS))
 def test_more_watts_never_lower_what_a_policy_is_for(
-    name: str, some: list[Ask], parts: tuple[float, float]
+    name: str, some: list[PowerAsk], parts: tuple[float, float]
 ) -> None:
     policy, goal = GOALS[name]
     less, more = (policy.share(some, budget_w(some, part)) for part in sorted(parts))
@@ -135,7 +135,7 @@ def test_more_watts_never_lower_what_a_policy_is_for(
 @pytest.mark.parametrize("name", GOALS)
 @given(some=asks(), counts=st.lists(st.integers(1, 4), min_size=5, max_size=5), part=PARTS)
 def test_classes_of_equal_asks_are_served_as_well_as_one_by_one(
-    name: str, some: list[Ask], counts: list[int], part: float
+    name: str, some: list[PowerAsk], counts: list[int], part: float
 ) -> None:
     policy, goal = GOALS[name]
     classes = list(zip(some, counts, strict=False))
@@ -153,7 +153,7 @@ def test_classes_of_equal_asks_are_served_as_well_as_one_by_one(
 @pytest.mark.parametrize("name", GOALS)
 @settings(max_examples=50)
 @given(some=asks(), part=PARTS)
-def test_a_tree_of_one_budget_is_that_budget(name: str, some: list[Ask], part: float) -> None:
+def test_a_tree_of_one_budget_is_that_budget(name: str, some: list[PowerAsk], part: float) -> None:
     policy, goal = GOALS[name]
     watts = budget_w(some, part)
     own = goal(some, policy.share_in(some, one_budget(len(some), watts)))
@@ -164,11 +164,13 @@ def test_a_tree_of_one_budget_is_that_budget(name: str, some: list[Ask], part: f
 
 @pytest.mark.parametrize("policy", [one for one, _ in GOALS.values()])
 @given(some=asks(), part=st.floats(0.2, 1), tight=st.floats(0, 1))
-def test_no_branch_is_exceeded(policy: Any, some: list[Ask], part: float, tight: float) -> None:
+def test_no_branch_is_exceeded(
+    policy: Any, some: list[PowerAsk], part: float, tight: float
+) -> None:
     """Jobs by turns below one of two racks, or below both."""
     path = np.array([[0, -1, 2], [1, -1, 2], [0, 1, 2]])[np.arange(len(some)) % 3]
     scale = np.array([[1.0, 1.0, 1.1], [1.0, 1.0, 1.1], [0.5, 0.5, 1.1]])[np.arange(len(some)) % 3]
-    plain = Limits(np.zeros(3), path, scale, ("a", "b", "site"))
+    plain = DomainRoom(np.zeros(3), path, scale, ("a", "b", "site"))
     floors = plain.load_w(np.array([ask.devices * ask.curve.floor_w for ask in some]))
     tops = plain.load_w(np.array([ask.devices * ask.curve.max_w for ask in some]))
     limits = plain.with_room(floors + np.array([tight, part, part]) * (tops - floors))
@@ -183,14 +185,20 @@ def test_nash_gives_more_to_whoever_would_lose_the_larger_part() -> None:
     """Two jobs of one slope: the slower one gains the larger part of its rate from a watt."""
     slow = PowerCurve((100.0, 200.0), (1.0, 3.0))
     fast = PowerCurve((100.0, 200.0), (8.0, 10.0))
-    some = [Ask(job_id="slow", devices=1, curve=slow), Ask(job_id="fast", devices=1, curve=fast)]
+    some = [
+        PowerAsk(job_id="slow", devices=1, curve=slow),
+        PowerAsk(job_id="fast", devices=1, curve=fast),
+    ]
     assert Nash().share(some, 300.0) == pytest.approx([200.0, 100.0])
 
 
 def test_max_min_slows_all_down_alike() -> None:
     steep = PowerCurve((100.0, 300.0), (0.2, 1.0))
     flat = PowerCurve((100.0, 200.0), (0.4, 0.8))
-    some = [Ask(job_id="s", devices=1, curve=steep), Ask(job_id="f", devices=2, curve=flat)]
+    some = [
+        PowerAsk(job_id="s", devices=1, curve=steep),
+        PowerAsk(job_id="f", devices=2, curve=flat),
+    ]
     caps = MaxMin().share(some, 500.0)
     assert rates(some, caps) == pytest.approx([rates(some, caps)[0]] * 2)
     assert caps[0] + 2 * caps[1] == pytest.approx(500.0)

@@ -15,11 +15,11 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.workload import fetch as fetching
-from wattherd.workload.fetch import Patience, fetch
+from wattherd.workload.fetch import FetchTimeouts, fetch
 from wattherd.workload.public_files import (
     LOCK_FILE,
     PUBLIC_FILES,
-    Condition,
+    FileCondition,
     PublicFile,
     condition,
     data_directory,
@@ -29,7 +29,7 @@ from wattherd.workload.public_files import (
 pytest.importorskip("pooch", reason="the extra 'fetch' is not installed")
 
 CONTENT = b"name,cpu_milli\n" + b"pod,1000\n" * 5000
-HASTE = Patience(connect_s=1.0, stall_s=0.3, file_s=1.0)
+HASTE = FetchTimeouts(connect_s=1.0, stall_s=0.3, file_s=1.0)
 
 Behaviour = Callable[[BaseHTTPRequestHandler], None]
 
@@ -123,7 +123,7 @@ def test_a_good_file_is_fetched_whole_and_readable_by_others(
     got = fetch(a_file(), tmp_path / "a" / "b", url=server.url)
     assert got.path.read_bytes() == CONTENT
     assert got.path.stat().st_mode & 0o777 == 0o644
-    assert got.before is Condition.MISSING
+    assert got.before is FileCondition.MISSING
     assert server.asked == ["/csv/tiny.csv"]
     assert left_in(tmp_path / "a" / "b") == ["tiny.csv"]
 
@@ -136,12 +136,12 @@ def test_a_slash_after_the_address_makes_no_difference(server: Server, tmp_path:
 def test_a_file_that_is_here_needs_no_network(server: Server, tmp_path: Path) -> None:
     fetch(a_file(), tmp_path, url=server.url)
     server.stop()
-    assert fetch(a_file(), tmp_path, url=server.url).before is Condition.VERIFIED
+    assert fetch(a_file(), tmp_path, url=server.url).before is FileCondition.VERIFIED
 
 
 def test_a_damaged_file_is_replaced(server: Server, tmp_path: Path) -> None:
     (tmp_path / "tiny.csv").write_bytes(CONTENT[::-1])
-    assert fetch(a_file(), tmp_path, url=server.url).before is Condition.DIFFERS
+    assert fetch(a_file(), tmp_path, url=server.url).before is FileCondition.DIFFERS
     assert (tmp_path / "tiny.csv").read_bytes() == CONTENT
 
 
@@ -233,14 +233,14 @@ def test_what_is_taken_unverified_is_recorded_for_sha256sum(server: Server, tmp_
     assert got.path.read_bytes() == CONTENT
     digest = hashlib.sha256(CONTENT).hexdigest()
     assert (tmp_path / LOCK_FILE).read_text() == f"{digest}  tiny.csv\n"
-    assert condition(a_file(known=False), tmp_path) is Condition.LOCKED
+    assert condition(a_file(known=False), tmp_path) is FileCondition.LOCKED
 
 
 def test_what_was_recorded_is_held_to(server: Server, tmp_path: Path) -> None:
     entry = a_file(known=False)
     fetch(entry, tmp_path, url=server.url, unverified=True)
     (tmp_path / "tiny.csv").unlink()
-    assert fetch(entry, tmp_path, url=server.url).before is Condition.MISSING
+    assert fetch(entry, tmp_path, url=server.url).before is FileCondition.MISSING
     (tmp_path / "tiny.csv").unlink()
     server.behaviour = partial(send, CONTENT[::-1])
     with pytest.raises(UserError, match="another SHA-256") as refused:
@@ -252,8 +252,8 @@ def test_what_was_recorded_is_held_to(server: Server, tmp_path: Path) -> None:
 def test_a_file_put_there_by_hand_is_recorded_without_network(tmp_path: Path) -> None:
     (tmp_path / "tiny.csv").write_bytes(CONTENT)
     got = fetch(a_file(known=False), tmp_path, url="http://nowhere.invalid", unverified=True)
-    assert got.before is Condition.UNVERIFIED
-    assert condition(a_file(known=False), tmp_path) is Condition.LOCKED
+    assert got.before is FileCondition.UNVERIFIED
+    assert condition(a_file(known=False), tmp_path) is FileCondition.LOCKED
 
 
 def test_recording_keeps_what_was_recorded_before(server: Server, tmp_path: Path) -> None:
@@ -305,6 +305,6 @@ def test_the_registry_is_right_about_the_files_at_hand(openb: Path) -> None:
     at_hand = [entry for entry in PUBLIC_FILES.values() if (openb / entry.file).exists()]
     assert at_hand
     for entry in at_hand:
-        wanted = Condition.VERIFIED if entry.sha256 else Condition.UNVERIFIED
+        wanted = FileCondition.VERIFIED if entry.sha256 else FileCondition.UNVERIFIED
         assert condition(entry, openb) is wanted
-        assert condition(replace(entry, sha256="0" * 64), openb) is Condition.DIFFERS
+        assert condition(replace(entry, sha256="0" * 64), openb) is FileCondition.DIFFERS

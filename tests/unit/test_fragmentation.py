@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.state import ClusterState
+from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.fragmentation import count_roomy, fragment_after, fragment_rows
 from wattherd.estimate.target import Target
 from wattherd.model.allocation import Allocation
@@ -205,7 +205,7 @@ def test_the_state_sums_up_its_nodes() -> None:
 @pytest.mark.data
 def test_an_empty_openb_cluster_has_the_published_floor(openb: Path) -> None:
     """CPU-only tasks count all idle GPU as lost: 13.6 % of the weight, so 13.9 to 14.1 %."""
-    from wattherd.service.compose import build_placer, place_policy
+    from wattherd.experiments.placement.policies import build_placer, place_policy
     from wattherd.workload.openb import read_nodes
 
     cluster = read_nodes(openb / "openb_node_list_gpu_node.csv", known=GPUS)

@@ -14,8 +14,8 @@ from wattherd.model.event import BudgetChanged, Event, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gandiva_turns import memory_part_milli
-from wattherd.runtime.sim.duration_plant import DurationPlant
-from wattherd.runtime.sim.surroundings import Surroundings
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.surroundings import Surroundings
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 REACTIVE = Gandiva(migration=False, packing=False, growth=False)

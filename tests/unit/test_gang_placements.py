@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.policy.schedule.placements import (
+from wattherd.policy.schedule.node_choice import (
     PLACEMENTS,
     CountTrial,
     Place,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import Bug, ClusterError, UserError
 from wattherd.policy.schedule import gavel_solvers
-from wattherd.policy.schedule.gavel_goals import Alone, Applicant, fifo
+from wattherd.policy.schedule.gavel_goals import GavelApplicant, IsolatedTime, fifo
 from wattherd.policy.schedule.gavel_lp import GOALS, isolated_rates, solve
 from wattherd.policy.schedule.gavel_solvers import CONIC, best_solver
 
@@ -198,8 +198,12 @@ def test_an_unknown_goal_is_a_bug() -> None:
 # --- without a solver ------------------------------------------------------------------------
 
 
-def applicant(name: str, rates: tuple[float, ...], scale: int = 1, left: int = 100) -> Applicant:
-    return Applicant(job_id=name, rates=rates, scale=scale, weight=1.0, left=left, elapsed_s=0.0)
+def applicant(
+    name: str, rates: tuple[float, ...], scale: int = 1, left: int = 100
+) -> GavelApplicant:
+    return GavelApplicant(
+        job_id=name, rates=rates, scale=scale, weight=1.0, left=left, elapsed_s=0.0
+    )
 
 
 def test_fifo_takes_the_fastest_type_with_room_and_lets_nobody_overtake() -> None:
@@ -224,7 +228,7 @@ def test_fifo_takes_the_fastest_type_with_room_and_lets_nobody_overtake() -> Non
 
 
 def test_time_alone_is_summed_at_the_rate_of_each_stretch() -> None:
-    alone = Alone()
+    alone = IsolatedTime()
     one, two = applicant("a", (10.0,)), applicant("b", (10.0,))
     assert alone.total_s([one], [1]) == [10.0]
     # 40 steps were done while there was one job, at 10 steps/s; now there are two, at 5 each.

@@ -13,7 +13,7 @@ from wattherd.model.event import Event, JobExited, JobProgressed, JobStarted, Jo
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
-from wattherd.runtime.sim.gavel_plant import GavelPlant
+from wattherd.sim.gavel_plant import GavelPlant
 
 TABLE = ThroughputTable(
     {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.errors import UserError
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -18,11 +18,11 @@ from wattherd.model.event import Event, JobExited, JobSubmitted, NodeLost, NodeR
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.schedule.gavel import Gavel
-from wattherd.policy.schedule.gavel_account import Account
+from wattherd.policy.schedule.gavel_account import GavelAccount
 from wattherd.policy.schedule.gavel_lp import KIND
 from wattherd.policy.schedule.gavel_shuffle import Shuffle
-from wattherd.runtime.sim.gavel_plant import GavelPlant
-from wattherd.runtime.sim.world import Recording, World
+from wattherd.sim.gavel_plant import GavelPlant
+from wattherd.sim.world import RunRecording, SimWorld
 
 TABLE = ThroughputTable(
     {
@@ -63,11 +63,11 @@ def run(
     jobs: Sequence[JobSpec],
     events: Sequence[Event] = (),
     computer: Any = evenly,
-) -> tuple[Recording, Core]:
+) -> tuple[RunRecording, Core]:
     core = Core(CoreConfig(cluster=cluster, planner=planner))
     given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
     plant = GavelPlant(TABLE, cluster, round_s=360.0)
-    world = World(core, plant, given, computers={KIND: computer})
+    world = SimWorld(core, plant, given, computers={KIND: computer})
     handle = core.handle
 
     def checked(event: Event) -> list[Command]:
@@ -79,11 +79,11 @@ def run(
     return world.run(), core
 
 
-def ends(recording: Recording) -> dict[str, float]:
+def ends(recording: RunRecording) -> dict[str, float]:
     return {e.job_id: e.at_s for e in recording.events if isinstance(e, JobExited)}
 
 
-def starts(recording: Recording) -> list[str]:
+def starts(recording: RunRecording) -> list[str]:
     return [c.job_id for c in recording.commands if isinstance(c, StartJob)]
 
 
@@ -120,7 +120,7 @@ def test_a_newcomer_waits_for_new_shares_and_is_told_so() -> None:
     cluster = nodes(v100=1, p100=1)
     core = Core(CoreConfig(cluster=cluster, planner=FIFO))
     given = [JobSubmitted(at_s=job.submit_s, job=job) for job in jobs]
-    world = World(core, GavelPlant(TABLE, cluster, round_s=360.0), given)
+    world = SimWorld(core, GavelPlant(TABLE, cluster, round_s=360.0), given)
     world.run(until_s=350.0)
     reason = core.jobs["b"].reason
     assert reason is not None
@@ -202,7 +202,7 @@ def test_the_published_simulator_waits_for_the_next_submission() -> None:
 
 
 def test_priority_is_the_share_over_the_fraction_of_time_received() -> None:
-    account = Account(types=1, half_round_s=180.0)
+    account = GavelAccount(types=1, half_round_s=180.0)
     account.enter("a", 0)
     account.enter("b", 1)
     account.reset(0.0)
@@ -215,7 +215,7 @@ def test_priority_is_the_share_over_the_fraction_of_time_received() -> None:
 
 
 def test_what_was_owed_and_not_received_is_carried_over() -> None:
-    account = Account(types=1, half_round_s=180.0)
+    account = GavelAccount(types=1, half_round_s=180.0)
     account.enter("a", 0)
     account.enter("b", 1)
     account.reset(0.0)
@@ -231,7 +231,7 @@ def test_what_was_owed_and_not_received_is_carried_over() -> None:
 
 
 def test_who_has_no_share_comes_last() -> None:
-    account = Account(types=1, half_round_s=180.0)
+    account = GavelAccount(types=1, half_round_s=180.0)
     for number, name in enumerate("abc"):
         account.enter(name, number)
     account.grant({"b": [0.5], "c": [0.0]})

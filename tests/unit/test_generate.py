@@ -12,7 +12,7 @@ import pytest
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 from wattherd.workload.generate import apportion, generate_cluster, generate_pods, write_openb
 from wattherd.workload.inspect import class_of, summarise
 from wattherd.workload.openb import read_nodes, read_pods
@@ -30,7 +30,7 @@ PUBLISHED_DEMAND_GPUS = {
 }  # fmt: skip
 
 
-def default_pods(count: int = 8152, seed: int = 42) -> tuple[Pod, ...]:
+def default_pods(count: int = 8152, seed: int = 42) -> tuple[TracePod, ...]:
     return generate_pods(family="default", pods=count, seed=seed)
 
 
@@ -250,8 +250,8 @@ def test_pods_without_times_and_nodes_with_cpu_models_are_read_back_the_same(
         )
     )
     pods = (
-        Pod(name="p", request=Request(cpu_milli=1000)),
-        Pod(name="q", request=Request(cpu_milli=1000), submit_s=3.0),
+        TracePod(name="p", request=Request(cpu_milli=1000)),
+        TracePod(name="q", request=Request(cpu_milli=1000), submit_s=3.0),
     )
     nodes_csv, pods_csv = write_openb(cluster, pods, tmp_path)
     known_cpus = ("Xeon 8163",)

@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
 
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.invariants import validate
+from wattherd.local.devices import slots
 from wattherd.model.event import BudgetChanged, JobExited, JobStarted, JobSubmitted, Woke
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import ReasonCode
-from wattherd.runtime.local.devices import slots
-from wattherd.service.live.blueprint import Blueprint
-from wattherd.service.live.config import ServeConfig
-from wattherd.service.live.replay import Replay
-from wattherd.service.live.site_limits import StartRamps
+from wattherd.server.limits.site_limits import StartRamps
+from wattherd.server.recovery.replay import JournalReplay
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
 from wattherd.testing.timed_world import timed
 
 NOW = Blueprint.of(ServeConfig(), slots("here", 4))
@@ -25,11 +25,11 @@ OLD = replace(NOW, policy="fifo-backfill", rules=0)
 """As a store has it that was made before there were rules, by the default of that time."""
 
 
-def hand_in(replay: Replay, job: JobSpec, at_s: float) -> None:
+def hand_in(replay: JournalReplay, job: JobSpec, at_s: float) -> None:
     tell(replay, JobSubmitted(at_s=at_s, job=job))
 
 
-def tell(replay: Replay, event: object) -> None:
+def tell(replay: JournalReplay, event: object) -> None:
     core = replay.state.core
     commands = core.handle(event)  # type: ignore[arg-type]
     while commands:
@@ -44,7 +44,7 @@ def tell(replay: Replay, event: object) -> None:
     validate(core)
 
 
-def running(replay: Replay) -> list[str]:
+def running(replay: JournalReplay) -> list[str]:
     return [job.id for job in replay.state.core.jobs.values() if job.active]
 
 
@@ -55,7 +55,7 @@ def test_texts_of_the_time_before_rules_stay_as_they_are() -> None:
 
 
 def test_by_default_a_higher_priority_goes_first_and_then_the_order_of_coming() -> None:
-    replay = Replay([(0, NOW)])
+    replay = JournalReplay([(0, NOW)])
     hand_in(replay, timed("all", 4), 0.0)
     for at, (name, priority) in enumerate([("a", 0), ("low", -10), ("b", 0), ("high", 10)]):
         hand_in(replay, timed(name, 4, at_s=1.0 + at, priority=priority), 1.0 + at)
@@ -68,7 +68,7 @@ def test_by_default_a_higher_priority_goes_first_and_then_the_order_of_coming() 
 
 
 def test_a_store_of_the_old_default_keeps_its_order_and_its_runs_and_then_counts_priority() -> None:
-    replay = Replay([(0, OLD)])
+    replay = JournalReplay([(0, OLD)])
     hand_in(replay, timed("runs", 4), 0.0)
     hand_in(replay, timed("early", 4, at_s=1.0), 1.0)
     hand_in(replay, timed("high", 4, at_s=2.0, priority=10), 2.0)
@@ -89,7 +89,7 @@ def test_a_store_of_the_old_default_keeps_its_order_and_its_runs_and_then_counts
 @pytest.mark.parametrize("policy", ["fifo", "tiresias", "capacity", "gandiva"])
 def test_an_upgrade_with_the_same_policy_sets_hopeless_jobs_aside_from_then_on(policy: str) -> None:
     old = replace(NOW, policy=policy, rules=0)
-    replay = Replay([(0, old)])
+    replay = JournalReplay([(0, old)])
     gpu = NOW.gpu
     idle_w = NOW.node.idle_w + 4 * gpu.idle_w
     one_w = (gpu.min_cap_w or gpu.max_w / 2) - gpu.idle_w
@@ -109,7 +109,7 @@ def test_an_upgrade_with_the_same_policy_sets_hopeless_jobs_aside_from_then_on(p
 
 def test_a_change_of_policy_that_was_hard_at_its_time_replays_so() -> None:
     """Between two settings without rules, jobs begin again, whatever the policies."""
-    replay = Replay([(0, OLD), (0, replace(OLD, policy="sjf"))])
+    replay = JournalReplay([(0, OLD), (0, replace(OLD, policy="sjf"))])
     hand_in(replay, timed("runs", 4), 0.0)
     replay.take_on(replace(OLD, policy="fifo"))
     assert running(replay) == []

@@ -12,7 +12,7 @@ from wattherd.model.command import SetCap, StartJob
 from wattherd.model.event import JobMeasured
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.request import Request
-from wattherd.runtime.sim.application_plant import ApplicationPlant
+from wattherd.sim.application_plant import ApplicationPlant
 
 LOCAL = np.array([8.0, 128.0])
 

@@ -10,29 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.policy.schedule.tiresias import Tiresias
-from wattherd.runtime.sim.levels import COLUMNS, MOST_STEPS, Levels
-from wattherd.runtime.sim.meter import EnergyMeter
-from wattherd.runtime.sim.stretches import Stretches
-from wattherd.runtime.sim.world import World
+from wattherd.sim.levels import COLUMNS, MOST_STEPS, UseLevels
+from wattherd.sim.meter import EnergyMeter
+from wattherd.sim.stretches import Stretches
+from wattherd.sim.world import SimWorld
 from wattherd.testing.timed_world import TimedPlant, t4_nodes, timed
 
 
 def watched(
     jobs: Sequence[JobSpec], *gpus: int, events: Sequence[Event] = (), **more: Any
-) -> tuple[EnergyMeter, Levels, Stretches]:
+) -> tuple[EnergyMeter, UseLevels, Stretches]:
     core = Core(CoreConfig(cluster=t4_nodes(*gpus), planner=Tiresias(**more), round_s=60.0))
     meter = EnergyMeter(core)
-    levels, stretches = Levels(core, meter), Stretches(core)
+    levels, stretches = UseLevels(core, meter), Stretches(core)
     given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
-    World(core, TimedPlant(), given, watchers=[meter, levels, stretches], record=False).run()
+    SimWorld(core, TimedPlant(), given, watchers=[meter, levels, stretches], record=False).run()
     return meter, levels, stretches
 
 
-def columns(levels: Levels) -> dict[str, list[Any]]:
+def columns(levels: UseLevels) -> dict[str, list[Any]]:
     return {name: list(one) for name, one in zip(COLUMNS, zip(*levels.rows(), strict=True),
                                                  strict=True)}  # fmt: skip
 

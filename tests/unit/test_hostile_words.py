@@ -14,7 +14,7 @@ from wattherd.cli.main import main
 from wattherd.cli.tables import print_table
 from wattherd.cli.watch import parsed
 from wattherd.errors import MOST_WORDS, harmless
-from wattherd.runtime.kube.api.transport import Refused
+from wattherd.kube.api.transport import RefusedByApi
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\r\x08"
 BAD = ("\x1b", "\x07", "\x08", "\r", "\x9b", "\u202e")
@@ -109,7 +109,7 @@ def test_events_are_words() -> None:
 
 
 def test_what_an_api_server_refuses_with_is_words() -> None:
-    refused = Refused(403, f"Forbidden{EVIL}", EVIL + "x" * 100_000)
+    refused = RefusedByApi(403, f"Forbidden{EVIL}", EVIL + "x" * 100_000)
     assert said(str(refused))
     assert len(str(refused)) < 3 * MOST_WORDS
 

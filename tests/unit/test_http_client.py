@@ -17,10 +17,17 @@ from typing import Self
 import pytest
 from web_server import Certificates, Site, certificates, serving
 
-from wattherd.cli.client import Client, Unreachable
-from wattherd.wire import http_client
-from wattherd.wire.http_client import HttpClient, NoAnswer, Origin, Request, Rules, origin_of
-from wattherd.wire.trouble import Trouble
+from wattherd.cli.client import Client, ServiceUnreachable
+from wattherd.devices.wire import http_client
+from wattherd.devices.wire.device_errors import Trouble
+from wattherd.devices.wire.http_client import (
+    HttpClient,
+    HttpRequest,
+    HttpRules,
+    NoAnswer,
+    Origin,
+    origin_of,
+)
 
 TOKEN = {"authorization": "Bearer wh_secret"}
 ELSEWHERE = "gpu1.example"
@@ -84,11 +91,11 @@ def ok(body: bytes = b"{}") -> bytes:
 
 
 def client(port: int, host: str = "127.0.0.1", scheme: str = "http", **rules: object) -> HttpClient:
-    return HttpClient(Origin(scheme, host, port), Rules(**{"timeout_s": 5.0, **rules}))  # type: ignore[arg-type]
+    return HttpClient(Origin(scheme, host, port), HttpRules(**{"timeout_s": 5.0, **rules}))  # type: ignore[arg-type]
 
 
-def get(target: str = "/", **headers: str) -> Request:
-    return Request("GET", target, headers)
+def get(target: str = "/", **headers: str) -> HttpRequest:
+    return HttpRequest("GET", target, headers)
 
 
 # --- Time and size -------------------------------------------------------------------------------
@@ -119,7 +126,7 @@ def test_a_server_that_drips_is_left_when_the_time_for_the_whole_answer_is_up(wh
 
 def test_a_server_that_takes_nothing_in_is_left_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        request = Request("POST", "/", {}, b"x" * (32 << 20))
+        request = HttpRequest("POST", "/", {}, b"x" * (32 << 20))
         with pytest.raises(NoAnswer) as failure:
             client(deaf.getsockname()[1], timeout_s=0.5).ask(request)
     assert failure.value.trouble is Trouble.TIMEOUT
@@ -180,7 +187,7 @@ def test_a_redirect_within_the_server_is_followed_for_questions_alone() -> None:
     with Peer(behave) as peer:
         asking = client(peer.port, redirects=True)
         assert asking.ask(get("/old", **TOKEN)).body == b"here"
-        assert asking.ask(Request("POST", "/old", TOKEN, b"{}")).status == 307
+        assert asking.ask(HttpRequest("POST", "/old", TOKEN, b"{}")).status == 307
         assert client(peer.port).ask(get("/old")).status == 307
 
 
@@ -383,12 +390,12 @@ def test_what_does_no_harm_is_asked_again_and_nothing_else() -> None:
     with Peer(behave) as peer:
         assert client(peer.port, again=True).ask(get()).status == 200
         assert len(peer.heard) == 2
-        keyed = Request("POST", "/", {"Idempotency-Key": "1"}, b"{}")
+        keyed = HttpRequest("POST", "/", {"Idempotency-Key": "1"}, b"{}")
         assert client(peer.port, again=True).ask(keyed).status == 200
         assert peer.heard[2].partition(b"\r\n\r\n")[0] == peer.heard[3].partition(b"\r\n\r\n")[0]
         for asking, request in (
-            (client(peer.port, again=True), Request("POST", "/", {}, b"{}")),
-            (client(peer.port, again=True), Request("DELETE", "/", {})),
+            (client(peer.port, again=True), HttpRequest("POST", "/", {}, b"{}")),
+            (client(peer.port, again=True), HttpRequest("DELETE", "/", {})),
         ):
             with pytest.raises(NoAnswer):
                 asking.ask(request)
@@ -420,7 +427,7 @@ def test_a_socket_on_this_machine_is_asked(tmp_path: Path) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         origin = Origin("http", "localhost", 80, str(path))
-        assert HttpClient(origin, Rules(timeout_s=5.0)).ask(get()).body == b"by path"
+        assert HttpClient(origin, HttpRules(timeout_s=5.0)).ask(get()).body == b"by path"
         thread.join()
 
 
@@ -437,5 +444,5 @@ def test_the_command_line_says_what_is_wrong_with_a_stream_that_breaks() -> None
     with Peer(breaks) as peer:
         chunks = Client(f"http://127.0.0.1:{peer.port}").stream("jobs/j-1/logs")
         assert next(chunks) == b"first"
-        with pytest.raises(Unreachable):
+        with pytest.raises(ServiceUnreachable):
             list(chunks)

@@ -9,7 +9,7 @@ import pytest
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 from wattherd.workload.inspect import ClassSummary, NodeShape, class_of, summarise
 from wattherd.workload.openb import read_nodes, read_pods
 
@@ -29,11 +29,11 @@ def a_pod(
     models: tuple[str, ...] = (),
     submit_s: float | None = None,
     duration_s: float | None = None,
-) -> Pod:
+) -> TracePod:
     request = Request(
         cpu_milli=cpu_milli, memory_mib=10, gpu_count=gpus, gpu_milli=milli, models=models
     )
-    return Pod(name=name, request=request, submit_s=submit_s, duration_s=duration_s)
+    return TracePod(name=name, request=request, submit_s=submit_s, duration_s=duration_s)
 
 
 def test_a_cluster_is_counted_by_model_most_gpus_first() -> None:

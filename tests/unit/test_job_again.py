@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.service.live.access.caller import Caller, Role
-from wattherd.service.live.history import Past
-from wattherd.service.live.web import submission
+from wattherd.server.auth.caller import Caller, Role
+from wattherd.server.journal.job_history import PastJob
+from wattherd.server.web import submission
 from wattherd.workload.job_again import file_again, rerun_of, tasks_again
 from wattherd.workload.job_file import JobFile
 
@@ -84,7 +84,9 @@ def test_tasks_of_an_array_made_again_are_the_same_with_their_indices(
 
 def test_a_form_filled_from_a_task_makes_that_task_again() -> None:
     tasks = list(JobFile.model_validate(ARRAYS[1]).tasks())
-    pasts = [Past(spec=replace(spec, user="ann"), paper=paper, by="ann") for spec, paper in tasks]
+    pasts = [
+        PastJob(spec=replace(spec, user="ann"), paper=paper, by="ann") for spec, paper in tasks
+    ]
     ann = Caller(user="ann", role=Role.USER)
     filled = submission.from_job(pasts[2], ann, pasts[0])
     sent = {**filled.texts, "rest": filled.rest}
@@ -115,7 +117,7 @@ def test_a_file_made_again_gives_the_same_job(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("document", FILES, ids=str)
 def test_a_form_filled_from_a_job_gives_the_same_job(document: dict[str, Any]) -> None:
     spec, paper = _taken(document)
-    past = Past(spec=replace(spec, id="j-9", user="ann"), paper=paper, by="ann")
+    past = PastJob(spec=replace(spec, id="j-9", user="ann"), paper=paper, by="ann")
     ann = Caller(user="ann", role=Role.USER)
     filled = submission.from_job(past, ann)
     sent = {**filled.texts, "rest": filled.rest, "from": "j-9"}
@@ -127,7 +129,7 @@ def test_a_form_filled_from_a_job_gives_the_same_job(document: dict[str, Any]) -
 def test_secrets_and_environment_stay_with_their_owner() -> None:
     spec, paper = _taken({"run": "x", "secrets": {"KEY": "env:KEY"}})
     paper |= {"environment": {"VIRTUAL_ENV": "/home/ann/env"}}
-    past = Past(spec=replace(spec, id="j-9", user="ann", tenant="a"), paper=paper, by="ann")
+    past = PastJob(spec=replace(spec, id="j-9", user="ann", tenant="a"), paper=paper, by="ann")
     own = Caller(user="ann", role=Role.USER, tenant="a")
     for other in (
         Caller(user="ben", role=Role.USER, tenant="a"),

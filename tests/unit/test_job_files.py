@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.service.workloads import TIMED, read_workload
+from wattherd.experiments.schedule.workloads import TIMED, read_workload
 
 MURI = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,"

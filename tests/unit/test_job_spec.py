@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from wattherd.devices.wire.file_places import BucketPlace, FilePlace, GitPlace, parse
 from wattherd.errors import UserError
-from wattherd.wire.places import BucketPlace, FilePlace, GitPlace, parse
 from wattherd.workload.job_file import JobFile, validated_job
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.errors import UserError
+from wattherd.estimate.energy_limited_curve import price_j, thriftiest_w, thrifty
 from wattherd.estimate.power_curve import PowerCurve, concave_hull, prior_curve
-from wattherd.estimate.thrift import price_j, thriftiest_w, thrifty
+from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob, WakeAt
 from wattherd.model.event import BudgetChanged, JobStarted, JobStopped, JobSubmitted, Woke
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.schedule.tiresias import Tiresias
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.schedule import POWER_POLICIES, Result, Setting, simulate
-from wattherd.service.workloads import Jobs
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.native import read_jobs
 
@@ -76,10 +76,10 @@ def a_job(name: str, gpus: int, lasts_s: float, budget_j: float | None, **more: 
     )
 
 
-def run(specs: list[JobSpec], **more: Any) -> Result:
-    given = Given(jobs=Jobs(specs=tuple(specs)), cluster=CLUSTER)
+def run(specs: list[JobSpec], **more: Any) -> ComparedRun:
+    given = Given(jobs=ReadJobs(specs=tuple(specs)), cluster=CLUSTER)
     policy = more.pop("policy", "fifo-backfill")
-    return simulate(Setting(preset=preset("none"), given=given, **more), policy)
+    return simulate(ComparisonSetup(preset=preset("none"), given=given, **more), policy)
 
 
 def test_a_budget_is_kept_without_any_budget_of_the_site_and_costs_time() -> None:
@@ -142,7 +142,7 @@ def test_no_job_draws_more_than_its_joules(
         for at, (submit_s, gpus, lasts_s, share) in enumerate(sorted(drawn, key=lambda one: one[0]))
     ]
     nodes = tuple(node.name for node in CLUSTER.nodes)
-    tree = PowerTree((PowerDomain(name="site", nodes=nodes),)) if in_tree else None
+    tree = PowerTree((TreeDomain(name="site", nodes=nodes),)) if in_tree else None
     budget = ((0.0, budget_w), (400.0, 1300.0)) if budget_w else ()
     result = run(specs, budget=budget, power=power, policy=policy, tree=tree, until_s=50_000.0)
     assert result.row["over_budget_s"] == 0.0
@@ -223,10 +223,12 @@ def test_a_gpu_that_is_not_thrifty_enough_is_refused_and_says_so() -> None:
     assert reason.unblocks == "a thriftier GPU than V100M16"
     # Schedulers that ask where a job has room go to the other node.
     mixed = Given(
-        jobs=Jobs(specs=(a_job("a", 1, 1000.0, between_j),)),
+        jobs=ReadJobs(specs=(a_job("a", 1, 1000.0, between_j),)),
         cluster=parse_cluster("V100M16=1,T4=1", known=GPUS),
     )
-    (outcome,) = simulate(Setting(preset=preset("none"), given=mixed), "fifo-backfill").outcomes
+    (outcome,) = simulate(
+        ComparisonSetup(preset=preset("none"), given=mixed), "fifo-backfill"
+    ).outcomes
     assert outcome.state == "Succeeded"
     assert outcome.energy_j <= between_j
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.errors import ClusterError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
-from wattherd.service.live.keeper import Keeper
-from wattherd.service.live.rest import GAP_S
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.journal.plan_pause import GAP_S
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes
@@ -36,7 +36,7 @@ class Site:
         self.journal = journal or MemoryJournal()
         self.hands = hands or PaperExecutor()
         self.clock = SetClock()
-        self.keeper = Keeper(a_core(), self.journal, self.clock)
+        self.keeper = CoreLoop(a_core(), self.journal, self.clock)
         self.keeper.recover(self.hands)
 
     def submit(self, spec: JobSpec) -> Future[str]:

@@ -12,16 +12,17 @@ import pytest
 from click.testing import CliRunner
 
 from wattherd.cli.main import COMMANDS, cli
+from wattherd.devices.knobs import probing
+from wattherd.devices.knobs import temporary as borrowing
+from wattherd.devices.knobs.contract import NO_LIMIT, OrderResult
+from wattherd.devices.knobs.ipmi import said_limit
+from wattherd.devices.knobs.journal import KnobJournal, owned
+from wattherd.devices.knobs.registry import PROTOCOLS, SWITCHES, open_knob, open_switch
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire import protocols
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.uri import parse
 from wattherd.errors import UserError
-from wattherd.knobs import borrowing, probing
-from wattherd.knobs.contract import NO_LIMIT, Result
-from wattherd.knobs.ipmi import said_limit
-from wattherd.knobs.journal import Journal, owned
-from wattherd.knobs.registry import PROTOCOLS, SWITCHES, open_knob, open_switch
-from wattherd.meters.registry import open_meter
-from wattherd.wire import protocols
-from wattherd.wire.trouble import DeviceError, Trouble
-from wattherd.wire.uri import parse
 
 
 def write(folder: Path, **files: int | str) -> Path:
@@ -63,9 +64,9 @@ def test_a_package_is_limited_and_put_back(zone: Path) -> None:
     with open_knob(f"rapl://{zone}") as knob:
         limits = knob.limits()
         assert (limits.lowest, limits.highest, limits.now) == (None, 205.0, 165.0)
-        assert knob.set(120.0).result is Result.TOOK_EFFECT
+        assert knob.set(120.0).result is OrderResult.TOOK_EFFECT
         assert number(zone / "constraint_0_power_limit_uw") == 120_000_000
-        assert knob.set(1000.0).result is Result.CLAMPED
+        assert knob.set(1000.0).result is OrderResult.CLAMPED
         assert knob.restore().read_back == 165.0
 
 
@@ -73,9 +74,9 @@ def test_a_package_whose_limit_was_off_is_left_off(zone: Path) -> None:
     (zone / "enabled").write_text("0\n")
     with open_knob(f"rapl://{zone}") as knob:
         assert knob.read().value == NO_LIMIT
-        assert knob.set(120.0).result is Result.TOOK_EFFECT
+        assert knob.set(120.0).result is OrderResult.TOOK_EFFECT
         assert number(zone / "enabled") == 1
-        assert knob.restore().result is Result.TOOK_EFFECT
+        assert knob.restore().result is OrderResult.TOOK_EFFECT
     assert number(zone / "enabled") == 0
     assert number(zone / "constraint_0_power_limit_uw") == 165_000_000
 
@@ -92,17 +93,17 @@ def test_every_policy_is_put_back_to_what_it_was(cpus: Path) -> None:
         limits = knob.limits()
         assert (limits.lowest, limits.highest, limits.now) == (0.4e9, 3.8e9, 3.8e9)
         outcome = knob.set(3.0e9)
-        assert (outcome.result, outcome.read_back) == (Result.TOOK_EFFECT, 3.0e9)
+        assert (outcome.result, outcome.read_back) == (OrderResult.TOOK_EFFECT, 3.0e9)
         assert khz(cpus) == [3_000_000, 2_600_000]
         assert knob.set(0.6e9).read_back == 0.8e9  # the highest of both
         assert khz(cpus) == [800_000, 600_000]
-        assert knob.restore().result is Result.TOOK_EFFECT
+        assert knob.restore().result is OrderResult.TOOK_EFFECT
     assert khz(cpus) == [3_800_000, 2_000_000]
 
 
 def test_one_policy_may_be_named(cpus: Path) -> None:
     with open_knob(f"cpufreq://{cpus}/cpufreq/policy8") as knob:
-        assert knob.set(1.0e9).result is Result.TOOK_EFFECT
+        assert knob.set(1.0e9).result is OrderResult.TOOK_EFFECT
     assert khz(cpus) == [3_800_000, 1_000_000]
 
 
@@ -110,7 +111,7 @@ def test_one_policy_may_be_named(cpus: Path) -> None:
 def test_without_permission_it_says_what_would_help(zone: Path) -> None:
     (zone / "constraint_0_power_limit_uw").chmod(0o444)
     outcome = open_knob(f"rapl://{zone}").set(120.0)
-    assert (outcome.result, "root" in outcome.problem) == (Result.REFUSED, True)
+    assert (outcome.result, "root" in outcome.problem) == (OrderResult.REFUSED, True)
 
 
 def test_a_file_that_refuses_is_told(zone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,19 +123,23 @@ def test_a_file_that_refuses_is_told(zone: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "open", locked)
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "165000000")
     outcome = knob.set(120.0)
-    assert (before, outcome.result, outcome.trouble) == (165.0, Result.REFUSED, Trouble.REFUSED)
+    assert (before, outcome.result, outcome.trouble) == (
+        165.0,
+        OrderResult.REFUSED,
+        Trouble.REFUSED,
+    )
     assert "run as root" in outcome.problem
 
 
 def test_what_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     outcome = open_knob(f"rapl://{tmp_path}/intel-rapl:0").set(120.0)
-    assert (outcome.result, outcome.trouble) == (Result.REFUSED, Trouble.ABSENT)
+    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, Trouble.ABSENT)
     assert open_knob(f"cpufreq://{tmp_path}").set(1e9).trouble is Trouble.ABSENT
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_number_is_never_ordered(zone: Path) -> None:
-    assert open_knob(f"rapl://{zone}").set(math.nan).result is Result.REFUSED
+    assert open_knob(f"rapl://{zone}").set(math.nan).result is OrderResult.REFUSED
     assert number(zone / "constraint_0_power_limit_uw") == 165_000_000
 
 
@@ -150,21 +155,21 @@ def test_garbage_is_no_limit(zone: Path) -> None:
 def test_the_first_thing_found_is_what_a_journal_keeps(zone: Path, tmp_path: Path) -> None:
     path = tmp_path / "deep/journal.json"
     uri = f"rapl://{zone}"
-    open_knob(uri, Journal(path)).set(120.0)
-    open_knob(uri, Journal(path)).set(100.0)
-    assert Journal(path).found(uri) == {"power_limit_uw": 165_000_000, "enabled": True}
-    assert open_knob(uri, Journal(path)).restore().read_back == 165.0
-    assert Journal(path).entries == {}
-    assert open_knob(uri, Journal(path)).restore().problem == "nothing was changed"
+    open_knob(uri, KnobJournal(path)).set(120.0)
+    open_knob(uri, KnobJournal(path)).set(100.0)
+    assert KnobJournal(path).found(uri) == {"power_limit_uw": 165_000_000, "enabled": True}
+    assert open_knob(uri, KnobJournal(path)).restore().read_back == 165.0
+    assert KnobJournal(path).entries == {}
+    assert open_knob(uri, KnobJournal(path)).restore().problem == "nothing was changed"
 
 
 def test_what_could_not_be_put_back_stays_in_the_journal(zone: Path, tmp_path: Path) -> None:
     path, uri = tmp_path / "journal.json", f"rapl://{zone}"
-    knob = open_knob(uri, Journal(path))
+    knob = open_knob(uri, KnobJournal(path))
     knob.set(120.0)
     (zone / "constraint_0_power_limit_uw").unlink()
     assert knob.restore().in_force is False
-    assert list(Journal(path).entries) == [uri]
+    assert list(KnobJournal(path).entries) == [uri]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": "wattherd.journal/1"}', "\0"])
@@ -172,7 +177,7 @@ def test_what_is_no_journal_is_not_overwritten(tmp_path: Path, content: str) -> 
     path = tmp_path / "journal.json"
     path.write_text(content)
     with pytest.raises(UserError, match="no journal"):
-        Journal(path)
+        KnobJournal(path)
     assert path.read_text() == content
 
 
@@ -186,10 +191,10 @@ def test_a_journal_has_one_owner(tmp_path: Path) -> None:
 
 def test_a_journal_that_cannot_be_kept_is_the_users_problem(zone: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    knob = open_knob(f"rapl://{zone}", Journal(tmp_path / "journal.json"))
+    knob = open_knob(f"rapl://{zone}", KnobJournal(tmp_path / "journal.json"))
     knob.journal = None
     with pytest.raises(UserError, match="cannot keep a journal"):
-        Journal(tmp_path / "file" / "journal.json").note("rapl:", {})
+        KnobJournal(tmp_path / "file" / "journal.json").note("rapl:", {})
     with pytest.raises(UserError, match="cannot keep a journal"), owned(tmp_path / "file" / "j"):
         pass
 
@@ -221,7 +226,7 @@ def test_a_knob_is_read_and_set(zone: Path, tmp_path: Path) -> None:
 
 def test_set_for_good_ends_what_was_borrowed(zone: Path, tmp_path: Path) -> None:
     uri = f"rapl://{zone}"
-    open_knob(uri, Journal(borrowing.journal_path(tmp_path, uri))).set(100.0)  # and was killed
+    open_knob(uri, KnobJournal(borrowing.journal_path(tmp_path, uri))).set(100.0)  # and was killed
     run("set", uri, "120W", "--journals", str(tmp_path))
     assert run("restore", "--journals", str(tmp_path)) == (0, [])
     assert number(zone / "constraint_0_power_limit_uw") == 120_000_000

@@ -13,8 +13,8 @@ import trustme
 import yaml
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube.api import identity as identities
-from wattherd.runtime.kube.api.access import Access, find_access, in_cluster
+from wattherd.kube.api import identity as identities
+from wattherd.kube.api.access import Access, find_access, in_cluster
 
 EXEC = "client.authentication.k8s.io/v1"
 

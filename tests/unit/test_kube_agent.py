@@ -12,20 +12,20 @@ pytest.importorskip("msgspec", reason="the extra `kube` is not installed")
 from kube_builders import a_node, a_pod
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube.agent.caps import (
+from wattherd.kube.api.api_objects import Lease, LeaseSpec
+from wattherd.kube.api.objects import Node, Pod
+from wattherd.kube.decide.agent_caps import (
     Assigned,
     GpuState,
     Lately,
-    Wish,
+    PodCapWish,
     applied_w,
     caps_of,
     limit_of,
     wishes_of,
 )
-from wattherd.runtime.kube.agent.contact import Contact
-from wattherd.runtime.kube.agent.notes import NodeNotes, PodNotes, limits_labels, show
-from wattherd.runtime.kube.api.api_objects import Lease, LeaseSpec
-from wattherd.runtime.kube.api.objects import Node, Pod
+from wattherd.kube.decide.agent_notes import NodeNotes, PodNotes, limits_labels, show
+from wattherd.kube.live.agent_contact import LeaderContact
 
 ANNOTATED = {"wattherd.dev/gpu-shares": "annotation"}
 
@@ -86,7 +86,7 @@ def test_nonsense_is_told_and_caps_nothing() -> None:
 
 
 def test_what_is_told_is_what_was_read_back() -> None:
-    wish = Wish(uid="u", key="ns/a", cap_w=100.0, gpus=("GPU-0", "GPU-1"))
+    wish = PodCapWish(uid="u", key="ns/a", cap_w=100.0, gpus=("GPU-0", "GPU-1"))
     assert applied_w(wish, [gpu(0, 100.0), gpu(1, 100.04)]) == pytest.approx(200.04)
     assert show(200.04) == "200.1"
     assert applied_w(wish, [gpu(0, 100.0), gpu(1, None)]) is None
@@ -95,7 +95,7 @@ def test_what_is_told_is_what_was_read_back() -> None:
 
 def test_what_becomes_unknown_is_told_after_a_while() -> None:
     notes = PodNotes()
-    wish = Wish(uid="u", key="ns/a", cap_w=100.0, gpus=("GPU-0",), told_w="100")
+    wish = PodCapWish(uid="u", key="ns/a", cap_w=100.0, gpus=("GPU-0",), told_w="100")
     assert notes.due([wish], [gpu(0, 100.0)], 0.0) == []
     assert notes.due([wish], [gpu(0, None)], 1.0) == []
     assert notes.due([wish], [gpu(0, None)], 10.9) == []
@@ -182,7 +182,7 @@ def lease(renewed: str, holder: str | None = "one") -> Lease:
 
 
 def test_who_decides_is_heard_of_while_it_renews_whatever_its_clock_says() -> None:
-    contact = Contact(60.0, 0.0)
+    contact = LeaderContact(60.0, 0.0)
     contact.saw(lease("1999"), 10.0)
     assert contact.left_s(10.0) == 60.0
     contact.saw(lease("1999"), 25.0)
@@ -226,7 +226,7 @@ ANSWER = (
 
 def test_the_kubelet_is_asked_who_has_which_gpu(tmp_path: Path) -> None:
     grpc = pytest.importorskip("grpc", reason="the extra `kube-agent` is not installed")
-    from wattherd.runtime.kube.agent.pod_resources import METHOD, NoPodResources, PodResources
+    from wattherd.kube.live.pod_resources import METHOD, NoPodResources, PodResources
 
     _, service, method = METHOD.split("/")
     answers = [ANSWER, b"\x0a\xff"]

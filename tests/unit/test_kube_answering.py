@@ -17,12 +17,12 @@ import trustme
 from kube_builders import an_extender, pod_json
 
 from wattherd.cli.listening import listen_on
-from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.serial import SerialExecutor
-from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
-from wattherd.runtime.kube.extender.decisions import Grant
-from wattherd.runtime.kube.extender.wire import BindArgs
-from wattherd.service.kube_answering import extender_server
+from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.serial import SerialExecutor
+from wattherd.kube.decide.extender import Grant
+from wattherd.kube.decide.extender_wire import BindArgs
+from wattherd.kube.live.extender_app import BindResult, ExtenderApp
+from wattherd.server.kube.answering import extender_server
 from wattherd.testing.builders import exclusive
 
 PATIENCE_S = 60.0
@@ -33,9 +33,9 @@ def question(path: bytes) -> bytes:
     return b"GET " + path + b" HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-async def _bind(args: BindArgs, grant: Grant) -> Bound:
+async def _bind(args: BindArgs, grant: Grant) -> BindResult:
     del args, grant
-    return Bound()
+    return BindResult()
 
 
 @pytest.fixture

@@ -9,30 +9,30 @@ import pytest
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.runtime.kube.api.api_objects import decoder, encode
-from wattherd.runtime.kube.api.objects import ObjectMeta
-from wattherd.runtime.kube.claims.objects import (
-    DeviceClass,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
-from wattherd.runtime.kube.claims.watt_claims import (
+from wattherd.kube.account.domains import columns_of
+from wattherd.kube.account.watt_claims import (
     ByClaim,
-    Wanted,
+    WantedTemplate,
     same_template,
     template_of,
     wanted_of,
 )
-from wattherd.runtime.kube.claims.watt_devices import UNLIMITED_MW, Load, Site, loads_of
-from wattherd.runtime.kube.claims.watt_slices import (
+from wattherd.kube.account.watt_devices import UNLIMITED_MW, DomainLoad, WattSite, loads_of
+from wattherd.kube.account.watt_slices import (
     after,
     class_as_owner,
     pool_name,
     same_slice,
     slice_of,
 )
-from wattherd.runtime.kube.power.domains import columns_of
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
+from wattherd.kube.api.api_objects import decoder, encode
+from wattherd.kube.api.objects import ObjectMeta
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.claim_objects import (
+    DeviceClass,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
@@ -52,13 +52,13 @@ def path(domain: str) -> list[str]:
     return found
 
 
-def a_site(budgets_w: dict[str, int], loads: dict[str, Load]) -> Site:
+def a_site(budgets_w: dict[str, int], loads: dict[str, DomainLoad]) -> WattSite:
     budgets = {name: watts * 1000 for name, watts in budgets_w.items()}
-    return Site(loads=loads, path=path, budgets_mw=budgets)
+    return WattSite(loads=loads, path=path, budgets_mw=budgets)
 
 
 def test_every_node_finds_one_device_on_each_level() -> None:
-    loads = {name: Load() for name in ("rack-1", "rack-2", "island", "row", "")}
+    loads = {name: DomainLoad() for name in ("rack-1", "rack-2", "island", "row", "")}
     site = a_site({}, loads)
     assert site.depth == 3
     for leaf in loads:
@@ -67,7 +67,11 @@ def test_every_node_finds_one_device_on_each_level() -> None:
 
 
 def test_a_domain_offers_its_budget_less_what_nobody_can_claim() -> None:
-    loads = {"rack-1": Load(100_000), "rack-2": Load(50_000), "island": Load(10_000)}
+    loads = {
+        "rack-1": DomainLoad(100_000),
+        "rack-2": DomainLoad(50_000),
+        "island": DomainLoad(10_000),
+    }
     site = a_site({"": 1000, "row": 500, "rack-1": 120, "island": 5}, loads)
     offered = {(one.level, one.domain): one.capacity_mw for one in site.devices()}
     assert offered == {
@@ -81,7 +85,7 @@ def test_a_domain_offers_its_budget_less_what_nobody_can_claim() -> None:
 
 
 def test_pods_without_a_claim_and_idle_devices_are_taken_off() -> None:
-    scheduler = Scheduler(fleet_of("first-fit"), {}, way=ByClaim())
+    scheduler = KubeScheduler(fleet_of("first-fit"), {}, way=ByClaim())
     made = node_json(a_machine("n", gpus=4, model="T4"), **{"wattherd.dev/power-domain": "rack-1"})
     scheduler.node_seen(a_node(made))
     claim = [{"name": "wattherd-watts", "resourceClaimTemplateName": "wattherd-1-gpus-any"}]
@@ -91,11 +95,11 @@ def test_pods_without_a_claim_and_idle_devices_are_taken_off() -> None:
     assert scheduler.plan(0.0) == []
     fleet = scheduler.fleet
     loads = loads_of(fleet, columns_of(fleet.order), {"uid-with"}.__contains__)
-    assert loads == {"rack-1": Load(4 * IDLE_MW + 2 * RISE_MW, RISE_MW)}
+    assert loads == {"rack-1": DomainLoad(4 * IDLE_MW + 2 * RISE_MW, RISE_MW)}
 
 
 def test_a_slice_is_read_back_as_the_same_however_amounts_are_spelt() -> None:
-    [device] = a_site({"": 12_000}, {"": Load(0, RISE_MW)}).devices()
+    [device] = a_site({"": 12_000}, {"": DomainLoad(0, RISE_MW)}).devices()
     made = slice_of(device, (), CLASS)
     text = encode(made).replace(b'"12000"', b'"12k"')
     assert b"12k" in text
@@ -108,7 +112,7 @@ def test_a_slice_is_read_back_as_the_same_however_amounts_are_spelt() -> None:
 
 
 def test_pools_of_domains_with_odd_names_stay_apart() -> None:
-    devices = a_site({}, {"": Load()}).devices()
+    devices = a_site({}, {"": DomainLoad()}).devices()
     named = [replace(devices[0], level=1, domain=name) for name in ("PDU_1", "pdu-1", "pdu.1")]
     pools = [pool_name(one) for one in named]
     assert len(set(pools)) == 3
@@ -118,18 +122,22 @@ def test_pools_of_domains_with_odd_names_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("template", "product", "expected"),
     [
-        ("wattherd-2-gpus-any", "", Wanted("wattherd-2-gpus-any", 2, 9_000, any_model=True)),
+        (
+            "wattherd-2-gpus-any",
+            "",
+            WantedTemplate("wattherd-2-gpus-any", 2, 9_000, any_model=True),
+        ),
         (
             "wattherd-3-gpus-tesla-t4",
             "Tesla-T4",
-            Wanted("wattherd-3-gpus-tesla-t4", 3, RISE_MW, any_model=False),
+            WantedTemplate("wattherd-3-gpus-tesla-t4", 3, RISE_MW, any_model=False),
         ),
         ("wattherd-1-gpus-unheard-of", "Unheard-Of", None),
         ("of-somebody-else", "", None),
     ],
 )
 def test_what_a_template_must_say_follows_from_the_pod(
-    template: str, product: str, expected: Wanted | None
+    template: str, product: str, expected: WantedTemplate | None
 ) -> None:
     claim = [{"name": "wattherd-watts", "resourceClaimTemplateName": template}]
     selector = {"nvidia.com/gpu.product": product} if product else {}
@@ -138,7 +146,7 @@ def test_what_a_template_must_say_follows_from_the_pod(
 
 
 def test_a_claim_asks_once_on_each_level_and_never_where_gpus_are_hungrier() -> None:
-    made = template_of(Wanted("t", 2, 60_000, any_model=True), "ns", 2, CLASS)
+    made = template_of(WantedTemplate("t", 2, 60_000, any_model=True), "ns", 2, CLASS)
     first, second = made.spec.spec.devices.requests or ()
     for one in (first, second):
         assert one.exactly
@@ -153,6 +161,6 @@ def test_a_claim_asks_once_on_each_level_and_never_where_gpus_are_hungrier() -> 
     assert told[1].endswith("mostGpuMilliwatts <= 60000")
     read = decoder(ResourceClaimTemplate).decode(encode(made))
     assert same_template(read, made)
-    wanted = Wanted("t", 2, 60_000, any_model=True)
+    wanted = WantedTemplate("t", 2, 60_000, any_model=True)
     assert not same_template(read, template_of(wanted, "ns", 3, CLASS))
     assert not same_template(read, template_of(wanted, "ns", 2, ANEW))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 grpc = pytest.importorskip("grpc", reason="the extra `kube-agent` is not installed")
-from wattherd.runtime.kube.agent.claims_plugin import ClaimsPlugin  # noqa: E402
+from wattherd.kube.live.claims_plugin import ClaimsPlugin  # noqa: E402
 
 DRIVER = b"watts.wattherd.dev"
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.power.crd import definitions
-from wattherd.runtime.kube.power.kinds import PowerBudget, PowerDomain, Queue
+from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.facts.crd import definitions
+from wattherd.kube.facts.power_kinds import PowerBudget, PowerDomain, Queue
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 NOT_STRUCTURAL = {"$ref", "anyOf", "oneOf", "allOf", "$defs", "default", "title"}

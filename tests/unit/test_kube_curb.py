@@ -17,17 +17,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 
 from effort import times
-from wattherd.runtime.kube.api.objects import Pod
-from wattherd.runtime.kube.pods.chooser import Chooser
-from wattherd.runtime.kube.pods.fleet import Holding
-from wattherd.runtime.kube.pods.node_facts import node_facts
-from wattherd.runtime.kube.pods.pod_ask import ask_of
-from wattherd.runtime.kube.power.curb import CAP_WAIT_S, PLEDGE_S, Curb
-from wattherd.runtime.kube.power.curb_tally import Suspended
-from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
-from wattherd.runtime.kube.power.domains import Domains
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import (
+from wattherd.kube.account.chooser import Chooser
+from wattherd.kube.account.domains import Domains
+from wattherd.kube.account.enforcement_tally import Suspended
+from wattherd.kube.account.fleet import Holding
+from wattherd.kube.api.objects import Pod
+from wattherd.kube.decide.budget_enforcer import CAP_WAIT_S, PLEDGE_S, BudgetEnforcer
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
+from wattherd.kube.facts.node_facts import node_facts
+from wattherd.kube.facts.orders import (
     BindPod,
     CapPod,
     EvictPod,
@@ -35,12 +34,13 @@ from wattherd.runtime.kube.scheduler.orders import (
     ResumeOwner,
     StopPods,
 )
+from wattherd.kube.facts.pod_request import ask_of
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
 Json = dict[str, Any]
 GPUS, IDLE_W, MAX_W, LEAST_W = 2, 10, 70, 30
-TREE = DomainTree({"hall": Branch(), "r0": Branch("hall"), "r1": Branch("hall")})
+TREE = DomainTree({"hall": DomainBranch(), "r0": DomainBranch("hall"), "r1": DomainBranch("hall")})
 AGENTS = [frozenset({0, 1, 2, 3}), frozenset({0, 1, 2, 3}), frozenset({0, 1}), frozenset[int]()]
 """On which nodes there are agents."""
 EMPTY_W = 4 * GPUS * IDLE_W
@@ -78,7 +78,7 @@ class Curbed(RuleBasedStateMachine):
 
     def start(self) -> None:
         """A scheduler that knows what the API says and nothing else."""
-        self.scheduler = Scheduler(fleet_of("first-fit"), {}, holder="test")
+        self.scheduler = KubeScheduler(fleet_of("first-fit"), {}, holder="test")
         for made in self.nodes.values():
             self.scheduler.node_seen(a_node(made))
         for uid in self.pods:
@@ -280,7 +280,7 @@ def test_a_look_costs_as_many_pods_as_are_on_nodes_with_an_agent() -> None:
         asked_about.append(pod.metadata.name)
         return True
 
-    curb = Curb(Chooser(fleet, Domains({"": 1_000_000})), pods, owns, {})
+    curb = BudgetEnforcer(Chooser(fleet, Domains({"": 1_000_000})), pods, owns, {})
     assert curb.orders(0.0) == []
     assert sorted(asked_about) == ["p2", "p3"]
 
@@ -307,7 +307,7 @@ class _OnePod:
     def begin(self) -> None:
         """A scheduler that knows what the API says and nothing else."""
         self.pods = {self.uid: a_pod(self.made)}
-        self.curb = Curb(Chooser(self.fleet, self.domains), self.pods, lambda _: True, {})
+        self.curb = BudgetEnforcer(Chooser(self.fleet, self.domains), self.pods, lambda _: True, {})
 
     @property
     def counted_w(self) -> float:

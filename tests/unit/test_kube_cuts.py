@@ -20,16 +20,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kube_builders import a_node, a_pod, fleet_of, node_json, pod_json
 
 from cut_oracle import Work, who_must_stop
-from wattherd.runtime.kube.claims.watt_claims import CLAIM, ByClaim
-from wattherd.runtime.kube.extender.decisions import Extender
-from wattherd.runtime.kube.power.curb import SETTLE_S, Curb
-from wattherd.runtime.kube.power.curb_tally import Suspended
-from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
-from wattherd.runtime.kube.power.domains import Domains
-from wattherd.runtime.kube.power.stopping import WAIT_S
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.gate import ByGate
-from wattherd.runtime.kube.scheduler.orders import (
+from wattherd.kube.account.binding_mode import BindingMode, ByBinding
+from wattherd.kube.account.domains import Domains
+from wattherd.kube.account.enforcement_tally import Suspended
+from wattherd.kube.account.gates import ByGate
+from wattherd.kube.account.watt_claims import CLAIM, ByClaim
+from wattherd.kube.decide.budget_enforcer import SETTLE_S, BudgetEnforcer
+from wattherd.kube.decide.extender import Extender
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
+from wattherd.kube.facts.orders import (
     BindPod,
     CapPod,
     EvictPod,
@@ -38,13 +38,13 @@ from wattherd.runtime.kube.scheduler.orders import (
     ResumeOwner,
     StopPods,
 )
-from wattherd.runtime.kube.scheduler.way import ByBinding, Way
+from wattherd.kube.facts.stopping import WAIT_S
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
 Json = dict[str, Any]
 NODES, GPUS, IDLE_W, MAX_W, LEAST_W = 4, 2, 10, 70, 30
-TREE = DomainTree({"hall": Branch(), "r0": Branch("hall"), "r1": Branch("hall")})
+TREE = DomainTree({"hall": DomainBranch(), "r0": DomainBranch("hall"), "r1": DomainBranch("hall")})
 OFFERED_W = {"hall": 480, "r0": 240, "r1": 240}
 EMPTY_W = {"hall": NODES * GPUS * IDLE_W, "r0": GPUS * GPUS * IDLE_W, "r1": GPUS * GPUS * IDLE_W}
 BUDGET_CUT = "BudgetCut"
@@ -64,7 +64,7 @@ class Decider(ABC):
 
     @property
     @abstractmethod
-    def curb(self) -> Curb:
+    def curb(self) -> BudgetEnforcer:
         """What it does about those who run."""
 
     @abstractmethod
@@ -77,16 +77,16 @@ class Decider(ABC):
 
 
 class Schedules(Decider):
-    def __init__(self, way: Callable[[], Way]) -> None:
+    def __init__(self, way: Callable[[], BindingMode]) -> None:
         self._way = way
         self.begin()
 
     def begin(self) -> None:
-        self.it = Scheduler(fleet_of("first-fit"), {}, holder="test", way=self._way())
+        self.it = KubeScheduler(fleet_of("first-fit"), {}, holder="test", way=self._way())
         self.places = not isinstance(self.it.way, ByClaim)
 
     @property
-    def curb(self) -> Curb:
+    def curb(self) -> BudgetEnforcer:
         return self.it.curb
 
     def look(self, at_s: float) -> list[Order]:
@@ -114,7 +114,7 @@ class Extends(Decider):
         self.it.synced = True
 
     @property
-    def curb(self) -> Curb:
+    def curb(self) -> BudgetEnforcer:
         return self.it.curb
 
     def look(self, at_s: float) -> list[Order]:
@@ -545,7 +545,9 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize("way", SCHEDULES)
-def test_who_must_not_stop_stays_when_the_one_that_had_to_is_gone(way: Callable[[], Way]) -> None:
+def test_who_must_not_stop_stays_when_the_one_that_had_to_is_gone(
+    way: Callable[[], BindingMode],
+) -> None:
     """Eight pods; the budget bears seven, so that one goes, then six of them, and so on."""
     world = Cuts(Schedules(way))
     world.begin(frozenset())

@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("msgspec", reason="needs the extra kube")
 
-from wattherd.runtime.kube.api import discovery
-from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
-from wattherd.runtime.kube.api.discovery import is_kind_served
-from wattherd.runtime.kube.api.feed import Feed
-from wattherd.runtime.kube.api.loops import LoopThread
-from wattherd.runtime.kube.api.transport import Answer, Refused, Unreachable
-from wattherd.runtime.kube.pods.groups import GroupId, GroupKind, least_members
-from wattherd.runtime.kube.reasons.group_apis import GroupApis, condition_type
+from wattherd.kube.api import discovery
+from wattherd.kube.api.api_objects import PodGroup, decoder
+from wattherd.kube.api.discovery import is_kind_served
+from wattherd.kube.api.feed import ApiFeed
+from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.transport import ApiAnswer, ApiUnreachable, RefusedByApi
+from wattherd.kube.facts.pod_groups import GroupId, GroupKind, least_members
+from wattherd.kube.live.group_apis import GroupApis, condition_type
 
 BEGINNING = "scheduling.k8s.io"
 RING = GroupId(GroupKind.NATIVE, "default", "ring")
@@ -32,16 +32,16 @@ class Server:
         self.before = list(before)
         self.asked = 0
 
-    async def request(self, method: str, path: str) -> Answer:
+    async def request(self, method: str, path: str) -> ApiAnswer:
         assert method == "GET"
         self.asked += 1
         if self.before:
             raise self.before.pop(0)
         version = path.removeprefix("/apis/")
         if version not in self.kinds:
-            raise Refused(404, "NotFound", f"no {path}")
+            raise RefusedByApi(404, "NotFound", f"no {path}")
         named = [{"name": name, "verbs": ["list"]} for name in self.kinds[version]]
-        return Answer(200, json.dumps({"kind": "APIResourceList", "resources": named}).encode())
+        return ApiAnswer(200, json.dumps({"kind": "APIResourceList", "resources": named}).encode())
 
 
 class SomeFeed:
@@ -63,9 +63,9 @@ def feeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(discovery, "AGAIN_S", 0.001)
     made: list[SomeFeed] = []
 
-    def feed_of(server: Server) -> Feed:
+    def feed_of(server: Server) -> ApiFeed:
         made.append(SomeFeed(server))
-        return cast("Feed", made[-1])
+        return cast("ApiFeed", made[-1])
 
     yield feed_of
     for one in made:
@@ -78,10 +78,10 @@ def feeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize(
     "problem",
     [
-        pytest.param(Unreachable("refused"), id="nobody-there"),
-        pytest.param(Refused(503, "ServiceUnavailable", "not ready"), id="not-ready"),
-        pytest.param(Refused(401, "Unauthorized", "no"), id="token-not-known-yet"),
-        pytest.param(Refused(403, "Forbidden", "no"), id="no-rights-yet"),
+        pytest.param(ApiUnreachable("refused"), id="nobody-there"),
+        pytest.param(RefusedByApi(503, "ServiceUnavailable", "not ready"), id="not-ready"),
+        pytest.param(RefusedByApi(401, "Unauthorized", "no"), id="token-not-known-yet"),
+        pytest.param(RefusedByApi(403, "Forbidden", "no"), id="no-rights-yet"),
     ],
 )
 def test_no_answer_is_no_no(feeds: Any, problem: Exception) -> None:
@@ -99,7 +99,7 @@ def test_what_is_not_there_is_asked_for_once(feeds: Any) -> None:
 
 
 def test_who_is_not_wanted_any_more_asks_no_more(feeds: Any) -> None:
-    feed = feeds(Server({}, Unreachable("refused")))
+    feed = feeds(Server({}, ApiUnreachable("refused")))
     feed.unwanted.set()
     assert not is_kind_served(feed, "/apis/wattherd.dev/v1alpha1", "queues")
     assert feed.transport.asked == 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kube_builders import a_node, fleet_of, node_json
 
-from wattherd.runtime.kube.api.objects import LabelSelector
-from wattherd.runtime.kube.pods.node_facts import node_facts
-from wattherd.runtime.kube.power.domain_nodes import DomainNodes
-from wattherd.runtime.kube.power.domain_tree import Branch, DomainTree
-from wattherd.runtime.kube.power.domains import Domains
+from wattherd.kube.account.domain_nodes import DomainNodes
+from wattherd.kube.account.domains import Domains
+from wattherd.kube.api.objects import LabelSelector
+from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
+from wattherd.kube.facts.node_facts import node_facts
 from wattherd.testing.builders import a_node as a_machine
 
 RACK = LabelSelector(match_labels={"rack": "1"})
@@ -16,7 +16,7 @@ FAST = LabelSelector(match_labels={"rack": "1", "fast": "yes"})
 
 
 def told(
-    nodes: list[dict[str, str]], branches: dict[str, Branch], *fed: str
+    nodes: list[dict[str, str]], branches: dict[str, DomainBranch], *fed: str
 ) -> list[tuple[str, str, list[str] | None]]:
     """What is required of nodes (by their labels) that `fed` feed."""
     fleet, domains = fleet_of("first-fit"), Domains({}, DomainTree(branches))
@@ -40,13 +40,13 @@ def test_domains_by_label_are_told_by_it() -> None:
 
 
 def test_a_domain_with_a_selector_is_told_by_it() -> None:
-    branches = {"one": Branch(selector=RACK)}
+    branches = {"one": DomainBranch(selector=RACK)}
     nodes = [{"rack": "1"}, {"rack": "2"}]
     assert told(nodes, branches, "one") == [("rack", "In", ["1"])]
 
 
 def test_nodes_are_named_where_a_deeper_domain_feeds_some_that_are_selected() -> None:
-    branches = {"one": Branch(selector=RACK), "fast": Branch("one", FAST)}
+    branches = {"one": DomainBranch(selector=RACK), "fast": DomainBranch("one", FAST)}
     nodes = [{"rack": "1"}, {"rack": "1", "fast": "yes"}, {"rack": "2"}]
     assert told(nodes, branches, "one") == [("kubernetes.io/hostname", "In", ["n0"])]
     assert told(nodes, branches, "fast") == [("rack", "In", ["1"]), ("fast", "In", ["yes"])]

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 
-from wattherd.runtime.kube.api.api_objects import (
+from wattherd.kube.account import eligibility as eligible
+from wattherd.kube.account.eligibility import Eligible
+from wattherd.kube.account.fleet import NodeFleet
+from wattherd.kube.api.api_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
     PersistentVolumeSpec,
     VolumeNodeAffinity,
 )
-from wattherd.runtime.kube.api.objects import NodeSelector, NodeSelectorTerm, Pod, Requirement
-from wattherd.runtime.kube.pods import eligible
-from wattherd.runtime.kube.pods.admissible import Volumes
-from wattherd.runtime.kube.pods.eligible import Eligible
-from wattherd.runtime.kube.pods.fleet import Fleet
-from wattherd.runtime.kube.power.curb import Curb
-from wattherd.runtime.kube.power.domain_tree import DomainTree
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod, Order
+from wattherd.kube.api.objects import NodeSelector, NodeSelectorTerm, Pod, Requirement
+from wattherd.kube.decide.budget_enforcer import BudgetEnforcer
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.domain_tree import DomainTree
+from wattherd.kube.facts.node_filter import Volumes
+from wattherd.kube.facts.orders import BindPod, EvictPod, Order
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
@@ -48,9 +48,9 @@ def labelled(name: str) -> Any:
     return a_node(node_json(a_machine(name, gpus=8, model="T4"), kubernetes_io=name))
 
 
-def a_fleet() -> Fleet:
+def a_fleet() -> NodeFleet:
     fleet = fleet_of("first-fit")
-    scheduler = Scheduler(fleet)
+    scheduler = KubeScheduler(fleet)
     for name in NODES:
         scheduler.node_seen(labelled(name))
     assert fleet.placer is not None
@@ -104,14 +104,14 @@ def test_who_runs_is_looked_at_for_what_may_be_too_much_only(
 ) -> None:
     """A pod that is bound as reserved takes the watts that were weighed for it."""
     looks: list[float] = []
-    orders = Curb.orders
+    orders = BudgetEnforcer.orders
 
-    def counted(self: Curb, at_s: float) -> Any:
+    def counted(self: BudgetEnforcer, at_s: float) -> Any:
         looks.append(at_s)
         return orders(self, at_s)
 
-    monkeypatch.setattr(Curb, "orders", counted)
-    scheduler = Scheduler(fleet_of("first-fit"), {} if budget == "none" else {"": 10**9})
+    monkeypatch.setattr(BudgetEnforcer, "orders", counted)
+    scheduler = KubeScheduler(fleet_of("first-fit"), {} if budget == "none" else {"": 10**9})
     for name in NODES:
         scheduler.node_seen(labelled(name))
     scheduler.plan(0.0)
@@ -127,7 +127,7 @@ def test_who_runs_is_looked_at_for_what_may_be_too_much_only(
         assert len(gone) == 3
 
 
-def came(scheduler: Scheduler, name: str, at_s: float) -> None:
+def came(scheduler: KubeScheduler, name: str, at_s: float) -> None:
     """A pod is made, bound and seen to be bound."""
     made = pod_json(name, exclusive(1000, 1), schedulerName="wattherd")
     scheduler.pod_seen(a_pod(made), at_s)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from kube_builders import a_node, a_pod, an_extender, asked_over_http, bound, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.kube.api.serial import SerialExecutor
+from wattherd.kube.decide.extender import Extender, Grant
+from wattherd.kube.decide.extender_wire import BindArgs
+from wattherd.kube.facts.refusal import RefusalToken
+from wattherd.kube.live.extender_app import BindResult, ExtenderApp
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api.serial import SerialExecutor
-from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
-from wattherd.runtime.kube.extender.decisions import Extender, Grant
-from wattherd.runtime.kube.extender.wire import BindArgs
-from wattherd.runtime.kube.reasons.refusal import Token
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import cpu_only, exclusive, sharing
 
@@ -125,7 +125,7 @@ def test_to_bind_needs_a_reservation_on_that_very_node() -> None:
     for uid, node in (("uid-p", "n1"), ("uid-q", "n0")):
         refused = extender.grant(uid, node, 1.0)
         assert not isinstance(refused, Grant)
-        assert refused.token is Token.NOT_CHOSEN
+        assert refused.token is RefusalToken.NOT_CHOSEN
 
 
 def test_every_decision_has_a_name_of_its_own() -> None:
@@ -294,19 +294,19 @@ def test_the_reserved_node_scores_highest() -> None:
 # --- over HTTP ----------------------------------------------------------------------------------
 
 
-FINE = Bound()
+FINE = BindResult()
 
 
 class Desk:
     """An application with its thread; `bind` answers what it is told to."""
 
-    def __init__(self, extender: Extender, bound: Bound = FINE, **options: float) -> None:
+    def __init__(self, extender: Extender, bound: BindResult = FINE, **options: float) -> None:
         self.turns = SerialExecutor()
         self.bound: list[tuple[BindArgs, Grant]] = []
         self.app = ExtenderApp(extender, self.turns, self._bind, **options)
         self._answer = bound
 
-    async def _bind(self, args: BindArgs, grant: Grant) -> Bound:
+    async def _bind(self, args: BindArgs, grant: Grant) -> BindResult:
         self.bound.append((args, grant))
         return self._answer
 
@@ -374,11 +374,11 @@ def test_a_late_filter_fails_closed_and_late_scores_open(extender: Extender) -> 
 
 def test_a_binding_that_fails_for_good_gives_its_room_back(extender: Extender) -> None:
     args = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "n0"}
-    lost = Desk(extender, Bound("the pod is gone", free=True))
+    lost = Desk(extender, BindResult("the pod is gone", free=True))
     lost.filter("p", ["n0"])
     assert lost.ask("/bind", args) == {"Error": "the pod is gone"}
     assert not extender.fleet.holdings
-    unsure = Desk(extender, Bound("nobody answers"))
+    unsure = Desk(extender, BindResult("nobody answers"))
     unsure.filter("p", ["n0"])
     assert unsure.ask("/bind", args) == {"Error": "nobody answers"}
     assert "uid-p" in extender.fleet.holdings

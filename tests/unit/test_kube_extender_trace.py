@@ -24,19 +24,19 @@ from kube_builders import (
     pod_json,
 )
 
+from wattherd.experiments.placement.policies import build_placer, place_policy
+from wattherd.experiments.published.source import OpenbFiles
+from wattherd.kube.api.objects import Node
+from wattherd.kube.api.serial import SerialExecutor
+from wattherd.kube.decide.extender import Extender, Grant
+from wattherd.kube.decide.extender_wire import BindArgs
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.orders import BindPod
+from wattherd.kube.live.extender_app import BindResult, ExtenderApp
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api.objects import Node
-from wattherd.runtime.kube.api.serial import SerialExecutor
-from wattherd.runtime.kube.extender.app import Bound, ExtenderApp
-from wattherd.runtime.kube.extender.decisions import Extender, Grant
-from wattherd.runtime.kube.extender.wire import BindArgs
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import BindPod
-from wattherd.runtime.sim.pack import pack
-from wattherd.service.compose import build_placer, place_policy
-from wattherd.service.reproduce.source import OpenbFiles
+from wattherd.sim.pack import pack
 from wattherd.workload.arrivals import read_order
 from wattherd.workload.streams import stream
 
@@ -75,9 +75,9 @@ class Trace:
             extender.node_seen(node)
         return extender
 
-    def scheduler(self, policy: str) -> Scheduler:
+    def scheduler(self, policy: str) -> KubeScheduler:
         """As `extender`."""
-        scheduler = Scheduler(fleet_of(policy, self.pods), holder="test")
+        scheduler = KubeScheduler(fleet_of(policy, self.pods), holder="test")
         for node in self.nodes():
             scheduler.node_seen(node)
         return scheduler
@@ -96,9 +96,9 @@ def played(extender: Extender, requests: list[Request]) -> Iterator[Found]:
     """What kube-scheduler is told and has bound, pod by pod, in its own words."""
     granted: dict[str, Grant] = {}
 
-    async def bind(args: BindArgs, grant: Grant) -> Bound:
+    async def bind(args: BindArgs, grant: Grant) -> BindResult:
         granted[args.pod_uid] = grant
-        return Bound()
+        return BindResult()
 
     with closing(SerialExecutor()) as turns:
         # A busy machine must not make the answer late: what is tested here is the answer.
@@ -134,7 +134,7 @@ def played(extender: Extender, requests: list[Request]) -> Iterator[Found]:
             yield int(node[1:]), tuple(map(int, gpus.split(","))) if gpus else ()
 
 
-def scheduled(scheduler: Scheduler, requests: list[Request]) -> Iterator[Found]:
+def scheduled(scheduler: KubeScheduler, requests: list[Request]) -> Iterator[Found]:
     """What the second scheduler binds, pod by pod; pods that find no room are deleted."""
     for number, request in enumerate(requests):
         made = pod_json(f"pod-{number}", request, schedulerName="wattherd")

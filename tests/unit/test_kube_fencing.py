@@ -9,10 +9,10 @@ import pytest
 from kube_builders import Json, a_node, a_pod, an_extender, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.runtime.kube.api.names import UNFENCED
-from wattherd.runtime.kube.pods.fencing import is_silent, remembered
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import BindPod
+from wattherd.kube.account.fencing import is_silent, remembered
+from wattherd.kube.api.names import UNFENCED
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.orders import BindPod
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
@@ -48,7 +48,7 @@ def test_silence_is_what_the_node_controller_says_of_it() -> None:
 
 @pytest.mark.parametrize("how", FENCED)
 def test_the_scheduler_counts_who_may_still_run(how: str) -> None:
-    scheduler = Scheduler(fleet_of("first-fit"), ROOM_FOR_ONE, holder="test")
+    scheduler = KubeScheduler(fleet_of("first-fit"), ROOM_FOR_ONE, holder="test")
     for name in ("n0", "n1"):
         scheduler.node_seen(a_node(machine(name)))
     first = pod_json("first", exclusive(1_000, 1), schedulerName="wattherd")
@@ -111,7 +111,7 @@ def written_by(decider: Any) -> Json:
 def a_decider(kind: str) -> Any:
     if kind == "extender":
         return an_extender("first-fit", budgets_mw=ROOM_FOR_ONE)
-    return Scheduler(fleet_of("first-fit"), ROOM_FOR_ONE, holder="test")
+    return KubeScheduler(fleet_of("first-fit"), ROOM_FOR_ONE, holder="test")
 
 
 @pytest.mark.parametrize("kind", ["scheduler", "extender"])

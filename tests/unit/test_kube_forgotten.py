@@ -22,11 +22,11 @@ from test_kube_kueue import World as Kueued
 from test_kube_power_plan import NOON_S, a_plan, budget, domain
 from test_kube_scheduler import World as Bound
 
-from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
-from wattherd.runtime.kube.api.objects import Pod
-from wattherd.runtime.kube.extender.decisions import HOLD_S, Extender
-from wattherd.runtime.kube.pods.fleet import Holding
-from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
+from wattherd.kube.account.fleet import Holding
+from wattherd.kube.api.api_objects import PodGroup, decoder
+from wattherd.kube.api.objects import Pod
+from wattherd.kube.decide.extender import HOLD_S, Extender
+from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 from wattherd.testing.table_sizes import grown, remembered, sizes

@@ -10,16 +10,16 @@ import pytest
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 from test_kube_scheduler import IDLE_MW, RISE_MW, WHOLE, World
 
+from wattherd.kube.account.binding_mode import ByBinding
+from wattherd.kube.account.fleet import Holding, NodeFleet
+from wattherd.kube.account.gang_feasibility import TELL_AGAIN_S
+from wattherd.kube.account.gates import ByGate
+from wattherd.kube.api.api_objects import PodGroup, decoder
+from wattherd.kube.facts.node_facts import node_facts
+from wattherd.kube.facts.orders import BindPod, EvictPod
+from wattherd.kube.facts.pod_groups import GroupId, GroupKind
+from wattherd.kube.facts.pod_request import PodRequest, ask_of
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
-from wattherd.runtime.kube.pods.fleet import Fleet, Holding
-from wattherd.runtime.kube.pods.groups import GroupId, GroupKind
-from wattherd.runtime.kube.pods.node_facts import node_facts
-from wattherd.runtime.kube.pods.pod_ask import Ask, ask_of
-from wattherd.runtime.kube.scheduler.gate import ByGate
-from wattherd.runtime.kube.scheduler.orders import BindPod, EvictPod
-from wattherd.runtime.kube.scheduler.prospect import TELL_AGAIN_S
-from wattherd.runtime.kube.scheduler.way import ByBinding
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 
@@ -272,13 +272,13 @@ def test_a_gang_that_lacks_room_is_not_tried_for_every_pod_that_ends(
     world.gang("g", 20)
     world.settle()
     tried = list[Holding]()
-    hold = Fleet.hold
+    hold = NodeFleet.hold
 
-    def noted(fleet: Fleet, holding: Holding) -> None:
+    def noted(fleet: NodeFleet, holding: Holding) -> None:
         tried.append(holding)
         hold(fleet, holding)
 
-    monkeypatch.setattr(Fleet, "hold", noted)
+    monkeypatch.setattr(NodeFleet, "hold", noted)
     for row in range(10):
         world.delete(f"single-{row}")
         world.scheduler.plan(world.now_s)
@@ -299,7 +299,7 @@ def test_a_gang_that_lacks_room_is_not_tried_for_every_pod_that_ends(
 ASKS = (exclusive(1_000, 1), exclusive(3_000, 2), sharing(500, 300), exclusive(2_000, 0))
 
 
-def filled(policy: str, draws: np.random.Generator) -> Fleet:
+def filled(policy: str, draws: np.random.Generator) -> NodeFleet:
     """Nodes of several sizes and models with pods on them."""
     fleet = fleet_of(policy)
     for row in range(6):
@@ -311,7 +311,7 @@ def filled(policy: str, draws: np.random.Generator) -> Fleet:
     return fleet
 
 
-def seat(fleet: Fleet, request: Request, uid: str) -> bool:
+def seat(fleet: NodeFleet, request: Request, uid: str) -> bool:
     """Whether a pod found a place by the policy."""
     ask = asked(request)
     spot = fleet.choose(ask, fleet.open_for(ask))
@@ -321,7 +321,7 @@ def seat(fleet: Fleet, request: Request, uid: str) -> bool:
     return spot is not None
 
 
-def asked(request: Request) -> Ask:
+def asked(request: Request) -> PodRequest:
     return ask_of(a_pod(pod_json("p", request)))
 
 

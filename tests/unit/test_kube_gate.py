@@ -10,11 +10,11 @@ from kube_builders import a_node, a_pod, fleet_of, node_json, pod_json
 from kube_desk import Desk
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.kube.account.gates import ByGate, narrowed
+from wattherd.kube.api.objects import NodeSelector, NodeSelectorTerm, Requirement
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.orders import Order, ReleasePod
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api.objects import NodeSelector, NodeSelectorTerm, Requirement
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.gate import ByGate, narrowed
-from wattherd.runtime.kube.scheduler.orders import Order, ReleasePod
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 
@@ -32,8 +32,8 @@ class World(Desk):
         self.budgets_mw = budgets_mw or {}
         self.scheduler = self._a_scheduler()
 
-    def _a_scheduler(self) -> Scheduler:
-        return Scheduler(fleet_of("first-fit"), self.budgets_mw, holder="test", way=ByGate())
+    def _a_scheduler(self) -> KubeScheduler:
+        return KubeScheduler(fleet_of("first-fit"), self.budgets_mw, holder="test", way=ByGate())
 
     def restart(self, *, pods_first: bool = False) -> None:
         self.scheduler = self._a_scheduler()

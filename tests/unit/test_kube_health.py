@@ -15,7 +15,7 @@ pytest.importorskip("msgspec", reason="needs the extra kube")
 
 from wattherd.cli.kube import answering
 from wattherd.errors import UserError
-from wattherd.runtime.kube.api.health import Checkup, HealthServer
+from wattherd.kube.api.health import Checkup, HealthServer
 
 
 @dataclass

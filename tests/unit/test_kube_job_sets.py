@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.pods.job_sets import JobSet, LeaderWorkerSet, PyTorchJob
+from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.facts.job_sets import JobSet, LeaderWorkerSet, PyTorchJob
 
 Json = dict[str, Any]
 

@@ -9,19 +9,19 @@ import pytest
 from kube_builders import Json, a_node, a_pod, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.decide.budget_enforcer import SETTLE_S
+from wattherd.kube.decide.kueue_check import READY, RETRY, ByCheck, CheckVerdict, KueueCheck
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.kueue_objects import KueueWorkload
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.kueue.check import READY, RETRY, ByCheck, KueueCheck, Verdict
-from wattherd.runtime.kube.kueue.objects import Workload
-from wattherd.runtime.kube.power.curb import SETTLE_S
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
 IDLE_MW = round(1000 * GPUS["T4"].idle_w)
 RISE_MW = round(1000 * GPUS["T4"].max_w) - IDLE_MW
 ONE = exclusive(1_000, 1)
-_WORKLOAD = decoder(Workload)
+_WORKLOAD = decoder(KueueWorkload)
 
 
 class World:
@@ -37,7 +37,7 @@ class World:
 
     def _a_check(self) -> KueueCheck:
         fleet = fleet_of("first-fit")
-        scheduler = Scheduler(fleet, self.budgets_mw, holder="test", way=ByCheck())
+        scheduler = KubeScheduler(fleet, self.budgets_mw, holder="test", way=ByCheck())
         check = KueueCheck(scheduler)
         check.check_seen("power", self.now_s, ours=True)
         return check
@@ -100,7 +100,7 @@ class World:
                 self.write(verdict)
         raise AssertionError("it never comes to rest")
 
-    def write(self, verdict: Verdict) -> None:
+    def write(self, verdict: CheckVerdict) -> None:
         made = self.workloads[verdict.workload.metadata.uid]
         state = _state(verdict.state) | {"message": verdict.message}
         state["podSetUpdates"] = [

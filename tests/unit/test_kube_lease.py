@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube.api.api_objects import Lease
-from wattherd.runtime.kube.api.lease import Term, Times
-from wattherd.runtime.kube.api.objects import ObjectMeta
+from wattherd.kube.api.api_objects import Lease
+from wattherd.kube.api.lease import Term, Times
+from wattherd.kube.api.objects import ObjectMeta
 
 TIMES = Times()
 ABOUT = ObjectMeta(name="wattherd", namespace="kube-system")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from test_kube_scheduler import IDLE_MW, RISE_MW, World
 
-from wattherd.runtime.kube.power.ledger import ledger_text
+from wattherd.kube.account.power_metrics import ledger_text
 
 
 def rows(world: World) -> dict[str, float]:

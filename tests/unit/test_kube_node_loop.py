@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from wattherd.engine.safety import SafetyState
-from wattherd.runtime.kube.agent.node_loop import (
+from wattherd.engine.safety.loop import SafetyState
+from wattherd.kube.decide.node_loop import (
     NO_LIMIT_W,
     GpuRange,
     GpuReading,
     LevelReading,
     NodeLoop,
-    Surroundings,
+    NodeSurroundings,
 )
 
 FLOOR_W, MAX_W = 200.0, 700.0
@@ -32,7 +32,7 @@ class Node:
     """GPUs that draw all they may, and what else the node draws; one second at a time."""
 
     count: int = 8
-    around: Surroundings = field(default_factory=Surroundings)
+    around: NodeSurroundings = field(default_factory=NodeSurroundings)
     other_w: float = 0.0
     with_gpus: float = 0.0  # fans and losses: watts for each watt of the GPUs
     ignored: set[int] = field(default_factory=set)
@@ -119,7 +119,7 @@ class Node:
         return over_s
 
 
-LIMITED = Surroundings(limit_w=6000.0, metered=True)
+LIMITED = NodeSurroundings(limit_w=6000.0, metered=True)
 
 
 def test_without_limit_and_orders_nothing_is_touched() -> None:
@@ -179,14 +179,14 @@ def test_other_load_that_steps_up_is_answered_within_seconds() -> None:
 
 
 def test_a_limit_without_any_meter_of_the_node_counts_what_is_stated() -> None:
-    node = Node(around=Surroundings(limit_w=4000.0, base_w=800.0), node_meter=False)
+    node = Node(around=NodeSurroundings(limit_w=4000.0, base_w=800.0), node_meter=False)
     node.run(SETTLED_S)
     assert node.run(60, below_w=4000.0 - 800.0) == 0
     assert node.draw_w > 0.95 * 3200.0
 
 
 def test_a_limit_of_the_api_counts_beside_the_stated_one() -> None:
-    node = Node(around=Surroundings(limit_w=5000.0, metered=True), limit_w=3000.0)
+    node = Node(around=NodeSurroundings(limit_w=5000.0, metered=True), limit_w=3000.0)
     node.run(SETTLED_S)
     assert node.run(30, below_w=3000.0) == 0
     node.limit_w = 9000.0
@@ -233,7 +233,7 @@ def test_where_meters_fail_but_no_limit_is_in_danger_orders_hold() -> None:
 
 
 def test_a_lost_gpu_counts_at_its_most_and_its_neighbours_make_room() -> None:
-    node = Node(around=Surroundings(limit_w=4000.0), node_meter=False)
+    node = Node(around=NodeSurroundings(limit_w=4000.0), node_meter=False)
     node.run(SETTLED_S)
     node.lost = {0}
     node.run(30)
@@ -254,7 +254,7 @@ def test_what_a_gpu_truly_draws_is_told_where_its_cap_does_not_hold() -> None:
 
 
 def test_a_rack_that_other_nodes_load_is_kept_to_its_limit() -> None:
-    around = Surroundings(rack_limit_w=9000.0, rack_metered=True)
+    around = NodeSurroundings(rack_limit_w=9000.0, rack_metered=True)
     node = Node(around=around)
     others_w = 5000.0
     for _ in range(80):

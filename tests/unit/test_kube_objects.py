@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.errors import UserError
-from wattherd.runtime.kube.api import quantity
-from wattherd.runtime.kube.api.api_objects import (
+from wattherd.kube.api import quantity
+from wattherd.kube.api.api_objects import (
     Binding,
     Lease,
     ObjectReference,
@@ -26,7 +26,7 @@ from wattherd.runtime.kube.api.api_objects import (
     list_decoder,
     read_watch,
 )
-from wattherd.runtime.kube.api.objects import Node, ObjectMeta, Pod
+from wattherd.kube.api.objects import Node, ObjectMeta, Pod
 
 SUFFIXES = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
@@ -144,7 +144,7 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
         "found.find_spec = lambda name, *rest: None if name == 'msgspec' else real(name, *rest)\n"
         "import wattherd\n"
         "from wattherd.errors import UserError\n"
-        "try:\n    import wattherd.runtime.kube.api.objects\n"
+        "try:\n    import wattherd.kube.api.objects\n"
         "except UserError as error:\n    print(error.line())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.runtime.kube.api.changes import Change, Changes, Key
-from wattherd.runtime.kube.api.patience import Backoff, Bucket
+from wattherd.kube.api.changes import Changes, Key, ObjectChange
+from wattherd.kube.api.patience import Backoff, Bucket
 
 
 @given(
@@ -55,7 +55,7 @@ def test_the_latest_state_of_each_object_waits_once() -> None:
     changes.put(two, "other")
     changes.put(one, None)
     assert len(changes) == 2
-    assert changes.take(0) == [Change(one, None), Change(two, "other")]
+    assert changes.take(0) == [ObjectChange(one, None), ObjectChange(two, "other")]
     assert changes.take(0) == []
     assert not changes.wait_complete(0)
     changes.mark_complete()

@@ -9,10 +9,16 @@ import pytest
 from kube_builders import Json, a_node, a_pod, bound, fleet_of, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.policy.rebalance.pool import PoolRules
-from wattherd.policy.rebalance.sleep import AfterIdle
-from wattherd.runtime.kube.api.objects import ObjectMeta
-from wattherd.runtime.kube.pools.decider import (
+from wattherd.kube.account.domains import Domains
+from wattherd.kube.api.objects import ObjectMeta
+from wattherd.kube.decide.pool_growth import (
+    NodePool,
+    NodePoolSpec,
+    PoolTemplate,
+    limits_of,
+    provisions,
+)
+from wattherd.kube.decide.pools import (
     Cordon,
     Empty,
     Order,
@@ -22,15 +28,9 @@ from wattherd.runtime.kube.pools.decider import (
     SwitchOff,
     SwitchOn,
 )
-from wattherd.runtime.kube.pools.growth import (
-    NodePool,
-    NodePoolSpec,
-    PoolTemplate,
-    limits_of,
-    provisions,
-)
-from wattherd.runtime.kube.power.domain_tree import DomainTree
-from wattherd.runtime.kube.power.domains import Domains
+from wattherd.kube.facts.domain_tree import DomainTree
+from wattherd.policy.rebalance.pool import PoolRules
+from wattherd.policy.rebalance.sleep import AfterIdle
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattherd.devices.wire.clock import Clock
 from wattherd.errors import UserError
-from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.power.domain_tree import SITE
-from wattherd.runtime.kube.power.kinds import PowerBudget, PowerBudgetSpec, PowerDomain
-from wattherd.runtime.kube.power.plan import (
+from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.facts.domain_tree import SITE
+from wattherd.kube.facts.power_kinds import PowerBudget, PowerBudgetSpec, PowerDomain
+from wattherd.kube.facts.power_plan import (
     AHEAD_S,
     SILENT_S,
+    PlanVerdict,
     PowerPlan,
     Stated,
     Timetable,
-    Verdict,
     Word,
 )
-from wattherd.service.kube_budgets import open_timetable
-from wattherd.wire.clock import Clock
+from wattherd.server.kube.budgets import open_timetable
 
 NOON_S = 1_795_262_400.0
 """2026-11-21 12:00 UTC."""
@@ -46,7 +46,7 @@ class Silent:
     """A signal that has not said anything yet, and has a level for that."""
 
     def stated(self) -> Stated:
-        return Stated(2000.0, verdict=Verdict(Word.SIGNAL_WAITING, "nothing heard yet"))
+        return Stated(2000.0, verdict=PlanVerdict(Word.SIGNAL_WAITING, "nothing heard yet"))
 
     def close(self) -> None:
         """Nothing is open."""

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from kube_builders import Json, a_pod, bound, pod_json
 
-from wattherd.runtime.kube.api.objects import Pod
-from wattherd.runtime.kube.pods.admissible import Volumes
-from wattherd.runtime.kube.pods.groups import GroupId
-from wattherd.runtime.kube.pods.queueing import Queueing, Waiting
-from wattherd.runtime.kube.scheduler.way import ByBinding
+from wattherd.kube.account.binding_mode import ByBinding
+from wattherd.kube.account.pending_pods import Queueing, Waiting
+from wattherd.kube.api.objects import Pod
+from wattherd.kube.facts.node_filter import Volumes
+from wattherd.kube.facts.pod_groups import GroupId
 from wattherd.testing.builders import exclusive
 
 GROUPS = ("", "", "one", "two", "three")

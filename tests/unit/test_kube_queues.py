@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from kube_builders import a_pod, pod_json
 from test_kube_scheduler import WHOLE, World
 
-from wattherd.runtime.kube.api.api_objects import decoder
-from wattherd.runtime.kube.power.kinds import Queue
-from wattherd.runtime.kube.power.plan import Word
-from wattherd.runtime.kube.queues.plan import DEFAULT, LEAST_PCT, QueuePlan
-from wattherd.runtime.kube.queues.status import queue_status
+from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.decide.queue_status import queue_status
+from wattherd.kube.facts.power_kinds import Queue
+from wattherd.kube.facts.power_plan import Word
+from wattherd.kube.facts.queue_plan import DEFAULT, LEAST_PCT, QueuePlan
 from wattherd.testing.builders import exclusive
 
 _QUEUE = decoder(Queue)

@@ -12,10 +12,10 @@ from kube_builders import a_pod, an_extender, bound, pod_json
 from test_kube_extender import machines
 from test_kube_queues import a_plan, a_queue
 
-from wattherd.runtime.kube.extender import wire
-from wattherd.runtime.kube.extender.decisions import Extender, Verdict
-from wattherd.runtime.kube.queues.status import queue_status
-from wattherd.runtime.kube.scheduler.orders import AskAgain
+from wattherd.kube.decide import extender_wire as wire
+from wattherd.kube.decide.extender import Extender, ExtenderVerdict
+from wattherd.kube.decide.queue_status import queue_status
+from wattherd.kube.facts.orders import AskAgain
 from wattherd.testing.builders import cpu_only, exclusive
 
 Json = dict[str, Any]
@@ -41,7 +41,7 @@ def of_queue(queue: str, name: str, gpus: int = 1, **spec: Any) -> Json:
     return made
 
 
-def asked(extender: Extender, made: Json, nodes: list[str]) -> Verdict:
+def asked(extender: Extender, made: Json, nodes: list[str]) -> ExtenderVerdict:
     return extender.filter(a_pod(made), nodes, 0.0)
 
 

@@ -17,11 +17,11 @@ from kube_builders import (
 from kube_desk import Desk
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.kube.account.precedence import PATIENCE_S
+from wattherd.kube.api.objects import Pod
+from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.orders import BindPod, Order, TellGroup
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api.objects import Pod
-from wattherd.runtime.kube.scheduler.decisions import Scheduler
-from wattherd.runtime.kube.scheduler.orders import BindPod, Order, TellGroup
-from wattherd.runtime.kube.scheduler.precedence import PATIENCE_S
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 
@@ -45,9 +45,9 @@ class World(Desk):
         self.policy, self.budgets_mw, self.patience_s = policy, budgets_mw or {}, patience_s
         self.scheduler = self.a_scheduler()
 
-    def a_scheduler(self) -> Scheduler:
+    def a_scheduler(self) -> KubeScheduler:
         fleet = fleet_of(self.policy)
-        return Scheduler(fleet, self.budgets_mw, holder="test", patience_s=self.patience_s)
+        return KubeScheduler(fleet, self.budgets_mw, holder="test", patience_s=self.patience_s)
 
     def restart(self) -> None:
         """All that is remembered is what the API says."""

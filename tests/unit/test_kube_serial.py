@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wattherd.runtime.kube.api.serial import Busy, SerialExecutor
+from wattherd.kube.api.serial import SerialExecutor, TurnTimeout
 
 MANY = 200
 Ask = Callable[[SerialExecutor, Callable[[], Any]], Any]
@@ -63,7 +63,7 @@ def test_who_cannot_wait_is_told_and_nothing_is_done(turns: SerialExecutor) -> N
     given = turns.submit(long)
     began.wait()
     done: list[int] = []
-    with pytest.raises(Busy):
+    with pytest.raises(TurnTimeout):
         turns.run_soon(0.001, done.append, 1)
     go_on.set()
     assert given.result() == "done"

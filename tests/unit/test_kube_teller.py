@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.runtime.kube.reasons.live import pod_subject
-from wattherd.runtime.kube.reasons.teller import (
+from wattherd.kube.facts.reason_throttle import (
     AGAIN_S,
     BEHIND_S,
     REFRESH_S,
     REPEAT_S,
     SETTLE_S,
-    Notice,
-    Teller,
+    ReasonNotice,
+    ReasonThrottle,
 )
+from wattherd.kube.live.reason_events import pod_subject
 
 GPUS, POWER = "WaitingForGpus", "WaitingForPower"
 
 
-def notice(token: str, text: str = "needs 1 GPU", *, pod: str = "p", uid: str = "u") -> Notice:
-    return Notice(pod_subject(f"default/{pod}", uid), token, text)
+def notice(
+    token: str, text: str = "needs 1 GPU", *, pod: str = "p", uid: str = "u"
+) -> ReasonNotice:
+    return ReasonNotice(pod_subject(f"default/{pod}", uid), token, text)
 
 
-def written(teller: Teller, now_s: float) -> list[tuple[str, str, int]]:
+def written(teller: ReasonThrottle, now_s: float) -> list[tuple[str, str, int]]:
     return [(one.token, one.text, one.times) for one in teller.due(now_s)]
 
 
 def test_a_reason_is_written_at_once_and_once() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.tell(notice(GPUS), 0.0)
     assert written(teller, 0.0) == [(GPUS, "needs 1 GPU", 1)]
     teller.tell(notice(GPUS), 1.0)
@@ -35,7 +37,7 @@ def test_a_reason_is_written_at_once_and_once() -> None:
 
 
 def test_another_reason_is_written_once_it_has_held() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.tell(notice(GPUS), 0.0)
     written(teller, 0.0)
     teller.tell(notice(POWER, "adds 60 W"), 100.0)
@@ -44,7 +46,7 @@ def test_another_reason_is_written_once_it_has_held() -> None:
 
 
 def test_reasons_that_take_turns_are_not_written() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.tell(notice(GPUS), 0.0)
     written(teller, 0.0)
     count = 0
@@ -55,7 +57,7 @@ def test_reasons_that_take_turns_are_not_written() -> None:
 
 
 def test_numbers_of_the_same_reason_are_brought_up_to_date_now_and_then() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     count = 0
     for second in range(3600):
         teller.tell(notice(GPUS, f"{second} of 4000 are free"), float(second))
@@ -64,7 +66,7 @@ def test_numbers_of_the_same_reason_are_brought_up_to_date_now_and_then() -> Non
 
 
 def test_what_still_holds_is_said_again_and_counted() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.tell(notice(GPUS), 0.0)
     written(teller, 0.0)
     assert written(teller, REPEAT_S) == [(GPUS, "needs 1 GPU", 2)]
@@ -72,7 +74,7 @@ def test_what_still_holds_is_said_again_and_counted() -> None:
 
 
 def test_all_writes_keep_within_a_rate_and_none_is_lost() -> None:
-    teller = Teller(rate_per_s=10.0, burst=20)
+    teller = ReasonThrottle(rate_per_s=10.0, burst=20)
     for pod in range(100):
         teller.tell(notice(GPUS, pod=f"p{pod}"), 0.0)
     assert len(written(teller, 0.0)) == 20
@@ -81,7 +83,7 @@ def test_all_writes_keep_within_a_rate_and_none_is_lost() -> None:
 
 
 def test_what_failed_is_tried_again_but_not_at_once() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.tell(notice(GPUS), 0.0)
     [one] = teller.due(0.0)
     teller.failed(one, 0.0)
@@ -91,20 +93,20 @@ def test_what_failed_is_tried_again_but_not_at_once() -> None:
 
 @pytest.mark.parametrize("ends", ["forgotten", "placed"])
 def test_who_waits_no_more_is_not_said_to_wait(ends: str) -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.tell(notice(GPUS), 0.0)
     if ends == "forgotten":
         teller.forget(notice(GPUS).subject.path)
         assert written(teller, 0.0) == []
     else:
-        there = Notice(notice(GPUS).subject, "Scheduled", "to n1", waits=False)
+        there = ReasonNotice(notice(GPUS).subject, "Scheduled", "to n1", waits=False)
         teller.say(there, 0.0)
         assert written(teller, 0.0) == [("Scheduled", "to n1", 1)]
     assert written(teller, 10_000.0) == []
 
 
 def test_a_pod_made_anew_under_the_same_name_is_told_as_a_new_one() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.tell(notice(GPUS, uid="old"), 0.0)
     written(teller, 0.0)
     teller.tell(notice(GPUS, uid="new"), 1.0)
@@ -112,12 +114,12 @@ def test_a_pod_made_anew_under_the_same_name_is_told_as_a_new_one() -> None:
     assert (one.subject.uid, one.first, one.times) == ("new", True, 1)
 
 
-def placed(pod: int) -> Notice:
-    return Notice(pod_subject(f"default/p{pod}"), "Scheduled", "to n", waits=False)
+def placed(pod: int) -> ReasonNotice:
+    return ReasonNotice(pod_subject(f"default/p{pod}"), "Scheduled", "to n", waits=False)
 
 
 def test_every_binding_is_told_of_within_the_rate() -> None:
-    teller = Teller(rate_per_s=1.0, burst=5)
+    teller = ReasonThrottle(rate_per_s=1.0, burst=5)
     for pod in range(50):
         teller.say(placed(pod), 0.0)
     assert len(written(teller, 0.0)) == 5
@@ -127,7 +129,7 @@ def test_every_binding_is_told_of_within_the_rate() -> None:
 
 
 def test_bindings_under_way_go_before_words_about_those_that_are_done() -> None:
-    teller = Teller()
+    teller = ReasonThrottle()
     teller.say(placed(0), 0.0)
     teller.tell(notice(GPUS), 0.0)
     assert [one.token for one in teller.due(0.0, busy=True)] == [GPUS]

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from kube_builders import a_node, a_pod, node_json, pod_json, wanted
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.model.request import Request
-from wattherd.runtime.kube.api.api_objects import (
+from wattherd.kube.api.api_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodGroup,
     decoder,
 )
-from wattherd.runtime.kube.api.objects import Pod
-from wattherd.runtime.kube.pods.admissible import (
+from wattherd.kube.api.objects import Pod
+from wattherd.kube.facts.gpu_products import catalog_model
+from wattherd.kube.facts.node_facts import Giving, GpuOffer, NodeFacts, node_facts
+from wattherd.kube.facts.node_filter import (
     Neighbour,
     Volumes,
     host_ports,
@@ -28,17 +29,16 @@ from wattherd.runtime.kube.pods.admissible import (
     repelled,
     unsupported,
 )
-from wattherd.runtime.kube.pods.gpu_products import catalog_model
-from wattherd.runtime.kube.pods.groups import GroupKind, group_of, least_members, stated_size
-from wattherd.runtime.kube.pods.node_facts import Giving, NodeFacts, Offer, node_facts
-from wattherd.runtime.kube.pods.pod_amounts import pod_amounts
-from wattherd.runtime.kube.pods.pod_ask import ask_of, ask_of_foreign
-from wattherd.runtime.kube.reasons.refusal import PodRefused, Token
+from wattherd.kube.facts.pod_amounts import pod_amounts
+from wattherd.kube.facts.pod_groups import GroupKind, group_of, least_members, stated_size
+from wattherd.kube.facts.pod_request import ask_of, ask_of_foreign
+from wattherd.kube.facts.refusal import PodRefused, RefusalToken
+from wattherd.model.request import Request
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 
-SLOTS = Offer(Giving.SLOTS, 250)
-ANNOTATED = Offer(Giving.ANNOTATED)
+SLOTS = GpuOffer(Giving.SLOTS, 250)
+ANNOTATED = GpuOffer(Giving.ANNOTATED)
 
 
 def spec_pod(**spec: Any) -> Pod:
@@ -141,19 +141,19 @@ def asked(request: Request) -> Pod:
 
 def test_whole_gpus_go_where_whole_gpus_are_given() -> None:
     ask = ask_of(asked(exclusive(1_000, 2, "T4")))
-    assert ask.on(Offer()) == ask.on(ANNOTATED) == exclusive(1_000, 2, "T4")
+    assert ask.on(GpuOffer()) == ask.on(ANNOTATED) == exclusive(1_000, 2, "T4")
     assert ask.on(SLOTS) is None
 
 
 def test_a_share_goes_by_annotation_or_into_a_slot_that_is_large_enough() -> None:
     exact = ask_of(asked(sharing(1_000, 200)))
     assert exact.on(ANNOTATED) == sharing(1_000, 200)
-    assert exact.on(Offer()) is None
+    assert exact.on(GpuOffer()) is None
     made = pod_json("p", sharing(1_000, 200))
     made["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "1"
     slot = ask_of(a_pod(made))
     assert slot.on(SLOTS) == sharing(1_000, 250)
-    assert slot.on(Offer(Giving.SLOTS, 199)) is None
+    assert slot.on(GpuOffer(Giving.SLOTS, 199)) is None
     assert slot.on(ANNOTATED) is None
 
 
@@ -164,7 +164,7 @@ def test_a_slot_by_its_own_name_needs_no_annotation_and_is_one() -> None:
 
     assert ask_of(slots(1)).on(SLOTS) == sharing(0, 250)
     assert ask_of(slots(2)).on(SLOTS) is None
-    assert ask_of(slots(1)).on(Offer()) is None
+    assert ask_of(slots(1)).on(GpuOffer()) is None
 
 
 def test_models_are_read_where_users_write_them() -> None:
@@ -202,7 +202,7 @@ def test_a_pod_that_makes_no_sense_is_refused_but_counts_where_it_is(
     made["spec"]["containers"][0]["resources"]["requests"] = amounts
     with pytest.raises(PodRefused, match=problem) as refused:
         ask_of(a_pod(made))
-    assert refused.value.refusal.token is Token.INVALID_POD
+    assert refused.value.refusal.token is RefusalToken.INVALID_POD
     assert ask_of_foreign(a_pod(made)).whole == sum(name.endswith("/gpu") for name in amounts)
 
 
@@ -318,7 +318,7 @@ def facts_of(labels: dict[str, str], **spec: Any) -> NodeFacts:
     return node_facts(a_node(made | {"spec": spec}))
 
 
-def refusal(pod: Pod, facts: NodeFacts, volumes: Volumes | None = None) -> Token | None:
+def refusal(pod: Pod, facts: NodeFacts, volumes: Volumes | None = None) -> RefusalToken | None:
     found = node_check(pod, volumes or Volumes())(facts)
     return None if found is None else found.token
 
@@ -336,7 +336,7 @@ def test_selectors_and_affinity_select_as_defined(
 
 
 def test_affinity_may_name_the_node() -> None:
-    for name, token in (("n", None), ("m", Token.AFFINITY)):
+    for name, token in (("n", None), ("m", RefusalToken.AFFINITY)):
         need = {"key": "metadata.name", "operator": "In", "values": [name]}
         required = {"nodeSelectorTerms": [{"matchFields": [need]}]}
         affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
@@ -372,12 +372,12 @@ def test_taints_keep_off_whoever_does_not_tolerate_them(
     hard = [taint for taint in taints if taint["effect"] != "PreferNoSchedule"]
     welcome = all(any(bears(one, taint) for one in tolerations) for taint in hard)
     found = refusal(spec_pod(tolerations=tolerations), facts_of({}, taints=taints))
-    assert found == (None if welcome else Token.TAINT)
+    assert found == (None if welcome else RefusalToken.TAINT)
 
 
 def test_a_cordoned_node_takes_only_daemons() -> None:
     facts = facts_of({}, unschedulable=True)
-    assert refusal(spec_pod(), facts) is Token.UNSCHEDULABLE
+    assert refusal(spec_pod(), facts) is RefusalToken.UNSCHEDULABLE
     daemon = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
     assert refusal(spec_pod(tolerations=[daemon]), facts) is None
 
@@ -431,23 +431,23 @@ def test_a_bound_volume_says_where_its_pod_may_go() -> None:
     pod, there = spec_pod(**CLAIMING), volumes(bound=True)
     assert unsupported(pod, there) is None
     assert refusal(pod, facts_of({"zone": "a"}), there) is None
-    assert refusal(pod, facts_of({"zone": "b"}), there) is Token.VOLUME
+    assert refusal(pod, facts_of({"zone": "b"}), there) is RefusalToken.VOLUME
 
 
 @pytest.mark.parametrize(
     ("spec", "there", "token"),
     [
-        (CLAIMING, Volumes(), Token.VOLUME),
-        (CLAIMING, volumes(bound=False), Token.VOLUME),
-        (CLAIMING, volumes(bound=True, modes=("ReadWriteOncePod",)), Token.UNSUPPORTED),
-        ({"volumes": [{"name": "x", "ephemeral": {}}]}, Volumes(), Token.VOLUME),
-        ({"volumes": [{"name": "x", "iscsi": {}}]}, Volumes(), Token.UNSUPPORTED),
+        (CLAIMING, Volumes(), RefusalToken.VOLUME),
+        (CLAIMING, volumes(bound=False), RefusalToken.VOLUME),
+        (CLAIMING, volumes(bound=True, modes=("ReadWriteOncePod",)), RefusalToken.UNSUPPORTED),
+        ({"volumes": [{"name": "x", "ephemeral": {}}]}, Volumes(), RefusalToken.VOLUME),
+        ({"volumes": [{"name": "x", "iscsi": {}}]}, Volumes(), RefusalToken.UNSUPPORTED),
         ({"volumes": [{"name": "x", "emptyDir": {}}]}, Volumes(), None),
-        ({"resourceClaims": [{"name": "x"}]}, Volumes(), Token.UNSUPPORTED),
+        ({"resourceClaims": [{"name": "x"}]}, Volumes(), RefusalToken.UNSUPPORTED),
         (
             {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
             Volumes(),
-            Token.UNSUPPORTED,
+            RefusalToken.UNSUPPORTED,
         ),
         (
             {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
@@ -461,7 +461,7 @@ def test_a_bound_volume_says_where_its_pod_may_go() -> None:
     ],
 )
 def test_what_we_would_do_by_half_is_refused_loudly(
-    spec: dict[str, Any], there: Volumes, token: Token | None
+    spec: dict[str, Any], there: Volumes, token: RefusalToken | None
 ) -> None:
     found = unsupported(spec_pod(**spec), there)
     assert (None if found is None else found.token) == token
@@ -473,7 +473,7 @@ def test_required_affinity_between_pods_is_refused_and_preferred_is_not(kind: st
     soft = {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
     found = unsupported(spec_pod(affinity=hard), Volumes())
     assert found is not None
-    assert found.token is Token.UNSUPPORTED
+    assert found.token is RefusalToken.UNSUPPORTED
     assert unsupported(spec_pod(affinity=soft), Volumes()) is None
 
 

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from wattherd.runtime.kube.api.transport import Answer, Refused
-from wattherd.runtime.kube.reasons import teller as told
-from wattherd.runtime.kube.reasons.live import Speaker, Voice, pod_subject
-from wattherd.runtime.kube.reasons.teller import About, Notice, Subject, Teller
+from wattherd.kube.api.transport import ApiAnswer, RefusedByApi
+from wattherd.kube.facts import reason_throttle as told
+from wattherd.kube.facts.reason_throttle import (
+    ReasonNotice,
+    ReasonSubject,
+    ReasonThrottle,
+    SubjectKind,
+)
+from wattherd.kube.live.reason_events import Speaker, Voice, pod_subject
 from wattherd.testing.table_sizes import remembered
 
 WHY = ("WaitingForGpus", "needs 1 GPU")
@@ -27,13 +32,13 @@ class Server:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def request(self, method: str, path: str, *, body: bytes, kind: str = "") -> Answer:
+    async def request(self, method: str, path: str, *, body: bytes, kind: str = "") -> ApiAnswer:
         del kind
         await self.hold.wait()
         if self.refuse in path:
-            raise Refused(404, "NotFound", f"no {path}")
+            raise RefusedByApi(404, "NotFound", f"no {path}")
         self.taken.append((method, path, json.loads(body)))
-        return Answer(200, b"{}")
+        return ApiAnswer(200, b"{}")
 
     def events(self) -> list[tuple[str, int]]:
         """How events were written (new ones, or in a series), and their counts."""
@@ -49,11 +54,11 @@ class Room:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server = Server()
-        self.teller = Teller()
+        self.teller = ReasonThrottle()
         speaker = Speaker("wattherd", "test")
         made: Any = self.server
         self.voice = Voice(made, speaker, lambda: True, self.teller)
-        monkeypatch.setattr("wattherd.runtime.kube.reasons.live._TICK_S", 0.001)
+        monkeypatch.setattr("wattherd.kube.live.reason_events._TICK_S", 0.001)
         monkeypatch.setattr(told, "REPEAT_S", 0.0)
 
     async def until(self, true: Callable[[], bool]) -> None:
@@ -61,8 +66,8 @@ class Room:
             while not true():
                 await asyncio.sleep(0.001)
 
-    def tells(self, name: str) -> Notice:
-        return Notice(pod_subject(f"default/{name}", f"uid-{name}"), *WHY)
+    def tells(self, name: str) -> ReasonNotice:
+        return ReasonNotice(pod_subject(f"default/{name}", f"uid-{name}"), *WHY)
 
 
 def at_work(monkeypatch: pytest.MonkeyPatch, story: Callable[[Room], Any]) -> Room:
@@ -114,10 +119,10 @@ def test_a_pod_that_goes_while_its_event_is_being_written_leaves_nothing(
 def test_a_group_is_forgotten_like_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     version = "scheduling.k8s.io/v1beta1"
     path = f"/apis/{version}/namespaces/default/podgroups/mortal"
-    subject = Subject(About.GROUP, version, "default", "mortal", path, "uid")
+    subject = ReasonSubject(SubjectKind.GROUP, version, "default", "mortal", path, "uid")
 
     async def story(room: Room) -> None:
-        room.voice.tell(Notice(subject, *WHY))
+        room.voice.tell(ReasonNotice(subject, *WHY))
         await room.until(lambda: len(room.server.events()) >= 2)
         room.voice.forget(subject)
         await room.until(lambda: not remembered(room.voice, "mortal"))

@@ -13,16 +13,16 @@ from kube_builders import Json, a_node, a_pod, bound, node_json, pod_json
 from wattherd.catalog.gpus import GPUS
 from wattherd.cli.main import cli
 from wattherd.errors import UserError
+from wattherd.kube.api.api_objects import PodGroup, decoder
+from wattherd.kube.facts import cluster_snapshot as snapshots
+from wattherd.kube.facts.cluster_snapshot import SET_FIELDS, ClusterSnapshot, snapshot_of
+from wattherd.kube.facts.job_sets import SETS
+from wattherd.kube.facts.pod_groups import GroupKind
+from wattherd.kube.facts.power_kinds import Queue
 from wattherd.model.request import Request
-from wattherd.runtime.kube.api.api_objects import PodGroup, decoder
-from wattherd.runtime.kube.pods.groups import GroupKind
-from wattherd.runtime.kube.pods.job_sets import SETS
-from wattherd.runtime.kube.power.kinds import Queue
-from wattherd.runtime.kube.whatif import snapshot as snapshots
-from wattherd.runtime.kube.whatif.snapshot import SET_FIELDS, Snapshot, snapshot_of
-from wattherd.service.kube_explain import explained, found
-from wattherd.service.kube_manifests import pods_of
-from wattherd.service.kube_what_if import Supposed, attempt, changed, compare, simulate
+from wattherd.server.kube.explain import explained, found
+from wattherd.server.kube.manifests import pods_of
+from wattherd.server.kube.what_if import Supposed, attempt, changed, compare, simulate
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 
@@ -46,7 +46,7 @@ def a_cluster(
     groups: tuple[Json, ...] = (),
     queues: tuple[Json, ...] = (),
     sets: tuple[tuple[GroupKind, Json], ...] = (),
-) -> Snapshot:
+) -> ClusterSnapshot:
     """Two nodes of two T4 each, in one power domain."""
     nodes = [node_json(a_machine(f"n{row}", gpus=2, model="T4")) for row in range(2)]
     for node in nodes:
@@ -123,7 +123,7 @@ OF_SETS: dict[str, tuple[GroupKind, Json, Json]] = {
 }  # fmt: skip
 
 
-def of_a_set(kind: str, *pods: str, scheduler: str = "wattherd", **spec: Any) -> Snapshot:
+def of_a_set(kind: str, *pods: str, scheduler: str = "wattherd", **spec: Any) -> ClusterSnapshot:
     """These pods of a set of two, on a cluster that has room for them."""
     group, asked, about = OF_SETS[kind]
     members = [made(name, schedulerName=scheduler, **spec) for name in pods]
@@ -237,7 +237,7 @@ def test_policies_differ_once_pods_are_placed_afresh() -> None:
 # --- why, and what would help -------------------------------------------------------------------
 
 
-def explain(there: Snapshot, name: str) -> dict[str, Any]:
+def explain(there: ClusterSnapshot, name: str) -> dict[str, Any]:
     return explained(there, found(there, "default", name), (), Supposed())
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from wattherd.kube.decide.budget_status import READY, WITHIN
+from wattherd.kube.facts.power_plan import Word
+from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.model.reason import ReasonCode, StopReason
-from wattherd.runtime.kube.power.plan import Word
-from wattherd.runtime.kube.power.status import READY, WITHIN
-from wattherd.runtime.kube.reasons.refusal import Token
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "kubernetes-troubleshoot.md"
@@ -29,7 +29,7 @@ def named(kind: str) -> set[str]:
 
 def test_every_reason_for_waiting_is_there_once() -> None:
     codes = {str(ReasonCode[name]) for name in named("ReasonCode")}
-    assert sorted(words("Words of pods")) == sorted({*map(str, Token), *codes})
+    assert sorted(words("Words of pods")) == sorted({*map(str, RefusalToken), *codes})
 
 
 def test_every_reason_for_ending_is_there_once() -> None:

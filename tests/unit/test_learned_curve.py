@@ -8,7 +8,7 @@ import pytest
 from wattherd.catalog.gpus import gpu
 from wattherd.errors import UserError
 from wattherd.estimate.isotonic import non_falling
-from wattherd.estimate.learned_curve import CurvePrior, LearnedCurve, Sample, gpu_prior
+from wattherd.estimate.learned_curve import CurvePrior, CurveSample, LearnedCurve, gpu_prior
 from wattherd.estimate.measured_curve import Count
 
 CAPS = (100.0, 150.0, 200.0, 250.0)
@@ -25,7 +25,7 @@ def taught(curve: LearnedCurve, seed: int, rounds: int, *, scale: float = 1.0) -
         at = number % len(CAPS)
         noise = np.exp(chance.normal(0, 0.05, 2))
         rate = scale * RATES[at] * noise[0]
-        curve = curve.learned(Sample(CAPS[at], 0.9 * CAPS[at] * noise[1], rate))
+        curve = curve.learned(CurveSample(CAPS[at], 0.9 * CAPS[at] * noise[1], rate))
     return curve
 
 
@@ -41,14 +41,14 @@ def test_before_any_sample_the_curve_is_the_power_law() -> None:
 
 
 def test_a_single_sample_sets_the_unit_and_leaves_the_shape() -> None:
-    curve = LearnedCurve.start(a_prior()).learned(Sample(250, 200, 4000.0))
+    curve = LearnedCurve.start(a_prior()).learned(CurveSample(250, 200, 4000.0))
     rates = [point.rate for point in curve.points()]
     assert rates[-1] == pytest.approx(4000, rel=0.01)
     assert rates[0] / rates[-1] == pytest.approx((70 / 220) ** 0.37, rel=0.05)
 
 
 def test_samples_bring_the_curve_to_the_truth_and_doubt_down() -> None:
-    start = LearnedCurve.start(a_prior()).learned(Sample(250, 225, 1.0))
+    start = LearnedCurve.start(a_prior()).learned(CurveSample(250, 225, 1.0))
     curve = taught(start, 5, rounds=20)
     found = [point.rate for point in curve.points()]
     assert found == pytest.approx(RATES, rel=0.06)
@@ -61,14 +61,14 @@ def test_what_is_not_sampled_becomes_doubtful_again() -> None:
     curve = taught(LearnedCurve.start(a_prior(memory=0.99)), 1, rounds=5)
     before = curve.rate_sd()[0]
     for _ in range(60):
-        curve = curve.learned(Sample(250, 225, 1.0))
+        curve = curve.learned(CurveSample(250, 225, 1.0))
     assert curve.rate_sd()[0] > 1.5 * before
     assert curve.least_known() == 100
 
 
 def test_one_wild_sample_neither_restarts_nor_bends_the_curve() -> None:
     curve = taught(LearnedCurve.start(a_prior()), 2, rounds=6)
-    after = curve.learned(Sample(250, 225, 10.0))
+    after = curve.learned(CurveSample(250, 225, 10.0))
     assert after.restarts == 0
     assert after.points()[-1].rate == pytest.approx(curve.points()[-1].rate, rel=0.15)
 
@@ -91,9 +91,9 @@ def test_the_pause_belongs_to_the_hull_and_the_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    "sample", [Sample(120, 90, 1), Sample(100, 0, 1), Sample(100, 90, float("nan"))]
+    "sample", [CurveSample(120, 90, 1), CurveSample(100, 0, 1), CurveSample(100, 90, float("nan"))]
 )
-def test_what_is_no_sample_is_refused(sample: Sample) -> None:
+def test_what_is_no_sample_is_refused(sample: CurveSample) -> None:
     with pytest.raises(UserError):
         LearnedCurve.start(a_prior()).learned(sample)
 

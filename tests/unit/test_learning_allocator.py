@@ -11,11 +11,11 @@ import pytest
 from wattherd.errors import UserError
 from wattherd.estimate.cumulative_sum import Alarms
 from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms
-from wattherd.estimate.learned_curve import Sample
+from wattherd.estimate.learned_curve import CurveSample
 from wattherd.estimate.measured_curve import JobCurve, Point
+from wattherd.experiments.power_models.curves import Lesson, lesson
 from wattherd.policy.power.learning import LearningAllocator, Manners
-from wattherd.policy.power.meter_feedback import MeterFeedback, Reading
-from wattherd.service.power_fit_curves import Lesson, lesson
+from wattherd.policy.power.meter_feedback import FeedbackReading, MeterFeedback
 
 CAPS = (100.0, 150.0, 200.0, 250.0)
 
@@ -48,7 +48,7 @@ def a_round(curves: FleetCurves, demands: list[float], cap: float, seed: int) ->
     noise = np.exp(np.random.default_rng(seed).normal(0, curves.terms.noise_sd, (len(demands), 2)))
     return curves.told(
         [
-            Sample(cap, draw_w(one, cap) * float(a), rate(one, cap) * float(b))
+            CurveSample(cap, draw_w(one, cap) * float(a), rate(one, cap) * float(b))
             for one, (a, b) in zip(demands, noise, strict=True)
         ]
     )
@@ -60,7 +60,7 @@ def test_a_job_never_sampled_is_believed_to_be_like_the_rest_of_its_fleet() -> N
     for turn in range(8):
         cap = CAPS[turn % 4]
         curves = curves.told(
-            [*[Sample(cap, draw_w(140.0, cap), rate(140.0, cap)) for _ in range(20)], None]
+            [*[CurveSample(cap, draw_w(140.0, cap), rate(140.0, cap)) for _ in range(20)], None]
         )
     beliefs = curves.beliefs()
     expected = [draw_w(140.0, cap) for cap in CAPS]
@@ -98,7 +98,7 @@ def test_old_samples_fade() -> None:
     terms = FleetTerms(memory=0.9)
     curves = FleetCurves.start([CAPS], [1], terms)
     for _ in range(200):
-        curves = curves.told([Sample(250.0, 150.0, 1.0)])
+        curves = curves.told([CurveSample(250.0, 150.0, 1.0)])
     assert curves.samples[0] == pytest.approx(10.0, rel=1e-6)
 
 
@@ -106,7 +106,7 @@ def test_one_wild_sample_hardly_moves_a_belief() -> None:
     curves = started()
     for turn in range(24):
         curves = a_round(curves, [120.0, 160.0, 230.0], CAPS[turn % 4], seed=turn)
-    wild = curves.told([Sample(200.0, 2000.0, 9.0), None, None])
+    wild = curves.told([CurveSample(200.0, 2000.0, 9.0), None, None])
     assert wild.beliefs().watts[0] == pytest.approx(curves.beliefs().watts[0], rel=0.1)
 
 
@@ -122,9 +122,9 @@ def test_surprises_of_both_signs_are_no_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "sample", [Sample(120, 90, 1), Sample(100, 0, 1), Sample(100, 90, float("nan"))]
+    "sample", [CurveSample(120, 90, 1), CurveSample(100, 0, 1), CurveSample(100, 90, float("nan"))]
 )
-def test_what_is_no_sample_is_refused(sample: Sample) -> None:
+def test_what_is_no_sample_is_refused(sample: CurveSample) -> None:
     with pytest.raises(UserError):
         started(1).told([sample])
 
@@ -136,7 +136,7 @@ def test_a_meter_corrects_the_sum_and_narrows_its_bound() -> None:
     beliefs, picked = curves.beliefs(), (1, 2, 3)
     alone = MeterFeedback.of(beliefs, [], 0.002, 0.0)
     expected, doubt = alone.draw(picked)
-    read = MeterFeedback.of(beliefs, [Reading(picked, expected * 1.05)] * 3, 0.002, 0.0)
+    read = MeterFeedback.of(beliefs, [FeedbackReading(picked, expected * 1.05)] * 3, 0.002, 0.0)
     corrected, narrowed = read.draw(picked)
     assert corrected == pytest.approx(expected * 1.05, rel=0.01)
     assert narrowed < doubt
@@ -171,7 +171,7 @@ def test_more_weight_earns_more_watts() -> None:
     for _ in range(12):
         plan = learner.planned()
         samples = [
-            Sample(cap, draw_w(d, cap) * math.exp(a), rate(d, cap) * math.exp(b))
+            CurveSample(cap, draw_w(d, cap) * math.exp(a), rate(d, cap) * math.exp(b))
             for d, cap, a, b in zip(
                 demands, plan.caps_w, *chance.normal(0, 0.02, (2, 8)), strict=True
             )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.knobs.contract import Limits, Setting, State, Unit
-from wattherd.knobs.journal import Journal
-from wattherd.knobs.knob import Knob
-from wattherd.knobs.leased import LeasedCaps
-from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.devices.knobs.contract import KnobLimits, KnobSetting, KnobUnit, State
+from wattherd.devices.knobs.journal import KnobJournal
+from wattherd.devices.knobs.knob import Knob
+from wattherd.devices.knobs.leased_caps import LeasedCaps
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 
 
 @dataclass
@@ -20,16 +20,18 @@ class Gpu:
 
     limit_w: float = 300.0
     lost: bool = False
-    unit = Unit.WATT
+    unit = KnobUnit.WATT
     step = 0.5
 
-    def limits(self) -> Limits:
+    def limits(self) -> KnobLimits:
         self._asked()
-        return Limits(unit=Unit.WATT, lowest=100.0, highest=350.0, default=300.0, now=self.limit_w)
+        return KnobLimits(
+            unit=KnobUnit.WATT, lowest=100.0, highest=350.0, default=300.0, now=self.limit_w
+        )
 
-    def read(self) -> Setting:
+    def read(self) -> KnobSetting:
         self._asked()
-        return Setting(self.limit_w, {"limit_w": self.limit_w})
+        return KnobSetting(self.limit_w, {"limit_w": self.limit_w})
 
     def write(self, value: float) -> None:
         self._asked()
@@ -48,7 +50,7 @@ class Gpu:
 
 
 def leased(folder: Path, gpus: dict[str, Gpu], safe_w: float | None = None) -> LeasedCaps:
-    journal = Journal(folder / "journal.json")
+    journal = KnobJournal(folder / "journal.json")
     knobs = {name: Knob(f"test://{name}", gpu, 0.0, journal) for name, gpu in gpus.items()}
     return LeasedCaps(knobs, journal, until_s=10.0, safe_w=safe_w)
 

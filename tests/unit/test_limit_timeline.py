@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.limit_events import EventBook, LimitEvent, Opt
-from wattherd.engine.limit_timeline import FOREVER, Span, merged
+from wattherd.engine.power.limit_events import EventBook, LimitEvent, Opt
+from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod, merged
 from wattherd.errors import UserError
 
-BASE = Span(0.0, FOREVER, 100.0, "base")
+BASE = LimitPeriod(0.0, FOREVER, 100.0, "base")
 
 
-def steps(*spans: Span, now_s: float = 0.0) -> list[tuple[float, float, str]]:
+def steps(*spans: LimitPeriod, now_s: float = 0.0) -> list[tuple[float, float, str]]:
     return [(one.start_s, one.limit_w, one.source) for one in merged(BASE, spans, now_s).spans]
 
 
@@ -21,26 +21,27 @@ def steps(*spans: Span, now_s: float = 0.0) -> list[tuple[float, float, str]]:
     ("story", "spans", "expected"),
     [
         ("nothing asked", [], [(0, 100, "base")]),
-        ("one event to come", [Span(10, 20, 70, "a")],
+        ("one event to come", [LimitPeriod(10, 20, 70, "a")],
          [(0, 100, "base"), (10, 70, "a"), (20, 100, "base")]),
-        ("two overlap, the lower counts", [Span(10, 30, 70, "a"), Span(20, 40, 80, "b")],
+        ("two overlap, the lower counts",
+         [LimitPeriod(10, 30, 70, "a"), LimitPeriod(20, 40, 80, "b")],
          [(0, 100, "base"), (10, 70, "a"), (30, 80, "b"), (40, 100, "base")]),
-        ("one within the other", [Span(10, 40, 70, "a"), Span(20, 30, 50, "b")],
+        ("one within the other", [LimitPeriod(10, 40, 70, "a"), LimitPeriod(20, 30, 50, "b")],
          [(0, 100, "base"), (10, 70, "a"), (20, 50, "b"), (30, 70, "a"), (40, 100, "base")]),
-        ("above the base nothing changes", [Span(10, 20, 170, "a")], [(0, 100, "base")]),
-        ("adjacent and equal is one", [Span(10, 20, 70, "a"), Span(20, 30, 70, "a")],
+        ("above the base nothing changes", [LimitPeriod(10, 20, 170, "a")], [(0, 100, "base")]),
+        ("adjacent and equal is one", [LimitPeriod(10, 20, 70, "a"), LimitPeriod(20, 30, 70, "a")],
          [(0, 100, "base"), (10, 70, "a"), (30, 100, "base")]),
-        ("begun before now", [Span(-5, 20, 70, "a")], [(0, 70, "a"), (20, 100, "base")]),
-        ("over before now", [Span(-9, -5, 70, "a")], [(0, 100, "base")]),
+        ("begun before now", [LimitPeriod(-5, 20, 70, "a")], [(0, 70, "a"), (20, 100, "base")]),
+        ("over before now", [LimitPeriod(-9, -5, 70, "a")], [(0, 100, "base")]),
     ],
 )  # fmt: skip
-def test_spans_are_merged(story: str, spans: list[Span], expected: list[tuple]) -> None:
+def test_spans_are_merged(story: str, spans: list[LimitPeriod], expected: list[tuple]) -> None:
     assert steps(*spans) == expected, story
 
 
 SPANS = st.lists(
     st.builds(
-        lambda start, length, limit: Span(start, start + length, limit, "x"),
+        lambda start, length, limit: LimitPeriod(start, start + length, limit, "x"),
         st.integers(0, 50), st.integers(1, 30), st.floats(0, 150),
     ),
     max_size=8,
@@ -48,7 +49,9 @@ SPANS = st.lists(
 
 
 @given(spans=SPANS, now_s=st.integers(0, 40), at_s=st.integers(0, 100))
-def test_at_any_time_the_lowest_of_all_counts(spans: list[Span], now_s: int, at_s: int) -> None:
+def test_at_any_time_the_lowest_of_all_counts(
+    spans: list[LimitPeriod], now_s: int, at_s: int
+) -> None:
     timeline = merged(BASE, spans, now_s)
     at_s = max(at_s, now_s)
     assert timeline.at(at_s).limit_w == min([100.0, *(s.limit_w for s in spans if s.holds(at_s))])
@@ -59,7 +62,7 @@ def test_at_any_time_the_lowest_of_all_counts(spans: list[Span], now_s: int, at_
 
 @given(spans=SPANS, from_s=st.integers(0, 60), length=st.integers(0, 30))
 def test_the_lowest_of_a_stretch_is_the_least_of_its_moments(
-    spans: list[Span], from_s: int, length: int
+    spans: list[LimitPeriod], from_s: int, length: int
 ) -> None:
     timeline = merged(BASE, spans, 0.0)
     moments = [timeline.at(at).limit_w for at in range(from_s, from_s + length + 1)]
@@ -67,7 +70,7 @@ def test_the_lowest_of_a_stretch_is_the_least_of_its_moments(
 
 
 def test_the_next_fall_is_known_beforehand() -> None:
-    timeline = merged(BASE, [Span(10, 20, 70, "a"), Span(30, 40, 50, "b")], 0.0)
+    timeline = merged(BASE, [LimitPeriod(10, 20, 70, "a"), LimitPeriod(30, 40, 50, "b")], 0.0)
     assert timeline.next_fall(0).start_s == 10
     assert timeline.next_fall(10).start_s == 30
     assert timeline.next_fall(30) is None
@@ -76,11 +79,13 @@ def test_the_next_fall_is_known_beforehand() -> None:
 @pytest.mark.parametrize("span", [(5, 5, 1.0), (5, 4, 1.0), (0, 1, -1.0), (0, 1, float("nan"))])
 def test_spans_that_cannot_be_kept_are_refused(span: tuple) -> None:
     with pytest.raises(UserError):
-        Span(*span)
+        LimitPeriod(*span)
 
 
 def an_event(limit_w: float = 70.0, revision: int = 0, **more: object) -> LimitEvent:
-    return LimitEvent(event_id="e", revision=revision, spans=(Span(10, 20, limit_w),), **more)
+    return LimitEvent(
+        event_id="e", revision=revision, spans=(LimitPeriod(10, 20, limit_w),), **more
+    )
 
 
 def test_a_higher_revision_replaces_an_event_and_a_lower_one_is_old_news() -> None:
@@ -99,7 +104,7 @@ def test_a_cancelled_event_asks_for_nothing() -> None:
 
 def test_an_event_beyond_what_is_possible_is_declined_as_a_whole() -> None:
     book = EventBook(least_w=50.0)
-    deep = LimitEvent(event_id="d", spans=(Span(0, 5, 80.0), Span(5, 9, 49.0)))
+    deep = LimitEvent(event_id="d", spans=(LimitPeriod(0, 5, 80.0), LimitPeriod(5, 9, 49.0)))
     assert book.take(deep) is Opt.OUT
     assert "49 W" in book.problem(deep)
     assert book.spans() == ()
@@ -109,9 +114,9 @@ def test_an_event_beyond_what_is_possible_is_declined_as_a_whole() -> None:
 def test_a_complete_list_cancels_what_it_leaves_out_and_time_what_is_over() -> None:
     book = EventBook()
     book.take(an_event())
-    book.take(LimitEvent(event_id="f", spans=(Span(10, 30, 1.0),)))
+    book.take(LimitEvent(event_id="f", spans=(LimitPeriod(10, 30, 1.0),)))
     book.forget(20.0)
     assert set(book.events) == {"f"}
-    book.take(LimitEvent(event_id="g", spans=(Span(10, 30, 1.0),)))
+    book.take(LimitEvent(event_id="g", spans=(LimitPeriod(10, 30, 1.0),)))
     book.only(["g"])
     assert set(book.events) == {"g"}

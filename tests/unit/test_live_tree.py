@@ -16,26 +16,26 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from wattherd.cli.power_tree import _stems
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.errors import UserError
+from wattherd.local.devices import slots
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import BudgetChanged
 from wattherd.policy.schedule.drf import Drf
-from wattherd.runtime.local.devices import slots
-from wattherd.service.live.documents import Look
-from wattherd.service.live.draw import WORST_CASE, DrawBook, Sample
-from wattherd.service.live.metrics.exposition import _family, level_series
-from wattherd.service.live.metrics.names import METRICS
-from wattherd.service.live.site_limits import Level, SiteLimits, SiteWatch
-from wattherd.service.live.site_tree import LiveRow, TreeBook, live_rows, tree_document
-from wattherd.service.live.web.power import power_view
-from wattherd.service.live.web.render import render
+from wattherd.server.api.metrics import _family, level_series
+from wattherd.server.documents.documents import SiteView
+from wattherd.server.hardware.draw import WORST_CASE, DrawBook, DrawSample
+from wattherd.server.limits.site_limits import SiteLevel, SiteLimits, SiteWatch
+from wattherd.server.site.metric_names import METRICS
+from wattherd.server.site.power_tree import LiveRow, TreeBook, live_rows, tree_document
+from wattherd.server.web.power import power_view
+from wattherd.server.web.render import render
 
 MACHINE = slots("here", 2)
 HOSTILE = '<script>alert("x")</script>'
 
 
-def a_look(*samples: Sample, budget_w: float | None = None) -> Look:
+def a_look(*samples: DrawSample, budget_w: float | None = None) -> SiteView:
     cluster = ClusterSpec(nodes=(MACHINE.node,))
     gpus = {MACHINE.gpu.name: MACHINE.gpu}
     core = Core(CoreConfig(cluster=cluster, planner=Drf(), round_s=3600.0, gpus=gpus))
@@ -43,13 +43,13 @@ def a_look(*samples: Sample, budget_w: float | None = None) -> Look:
     book = DrawBook()
     for one in samples:
         book.add(one)
-    return Look(core, {}, book, MACHINE, 0.0)
+    return SiteView(core, {}, book, MACHINE, 0.0)
 
 
-def a_sample(at_s: float, *read: float | None) -> Sample:
+def a_sample(at_s: float, *read: float | None) -> DrawSample:
     silent = any(one is None for one in read)
     by_device = tuple(MACHINE.gpu.max_w if one is None else one for one in read)
-    return Sample(
+    return DrawSample(
         at_s=at_s,
         draw_w=math.fsum(by_device) + 10.0,
         budget_w=None,
@@ -60,12 +60,14 @@ def a_sample(at_s: float, *read: float | None) -> Sample:
     )
 
 
-def a_level(name: str, parent: str = "", **more: float) -> Level:
+def a_level(name: str, parent: str = "", **more: float) -> SiteLevel:
     numbers = {"limit_w": math.inf, "draw_w": math.nan, "other_w": math.nan, "held_w": 0.0, **more}
-    return Level(name=name, parent=parent, **numbers)
+    return SiteLevel(name=name, parent=parent, **numbers)
 
 
-def seen(levels: Sequence[Level], place: str, *, look: Look | None = None) -> dict[str, LiveRow]:
+def seen(
+    levels: Sequence[SiteLevel], place: str, *, look: SiteView | None = None
+) -> dict[str, LiveRow]:
     book = TreeBook([one.name for one in levels], place)
     book.look(levels, 100.0)
     rows = live_rows(look or a_look(), levels, book, 100.0)
@@ -205,7 +207,7 @@ def test_a_page_of_a_thousand_levels_stays_small() -> None:
 
 
 def a_page(
-    levels: Sequence[Level], book: TreeBook, look: Look, now_s: float, number: int = 1
+    levels: Sequence[SiteLevel], book: TreeBook, look: SiteView, now_s: float, number: int = 1
 ) -> str:
     scene: Any = SimpleNamespace(
         look=lambda of: of(look), levels=lambda: levels, tree=book, now_s=lambda: now_s

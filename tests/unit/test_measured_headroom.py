@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from wattherd.catalog.gpus import GpuModel
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.estimate.power_curve import prior_curve
+from wattherd.local.devices import Device, Machine
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import SetCap, StartJob
 from wattherd.model.event import (
@@ -23,8 +24,7 @@ from wattherd.model.event import (
 )
 from wattherd.model.job import JobSpec
 from wattherd.policy.schedule.drf import Drf
-from wattherd.runtime.local.devices import Device, Machine
-from wattherd.service.live.headroom import Headroom, Held
+from wattherd.server.limits.headroom import Headroom, HeldJob
 
 GPU = GpuModel(name="G", idle_w=30, max_w=300, memory_mib=1000, min_cap_w=100, source="test")
 NODE = NodeSpec(name="n", cpu_milli=1000, memory_mib=1000, gpu_count=2, gpu_model="G")
@@ -130,7 +130,7 @@ class Course:
             noise = (second % 7) * 0.1 if flicker else 0.0
             said = [None if one is None else one + noise for one in (a_w, b_w)]
             held = [
-                Held(name, 1, (at,), self.cap_w[name], self.demand_w[name])
+                HeldJob(name, 1, (at,), self.cap_w[name], self.demand_w[name])
                 for at, name in enumerate(("a", "b"))
             ]
             for event in self.headroom.news(said, held, self.now_s):

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from wattherd.cli.main import COMMANDS
 from wattherd.cli.meter import meter as command
+from wattherd.devices.meters.contract import MeterReading, MeterSample, Quality
+from wattherd.devices.meters.meter import Meter
+from wattherd.devices.meters.rapl import Counter
+from wattherd.devices.meters.registry import PROTOCOLS, open_meter
+from wattherd.devices.meters.watch import rounds
+from wattherd.devices.wire import protocols
+from wattherd.devices.wire.clock import Clock
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.uri import parse
 from wattherd.errors import UserError
-from wattherd.meters.contract import Quality, Reading, Sample
-from wattherd.meters.meter import Meter
-from wattherd.meters.rapl import Counter
-from wattherd.meters.registry import PROTOCOLS, open_meter
-from wattherd.meters.watch import rounds
-from wattherd.wire import protocols
-from wattherd.wire.clock import Clock
-from wattherd.wire.trouble import DeviceError, Trouble
-from wattherd.wire.uri import parse
 
 UNIX_S = 1_700_000_000.0
 
@@ -49,9 +49,9 @@ class Hand:
 class Scripted:
     """A driver that gives what it is told to."""
 
-    samples: list[Sample | DeviceError]
+    samples: list[MeterSample | DeviceError]
 
-    def sample(self) -> Sample:
+    def sample(self) -> MeterSample:
         answer = self.samples.pop(0)
         if isinstance(answer, DeviceError):
             raise answer
@@ -120,13 +120,18 @@ def test_any_text_is_an_address_or_a_users_error(text: str) -> None:
 
 def test_a_sample_becomes_watts_and_is_stamped_when_it_was_asked() -> None:
     hand = Hand()
-    meter = Meter("x:", Scripted([Sample(2.0), Sample(3.0, at_s=5.0)]), 1e3, clock=hand.clock())
-    assert meter.read() == Reading(2000.0, UNIX_S, "x:", Quality.MEASURED)
+    meter = Meter(
+        "x:", Scripted([MeterSample(2.0), MeterSample(3.0, at_s=5.0)]), 1e3, clock=hand.clock()
+    )
+    assert meter.read() == MeterReading(2000.0, UNIX_S, "x:", Quality.MEASURED)
     assert meter.read().at_s == 5.0
 
 
 def test_an_old_reading_is_stale() -> None:
-    samples: list[Sample | DeviceError] = [Sample(1.0, UNIX_S - 9), Sample(1.0, UNIX_S - 11)]
+    samples: list[MeterSample | DeviceError] = [
+        MeterSample(1.0, UNIX_S - 9),
+        MeterSample(1.0, UNIX_S - 11),
+    ]
     meter = Meter("x:", Scripted(samples), max_age_s=10, clock=Hand().clock())
     assert [meter.read().quality for _ in range(2)] == [Quality.MEASURED, Quality.STALE]
 
@@ -134,19 +139,19 @@ def test_an_old_reading_is_stale() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_no_reading(value: float) -> None:
     with pytest.raises(DeviceError) as error:
-        Meter("x:", Scripted([Sample(value)])).read()
+        Meter("x:", Scripted([MeterSample(value)])).read()
     assert (error.value.trouble, error.value.source) == (Trouble.GARBAGE, "x:")
 
 
 def test_rounds_keep_their_beat_and_carry_errors_in_place() -> None:
     hand = Hand()
     lost = DeviceError(Trouble.UNREACHABLE, "gone")
-    meters = [Meter(name, Scripted([Sample(1.0), lost, Sample(2.0)]), clock=hand.clock())
+    meters = [Meter(name, Scripted([MeterSample(1.0), lost, MeterSample(2.0)]), clock=hand.clock())
               for name in "ab"]  # fmt: skip
     seen = list(rounds(meters, 2.0, 3, hand.clock()))
     assert hand.slept_s == [2.0, 2.0]
     assert [[type(one) for one in each] for each in seen] == [
-        [Reading] * 2, [DeviceError] * 2, [Reading] * 2
+        [MeterReading] * 2, [DeviceError] * 2, [MeterReading] * 2
     ]  # fmt: skip
 
 
@@ -196,7 +201,7 @@ def test_a_replayed_reading_is_stamped_when_its_row_came_up(recording: Path) -> 
     meter = open_meter(f"replay:{recording}?loop=1&speed=2", hand.clock())
     meter.read()
     hand.now_s = 31.0  # 62 s played: the second round's row of 10 s
-    assert meter.read() == Reading(70.0, UNIX_S + 30, meter.source, Quality.REPLAYED)
+    assert meter.read() == MeterReading(70.0, UNIX_S + 30, meter.source, Quality.REPLAYED)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from web_server import Certificates, Site, certificates, serving
 
+from wattherd.devices.meters.contract import Quality
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 from wattherd.errors import UserError
-from wattherd.meters.contract import Quality
-from wattherd.meters.registry import open_meter
-from wattherd.wire.trouble import DeviceError, Trouble
 
 METRICS = "/redfish/v1/Chassis/1/EnvironmentMetrics"
 POWER = "/redfish/v1/Chassis/1/Power"

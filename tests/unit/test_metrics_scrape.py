@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="the extra `server` is not installed")
 
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.model.event import BudgetChanged, JobStarted, JobSubmitted, NodeLost
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
-from wattherd.service.live.documents import Look
-from wattherd.service.live.draw import DrawBook, Sample
-from wattherd.service.live.history import Past
-from wattherd.service.live.metrics.exposition import Moment, last_heard_s, moment_of
+from wattherd.server.api.metrics import Moment, last_heard_s, moment_of
+from wattherd.server.documents.documents import SiteView
+from wattherd.server.hardware.draw import DrawBook, DrawSample
+from wattherd.server.journal.job_history import PastJob
 from wattherd.testing.timed_world import t4_nodes
 
 
@@ -26,15 +26,17 @@ def a_job(number: int, gpus: int = 1, tenant: str = "a") -> JobSpec:
     return JobSpec(id=f"j-{number}", submit_s=0.0, roles=roles, tenant=tenant, queue="q")
 
 
-def a_look(*specs: JobSpec, nodes: int = 1) -> Look:
+def a_look(*specs: JobSpec, nodes: int = 1) -> SiteView:
     core = Core(CoreConfig(cluster=t4_nodes(*[8] * nodes), planner=Drf(), round_s=3600.0))
     history: dict[str, Any] = {}
     for spec in specs:
         core.handle(JobSubmitted(at_s=0.0, job=spec))
-        history[spec.id] = Past(spec=spec, paper={"name": "n"}, by="ann", progress=1.0, total=4.0)
+        history[spec.id] = PastJob(
+            spec=spec, paper={"name": "n"}, by="ann", progress=1.0, total=4.0
+        )
     core.handle(BudgetChanged(at_s=1.0, budget_w=5e3))
     machine: Any = SimpleNamespace()
-    return Look(core, history, DrawBook(), machine, 0.0)
+    return SiteView(core, history, DrawBook(), machine, 0.0)
 
 
 def nobody(spec: JobSpec) -> bool:
@@ -76,8 +78,8 @@ def test_a_scrape_of_ten_thousand_jobs_takes_little_time_of_the_core() -> None:
     assert min(taken) < 0.1
 
 
-def sample(at_s: float, stated: str) -> Sample:
-    return Sample(at_s=at_s, draw_w=1.0, budget_w=None, by_job={}, stated=stated)
+def sample(at_s: float, stated: str) -> DrawSample:
+    return DrawSample(at_s=at_s, draw_w=1.0, budget_w=None, by_job={}, stated=stated)
 
 
 def test_a_silent_device_makes_a_sensor_old() -> None:

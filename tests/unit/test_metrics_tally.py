@@ -13,16 +13,16 @@ pytest.importorskip("prometheus_client", reason="the extra `server` is not insta
 from prometheus_client import generate_latest
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.estimate.power_curve import prior_curve
+from wattherd.experiments.schedule.run import power_policy
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld, JobReleased
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.schedule.drf import Drf
-from wattherd.service.live.keeper import Keeper
-from wattherd.service.live.metrics.names import METRICS, page
-from wattherd.service.live.metrics.tally import Tally
-from wattherd.service.schedule import power_policy
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.site.metric_names import METRICS, page
+from wattherd.server.site.metrics_tally import MetricsTally
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes
 
@@ -44,8 +44,8 @@ class Site:
             )
         )
         self.hands, self.clock = PaperExecutor(), SetClock()
-        self.tally = Tally("drf", lambda _: 5e3)
-        self.keeper = Keeper(
+        self.tally = MetricsTally("drf", lambda _: 5e3)
+        self.keeper = CoreLoop(
             self.core,
             MemoryJournal(),
             self.clock,
@@ -162,7 +162,7 @@ class Reckless:
 
 def test_the_guard_counts_what_it_refuses() -> None:
     core = Core(CoreConfig(cluster=t4_nodes(1), planner=Reckless(), round_s=0.0))
-    keeper = Keeper(core, MemoryJournal(), SetClock())
+    keeper = CoreLoop(core, MemoryJournal(), SetClock())
     keeper.recover(PaperExecutor())
     for _ in range(3):
         spec = JobSpec(id="new", submit_s=0.0, roles=(TaskRole(count=1),))

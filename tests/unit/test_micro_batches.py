@@ -6,18 +6,18 @@ from collections import Counter
 
 import pytest
 
-from wattherd.engine.batches import Batches
-from wattherd.engine.ledger import JobRecord
-from wattherd.engine.lifecycle import State
+from wattherd.engine.jobs.batches import Batches
+from wattherd.engine.jobs.lifecycle import State
+from wattherd.engine.jobs.record import JobRecord
 from wattherd.errors import UserError
 from wattherd.estimate.micro_batches import MARGIN, MicroBatches
+from wattherd.local.devices import slots
+from wattherd.local.executor import Pace
 from wattherd.model.command import SetBatch
 from wattherd.model.event import Event, JobDrew
 from wattherd.model.job import JobSpec
 from wattherd.policy.power.micro_batch import choose
-from wattherd.runtime.local.devices import slots
-from wattherd.runtime.local.executor import Pace
-from wattherd.service.live.steering import DrawReports
+from wattherd.server.site.draw_reports import DrawReports
 from wattherd.workload.job_file import validated_job
 
 IDLE_W = 10.0

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from wattherd.errors import UserError
-from wattherd.misfit import misfit
+from wattherd.validation import misfit
 
 
 class _Strict(BaseModel):

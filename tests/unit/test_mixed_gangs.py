@@ -7,21 +7,21 @@ from itertools import pairwise
 import pytest
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.estimate.power_curve import prior_curve, under_one_cap
 from wattherd.model.command import StartJob
 from wattherd.model.event import BudgetChanged, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
-from wattherd.policy.schedule.lineup import Rules
+from wattherd.model.power_tree import PowerTree, TreeDomain
+from wattherd.policy.schedule.job_order import RankingRules
 from wattherd.policy.schedule.ordered import Ordered
-from wattherd.policy.schedule.orders import LeastAttained
+from wattherd.policy.schedule.priorities import LeastAttained
 from wattherd.workload.cluster_text import parse_cluster
 
 T4, V100 = (prior_curve(GPUS[name]) for name in ("T4", "V100M16"))
 CLUSTER = parse_cluster("1x4:T4,1x4:V100M16", known=GPUS)
 NAMES = tuple(node.name for node in CLUSTER.nodes)
-TREE = PowerTree((PowerDomain(name="site", budget_w=2000.0, nodes=NAMES),))
+TREE = PowerTree((TreeDomain(name="site", budget_w=2000.0, nodes=NAMES),))
 
 
 @pytest.mark.parametrize("curves", [(T4, V100), (V100, T4)], ids=["t4-first", "v100-first"])
@@ -40,7 +40,7 @@ def test_the_cap_is_one_that_every_model_can_keep(curves: tuple) -> None:
 def test_a_gang_across_models_is_capped_above_all_floors_and_counted_there(
     tree: PowerTree | None,
 ) -> None:
-    planner = Ordered(rules=Rules(order=LeastAttained()))
+    planner = Ordered(rules=RankingRules(order=LeastAttained()))
     core = Core(CoreConfig(cluster=CLUSTER, planner=planner, tree=tree))
     core.handle(BudgetChanged(at_s=0.0, budget_w=2000.0))
     job = JobSpec(id="gang", submit_s=1.0, roles=(TaskRole(count=8),), duration_s=10.0)

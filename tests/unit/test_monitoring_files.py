@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wattherd.service.live.metrics.names import METRICS
+from wattherd.server.site.metric_names import METRICS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OF_PROMETHEUS = {"instance", "job", "le"}

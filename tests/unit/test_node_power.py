@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.state import ClusterState
+from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.node_power import (
     cpu_mw,
     cpu_power_mw,
@@ -18,9 +18,9 @@ from wattherd.estimate.node_power import (
     gpu_power_mw,
     power_columns,
 )
+from wattherd.experiments.placement.policies import idle_and_full_w
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.service.compose import idle_and_full_w
 from wattherd.testing.builders import a_cluster, a_node, a_state, cpu_only, exclusive, sharing
 from wattherd.testing.plain_cluster import PlainNode, cpu_watts, gpu_watts
 from wattherd.testing.strategies import clusters

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from wattherd.model.event import JobStarted
-from wattherd.service.live.notify import notifier as module
-from wattherd.service.live.notify.channels import NotSent
-from wattherd.service.live.notify.notifier import Notifier
-from wattherd.store.entry import Entry, StoreFailure
+from wattherd.server.notify import notifier as module
+from wattherd.server.notify.channels import NotSent
+from wattherd.server.notify.notifier import Notifier
+from wattherd.store.entry import JournalEntry, StoreFailure
 
 
 class Journal:
@@ -38,13 +38,13 @@ class Journal:
     def identity(self) -> str:
         return "journal0"
 
-    def entries(self, after: int) -> Iterator[Entry]:
+    def entries(self, after: int) -> Iterator[JournalEntry]:
         self.calls += 1
         for seq in range(after + 1, len(self.users) + 1):
             if self.fails and self.calls % 2 and seq > after + 12:
                 raise StoreFailure("busy")
             started = JobStarted(at_s=0.0, job_id=f"j-{seq}", attempt=1)
-            yield Entry(seq=seq, event=started, by="system")
+            yield JournalEntry(seq=seq, event=started, by="system")
 
 
 class Channel:

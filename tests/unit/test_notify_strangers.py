@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.service.live.notify.channels import NotSent
-from wattherd.service.live.notify.reach import guard
-from wattherd.wire.http_client import MayNotConnect
+from wattherd.devices.wire.http_client import MayNotConnect
+from wattherd.server.notify.channels import NotSent
+from wattherd.server.notify.reach import guard
 
 
 @pytest.mark.parametrize(

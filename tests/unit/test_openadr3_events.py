@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.limit_timeline import FOREVER, Span
-from wattherd.signals.contract import Site
-from wattherd.signals.openadr3_events import Asked, Reader, counting
+from wattherd.devices.signals.contract import SignalSite
+from wattherd.devices.signals.openadr3_events import EventReader, EventSpans, counting
+from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod
 
 NOON = datetime(2030, 6, 1, 12, tzinfo=UTC)
 NOON_S = NOON.timestamp()
-SITE = Site(base_w=40_000.0)
+SITE = SignalSite(base_w=40_000.0)
 HOUR_S = 3600.0
 
 
@@ -34,11 +34,11 @@ def event(*values: Any, **fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(*rows: Any, **options: Any) -> list[Asked]:
-    return list(Reader(site=SITE, **options).read(rows, NOON_S))
+def read(*rows: Any, **options: Any) -> list[EventSpans]:
+    return list(EventReader(site=SITE, **options).read(rows, NOON_S))
 
 
-def steps(spans: tuple[Span, ...]) -> list[tuple[float, float, float]]:
+def steps(spans: tuple[LimitPeriod, ...]) -> list[tuple[float, float, float]]:
     """(From, until, kilowatts) in hours after noon."""
     return [((one.start_s - NOON_S) / HOUR_S, (one.end_s - NOON_S) / HOUR_S, one.limit_w / 1e3)
             for one in spans]  # fmt: skip
@@ -172,10 +172,12 @@ def test_events_for_others_are_not_ours(targets: Any, taken: bool) -> None:
 # --- priorities ------------------------------------------------------------------------------
 
 
-def order(start: float, end: float, kw: float, priority: float, *, firm: bool = False) -> Asked:
-    span = Span(NOON_S + start * HOUR_S, NOON_S + end * HOUR_S, kw * 1e3)
+def order(
+    start: float, end: float, kw: float, priority: float, *, firm: bool = False
+) -> EventSpans:
+    span = LimitPeriod(NOON_S + start * HOUR_S, NOON_S + end * HOUR_S, kw * 1e3)
     spans = {"firm": (span,)} if firm else {"told": (span,)}
-    return Asked(event_id=f"{start}{end}{kw}", priority=priority, **spans)
+    return EventSpans(event_id=f"{start}{end}{kw}", priority=priority, **spans)
 
 
 def test_of_orders_at_the_same_time_the_one_of_higher_priority_counts() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 from wattherd.workload import table
 from wattherd.workload.openb import read_nodes, read_pods
 
@@ -26,7 +26,7 @@ NODES = "sn,cpu_milli,memory_mib,gpu,model"
 TIMED = f"{PODS},gpu_spec,creation_time,deletion_time,scheduled_time"
 
 
-def pods_of(path: Path) -> tuple[Pod, ...]:
+def pods_of(path: Path) -> tuple[TracePod, ...]:
     return read_pods(path, known=GPUS)
 
 
@@ -46,11 +46,13 @@ def a_file(folder: Path, *lines: str, name: str = "list.csv") -> Path:
 def test_a_pod_list_with_the_five_required_columns(tmp_path: Path) -> None:
     path = a_file(tmp_path, PODS, "a,12000,16384,1,460", "b,500,0,0,0", "c,96000,9,8,1000")
     assert pods_of(path) == (
-        Pod(
+        TracePod(
             name="a", request=Request(cpu_milli=12000, memory_mib=16384, gpu_count=1, gpu_milli=460)
         ),
-        Pod(name="b", request=Request(cpu_milli=500)),
-        Pod(name="c", request=Request(cpu_milli=96000, memory_mib=9, gpu_count=8, gpu_milli=1000)),
+        TracePod(name="b", request=Request(cpu_milli=500)),
+        TracePod(
+            name="c", request=Request(cpu_milli=96000, memory_mib=9, gpu_count=8, gpu_milli=1000)
+        ),
     )
 
 
@@ -121,7 +123,7 @@ def test_a_node_list_may_name_cpus(tmp_path: Path) -> None:
 def test_the_same_pod_in_another_guise(tmp_path: Path, what: str, content: bytes) -> None:
     path = tmp_path / "pods.txt"
     path.write_bytes(content)
-    assert pods_of(path) == (Pod(name="a", request=Request(cpu_milli=1, memory_mib=2)),), what
+    assert pods_of(path) == (TracePod(name="a", request=Request(cpu_milli=1, memory_mib=2)),), what
 
 
 def test_pods_that_ask_for_the_same_share_one_request(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from wattherd.estimate.gittins import gittins_index
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.work import stretched
 from wattherd.model.job import TaskRole
-from wattherd.policy.schedule.lineup import Rules
+from wattherd.policy.schedule.job_order import RankingRules
+from wattherd.policy.schedule.node_choice import CountTrial, YarnTrial, anywhere, yarn
 from wattherd.policy.schedule.ordered import Discipline, Ordered
-from wattherd.policy.schedule.orders import (
+from wattherd.policy.schedule.priorities import (
     Deadline,
     Fifo,
     Gittins,
@@ -22,16 +23,17 @@ from wattherd.policy.schedule.orders import (
     Smallest,
     SmallestRemainingService,
 )
-from wattherd.policy.schedule.placements import CountTrial, YarnTrial, anywhere, yarn
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 
 def in_turn(order: Order, discipline: Discipline = Discipline.STRICT, **rules: object) -> Ordered:
-    return Ordered(rules=Rules(order=order, **rules), discipline=discipline, preemptive=False)  # type: ignore[arg-type]
+    return Ordered(
+        rules=RankingRules(order=order, **rules), discipline=discipline, preemptive=False
+    )  # type: ignore[arg-type]
 
 
 def preemptive(order: Order, **rules: object) -> Ordered:
-    return Ordered(rules=Rules(order=order, **rules))  # type: ignore[arg-type]
+    return Ordered(rules=RankingRules(order=order, **rules))  # type: ignore[arg-type]
 
 
 def story(planner: Ordered, *jobs: object, gpus: tuple[int, ...] = (4,), **more: object) -> Story:
@@ -233,10 +235,10 @@ def test_packed_anew_whoever_comes_later_gives_way_to_fragments() -> None:
     """YARN's rule wants one node for two GPUs: counting would admit the pair, packing moves on."""
     ones = [timed(f"o{n}", 1, at_s=float(n), lasts_s=100.0) for n in range(2)]
     pair = timed("pair", 2, at_s=10.0, lasts_s=10.0)
-    planner = Ordered(rules=Rules(order=Fifo()), place=yarn, anew=YarnTrial)
+    planner = Ordered(rules=RankingRules(order=Fifo()), place=yarn, anew=YarnTrial)
     told = story(planner, *ones, pair, gpus=(2, 2))
     assert told.starts("pair") == [10.0]
-    counted = Ordered(rules=Rules(order=Fifo()), place=anywhere, anew=CountTrial)
+    counted = Ordered(rules=RankingRules(order=Fifo()), place=anywhere, anew=CountTrial)
     assert story(counted, *ones, pair, gpus=(2, 2)).starts("pair") == [10.0]
 
 
@@ -244,7 +246,7 @@ def test_packed_anew_running_jobs_move_only_if_they_must() -> None:
     """After b and c end, a and d hold one GPU of each node; the pair needs a whole one."""
     jobs = [timed(name, 1, lasts_s=s) for name, s in zip("abcd", (100, 10, 10, 100), strict=True)]
     pair = timed("pair", 2, at_s=20.0, lasts_s=10.0)
-    planner = Ordered(rules=Rules(order=Fifo()), place=yarn, anew=YarnTrial)
+    planner = Ordered(rules=RankingRules(order=Fifo()), place=yarn, anew=YarnTrial)
     told = story(planner, *jobs, pair, gpus=(2, 2))
     assert told.starts("pair") == [20.0]
     assert sorted(len(told.stops(name)) for name in "ad") == [0, 1]

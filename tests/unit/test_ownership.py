@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.runtime.local.accounts import SecretPlaces
-from wattherd.runtime.local.ownership import hand_over
-from wattherd.runtime.local.secrets import MOST_BYTES, secrets_of
+from wattherd.local.accounts import SecretPlaces
+from wattherd.local.ownership import hand_over
+from wattherd.local.secrets import MOST_BYTES, secrets_of
 
 ACCOUNT = (65_534, 65_534)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from wattherd.model.command import Command, StartJob, StopJob
 from wattherd.model.event import CapApplied, Event, JobExited, JobProgressed
 from wattherd.model.reason import StopReason
-from wattherd.service.live.pace import PaceWatch
-from wattherd.store.entry import Entry
+from wattherd.server.site.stragglers import PaceWatch
+from wattherd.store.entry import JournalEntry
 
 
 class Course:
@@ -20,7 +20,7 @@ class Course:
 
     def say(self, event: Event | None, *commands: Command) -> None:
         told = event or JobProgressed(at_s=self.now_s, job_id="none", attempt=1, progress=0.0)
-        self.watch.told([(Entry(seq=1, event=told), commands)])
+        self.watch.told([(JournalEntry(seq=1, event=told), commands)])
 
     def run(self, seconds: int, rate: float | None, attempt: int = 1) -> None:
         for _ in range(seconds):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.workload.pairs import Alone, read_alone, read_gavel_pairs, read_packed
+from wattherd.workload.pairs import SoloUse, read_alone, read_gavel_pairs, read_packed
 
 SINGLE = "model,dataset,batchsize,amp,speed,gpu_util,gmem,label\n"
 PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2,gpu_util\n"
@@ -17,7 +17,9 @@ PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,
 def test_single_jobs_by_profile(tmp_path: Path) -> None:
     path = tmp_path / "single.csv"
     path.write_text(f"{SINGLE}BERT,SQuAD,32,1,119.9,99.5,16334.2,2\n")
-    assert read_alone(path) == {"BERT SQuAD 32 mixed": Alone(utilisation=0.995, memory_mib=16_335)}
+    assert read_alone(path) == {
+        "BERT SQuAD 32 mixed": SoloUse(utilisation=0.995, memory_mib=16_335)
+    }
 
 
 def test_pairs_by_both_profiles(tmp_path: Path) -> None:

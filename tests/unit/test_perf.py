@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from wattherd.cli.main import main
-from wattherd.meters import perf
-from wattherd.meters.perf import CpuCounts, PerfCounters
-from wattherd.wire.clock import Clock
-from wattherd.wire.trouble import DeviceError, Trouble
+from wattherd.devices.meters import perf
+from wattherd.devices.meters.perf import CpuCounts, PerfCounters
+from wattherd.devices.wire.clock import Clock
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
 
 
 def real() -> PerfCounters:

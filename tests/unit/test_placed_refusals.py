@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.placer import Placer
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.placement.placer import Placer
+from wattherd.experiments.placement.policies import build_placer, place_policy
 from wattherd.model.command import StartJob
 from wattherd.model.event import BudgetChanged, JobExited, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec
-from wattherd.policy.schedule.placed import Placed
-from wattherd.service.compose import build_placer, place_policy
+from wattherd.policy.schedule.per_job_placement import PerJobPlacement
 from wattherd.workload.cluster_text import parse_cluster
 
 CLUSTER = parse_cluster("1x4:T4", known=GPUS)
@@ -27,7 +27,7 @@ def best_fit() -> Placer:
 
 
 def core_at(free_w: float | None) -> Core:
-    core = Core(CoreConfig(cluster=CLUSTER, planner=Placed(best_fit)))
+    core = Core(CoreConfig(cluster=CLUSTER, planner=PerJobPlacement(best_fit)))
     tell(core, BudgetChanged(at_s=0.0, budget_w=budget_w(free_w)))
     return core
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from wattherd.engine.placer import Placer
+from wattherd.engine.placement.placer import Placer
 from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request
 from wattherd.testing.builders import (

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from wattherd.engine.cycle import WAKE
+from wattherd.engine.core.cycle import WAKE
 from wattherd.model.event import (
     BudgetChanged,
     Event,
@@ -18,15 +18,15 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.service.live.rest import GAP_S, LONGEST_S, PART, Rest
+from wattherd.server.journal.plan_pause import GAP_S, LONGEST_S, PART, PlanPause
 
 SUBMITTED = JobSubmitted(
     at_s=10.0, job=JobSpec(id="j-1", submit_s=10.0, roles=(TaskRole(count=1),))
 )
 
 
-def after_a_plan(processor_s: float) -> Rest:
-    rest = Rest()
+def after_a_plan(processor_s: float) -> PlanPause:
+    rest = PlanPause()
     rest.woken(10.0)
     rest.heard(Woke(at_s=10.0, key=WAKE))
     rest.planned(processor_s)
@@ -34,8 +34,8 @@ def after_a_plan(processor_s: float) -> Rest:
 
 
 def test_the_first_plan_is_made_at_once() -> None:
-    assert Rest().due_s({WAKE: 3.0}) == 3.0
-    assert Rest().due_s({}) == math.inf
+    assert PlanPause().due_s({WAKE: 3.0}) == 3.0
+    assert PlanPause().due_s({}) == math.inf
 
 
 def test_a_quick_plan_rests_for_the_gap_alone() -> None:

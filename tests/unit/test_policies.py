@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from wattherd.catalog.gpus import GPUS, GpuModel
-from wattherd.engine.state import ClusterState
+from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.node_power import power_columns
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
@@ -31,7 +31,7 @@ from wattherd.testing.builders import (
     sharing,
     spellings,
 )
-from wattherd.testing.oracle import SCORES, Ask, decide, weighed
+from wattherd.testing.oracle import SCORES, ScoreQuestion, decide, weighed
 from wattherd.testing.plain_cluster import PlainNode, plain_nodes, tasks
 from wattherd.workload.openb import read_pods
 
@@ -334,7 +334,7 @@ def test_raw_scores_equal_the_restatement(name: str) -> None:
     for request in REQUESTS:
         for n, node in enumerate(nodes):
             if node.fits(request):
-                expected, gpu = SCORES[name](Ask(node, request, workload))
+                expected, gpu = SCORES[name](ScoreQuestion(node, request, workload))
                 assert score(name, state, request, n) == (expected, NONE if gpu is None else gpu)
                 compared += 1
     assert compared > 20

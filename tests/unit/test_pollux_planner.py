@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
 from wattherd.errors import ClusterError, UserError
 from wattherd.model.command import Command, Compute, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.pollux import Pollux
 from wattherd.policy.schedule.pollux_search import KINDS, searchers
-from wattherd.runtime.sim.world import World
+from wattherd.sim.world import SimWorld
 from wattherd.testing.timed_world import TimedPlant, t4_nodes, timed
 
 SEARCH = searchers(np.random.default_rng)[KINDS["genetic"]]
@@ -46,7 +46,7 @@ class Play:
         self.commands: list[tuple[float, Command]] = []
         self.fail, self.answer, self.first, self.wider = fail, answer, first, wider
         given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
-        world = World(
+        world = SimWorld(
             self.core,
             TimedPlant(),
             given,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.policy.rebalance.pool import Phase, PoolNode, PoolPlan, PoolRules, Seat, plan_pool
+from wattherd.policy.rebalance.pool import Phase, PodSeat, PoolNode, PoolPlan, PoolRules, plan_pool
 from wattherd.policy.rebalance.sleep import AfterIdle
 
 GPU_W = 250.0
@@ -23,7 +23,7 @@ class Slots:
     wants: Mapping[str, int]
     booked: dict[str, list[str]] = field(default_factory=dict)
 
-    def seats(self, group: str, among: Sequence[str]) -> Sequence[Seat] | None:
+    def seats(self, group: str, among: Sequence[str]) -> Sequence[PodSeat] | None:
         found: list[str] = []
         for _ in range(self.wants[group]):
             able = [name for name in among if self.free[name] > found.count(name)]
@@ -33,7 +33,7 @@ class Slots:
         for name in found:
             self.free[name] -= 1
         self.booked[group] = found
-        return [Seat(name, GPU_W) for name in found]
+        return [PodSeat(name, GPU_W) for name in found]
 
     def undo(self, group: str) -> None:
         for name in self.booked.pop(group):

@@ -16,13 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from wattherd.cli.power import power
-from wattherd.engine.safety_terms import Orders
+from wattherd.engine.safety.contract import Orders
 from wattherd.errors import UserError
-from wattherd.runtime.sim.power_plant import STEP_S, PowerPlant, Trip
-from wattherd.runtime.sim.power_plant_faults import KINDS, Fault, drawn_fault
-from wattherd.service.power_bench import Choice, bench, pairs
-from wattherd.service.power_bench_scenarios import PLANS, Scenario
-from wattherd.service.power_bench_scores import (
+from wattherd.experiments.power_bench.run import BenchChoice, bench, pairs
+from wattherd.experiments.power_bench.scenarios import PLANS, BenchScenario
+from wattherd.experiments.power_bench.scores import (
     UNEXPLAINED,
     RunLog,
     jain,
@@ -31,7 +29,9 @@ from wattherd.service.power_bench_scores import (
     scores,
     told_trip,
 )
-from wattherd.service.power_bench_worlds import WORLDS, build
+from wattherd.experiments.power_bench.worlds import WORLDS, build
+from wattherd.sim.power_plant import STEP_S, PowerPlant, Trip
+from wattherd.sim.power_plant_faults import KINDS, PlantFault, drawn_fault
 
 SYNTHETIC = [name for name, plan in PLANS.items() if not plan.measured]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,14 +39,14 @@ QUIET = build("nominal", seed=1, quick=True)
 FLEET = QUIET.room.fleet
 
 
-def a_fault(*kinds: str, start_s: float = 5.0, end_s: float = 1e9) -> Fault:
+def a_fault(*kinds: str, start_s: float = 5.0, end_s: float = 1e9) -> PlantFault:
     return drawn_fault(
         kinds, np.random.default_rng(3), FLEET.feed.tolist(), share=0.15,
         hit_feeds=np.arange(FLEET.feeds) == 0, window_s=(start_s, end_s),
     )  # fmt: skip
 
 
-def a_plant(fault: Fault | None = None) -> PowerPlant:
+def a_plant(fault: PlantFault | None = None) -> PowerPlant:
     return PowerPlant(QUIET.room, np.random.default_rng(4), fault)
 
 
@@ -144,7 +144,7 @@ def test_faults_hit_their_share_of_devices() -> None:
 # --- scores -----------------------------------------------------------------------------------
 
 
-def a_log(scenario: Scenario, draw_w: np.ndarray) -> RunLog:
+def a_log(scenario: BenchScenario, draw_w: np.ndarray) -> RunLog:
     level_w = np.array([scenario.room.fleet.levels(row) for row in draw_w])
     return RunLog(
         level_w=level_w, draw_w=draw_w, cap_w=draw_w, trips=0, caps_restored=True,
@@ -189,7 +189,7 @@ def test_fairness_is_one_for_equals_and_one_nth_for_a_taker_of_all() -> None:
 def calm() -> list[dict]:
     runs: list[dict] = []
     for name in SYNTHETIC:
-        runs += bench(Choice(scenarios=(name,), faults=("none",), controllers=("wattherd",)))[
+        runs += bench(BenchChoice(scenarios=(name,), faults=("none",), controllers=("wattherd",)))[
             "runs"
         ]
     return runs
@@ -216,7 +216,7 @@ def test_a_quarter_less_within_ten_seconds_without_overshedding_or_snapping_back
 
 def test_open_loop_trips_a_breaker_that_ours_keeps() -> None:
     both = ("wattherd", "open-loop")
-    choice = Choice(
+    choice = BenchChoice(
         scenarios=("breaker-near-trip",), faults=("none",), quick=True, controllers=both
     )
     trips = {run["controller"]: run["breaker_trips"] for run in bench(choice)["runs"]}
@@ -227,7 +227,7 @@ def test_open_loop_trips_a_breaker_that_ours_keeps() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SYNTHETIC)
 def test_no_single_fault_trips_a_breaker_or_costs_a_found_cap(name: str) -> None:
-    for run in bench(Choice(scenarios=(name,), controllers=("wattherd",), quick=True))["runs"]:
+    for run in bench(BenchChoice(scenarios=(name,), controllers=("wattherd",), quick=True))["runs"]:
         assert run["breaker_trips"] == 0, run["fault"]
         assert run["caps_restored"], run["fault"]
         late = run["fault"] in ("none", "cap-ignored")
@@ -237,13 +237,13 @@ def test_no_single_fault_trips_a_breaker_or_costs_a_found_cap(name: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["step-25", "demand-response"])
 def test_a_knob_that_claimed_what_it_did_not_do_is_asked_again_once_it_works(name: str) -> None:
-    choice = Choice(scenarios=(name,), faults=("cap-ignored",), controllers=("wattherd",))
+    choice = BenchChoice(scenarios=(name,), faults=("cap-ignored",), controllers=("wattherd",))
     assert bench(choice)["runs"][0]["recovered_s"] is not None
 
 
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_document() -> None:
-    choice = Choice(scenarios=("two-peaks",), faults=("cap-ignored",), quick=True)
+    choice = BenchChoice(scenarios=("two-peaks",), faults=("cap-ignored",), quick=True)
     first, second = bench(choice), bench(choice)
     assert json.dumps(first) == json.dumps(second)
     other = bench(dataclasses.replace(choice, seed=2))
@@ -293,7 +293,7 @@ def test_a_page_plots_and_tables_are_written(tmp_path: Path) -> None:
 def test_measured_loads_are_replayed_or_skipped_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    choice = Choice(scenarios=("nominal-measured",), faults=("none",), quick=True)
+    choice = BenchChoice(scenarios=("nominal-measured",), faults=("none",), quick=True)
     if Path(os.environ.get("WATTHERD_DATA") or "/nonexistent").is_dir():
         runs = bench(choice)["runs"]
         assert [run["over_limit_s"] for run in runs if run["controller"] == "wattherd"] == [0]
@@ -307,7 +307,7 @@ def test_measured_loads_are_replayed_or_skipped_with_the_reason(
 @pytest.mark.parametrize("field", ["scenarios", "faults", "controllers"])
 def test_unknown_names_are_refused_before_anything_runs(field: str) -> None:
     with pytest.raises(UserError, match="nominel"):
-        Choice(**{field: ("nominel",)})
+        BenchChoice(**{field: ("nominel",)})
 
 
 # --- a controller of somebody else's ----------------------------------------------------------
@@ -328,7 +328,7 @@ for line in sys.stdin:
 def test_a_controller_in_another_process_is_scored_like_ours(tmp_path: Path) -> None:
     script = tmp_path / "equal.py"
     script.write_text(EQUAL_SHARES)
-    choice = Choice(
+    choice = BenchChoice(
         scenarios=("nominal",), faults=("controller-killed",), quick=True,
         controllers=("uniform", "external"), command=f"{sys.executable} {script}",
     )  # fmt: skip
@@ -350,7 +350,7 @@ def test_a_controller_that_answers_badly_ends_the_run_with_a_reason(
 ) -> None:
     path = tmp_path / "bad.py"
     path.write_text(f"import sys\nsys.stdin.readline()\n{script}\n")
-    choice = Choice(
+    choice = BenchChoice(
         scenarios=("nominal",), faults=("none",), quick=True, controllers=("external",),
         command=f"{sys.executable} {path}",
     )  # fmt: skip
@@ -386,7 +386,9 @@ def test_a_trip_tells_what_was_drawn_ordered_and_shown_at_that_moment() -> None:
 
 @pytest.mark.long
 def test_what_open_loop_trips_is_told_and_counted_as_avoidable() -> None:
-    choice = Choice(scenarios=("gpus-on-rack-meter",), faults=("none",), controllers=("uniform",))
+    choice = BenchChoice(
+        scenarios=("gpus-on-rack-meter",), faults=("none",), controllers=("uniform",)
+    )
     document = bench(choice)
     run = document["runs"][0]
     assert run["breaker_trips"] == len(run["trip_reasons"]) >= 1

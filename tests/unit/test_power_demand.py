@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.ledger import JobRecord
-from wattherd.engine.power_demand import DemandClasses
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.demand import DemandClasses
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.model.job import JobSpec
-from wattherd.policy.power.contract import Ask, floors_w
+from wattherd.policy.power.contract import PowerAsk, floors_w
 from wattherd.policy.power.water_filling import WaterFilling
 
 T4, V100 = prior_curve(GPUS["T4"]), prior_curve(GPUS["V100M16"])
@@ -24,11 +24,11 @@ CLASSES = st.lists(
 )
 
 
-def ask(curve: PowerCurve, devices: int) -> Ask:
-    return Ask(job_id="any", devices=devices, curve=curve)
+def ask(curve: PowerCurve, devices: int) -> PowerAsk:
+    return PowerAsk(job_id="any", devices=devices, curve=curve)
 
 
-def worth(asks: list[Ask], caps: list[float]) -> float:
+def worth(asks: list[PowerAsk], caps: list[float]) -> float:
     rates = (one.curve.rate(cap) / one.curve.rates[-1] for one, cap in zip(asks, caps, strict=True))
     return math.fsum(rates)
 

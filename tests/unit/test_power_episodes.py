@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from wattherd.runtime.sim.power_episodes import (
+from wattherd.sim.power_episodes import (
     JOBS,
     PRIOR,
     STEP_S,
     STEPS,
+    EpisodeJobs,
     Episodes,
-    Jobs,
     drawn_jobs,
     run,
 )
@@ -28,7 +28,7 @@ def least(episodes: Episodes) -> np.ndarray:
     return episodes.jobs.floor_w
 
 
-def ample(seed: int = 1, episodes: int = 2) -> Jobs:
+def ample(seed: int = 1, episodes: int = 2) -> EpisodeJobs:
     jobs = drawn_jobs(episodes, np.random.default_rng(seed))
     return replace(jobs, budget_w=np.full((episodes, STEPS), 1e9), arrival_s=0 * jobs.arrival_s)
 
@@ -90,7 +90,7 @@ def test_jobs_whose_floors_do_not_fit_wait_in_order_of_arrival() -> None:
 
 def test_the_same_seed_draws_the_same_episodes() -> None:
     one, two = (drawn_jobs(2, np.random.default_rng(3)) for _ in range(2))
-    for name in Jobs.__slots__:
+    for name in EpisodeJobs.__slots__:
         assert (getattr(one, name) == getattr(two, name)).all()
 
 
@@ -98,7 +98,7 @@ def test_gymnasium_accepts_the_environment() -> None:
     pytest.importorskip("gymnasium", reason="extra rl")
     from gymnasium.utils.env_checker import check_env
 
-    from wattherd.runtime.power_env import PowerEnv
+    from wattherd.sim.power_env import PowerEnv
 
     with warnings.catch_warnings():
         # It advises spaces of -1..1; parts of a range are 0..1 and mean what they say.
@@ -108,7 +108,7 @@ def test_gymnasium_accepts_the_environment() -> None:
 
 def test_an_episode_of_the_environment_keeps_its_budget_and_ends_with_its_slowdown() -> None:
     gymnasium = pytest.importorskip("gymnasium", reason="extra rl")
-    from wattherd.runtime.power_env import PowerEnv
+    from wattherd.sim.power_env import PowerEnv
 
     env = PowerEnv()
     with pytest.raises(gymnasium.error.ResetNeeded):

@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattherd.engine.safety import SafetyLoop
-from wattherd.engine.safety_meters import Meters, Seen
-from wattherd.engine.safety_state import nothing_known
-from wattherd.engine.safety_terms import Breaker, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety.contract import Breaker, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety.loop import SafetyLoop
+from wattherd.engine.safety.meters import Meters, TrustedReadings
+from wattherd.engine.safety.state import nothing_known
 from wattherd.errors import UserError
-from wattherd.service.hold import to_stream
-from wattherd.service.hold_fleet import fleet_of
-from wattherd.service.hold_lines import Line
-from wattherd.service.hold_site import UNLIMITED_W, Site, read_site
-from wattherd.service.hold_state import (
-    Keeper,
-    Memory,
+from wattherd.hold.daemon import to_stream
+from wattherd.hold.fleet import fleet_of
+from wattherd.hold.lines import InstrumentLine
+from wattherd.hold.saved_state import (
+    SavedSite,
+    StateKeeper,
     forget,
     memory_of,
     remembered,
     state_path,
 )
+from wattherd.hold.site_file import UNLIMITED_W, HeldSite, read_site
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def document(zone: Path) -> dict[str, Any]:
             "devices": {"cpu-0": node}}  # fmt: skip
 
 
-def site_of(folder: Path, content: dict[str, Any]) -> Site:
+def site_of(folder: Path, content: dict[str, Any]) -> HeldSite:
     path = folder / "site.yaml"
     path.write_text(json.dumps(content))
     return read_site(path)
@@ -136,7 +136,7 @@ def test_what_a_loop_learned_is_there_again_for_the_same_devices_of_the_same_sit
     content["devices"]["cpu-1"] = {**node, "knob": f"rapl://{zone}?constraint=1", "max": "200W"}
     site = site_of(tmp_path, content)
     kept = a_memory(site, held_w=[101.0, 102.0], heat=[0.1, 0.2, 0.3])
-    Keeper(site).keep(kept, sync=True)
+    StateKeeper(site).keep(kept, sync=True)
     del content["devices"]["cpu-0"]
     content["devices"]["cpu-9"] = {**node, "knob": f"rapl://{zone}?constraint=9"}
     content["feeds"] = {"b": {}, "a": {}}
@@ -167,7 +167,7 @@ def test_a_state_that_is_not_of_this_site_and_version_is_not_used(
     zone: Path, tmp_path: Path, text: str, problem: str
 ) -> None:
     site = site_of(tmp_path, document(zone))
-    Keeper(site).keep(a_memory(site, held_w=[101.0], heat=[0.1, 0.2, 0.3]))
+    StateKeeper(site).keep(a_memory(site, held_w=[101.0], heat=[0.1, 0.2, 0.3]))
     path = state_path(site)
     told = json.loads(path.read_text())
     if text == "other version":
@@ -180,7 +180,7 @@ def test_a_state_that_is_not_of_this_site_and_version_is_not_used(
     assert problem in said
 
 
-def a_memory(site: Site, *, held_w: list[float], heat: list[float]) -> Memory:
+def a_memory(site: HeldSite, *, held_w: list[float], heat: list[float]) -> SavedSite:
     fleet = fleet_of(site)
     state = replace(
         nothing_known(fleet.size, fleet.feeds + 1),
@@ -239,7 +239,7 @@ def test_a_slow_instrument_is_asked_once_and_keeps_its_newest_order() -> None:
         assert go.wait(10)
         return len(asked)
 
-    line = Line(ask)
+    line = InstrumentLine(ask)
     line.poll()
     while not asked:
         time.sleep(0.001)
@@ -297,7 +297,7 @@ def test_a_meter_that_always_had_news_and_has_none_any_more_is_frozen(refresh_s:
     assert trusted.index(False) == last + 5 * every
 
 
-def seen(meters: Meters, at_s: float, watts: float) -> Seen:
+def seen(meters: Meters, at_s: float, watts: float) -> TrustedReadings:
     """What a look at `at_s` is believed to show."""
     return meters.judge(
         Readings(now_s=at_s, draw_w=np.full(2, watts), draw_at_s=np.full(2, at_s),

@@ -13,9 +13,9 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerRow, read_model, scaling
-from wattherd.estimate.signatures import Found, Signature, SignatureBook, read_book
-from wattherd.service.power_fit import fit_all, fitted, load, save
-from wattherd.service.power_fit_judge import (
+from wattherd.estimate.signatures import Signature, SignatureBook, SignatureMatch, read_book
+from wattherd.experiments.power_models.fit import fit_all, fitted, load, save
+from wattherd.experiments.power_models.judge import (
     baseline,
     covered,
     group_half_width,
@@ -23,8 +23,8 @@ from wattherd.service.power_fit_judge import (
     out_of_fold,
     select,
 )
-from wattherd.service.power_fit_learners import LEARNERS, fit, target
-from wattherd.service.power_predict import Wanted, predict
+from wattherd.experiments.power_models.learners import LEARNERS, fit, target
+from wattherd.experiments.power_models.predict import WantedPrediction, predict
 
 sklearn = pytest.importorskip("sklearn", reason="extra `learn` is not installed")
 
@@ -184,11 +184,13 @@ def test_unknown_features_count_as_average() -> None:
 def test_lookup_finds_the_same_job_or_the_nearest_batch_size() -> None:
     small, large = Signature("V100", "a", 8), Signature("V100", "a", 64)
     book = SignatureBook([(small, 100, 80), (small, 200, 160), (small, 200, 140), (large, 100, 99)])
-    assert book.find(small, 150) == Found(115, 0)
-    assert book.find(Signature("V100", "a", 32), 120) == Found(99, 1)
-    assert book.without(large).find(large, 300) == Found(150, 3)
+    assert book.find(small, 150) == SignatureMatch(115, 0)
+    assert book.find(Signature("V100", "a", 32), 120) == SignatureMatch(99, 1)
+    assert book.without(large).find(large, 300) == SignatureMatch(150, 3)
     assert book.find(Signature("A40", "a", 8), 100) is None
-    assert read_book(json.loads(json.dumps(book.plain()))).find(small, 150) == Found(115, 0)
+    assert read_book(json.loads(json.dumps(book.plain()))).find(small, 150) == SignatureMatch(
+        115, 0
+    )
 
 
 def test_versions_follow_each_other_and_the_newest_predicts(tmp_path: Path) -> None:
@@ -201,16 +203,19 @@ def test_versions_follow_each_other_and_the_newest_predicts(tmp_path: Path) -> N
     assert second["fitted_at_s"] == 7.0
     assert load(tmp_path)[0]["version"] == 2
     batch = {"batch_size": rows[1].values["batch_size"]}
-    job = Wanted(gpu=rows[1].gpu, model=rows[1].model, tdp_w=250, cap_w=250, values=batch)
+    job = WantedPrediction(gpu=rows[1].gpu, model=rows[1].model, tdp_w=250, cap_w=250, values=batch)
     found = predict(tmp_path, job)
     assert found["source"] == "measured"
     assert found["low_w"] < found["model_w"] < found["high_w"]
-    new = Wanted(gpu="V100", model="new", tdp_w=250, cap_w=250, values=batch)
+    new = WantedPrediction(gpu="V100", model="new", tdp_w=250, cap_w=250, values=batch)
     strange = predict(tmp_path, new)
     assert strange["source"] == "boosting"
     assert strange["high_w"] / strange["low_w"] >= found["high_w"] / found["low_w"]
     with pytest.raises(UserError, match="unknown feature"):
-        predict(tmp_path, Wanted(gpu="V", model="m", tdp_w=9, cap_w=9, values={"batchsize": 1}))
+        predict(
+            tmp_path,
+            WantedPrediction(gpu="V", model="m", tdp_w=9, cap_w=9, values={"batchsize": 1}),
+        )
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -7,24 +7,24 @@ import time
 import numpy as np
 import pytest
 
-from wattherd.engine.safety_terms import Breaker, Fleet, Orders, Readings
-from wattherd.runtime.sim.power_plant import (
+from wattherd.engine.safety.contract import Breaker, Fleet, Orders, Readings
+from wattherd.sim.power_plant import (
     STEP_S,
     Capping,
     Knobs,
     OtherLoad,
+    PlantRoom,
     PowerPlant,
-    Room,
 )
-from wattherd.runtime.sim.power_plant_breakers import BANDS, TripBand
-from wattherd.runtime.sim.power_plant_faults import drawn_fault
-from wattherd.runtime.sim.power_plant_meters import Instruments, Meter
+from wattherd.sim.power_plant_breakers import BANDS, TripBand
+from wattherd.sim.power_plant_faults import drawn_fault
+from wattherd.sim.power_plant_meters import PlantMeter, PlantMeters
 
-EXACT = Meter(noise=0.0)
-EXACTLY = Instruments(device=EXACT, feed=EXACT, site=EXACT)
+EXACT = PlantMeter(noise=0.0)
+EXACTLY = PlantMeters(device=EXACT, feed=EXACT, site=EXACT)
 
 
-def a_room(count: int = 4, **more: object) -> Room:
+def a_room(count: int = 4, **more: object) -> PlantRoom:
     fleet = Fleet(
         feed=np.arange(count) % 2,
         floor_w=np.full(count, 100.0),
@@ -41,7 +41,7 @@ def a_room(count: int = 4, **more: object) -> Room:
         "instruments": EXACTLY,
         **more,
     }
-    return Room(fleet=fleet, **parts)  # type: ignore[arg-type]
+    return PlantRoom(fleet=fleet, **parts)  # type: ignore[arg-type]
 
 
 def a_plant(*kinds: str, **more: object) -> PowerPlant:
@@ -176,15 +176,15 @@ def test_lost_orders_are_sent_again_until_they_are_read_back() -> None:
 
 
 def test_a_coarse_meter_shows_multiples_of_its_step() -> None:
-    meter = Meter(resolution_w=40.0, noise=0.0)
-    plant = a_plant(instruments=Instruments(device=meter))
+    meter = PlantMeter(resolution_w=40.0, noise=0.0)
+    plant = a_plant(instruments=PlantMeters(device=meter))
     for demand_w, shown_w in ((99.0, 80.0), (101.0, 120.0), (139.0, 120.0)):
         assert read_after(plant, 1, demand_w).draw_w.tolist() == [shown_w] * 4
 
 
 def test_a_slow_meter_repeats_itself_and_shows_the_mean_of_its_window_late() -> None:
-    meter = Meter(period_s=5.0, window_s=4.0, delay_s=1.0, stamped=True, noise=0.0)
-    plant = a_plant(instruments=Instruments(device=None, feed=None, site=meter))
+    meter = PlantMeter(period_s=5.0, window_s=4.0, delay_s=1.0, stamped=True, noise=0.0)
+    plant = a_plant(instruments=PlantMeters(device=None, feed=None, site=meter))
     let_pass(plant, 20, 100)
     seen = [read_after(plant, 1, 100 + 10 * n) for n in range(15)]
     watts = [one.site_w for one in seen]
@@ -199,7 +199,7 @@ def test_a_slow_meter_repeats_itself_and_shows_the_mean_of_its_window_late() -> 
 
 
 def test_a_skewed_clock_shows_in_times_only() -> None:
-    plant = a_plant(instruments=Instruments(feed=Meter(stamped=True, skew_s=-20.0, noise=0.0)))
+    plant = a_plant(instruments=PlantMeters(feed=PlantMeter(stamped=True, skew_s=-20.0, noise=0.0)))
     seen = read_after(plant, 30)
     assert (seen.feed_at_s - seen.now_s).tolist() == [-20.0, -20.0]
     assert seen.feed_w == pytest.approx([800, 800], rel=0.02)

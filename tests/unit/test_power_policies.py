@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull, prior_curve
-from wattherd.policy.power.contract import Ask, PowerPolicy, floors_w
+from wattherd.policy.power.contract import PowerAsk, PowerPolicy, floors_w
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
@@ -33,10 +33,10 @@ def curves(draw: st.DrawFn) -> PowerCurve:
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> list[Ask]:
+def asks(draw: st.DrawFn) -> list[PowerAsk]:
     count = draw(st.integers(1, 6))
     return [
-        Ask(
+        PowerAsk(
             job_id=f"j{i}",
             devices=draw(st.integers(1, 8)),
             curve=draw(curves()),
@@ -47,11 +47,11 @@ def asks(draw: st.DrawFn) -> list[Ask]:
     ]
 
 
-def _tops_w(some: list[Ask]) -> float:
+def _tops_w(some: list[PowerAsk]) -> float:
     return sum(ask.devices * ask.curve.max_w for ask in some)
 
 
-def _worth(some: list[Ask], caps: list[float]) -> float:
+def _worth(some: list[PowerAsk], caps: list[float]) -> float:
     return sum(
         ask.weight * ask.curve.rate(cap) / ask.curve.rates[-1]
         for ask, cap in zip(some, caps, strict=True)
@@ -61,7 +61,7 @@ def _worth(some: list[Ask], caps: list[float]) -> float:
 @pytest.mark.parametrize("policy", SHARING, ids=lambda policy: type(policy).__name__)
 @given(some=asks(), part=st.floats(0, 1.2))
 def test_caps_fit_the_watts_and_every_device(
-    policy: PowerPolicy, some: list[Ask], part: float
+    policy: PowerPolicy, some: list[PowerAsk], part: float
 ) -> None:
     watts = floors_w(some) + part * (_tops_w(some) - floors_w(some))
     caps = policy.share(some, watts)
@@ -72,13 +72,13 @@ def test_caps_fit_the_watts_and_every_device(
 
 @pytest.mark.parametrize("policy", SHARING, ids=lambda policy: type(policy).__name__)
 @given(some=asks())
-def test_enough_watts_leave_every_job_uncapped(policy: PowerPolicy, some: list[Ask]) -> None:
+def test_enough_watts_leave_every_job_uncapped(policy: PowerPolicy, some: list[PowerAsk]) -> None:
     caps = policy.share(some, _tops_w(some) + 1)
     assert caps == pytest.approx([ask.curve.max_w for ask in some])
 
 
 @given(some=asks(), part=st.floats(0, 1))
-def test_water_filling_is_never_behind_any_other_policy(some: list[Ask], part: float) -> None:
+def test_water_filling_is_never_behind_any_other_policy(some: list[PowerAsk], part: float) -> None:
     watts = floors_w(some) + part * (_tops_w(some) - floors_w(some))
     best = _worth(some, WaterFilling().share(some, watts))
     for policy in SHARING:
@@ -86,7 +86,9 @@ def test_water_filling_is_never_behind_any_other_policy(some: list[Ask], part: f
 
 
 @given(some=asks(), parts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
-def test_more_watts_never_buy_less_progress(some: list[Ask], parts: tuple[float, float]) -> None:
+def test_more_watts_never_buy_less_progress(
+    some: list[PowerAsk], parts: tuple[float, float]
+) -> None:
     span = _tops_w(some) - floors_w(some)
     less, more = (floors_w(some) + part * span for part in sorted(parts))
     filling = WaterFilling()
@@ -96,7 +98,10 @@ def test_more_watts_never_buy_less_progress(some: list[Ask], parts: tuple[float,
 def test_water_filling_equals_exhaustive_search_on_a_grid() -> None:
     steep = PowerCurve((100.0, 150.0, 200.0), (1.0, 3.0, 4.0))
     flat = PowerCurve((100.0, 150.0, 200.0), (1.0, 1.5, 1.8))
-    some = [Ask(job_id="a", devices=1, curve=steep), Ask(job_id="b", devices=2, curve=flat)]
+    some = [
+        PowerAsk(job_id="a", devices=1, curve=steep),
+        PowerAsk(job_id="b", devices=2, curve=flat),
+    ]
     grid = itertools.product(range(100, 201, 5), repeat=2)
     best = max(_worth(some, [a, b]) for a, b in grid if a + 2 * b <= 420)
     assert _worth(some, WaterFilling().share(some, 420.0)) == pytest.approx(best)
@@ -105,14 +110,14 @@ def test_water_filling_equals_exhaustive_search_on_a_grid() -> None:
 def test_priority_serves_the_important_first_and_keeps_the_rest_alive() -> None:
     curve = PowerCurve((100.0, 300.0), (1.0, 2.0))
     some = [
-        Ask(job_id="low", devices=1, curve=curve, priority=0),
-        Ask(job_id="high", devices=1, curve=curve, priority=9),
+        PowerAsk(job_id="low", devices=1, curve=curve, priority=0),
+        PowerAsk(job_id="high", devices=1, curve=curve, priority=9),
     ]
     assert ByPriority().share(some, 420.0) == [120.0, 300.0]
 
 
 def test_pause_never_caps() -> None:
-    some = [Ask(job_id="a", devices=1, curve=PowerCurve((100.0, 300.0), (1.0, 2.0)))]
+    some = [PowerAsk(job_id="a", devices=1, curve=PowerCurve((100.0, 300.0), (1.0, 2.0)))]
     assert Pause().all_or_nothing
     assert Pause().share(some, 300.0) == [300.0]
 

@@ -12,13 +12,13 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import JobCurve, Point
+from wattherd.experiments.allocate.run import AllocationTerms, allocation
+from wattherd.experiments.power_rl.judge import BASELINES, judge
+from wattherd.experiments.power_rl.train import TrainingBudget, learned, load, save, scores, train
 from wattherd.policy.power.bidder import SIZE, Bidder, levelled_parts, sigmoid_parts
-from wattherd.runtime.sim.power_episodes import drawn_jobs, run
-from wattherd.service.allocate import Terms, allocation
-from wattherd.service.power_rl import Training, learned, load, save, scores, train
-from wattherd.service.power_rl_judge import BASELINES, judge
+from wattherd.sim.power_episodes import drawn_jobs, run
 
-SHORT = Training(generations=8, population=24, elites=6, episodes=4)
+SHORT = TrainingBudget(generations=8, population=24, elites=6, episodes=4)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,9 @@ def test_allocate_takes_its_proposals_within_the_budget(
         for number in range(6)
     ]
     for budget_w in (600.0, 800.0, 1100.0, 1500.0):
-        answer = allocation(curves, Terms(budget_w=budget_w), f"rl:{tmp_path / 'policy.json'}")
+        answer = allocation(
+            curves, AllocationTerms(budget_w=budget_w), f"rl:{tmp_path / 'policy.json'}"
+        )
         assert answer["total_w"] <= budget_w
         assert answer["objective"] <= answer["bound"] + 1e-9
         assert all(job["cap_w"] in caps for job in answer["jobs"])

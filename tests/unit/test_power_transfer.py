@@ -14,11 +14,11 @@ from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerRow, read_model
 from wattherd.estimate.refit import Fitted, RefitReason, RefitTerms, should_refit
 from wattherd.estimate.saturation import Saturation, derived, names_of
-from wattherd.service.power_fit import data_id, fit_all, load, save
-from wattherd.service.power_fit_judge import mape, out_of_fold
-from wattherd.service.power_fit_saturation import SATURATION
-from wattherd.service.power_predict import Wanted, predict
-from wattherd.service.power_refit import refit
+from wattherd.experiments.power_models.fit import data_id, fit_all, load, save
+from wattherd.experiments.power_models.judge import mape, out_of_fold
+from wattherd.experiments.power_models.predict import WantedPrediction, predict
+from wattherd.experiments.power_models.refit import refit
+from wattherd.experiments.power_models.saturation import SATURATION
 from wattherd.workload.power_rows import read_power_rows
 
 DAY_S = 86400.0
@@ -93,8 +93,8 @@ def test_a_stored_model_answers_strangers_by_their_work(tmp_path: Path) -> None:
     assert np.array_equal(again.log_share(values), stored.stranger.log_share(values))
     save(stored, tmp_path)
     job = {"gpu": "V100", "tdp_w": 300.0, "cap_w": 300.0}
-    small = Wanted(model="new", values={"batch_size": 8, "flops": 1e5}, **job)
-    large = Wanted(model="new", values={"batch_size": 64, "flops": 2e10}, **job)
+    small = WantedPrediction(model="new", values={"batch_size": 8, "flops": 1e5}, **job)
+    large = WantedPrediction(model="new", values={"batch_size": 64, "flops": 2e10}, **job)
     found = predict(tmp_path, small), predict(tmp_path, large)
     assert [one["source"] for one in found] == [SATURATION] * 2
     assert found[0]["power_w"] == pytest.approx(45, rel=0.25)

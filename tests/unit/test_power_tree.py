@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.feeds import PPM, Feeds
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.power.feeds import PPM, Feeds
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.power_tree import power_tree
 from wattherd.model.command import Command, SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, CapApplied, Event, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.schedule.tiresias import Tiresias
-from wattherd.service.power_tree import power_tree
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.scenario import DomainSpec
 
@@ -101,9 +101,9 @@ def test_a_tree_is_read_from_a_file(tmp_path: Path) -> None:
 
 def test_losses_multiply_on_the_way_up_and_never_round_down() -> None:
     domains = (
-        PowerDomain(name="site", loss=0.05),
-        PowerDomain(name="row", parent="site", loss=0.02),
-        PowerDomain(name="rack", parent="row", nodes=tuple(NODES)),
+        TreeDomain(name="site", loss=0.05),
+        TreeDomain(name="row", parent="site", loss=0.02),
+        TreeDomain(name="rack", parent="row", nodes=tuple(NODES)),
     )
     path = Feeds(PowerTree(domains), CLUSTER).paths[0]
     assert [at for at, _ in path] == [2, 1, 0]

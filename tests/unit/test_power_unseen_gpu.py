@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.catalog.gpus import RATES, Memory, Precision, near_rates, rates
+from wattherd.catalog.gpus import RATES, GpuMemory, Precision, near_rates, rates
 from wattherd.cli.main import main
 from wattherd.errors import UserError
 from wattherd.estimate.measured_once import MeasuredOnce
 from wattherd.estimate.power_model import PowerRow
-from wattherd.service.power_fit import fit_all, load, peaks_of, report, save
-from wattherd.service.power_fit_judge import mape, out_of_fold, select
-from wattherd.service.power_fit_once import judged_once
-from wattherd.service.power_fit_saturation import SATURATION
-from wattherd.service.power_predict import Measured, Wanted, predict
+from wattherd.experiments.power_models.fit import fit_all, load, peaks_of, report, save
+from wattherd.experiments.power_models.judge import mape, out_of_fold, select
+from wattherd.experiments.power_models.measured_once import judged_once
+from wattherd.experiments.power_models.predict import MeasuredDraw, WantedPrediction, predict
+from wattherd.experiments.power_models.saturation import SATURATION
 from wattherd.units import operations_hz
-from wattherd.workload.power_rows import PeakRates, read_power_rows
+from wattherd.workload.power_rows import KnownPeakRates, read_power_rows
 
 TYPES = {"V100": 0.14, "P100": 0.15, "A40": 0.28, "T4": 0.27}
 """Floors as shares of the TDP: those with memory on the board draw more while they wait."""
@@ -33,11 +33,11 @@ NAMES = ("cap_share", "batch_size", "flops", "gpu_flops")
 
 
 def some_rows(
-    types: dict[str, float] = TYPES, peaks: PeakRates | None = None, seed: int = 1
+    types: dict[str, float] = TYPES, peaks: KnownPeakRates | None = None, seed: int = 1
 ) -> tuple[PowerRow, ...]:
     """Five networks from tiny to huge under three caps, with a most of their own for each type."""
     chance = np.random.default_rng(seed)
-    peaks = peaks or PeakRates()
+    peaks = peaks or KnownPeakRates()
     rows = []
     for gpu, floor in types.items():
         most, true_peak = chance.uniform(0.75, 0.95), (peaks.of(gpu) or 1.6e13)
@@ -65,7 +65,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def a_file(folder: Path, types: dict[str, float], peaks: PeakRates | None = None) -> str:
+def a_file(folder: Path, types: dict[str, float], peaks: KnownPeakRates | None = None) -> str:
     path = folder / "rows.csv"
     lines = [
         f"{row.gpu},{row.model},{row.job},300,{row.power_w},{300 * row.values['cap_share']},"
@@ -96,16 +96,16 @@ def test_every_peak_rate_has_a_source_and_matrix_units_are_no_slower(entry: Any)
 @pytest.mark.parametrize(
     ("name", "flops", "memory"),
     [
-        ("Quadro RTX 6000", 16.3e12, Memory.ON_BOARD),
-        ("NVIDIA RTX 6000 Ada Generation", 91.1e12, Memory.ON_BOARD),
-        ("NVIDIA A100-SXM4-80GB", 19.5e12, Memory.STACKED),
-        ("Tesla V100-PCIE-16GB", 14e12, Memory.STACKED),
-        ("NVIDIA H100 80GB HBM3", 67e12, Memory.STACKED),
-        ("NVIDIA GeForce GTX 1080 Ti", 11.3e12, Memory.ON_BOARD),
-        ("a40", 37.4e12, Memory.ON_BOARD),
+        ("Quadro RTX 6000", 16.3e12, GpuMemory.ON_BOARD),
+        ("NVIDIA RTX 6000 Ada Generation", 91.1e12, GpuMemory.ON_BOARD),
+        ("NVIDIA A100-SXM4-80GB", 19.5e12, GpuMemory.STACKED),
+        ("Tesla V100-PCIE-16GB", 14e12, GpuMemory.STACKED),
+        ("NVIDIA H100 80GB HBM3", 67e12, GpuMemory.STACKED),
+        ("NVIDIA GeForce GTX 1080 Ti", 11.3e12, GpuMemory.ON_BOARD),
+        ("a40", 37.4e12, GpuMemory.ON_BOARD),
     ],
 )
-def test_drivers_names_are_known(name: str, flops: float, memory: Memory) -> None:
+def test_drivers_names_are_known(name: str, flops: float, memory: GpuMemory) -> None:
     found = rates(name)
     assert found is not None
     assert (found.fp32, found.memory) == (flops, memory)
@@ -139,7 +139,7 @@ def test_a_column_beats_what_the_user_says_which_beats_the_catalogue(tmp_path: P
         "gpu,model,tdp_w,power_w,gpu_flops\nA40,m,300,200,1e13\nA40,m,300,200,\nT4,m,70,50,\n"
         "odd,m,70,50,\n"
     )
-    peaks = PeakRates({"A40": 2e13}, Precision.FP16)
+    peaks = KnownPeakRates({"A40": 2e13}, Precision.FP16)
     found = [row.values.get("gpu_flops") for row in read_power_rows([str(path)], peaks=peaks)]
     assert found == [1e13, 2e13, 65e12, None]
     plain = [row.values.get("gpu_flops") for row in read_power_rows([str(path)])]
@@ -244,7 +244,7 @@ def test_intervals_grow_with_strangeness_and_end_at_what_a_device_can_draw(fitte
         assert wide[-1] > wide[0]
         assert model.strange("L4", "new") == ("gpu", "model")
     values = {"batch_size": 512.0, "flops": 3e10}
-    job = Wanted(gpu="L4", model="new", tdp_w=72.0, cap_w=72.0, values=values)
+    job = WantedPrediction(gpu="L4", model="new", tdp_w=72.0, cap_w=72.0, values=values)
     found = predict(fitted, job)
     assert found["new"] == ["gpu", "model"]
     assert found["low_w"] < found["power_w"] < found["high_w"] <= 72 * 1.05
@@ -265,11 +265,11 @@ def test_models_of_earlier_versions_answer_and_never_by_work_that_nobody_knows(
         del stranger[key], plain["model"][key]
     path.write_text(json.dumps(plain))
     values = {"batch_size": 64.0, "flops": 1e9}
-    job = Wanted(gpu="V100", model="new", tdp_w=300.0, cap_w=300.0, values=values)
+    job = WantedPrediction(gpu="V100", model="new", tdp_w=300.0, cap_w=300.0, values=values)
     assert predict(path, job)["source"] == SATURATION
     assert predict(path, replace(job, gpu="odd"))["source"] == "linear"
     with pytest.raises(UserError, match="cannot carry a measurement"):
-        predict(path, replace(job, once=Measured(100.0, 200.0)))
+        predict(path, replace(job, once=MeasuredDraw(100.0, 200.0)))
 
 
 @given(st.integers(0, 5), st.floats(0.1, 1.0), st.floats(0.1, 1.0), st.floats(0.1, 1.0))
@@ -307,14 +307,16 @@ def test_one_measurement_beats_no_measurement_on_every_type_left_out(fitted: Pat
     assert max(once.error_pct["down"].values()) < 4
     assert once.half_width["down"] < once.half_width["up"]
     assert np.mean(list(once.covered["down"].values())) >= 0.9
-    job = Wanted(gpu="L4", model="new", tdp_w=72.0, cap_w=36.0, values={"batch_size": 9.0})
+    job = WantedPrediction(
+        gpu="L4", model="new", tdp_w=72.0, cap_w=36.0, values={"batch_size": 9.0}
+    )
     without = predict(fitted, job)
-    found = predict(fitted, replace(job, once=Measured(30.0, 72.0)))
+    found = predict(fitted, replace(job, once=MeasuredDraw(30.0, 72.0)))
     assert found["source"] == "measured once"
     assert 25 < found["power_w"] < 30
     assert found["low_w"] < found["power_w"] < found["high_w"]
     assert found["high_w"] / found["low_w"] < 0.5 * without["high_w"] / without["low_w"]
-    same = predict(fitted, replace(job, cap_w=72.0, once=Measured(30.0, 72.0)))
+    same = predict(fitted, replace(job, cap_w=72.0, once=MeasuredDraw(30.0, 72.0)))
     assert (same["power_w"], same["low_w"], same["high_w"]) == (30.0, 30.0, 30.0)
 
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.runtime.sim.power_plant_faults import KINDS, no_fault
-from wattherd.service.hold_site import read_site
-from wattherd.service.power_bench import Choice, bench, best_steady_pct, pairs, run_log
-from wattherd.service.power_bench_controllers import MAKERS, SHIPPED
-from wattherd.service.power_bench_scenarios import Scenario
-from wattherd.service.power_bench_scores import scores
-from wattherd.service.power_bench_worlds import WORLDS, build, is_measured
+from wattherd.experiments.power_bench.controllers import MAKERS, SHIPPED
+from wattherd.experiments.power_bench.run import BenchChoice, bench, best_steady_pct, pairs, run_log
+from wattherd.experiments.power_bench.scenarios import BenchScenario
+from wattherd.experiments.power_bench.scores import scores
+from wattherd.experiments.power_bench.worlds import WORLDS, build, is_measured
+from wattherd.hold.site_file import read_site
+from wattherd.sim.power_plant_faults import KINDS, no_fault
 
 USED_PCT, BACK_S = 95.0, 60
 NOT_YET = {
@@ -52,7 +52,7 @@ def _scored(name: str) -> dict[str, Any]:
     return {**scores(scenario, log), "trips": log.trips}
 
 
-def _built(name: str) -> Scenario:
+def _built(name: str) -> BenchScenario:
     if is_measured(name) and not Path(os.environ.get("WATTHERD_DATA") or "/nowhere").is_dir():
         pytest.skip("needs the measured loads under WATTHERD_DATA")
     return build(name, seed=1, quick=False)
@@ -75,7 +75,7 @@ def test_the_limit_holds_and_is_used_without_a_fault(name: str) -> None:
 def test_no_single_fault_trips_a_breaker(name: str) -> None:
     if is_measured(name):
         _built(name)
-    choice = Choice(scenarios=(name,), faults=KINDS, controllers=("wattherd",), quick=True)
+    choice = BenchChoice(scenarios=(name,), faults=KINDS, controllers=("wattherd",), quick=True)
     tripped = {run["fault"]: run["trip_reasons"] for run in bench(choice)["runs"]}
     assert not any(tripped.values()), {kind: why for kind, why in tripped.items() if why}
 
@@ -83,7 +83,9 @@ def test_no_single_fault_trips_a_breaker(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpus-on-rack-meter", "other-load-35", "ordinary-racks"])
 def test_every_trip_under_two_faults_has_a_reason(name: str) -> None:
-    choice = Choice(scenarios=(name,), faults=pairs()[::5], controllers=("wattherd",), quick=True)
+    choice = BenchChoice(
+        scenarios=(name,), faults=pairs()[::5], controllers=("wattherd",), quick=True
+    )
     document = bench(choice)
     assert document["summary"][0]["unexplained_trips"] == 0, document["runs"]
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.estimate.online import Replay, learned, replayed, score_curve
+from wattherd.estimate.online import CurveReplay, learned, replayed, score_curve
 from wattherd.estimate.predictability import (
     ALL,
     AT_SUBMISSION,
     FEATURES,
     TOP_FIVE,
-    History,
+    EndedJobs,
     Importance,
     classifier,
     cross_validated,
@@ -28,17 +28,17 @@ AT = {name: column for column, name in enumerate(FEATURES)}
 
 
 @pytest.fixture(scope="session")
-def labelled(traces: Path) -> History:
+def labelled(traces: Path) -> EndedJobs:
     return read_labelled(traces / "aiturbo" / "ddl_jobs_8692.csv").history
 
 
-def made_up(count: int = 400, seed: int = 1) -> History:
+def made_up(count: int = 400, seed: int = 1) -> EndedJobs:
     """Jobs whose label follows from final accuracy and, less surely, from their type."""
     chance = np.random.default_rng(seed)
     values = chance.uniform(0.1, 1.0, (count, len(FEATURES)))
     values[:, AT["Job type"]] = chance.integers(1, 4, count)
     unpredictable = values[:, AT["Accuracy"]] < 0.3
-    return History(values, unpredictable)
+    return EndedJobs(values, unpredictable)
 
 
 # Published tables, re-analysed: (accuracy, F1, AUC) per feature set and kind.
@@ -68,7 +68,9 @@ SLOW_TABLE = {
 SETS = {"all": ALL, "submission": AT_SUBMISSION, "top five": TOP_FIVE}
 
 
-def check_table(history: History, table: dict[str, dict[str, tuple[float, float, float]]]) -> None:
+def check_table(
+    history: EndedJobs, table: dict[str, dict[str, tuple[float, float, float]]]
+) -> None:
     for features, kinds in table.items():
         for kind, (accuracy, f1, auc) in kinds.items():
             scores = cross_validated(history, SETS[features], kind)
@@ -78,25 +80,25 @@ def check_table(history: History, table: dict[str, dict[str, tuple[float, float,
 
 
 @pytest.mark.data
-def test_the_data_set_is_whole(labelled: History) -> None:
+def test_the_data_set_is_whole(labelled: EndedJobs) -> None:
     assert labelled.values.shape == (8690, 15)
     assert labelled.unpredictable.mean() == pytest.approx(0.1497, abs=5e-5)
     assert (labelled.values[:, AT["GPU"]] == 0).mean() == pytest.approx(0.117, abs=1e-3)
 
 
 @pytest.mark.data
-def test_fast_classifiers_score_as_tabulated(labelled: History) -> None:
+def test_fast_classifiers_score_as_tabulated(labelled: EndedJobs) -> None:
     check_table(labelled, TABLE)
 
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_slow_classifiers_score_as_tabulated(labelled: History) -> None:
+def test_slow_classifiers_score_as_tabulated(labelled: EndedJobs) -> None:
     check_table(labelled, SLOW_TABLE)
 
 
 @pytest.mark.data
-def test_the_five_strongest_features_are_those_reported(labelled: History) -> None:
+def test_the_five_strongest_features_are_those_reported(labelled: EndedJobs) -> None:
     found = {one.feature: one for one in importances(labelled)}
     expected = {
         "Accuracy": (-0.808, -0.489, -0.598, 0.409),
@@ -115,7 +117,7 @@ def test_the_five_strongest_features_are_those_reported(labelled: History) -> No
 
 
 @pytest.mark.data
-def test_online_scores_rise_with_time_and_hindsight_misleads_early(labelled: History) -> None:
+def test_online_scores_rise_with_time_and_hindsight_misleads_early(labelled: EndedJobs) -> None:
     points = score_curve(
         labelled, np.random.default_rng(0), fractions=(0.0, 0.05, 0.5), kind="logistic"
     )
@@ -138,7 +140,7 @@ def test_a_replay_ends_at_what_was_recorded() -> None:
 
 def test_a_replay_changes_status_only_and_starts_at_the_worst_of_the_type() -> None:
     history = made_up()
-    start = replayed(history, 0.0, np.random.default_rng(2), Replay(noise=0.0))
+    start = replayed(history, 0.0, np.random.default_rng(2), CurveReplay(noise=0.0))
     same = [AT[name] for name in (*AT_SUBMISSION, "Throughput")]
     assert (start[:, same] == history.values[:, same]).all()
     assert (start[:, AT["Running time"]] == 0).all()
@@ -151,7 +153,7 @@ def test_a_replay_changes_status_only_and_starts_at_the_worst_of_the_type() -> N
 
 def test_a_replay_never_looks_at_the_label() -> None:
     history = made_up()
-    flipped = History(history.values, ~history.unpredictable)
+    flipped = EndedJobs(history.values, ~history.unpredictable)
     one, two = (replayed(h, 0.3, np.random.default_rng(4)) for h in (history, flipped))
     assert (one == two).all()
 
@@ -159,7 +161,7 @@ def test_a_replay_never_looks_at_the_label() -> None:
 def test_a_straight_replay_is_half_way_at_half_time() -> None:
     history = made_up()
     start, half, end = (
-        replayed(history, f, np.random.default_rng(2), Replay(bend=0.0, noise=0.0))
+        replayed(history, f, np.random.default_rng(2), CurveReplay(bend=0.0, noise=0.0))
         for f in (0.0, 0.5, 1.0)
     )
     loss = AT["Loss"]

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from wattherd.runtime.local import processes
-from wattherd.runtime.local.reading import certain
+from wattherd.local import processes
+from wattherd.local.observation import certain
 
 
 @pytest.mark.parametrize("ancestor", [0, 1, -1])

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.errors import UserError
-from wattherd.estimate.promise import GRID, Load, done_by, promise, quantile_w, weights_of
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.estimate.promise import GRID, LowerableLoad, done_by, promise, quantile_w, weights_of
+from wattherd.model.power_tree import PowerTree, TreeDomain
 
 SURE_KNOBS = {"works": 1.0, "cap_s": 0.0}
 
 
-def load(name: str = "a", **fields: object) -> Load:
-    return Load(**{"name": name, "draw_w": 1000.0, "floor_w": 600.0, **fields})  # type: ignore[arg-type]
+def load(name: str = "a", **fields: object) -> LowerableLoad:
+    return LowerableLoad(**{"name": name, "draw_w": 1000.0, "floor_w": 600.0, **fields})  # type: ignore[arg-type]
 
 
 OUTCOMES = st.lists(
@@ -96,9 +96,9 @@ def test_a_load_that_cannot_stay_low_for_so_long_is_not_counted() -> None:
 
 def test_losses_of_the_tree_count_and_loads_of_other_branches_do_not() -> None:
     tree = PowerTree((
-        PowerDomain(name="site", loss=0.1),
-        PowerDomain(name="a", parent="site", loss=0.2, nodes=("n1",)),
-        PowerDomain(name="b", parent="site", nodes=("n2",)),
+        TreeDomain(name="site", loss=0.1),
+        TreeDomain(name="a", parent="site", loss=0.2, nodes=("n1",)),
+        TreeDomain(name="b", parent="site", nodes=("n2",)),
     ))  # fmt: skip
     loads = [load("x", domain="n1", **SURE_KNOBS), load("y", domain="b", **SURE_KNOBS)]
 
@@ -146,7 +146,7 @@ LOADS = st.lists(
 
 @given(LOADS, st.integers(0, 20_000), st.sampled_from([5.0, 60.0, 600.0]))
 def test_what_is_promised_is_never_more_than_there_is_and_steps_only_rise(
-    loads: list[Load], asked_w: int, lead_s: float
+    loads: list[LowerableLoad], asked_w: int, lead_s: float
 ) -> None:
     found = promise(loads, asked_w=float(asked_w), lead_s=lead_s, for_s=60.0)
     most_w = sum(max(one.by_cap_w, one.by_stop_w) for one in loads)
@@ -159,11 +159,11 @@ def test_what_is_promised_is_never_more_than_there_is_and_steps_only_rise(
 
 @given(LOADS)
 def test_a_load_more_never_lowers_what_can_be_promised_by_more_than_the_grid(
-    loads: list[Load],
+    loads: list[LowerableLoad],
 ) -> None:
     loads = [replace(one, preemptible=False) for one in loads]
 
-    def most_w(given_: list[Load]) -> float:
+    def most_w(given_: list[LowerableLoad]) -> float:
         return promise(given_, asked_w=1e9, lead_s=600.0, for_s=60.0).offer.reduction_w
 
     total_w = sum(one.by_cap_w for one in loads)

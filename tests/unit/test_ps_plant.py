@@ -7,7 +7,7 @@ import pytest
 from wattherd.errors import Bug
 from wattherd.estimate.curve_judge import LEAST_POINTS, look, taught, thinned
 from wattherd.estimate.ps_job import LossKind, PsJob, TrueLoss, busy
-from wattherd.estimate.speed import Sampled, Shape, SpeedModel
+from wattherd.estimate.speed import JobShape, Sampled, SpeedModel
 from wattherd.estimate.steps import LossCurve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -16,9 +16,9 @@ from wattherd.model.event import JobExited, JobProgressed, JobStopped
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
-from wattherd.policy.schedule.placing import Room
-from wattherd.runtime.sim.ps_plant import Overheads, PsPlant, UsePoint
-from wattherd.runtime.sim.ps_use import utilisation
+from wattherd.policy.schedule.gang_placement import GangRoom
+from wattherd.sim.ps_plant import Overheads, PsPlant, UsePoint
+from wattherd.sim.ps_use import utilisation
 
 SPEED = SpeedModel(
     theta=(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
@@ -149,7 +149,7 @@ def test_losses_develop_as_their_kind_says(kind: LossKind, early: float, late: f
 
 
 def test_no_more_devices_work_than_are_held() -> None:
-    shape = Shape(workers=2, servers=0, gpus=2)
+    shape = JobShape(workers=2, servers=0, gpus=2)
     at_work = busy(truth(), shape, SPEED.step_s(shape))
     assert at_work.gpus == pytest.approx(2.0)
 
@@ -175,16 +175,16 @@ def test_thinning_keeps_the_last_point() -> None:
 
 
 def test_workers_go_to_one_node_and_servers_where_cores_are_idle() -> None:
-    room = Room(gpus=[2, 4], cpu_milli=[64_000, 8_000])
-    shares = room.place(Shape(workers=3, servers=2, gpus=3))
+    room = GangRoom(gpus=[2, 4], cpu_milli=[64_000, 8_000])
+    shares = room.place(JobShape(workers=3, servers=2, gpus=3))
     assert shares is not None
     assert [(one.node, one.tasks, one.role) for one in shares] == [(1, 3, 0), (0, 2, 1)]
     assert room.gpus == [2, 1]
 
 
 def test_what_does_not_fit_takes_nothing() -> None:
-    room = Room(gpus=[2, 2], cpu_milli=[4_000, 4_000])
-    assert room.place(Shape(workers=2, servers=1, server_cores=5, gpus=2)) is None
+    room = GangRoom(gpus=[2, 2], cpu_milli=[4_000, 4_000])
+    assert room.place(JobShape(workers=2, servers=1, server_cores=5, gpus=2)) is None
     assert (room.gpus, room.cpu_milli) == ([2, 2], [4_000, 4_000])
 
 

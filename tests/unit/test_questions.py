@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.questions import Questions
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.jobs.questions import Questions
 from wattherd.errors import Bug, ClusterError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, Compute, StartJob, WakeAt
 from wattherd.model.event import Computed, Event, JobExited, JobSubmitted, Woke
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Draft, Share, View
-from wattherd.runtime.sim.gavel_plant import GavelPlant
-from wattherd.runtime.sim.world import World
+from wattherd.sim.gavel_plant import GavelPlant
+from wattherd.sim.world import SimWorld
 from wattherd.workload.gavel import ThroughputTable
 
 KIND = "order"
@@ -69,9 +69,9 @@ def last(payload: Any) -> Any:
     return {"first": max(payload["names"])}
 
 
-def a_world(core: Core, computer: Any = last) -> World:
+def a_world(core: Core, computer: Any = last) -> SimWorld:
     given = [submitted("a"), submitted("b"), submitted("c", 3.0)]
-    return World(core, GavelPlant(TABLE, CLUSTER), given, computers={KIND: computer})
+    return SimWorld(core, GavelPlant(TABLE, CLUSTER), given, computers={KIND: computer})
 
 
 def test_a_question_is_a_command_and_its_answer_brings_a_plan() -> None:
@@ -140,14 +140,14 @@ def test_work_that_fails_comes_back_as_no_answer() -> None:
 
 
 def test_a_world_that_cannot_compute_says_so() -> None:
-    world = World(a_core(Asking()), GavelPlant(TABLE, CLUSTER), [submitted("a")])
+    world = SimWorld(a_core(Asking()), GavelPlant(TABLE, CLUSTER), [submitted("a")])
     with pytest.raises(Bug, match="nobody in this world computes 'order'"):
         world.run()
 
 
 def test_a_wake_up_comes_after_everything_else_of_its_time() -> None:
     core = a_core(Punctual())
-    World(core, GavelPlant(TABLE, CLUSTER), [submitted("a"), submitted("b", 10.0)]).run()
+    SimWorld(core, GavelPlant(TABLE, CLUSTER), [submitted("a"), submitted("b", 10.0)]).run()
     seen = core._memory["seen"]
     assert seen == [
         (0.0, False, ["a"]),

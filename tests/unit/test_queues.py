@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import ReasonCode
-from wattherd.policy.contract import Use
+from wattherd.policy.contract import PlanUse
 from wattherd.policy.queue.capacity import (
     Usage,
     ideal,
@@ -24,11 +24,11 @@ from wattherd.policy.queue.capacity import (
 )
 from wattherd.policy.queue.drf import dominant_share, progressive_filling
 from wattherd.policy.queue.reclaim import Reclaim, budgets
-from wattherd.policy.queue.tree import Queue, QueueTree, equal_queues
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree, equal_queues
 
 
-def a_tree(*children: Queue) -> QueueTree:
-    return QueueTree(Queue(name="root", children=children))
+def a_tree(*children: CapacityQueue) -> QueueTree:
+    return QueueTree(CapacityQueue(name="root", children=children))
 
 
 def a_job(queue: str = "a", user: str = "ann", gpus: int = 1) -> JobSpec:
@@ -41,14 +41,14 @@ def a_job(queue: str = "a", user: str = "ann", gpus: int = 1) -> JobSpec:
 
 def test_shares_of_the_cluster_are_products_along_the_path() -> None:
     tree = a_tree(
-        Queue(name="prod", guaranteed_pct=60, maximum_pct=80),
-        Queue(
+        CapacityQueue(name="prod", guaranteed_pct=60, maximum_pct=80),
+        CapacityQueue(
             name="research",
             guaranteed_pct=40,
             maximum_pct=50,
             children=(
-                Queue(name="vision", guaranteed_pct=75, maximum_pct=90),
-                Queue(name="speech", guaranteed_pct=25),
+                CapacityQueue(name="vision", guaranteed_pct=75, maximum_pct=90),
+                CapacityQueue(name="speech", guaranteed_pct=25),
             ),
         ),
     )
@@ -77,7 +77,12 @@ def test_shares_of_the_cluster_are_products_along_the_path() -> None:
         ({"order": "fif"}, "queue q: order: unknown order 'fif' (hint: did you mean 'fifo'?)"),
         ({"name": "a.b"}, "queue a.b: name: 'a.b' is no queue name (hint: not empty, no dots)"),
         (
-            {"children": (Queue(name="x", guaranteed_pct=30), Queue(name="y", guaranteed_pct=60))},
+            {
+                "children": (
+                    CapacityQueue(name="x", guaranteed_pct=30),
+                    CapacityQueue(name="y", guaranteed_pct=60),
+                )
+            },
             "queue q: children: their guarantees add up to 90 % (hint: 100 %)",
         ),
     ],
@@ -86,36 +91,38 @@ def test_a_queue_that_promises_nothing_sensible_is_refused(
     wrong: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        Queue(**{"name": "q", **wrong})
+        CapacityQueue(**{"name": "q", **wrong})
     assert str(caught.value) == told
 
 
 def test_a_name_that_appears_twice_is_refused() -> None:
-    twice = Queue(name="b", guaranteed_pct=50, children=(Queue(name="a"),))
+    twice = CapacityQueue(name="b", guaranteed_pct=50, children=(CapacityQueue(name="a"),))
     with pytest.raises(UserError, match="queue a: the name appears twice"):
-        a_tree(Queue(name="a", guaranteed_pct=50), twice)
+        a_tree(CapacityQueue(name="a", guaranteed_pct=50), twice)
 
 
 def test_equal_queues_are_owed_equal_parts_and_may_borrow_all() -> None:
     tree = equal_queues(["c", "a", "b"])
     assert [leaf.queue.name for leaf in tree.leaves] == ["a", "b", "c"]
     assert {round(leaf.guaranteed, 9) for leaf in tree.leaves} == {round(1 / 3, 9)}
-    assert tree.admits(a_job("b"), 12, Use(now_s=0.0, total_gpus=12)) is None
+    assert tree.admits(a_job("b"), 12, PlanUse(now_s=0.0, total_gpus=12)) is None
 
 
 # --- quota -------------------------------------------------------------------------------------
 
 
 def test_a_job_of_an_unknown_queue_is_told_which_there_are() -> None:
-    reason = a_tree(Queue(name="a")).never(a_job("c"), 1, 100, 7.0)
+    reason = a_tree(CapacityQueue(name="a")).never(a_job("c"), 1, 100, 7.0)
     assert reason is not None
     assert reason.text() == "UnknownQueue (no leaf queue is called 'c'; there are a)"
 
 
 def test_stuck_at_90_percent_is_explained_by_the_limit_that_does_it() -> None:
     """The classic: capacity 90 %, user limit factor 1, and nobody else asks for anything."""
-    tree = a_tree(Queue(name="a", guaranteed_pct=90), Queue(name="b", guaranteed_pct=10))
-    full = Use(now_s=5.0, total_gpus=100, gpus={("a", "ann"): 90})
+    tree = a_tree(
+        CapacityQueue(name="a", guaranteed_pct=90), CapacityQueue(name="b", guaranteed_pct=10)
+    )
+    full = PlanUse(now_s=5.0, total_gpus=100, gpus={("a", "ann"): 90})
     reason = tree.admits(a_job(), 2, full)
     assert reason is not None
     assert reason.text() == (
@@ -123,26 +130,26 @@ def test_stuck_at_90_percent_is_explained_by_the_limit_that_does_it() -> None:
         "user 'ann' 90 GPUs of queue 'a'; raise it or use another queue)"
     )
     roomier = a_tree(
-        Queue(name="a", guaranteed_pct=90, user_limit_factor=1.2),
-        Queue(name="b", guaranteed_pct=10),
+        CapacityQueue(name="a", guaranteed_pct=90, user_limit_factor=1.2),
+        CapacityQueue(name="b", guaranteed_pct=10),
     )
     assert roomier.admits(a_job(), 2, full) is None
 
 
 def test_maximum_of_every_ancestor_counts_and_the_first_one_exceeded_is_named() -> None:
     tree = a_tree(
-        Queue(
+        CapacityQueue(
             name="lab",
             guaranteed_pct=50,
             maximum_pct=60,
             children=(
-                Queue(name="a", guaranteed_pct=50, user_limit_factor=9),
-                Queue(name="b", guaranteed_pct=50, user_limit_factor=9),
+                CapacityQueue(name="a", guaranteed_pct=50, user_limit_factor=9),
+                CapacityQueue(name="b", guaranteed_pct=50, user_limit_factor=9),
             ),
         ),
-        Queue(name="rest", guaranteed_pct=50),
+        CapacityQueue(name="rest", guaranteed_pct=50),
     )
-    use = Use(now_s=0.0, total_gpus=10, gpus={("a", "ann"): 2, ("root.lab.b", "bob"): 3})
+    use = PlanUse(now_s=0.0, total_gpus=10, gpus={("a", "ann"): 2, ("root.lab.b", "bob"): 3})
     assert tree.admits(a_job("a", gpus=1), 1, use) is None
     reason = tree.admits(a_job("a", gpus=2), 2, use)
     assert reason is not None
@@ -154,7 +161,8 @@ def test_maximum_of_every_ancestor_counts_and_the_first_one_exceeded_is_named() 
 
 def test_a_gang_wider_than_its_queue_may_ever_hold_is_told_so_beforehand() -> None:
     tree = a_tree(
-        Queue(name="a", guaranteed_pct=50, maximum_pct=50), Queue(name="b", guaranteed_pct=50)
+        CapacityQueue(name="a", guaranteed_pct=50, maximum_pct=50),
+        CapacityQueue(name="b", guaranteed_pct=50),
     )
     reason = tree.never(a_job(gpus=6), 6, 10, 0.0)
     assert reason is not None
@@ -166,8 +174,10 @@ def test_a_gang_wider_than_its_queue_may_ever_hold_is_told_so_beforehand() -> No
 
 
 def test_nothing_is_started_from_below_a_stopped_queue() -> None:
-    tree = a_tree(Queue(name="a", guaranteed_pct=50), Queue(name="b", guaranteed_pct=50))
-    use = Use(now_s=9.0, total_gpus=10, stopped={"root": 4.0})
+    tree = a_tree(
+        CapacityQueue(name="a", guaranteed_pct=50), CapacityQueue(name="b", guaranteed_pct=50)
+    )
+    use = PlanUse(now_s=9.0, total_gpus=10, stopped={"root": 4.0})
     reason = tree.admits(a_job("b"), 1, use)
     assert reason is not None
     assert (reason.code, reason.since_s) == (ReasonCode.QUEUE_STOPPED, 4.0)
@@ -182,14 +192,14 @@ def test_nothing_is_started_from_below_a_stopped_queue() -> None:
 )
 def test_user_limit_of_25_percent(active: int, limit: int) -> None:
     """YARN's example: two users get 50 %, three 33 % (here whole GPUs), four or more 25 %."""
-    place = a_tree(Queue(name="a", user_limit_pct=25))["a"]
+    place = a_tree(CapacityQueue(name="a", user_limit_pct=25))["a"]
     assert user_limit(place, 100, used=0, asked=1, active=active) == limit
 
 
 def test_user_limit_grows_with_what_the_queue_borrows_up_to_the_factor() -> None:
     tree = a_tree(
-        Queue(name="a", guaranteed_pct=40, user_limit_pct=50, user_limit_factor=1.5),
-        Queue(name="b", guaranteed_pct=60),
+        CapacityQueue(name="a", guaranteed_pct=40, user_limit_pct=50, user_limit_factor=1.5),
+        CapacityQueue(name="b", guaranteed_pct=60),
     )
     limits = [
         user_limit(tree["a"], 100, used=used, asked=2, active=2) for used in (0, 39, 40, 98, 998)
@@ -251,9 +261,9 @@ def test_weighted_max_min_equals_pouring_drop_by_drop(
 
 def test_ideal_fills_guarantees_first_and_shares_the_rest_in_proportion() -> None:
     tree = a_tree(
-        Queue(name="a", guaranteed_pct=50),
-        Queue(name="b", guaranteed_pct=30),
-        Queue(name="c", guaranteed_pct=20),
+        CapacityQueue(name="a", guaranteed_pct=50),
+        CapacityQueue(name="b", guaranteed_pct=30),
+        CapacityQueue(name="c", guaranteed_pct=20),
     )
     assert ideal(tree, 100, {"a": 100, "b": 100, "c": 100}) == pytest.approx(
         {"a": 50, "b": 30, "c": 20}
@@ -266,16 +276,16 @@ def test_ideal_fills_guarantees_first_and_shares_the_rest_in_proportion() -> Non
 
 def test_ideal_respects_maxima_on_every_level() -> None:
     tree = a_tree(
-        Queue(
+        CapacityQueue(
             name="lab",
             guaranteed_pct=40,
             maximum_pct=70,
             children=(
-                Queue(name="a", guaranteed_pct=50, maximum_pct=60),
-                Queue(name="b", guaranteed_pct=50),
+                CapacityQueue(name="a", guaranteed_pct=50, maximum_pct=60),
+                CapacityQueue(name="b", guaranteed_pct=50),
             ),
         ),
-        Queue(name="c", guaranteed_pct=60),
+        CapacityQueue(name="c", guaranteed_pct=60),
     )
     assert ideal(tree, 100, {"a": 100, "b": 100}) == pytest.approx({"a": 35, "b": 35, "c": 0})
     assert ideal(tree, 100, {"a": 100}) == pytest.approx({"a": 42, "b": 0, "c": 0})
@@ -284,13 +294,16 @@ def test_ideal_respects_maxima_on_every_level() -> None:
 
 def test_the_most_under_served_queue_of_each_level_comes_first() -> None:
     tree = a_tree(
-        Queue(name="a", guaranteed_pct=50),
-        Queue(
+        CapacityQueue(name="a", guaranteed_pct=50),
+        CapacityQueue(
             name="lab",
             guaranteed_pct=40,
-            children=(Queue(name="b", guaranteed_pct=90), Queue(name="c", guaranteed_pct=10)),
+            children=(
+                CapacityQueue(name="b", guaranteed_pct=90),
+                CapacityQueue(name="c", guaranteed_pct=10),
+            ),
         ),
-        Queue(name="none", guaranteed_pct=10, children=(Queue(name="d"),)),
+        CapacityQueue(name="none", guaranteed_pct=10, children=(CapacityQueue(name="d"),)),
     )
     usage = Usage()
 
@@ -308,7 +321,9 @@ def test_the_most_under_served_queue_of_each_level_comes_first() -> None:
 
 
 def test_within_the_dead_zone_nothing_is_over_served() -> None:
-    tree = a_tree(Queue(name="a", guaranteed_pct=50), Queue(name="b", guaranteed_pct=50))
+    tree = a_tree(
+        CapacityQueue(name="a", guaranteed_pct=50), CapacityQueue(name="b", guaranteed_pct=50)
+    )
     usage = Usage()
     usage.add(tree["b"], "bob", 55, (0, 0, 0))
     ideals = {"a": 50.0, "b": 50.0}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from wattherd.estimate.slow_ranks import slow_ranks
+from wattherd.local.devices import Device, Machine, slots
+from wattherd.local.rank_reports import RankPace, paces
 from wattherd.model.event import Event, RankLagged
-from wattherd.runtime.local.devices import Device, Machine, slots
-from wattherd.runtime.local.ranks import RankPace, paces
-from wattherd.service.live.rank_watch import RankWatch
+from wattherd.server.site.slow_ranks import RankWatch
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.errors import UserError
-from wattherd.estimate.rates import Bill, Rates, Row
+from wattherd.estimate.rates import Bill, EnergyRates, RateRow
 from wattherd.workload.rates_file import read_rates
 
 DAY_S = 86_400.0
@@ -36,9 +36,9 @@ def test_a_bill_is_the_sum_over_all_seconds(
 ) -> None:
     rows, at = [], 0
     for gap, lasts, price, carbon in steps:
-        rows.append(Row(at + gap, at + gap + lasts, price, carbon))
+        rows.append(RateRow(at + gap, at + gap + lasts, price, carbon))
         at += gap + lasts
-    rates = Rates(tuple(rows))
+    rates = EnergyRates(tuple(rows))
     bill = rates.bill(float(watts), float(start), float(start + length))
     expected = [0.0] * 5
     for second in range(start, start + length):
@@ -55,7 +55,7 @@ def test_a_bill_is_the_sum_over_all_seconds(
 
 def test_rows_that_overlap_are_refused() -> None:
     with pytest.raises(UserError, match="overlap"):
-        Rates((Row(0, 10, 1.0, None), Row(5, 20, 1.0, None)))
+        EnergyRates((RateRow(0, 10, 1.0, None), RateRow(5, 20, 1.0, None)))
 
 
 def test_a_day_ahead_file_names_currency_and_megawatt_hours(tmp_path: Path) -> None:

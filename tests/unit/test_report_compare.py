@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from report_runs import GPUS, POLICIES, a_pack, a_run, all_runs, write_pack
 
-from wattherd.report import Row, RunSet, comparison_table, load_runs
+from wattherd.report import CompareRow, RunSet, comparison_table, load_runs
 from wattherd.report.compare import curves, pareto_front, power_and_gpus, spread, trace_rows
 from wattherd.report.findings import findings
 from wattherd.report.table import cells, fields
@@ -22,7 +22,7 @@ def read(folder: Path, runs: list[Payload], **changes: Any) -> RunSet:
     return load_runs(write_pack(folder, a_pack(runs, **changes)))
 
 
-def by_policy(rows: list[Row]) -> dict[str, Row]:
+def by_policy(rows: list[CompareRow]) -> dict[str, CompareRow]:
     return {row.policy: row for row in rows}
 
 
@@ -166,7 +166,7 @@ def test_the_pareto_plot_puts_the_baseline_at_zero(tmp_path: Path) -> None:
     assert set(points) == set(POLICIES)
 
 
-def marked(rows: list[Row]) -> dict[str, set[str]]:
+def marked(rows: list[CompareRow]) -> dict[str, set[str]]:
     columns = fields(rows)
     table = cells(rows, columns)
     return {

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.service.reproduce.checks import Check
-from wattherd.service.reproduce.emerald_phoenix import DELAY_S, MARGIN, compare
+from wattherd.experiments.published.checks import FigureCheck
+from wattherd.experiments.published.emerald_phoenix import DELAY_S, MARGIN, compare
 
 DATA = Path(os.environ.get("WATTHERD_DATA", "../shared/data")) / "power/emerald_phoenix_2025"
 with_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}; set WATTHERD_DATA")
 
 
 @pytest.fixture(scope="module")
-def checks() -> dict[str, Check]:
+def checks() -> dict[str, FigureCheck]:
     return {check.quantity: check for check in compare(DATA)}
 
 
 @with_data
 @pytest.mark.data
-def test_published_figures_are_those_of_their_files(checks: dict[str, Check]) -> None:
+def test_published_figures_are_those_of_their_files(checks: dict[str, FigureCheck]) -> None:
     assert checks["base draw, kW"].published == pytest.approx(93.5, abs=0.3)
     assert checks["minutes above the target while it holds"].published == 0
     shed = checks["shed beyond the target, points of the base"]
@@ -33,7 +33,7 @@ def test_published_figures_are_those_of_their_files(checks: dict[str, Check]) ->
 
 @with_data
 @pytest.mark.data
-def test_ours_keeps_to_the_signal_and_to_every_tier(checks: dict[str, Check]) -> None:
+def test_ours_keeps_to_the_signal_and_to_every_tier(checks: dict[str, FigureCheck]) -> None:
     assert [name for name, check in checks.items() if not check.holds] == []
     shed = checks["shed beyond the target, points of the base"].ours
     assert shed == pytest.approx(100 * 0.75 * MARGIN, abs=0.01)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.service.reproduce import aiturbo_hpdc21, hkbu_dvfs
+from wattherd.experiments.published import aiturbo_hpdc21, hkbu_dvfs
 
 
 @pytest.mark.data

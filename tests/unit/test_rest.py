@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, SleepNode, StartJob, WakeAt, WakeNode
@@ -22,9 +22,9 @@ from wattherd.model.event import (
 )
 from wattherd.policy.rebalance.sleep import AfterIdle
 from wattherd.policy.schedule.drf import Drf
-from wattherd.runtime.sim.machines import SwitchTimes
-from wattherd.runtime.sim.meter import EnergyMeter
-from wattherd.runtime.sim.world import World
+from wattherd.sim.machines import SwitchTimes
+from wattherd.sim.meter import EnergyMeter
+from wattherd.sim.world import SimWorld
 from wattherd.testing.timed_world import TimedPlant, timed
 
 T4_IDLE_W, T4_MAX_W = 10.0, 70.0
@@ -150,7 +150,7 @@ def test_energy_of_a_night_with_one_job() -> None:
     job = timed("j", 2, at_s=500.0, lasts_s=1000.0)
     events: list[Event] = [NodeReturned(at_s=0.0, node="a"), JobSubmitted(at_s=500.0, job=job)]
     switch = SwitchTimes(sleep_s=10.0, wake_s=50.0)
-    world = World(core, TimedPlant(), events, watchers=[meter], switch=switch)
+    world = SimWorld(core, TimedPlant(), events, watchers=[meter], switch=switch)
     recording = world.run()
     exits = [event.at_s for event in recording.events if isinstance(event, JobExited)]
     assert exits == [1550.0]
@@ -165,7 +165,7 @@ def test_energy_of_a_night_with_one_job() -> None:
 
 def test_without_a_policy_nothing_sleeps() -> None:
     core = Core(CoreConfig(cluster=two_nodes(), planner=Drf()))
-    world = World(core, TimedPlant(), [JobSubmitted(at_s=0.0, job=timed("j", 1))])
+    world = SimWorld(core, TimedPlant(), [JobSubmitted(at_s=0.0, job=timed("j", 1))])
     kinds = {type(command) for command in world.run().commands}
     assert SleepNode not in kinds
     assert core.rest.asleep == ()

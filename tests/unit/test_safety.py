@@ -7,16 +7,16 @@ import time
 import numpy as np
 import pytest
 
-from wattherd.engine.safety import SafetyLoop
-from wattherd.engine.safety_fill import fill, level
-from wattherd.engine.safety_meters import Meters
-from wattherd.engine.safety_terms import (
+from wattherd.engine.safety.contract import (
     Breaker,
     Fleet,
     Orders,
     Readings,
     SafetyConfig,
 )
+from wattherd.engine.safety.fill import fill, level
+from wattherd.engine.safety.loop import SafetyLoop
+from wattherd.engine.safety.meters import Meters
 from wattherd.errors import UserError
 
 CALM = SafetyConfig(start_heat=0.0, unproven=0.0)

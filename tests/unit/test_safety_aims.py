@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from wattherd.engine.safety import SafetyLoop
-from wattherd.engine.safety_aims import NO_JOB, Aims
-from wattherd.engine.safety_terms import Breaker, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety.aims import NO_JOB, Aims
+from wattherd.engine.safety.contract import Breaker, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety.loop import SafetyLoop
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve
-from wattherd.policy.power.contract import Ask
-from wattherd.policy.power.limits import Limits
+from wattherd.policy.power.contract import PowerAsk
+from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.water_filling import WaterFilling
 
 FLEET = Fleet(
@@ -32,8 +32,8 @@ def a_curve(exponent: float, top_w: float = 400.0) -> PowerCurve:
     return PowerCurve(tuple(watts.tolist()), tuple(rates.tolist()))
 
 
-FLAT = Ask(job_id="flat", devices=2, curve=a_curve(0.2))
-STEEP = Ask(job_id="steep", devices=2, curve=a_curve(0.8))
+FLAT = PowerAsk(job_id="flat", devices=2, curve=a_curve(0.2))
+STEEP = PowerAsk(job_id="steep", devices=2, curve=a_curve(0.8))
 
 
 class Counted:
@@ -42,12 +42,12 @@ class Counted:
     def __init__(self) -> None:
         self.asked = 0
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         self.asked += 1
         return WaterFilling().share_in(asks, limits)
 
 
-def wishes(limit_w: Sequence[float], asks: Sequence[Ask] = (FLAT, STEEP)) -> np.ndarray:
+def wishes(limit_w: Sequence[float], asks: Sequence[PowerAsk] = (FLAT, STEEP)) -> np.ndarray:
     return Aims(FLEET, asks, JOB, WaterFilling()).caps(0.0, np.array(limit_w))
 
 
@@ -91,11 +91,11 @@ def test_watts_are_shared_anew_every_half_minute_and_when_a_limit_changes() -> N
 
 def test_a_job_with_another_number_of_devices_is_refused() -> None:
     with pytest.raises(UserError, match=r"flat.*2 devices work for it, not 3"):
-        Aims(FLEET, (Ask(job_id="flat", devices=3, curve=a_curve(0.2)), STEEP), JOB, Counted())
+        Aims(FLEET, (PowerAsk(job_id="flat", devices=3, curve=a_curve(0.2)), STEEP), JOB, Counted())
 
 
 def test_the_loop_serves_wishes_first_and_lets_nothing_lie_about() -> None:
-    short = Ask(job_id="short", devices=2, curve=a_curve(0.5, top_w=200.0))
+    short = PowerAsk(job_id="short", devices=2, curve=a_curve(0.5, top_w=200.0))
     aims = Aims(FLEET, (short, STEEP), JOB, WaterFilling())
     loop = SafetyLoop(FLEET, SafetyConfig(start_heat=0.0, unproven=0.0), aims=aims)
     limit_w, cap_w = np.array([2_000.0, 2_000.0, 1_400.0]), np.full(5, 100.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wattherd.engine.safety import Breaker, Fleet, Readings, SafetyConfig, SafetyLoop
+from wattherd.engine.safety.loop import Breaker, Fleet, Readings, SafetyConfig, SafetyLoop
 
 WIDE, NONE = 1e9, float("nan")
 

@@ -9,9 +9,9 @@ import pytest
 
 import safety_room
 from safety_room import Room, a_fleet, limits
-from wattherd.engine.safety import Fleet, SafetyLoop
-from wattherd.engine.safety_ramp import RampLimits
-from wattherd.engine.safety_terms import Bools, Floats
+from wattherd.engine.safety.contract import Bools, Floats
+from wattherd.engine.safety.loop import Fleet, SafetyLoop
+from wattherd.engine.safety.ramp import RampLimits
 from wattherd.errors import UserError
 
 CALM = dataclasses.replace(safety_room.CALM, unproven=0.0)

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from wattherd.engine.safety import Breaker, Fleet, Readings, SafetyLoop
-from wattherd.engine.safety_state import SafetyState, nothing_known
+from wattherd.engine.safety.loop import Breaker, Fleet, Readings, SafetyLoop
+from wattherd.engine.safety.state import SafetyState, nothing_known
 
 
 def a_loop() -> SafetyLoop:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattherd.engine.safety import SafetyLoop
-from wattherd.engine.safety_fill import fill
-from wattherd.engine.safety_terms import Breaker, Fleet, Levels, Readings, SafetyConfig
+from wattherd.engine.safety.contract import Breaker, FeedLevels, Fleet, Readings, SafetyConfig
+from wattherd.engine.safety.fill import fill
+from wattherd.engine.safety.loop import SafetyLoop
 from wattherd.errors import UserError
 
 RACKS = [0, 0, 1, 1, 2, 2, 3, 3]
@@ -64,7 +64,7 @@ class Room:
 
 
 def test_sums_and_least_follow_the_paths_to_the_site() -> None:
-    tree = Levels(np.array(ABOVE))
+    tree = FeedLevels(np.array(ABOVE))
     assert tree.sums(limits(1, 2, 4, 8, 0, 0, 0)).tolist() == [1, 2, 4, 8, 3, 12, 15]
     assert tree.least(limits(9, 1, 9, 9, 5, 7, 8)).tolist() == [5, 1, 7, 7, 5, 7, 8]
     known = limits(np.nan, 20, np.nan, np.nan, np.nan, 50, np.nan)
@@ -74,7 +74,7 @@ def test_sums_and_least_follow_the_paths_to_the_site() -> None:
 @pytest.mark.parametrize("above", [[0, 2], [3, 2], [1, 1], [2, 1]])
 def test_levels_out_of_order_are_refused(above: list[int]) -> None:
     with pytest.raises(UserError, match="above"):
-        Levels(np.array(above))
+        FeedLevels(np.array(above))
 
 
 def test_a_fall_of_one_racks_limit_costs_only_that_rack() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from safety_room import CALM, Room, a_fleet, a_loop, limits
-from wattherd.engine.safety import SafetyLoop
+from wattherd.engine.safety.loop import SafetyLoop
 
 SETTLE = 8
 

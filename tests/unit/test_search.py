@@ -7,31 +7,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.estimate.steps import LossCurve
+from wattherd.experiments.schedule.ordered import Manner, in_turn
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
-from wattherd.policy.schedule.orders import Fifo
+from wattherd.policy.schedule.priorities import Fifo
 from wattherd.policy.schedule.search import Search
 from wattherd.policy.schedule.search_rules import (
     MedianStopping,
+    SearchTrial,
     SuccessiveHalving,
-    Trial,
-    Verdict,
+    TrialVerdict,
 )
-from wattherd.runtime.sim.duration_plant import DurationPlant
-from wattherd.service.ordered import Manner, in_turn
+from wattherd.sim.duration_plant import DurationPlant
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
-GO, PAUSE, END = Verdict.GO, Verdict.PAUSE, Verdict.END
+GO, PAUSE, END = TrialVerdict.GO, TrialVerdict.PAUSE, TrialVerdict.END
 FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)
 
 
-def trials(*curves: list[tuple[float, float]]) -> list[Trial]:
-    return [Trial(f"t{n}", n, list(points)) for n, points in enumerate(curves)]
+def trials(*curves: list[tuple[float, float]]) -> list[SearchTrial]:
+    return [SearchTrial(f"t{n}", n, list(points)) for n, points in enumerate(curves)]
 
 
-def verdicts(rule: SuccessiveHalving | MedianStopping, made: list[Trial]) -> list[Verdict]:
+def verdicts(
+    rule: SuccessiveHalving | MedianStopping, made: list[SearchTrial]
+) -> list[TrialVerdict]:
     judged = rule.judge(made)
     return [judged[one.job_id] for one in made if not one.over]
 
@@ -76,7 +78,7 @@ def test_a_trial_that_is_over_still_counts_where_it_had_come() -> None:
 
 
 def test_a_report_without_progress_is_no_news() -> None:
-    trial = Trial("a", 0)
+    trial = SearchTrial("a", 0)
     for point in [(1.0, 5.0), (1.0, 4.0), (0.5, 3.0), (2.0, 2.0)]:
         trial.see(*point)
     assert trial.points == [(1.0, 5.0), (2.0, 2.0)]

@@ -9,14 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.book import Book
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.draft import GuardedDraft
-from wattherd.engine.least_power import LeastPower
-from wattherd.engine.ledger import JobRecord
-from wattherd.engine.power_account import PowerAccount
-from wattherd.engine.questions import Questions
+from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.draft import GuardedDraft
+from wattherd.engine.core.least_power import LeastPower
+from wattherd.engine.jobs.questions import Questions
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import (
     BudgetAnnounced,
@@ -25,15 +28,12 @@ from wattherd.model.event import (
     JobSubmitted,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerDomain, PowerTree
+from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode
 from wattherd.policy.contract import Planner, Quota, Share
 from wattherd.policy.power.simple import Pause
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.queue.tree import equal_queues
-from wattherd.service.given import Given
-from wattherd.service.presets import preset
-from wattherd.service.workloads import Jobs
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 T4 = GPUS["T4"]
@@ -53,7 +53,7 @@ PLANNERS = (
 
 
 def scheduler(name: str, cluster: ClusterSpec) -> tuple[Planner, Quota | None]:
-    given = Given(jobs=Jobs(specs=()), cluster=cluster, queues=QUEUES)
+    given = Given(jobs=ReadJobs(specs=()), cluster=cluster, queues=QUEUES)
     made = preset("none").scheduler(name, given)
     return made.planner, made.quota
 
@@ -129,9 +129,9 @@ def test_below_what_idle_devices_draw_every_job_is_told_so() -> None:
 def test_a_domain_below_its_idle_draw_is_named() -> None:
     tree = PowerTree(
         (
-            PowerDomain(name="site", budget_w=5000.0),
-            PowerDomain(name="rack", parent="site", budget_w=10.0, nodes=("n0",)),
-            PowerDomain(name="other", parent="site", nodes=("n1",)),
+            TreeDomain(name="site", budget_w=5000.0),
+            TreeDomain(name="rack", parent="site", budget_w=10.0, nodes=("n0",)),
+            TreeDomain(name="other", parent="site", nodes=("n1",)),
         )
     )
     cluster = t4_nodes(4, 4)
@@ -175,10 +175,10 @@ TREES = st.tuples(
 ).map(
     lambda given: PowerTree(
         (
-            PowerDomain(name="site", budget_w=given[2]),
-            PowerDomain(name="row", parent="site", budget_w=given[1], loss=given[3], nodes=("n1",)),
-            PowerDomain(name="rack", parent="row", budget_w=given[0], nodes=("n0",)),
-            PowerDomain(name="v100s", parent="site", budget_w=given[1], nodes=("n2",)),
+            TreeDomain(name="site", budget_w=given[2]),
+            TreeDomain(name="row", parent="site", budget_w=given[1], loss=given[3], nodes=("n1",)),
+            TreeDomain(name="rack", parent="row", budget_w=given[0], nodes=("n0",)),
+            TreeDomain(name="v100s", parent="site", budget_w=given[1], nodes=("n2",)),
         )
     )
 )

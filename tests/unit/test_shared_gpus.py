@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
-from wattherd.engine.sharing import SharedDevices
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
+from wattherd.engine.power.sharing import SharedDevices
 from wattherd.model.command import SetCap, StartJob
 from wattherd.model.event import BudgetChanged, CapApplied, JobExited, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, StopReason
 from wattherd.policy.contract import Draft, Share, View
-from wattherd.runtime.sim.collector import Collector
-from wattherd.runtime.sim.meter import EnergyMeter
+from wattherd.sim.collector import Collector
+from wattherd.sim.meter import EnergyMeter
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 T4_MIB = 15_109

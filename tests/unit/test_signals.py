@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from web_server import Site as Pages
+from web_server import SignalSite as Pages
 from web_server import certificates, serving
 
 from wattherd.cli.power import power
-from wattherd.engine.limit_timeline import FOREVER
+from wattherd.devices.signals.contract import LimitSignal, SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.payloads import limit_w
+from wattherd.devices.signals.registry import open_signal
+from wattherd.devices.wire.clock import SYSTEM, Clock
+from wattherd.engine.power.limit_timeline import FOREVER
 from wattherd.errors import UserError
-from wattherd.signals.contract import Contact, Signal, Site, Told
-from wattherd.signals.payloads import limit_w
-from wattherd.signals.registry import open_signal
-from wattherd.wire.clock import SYSTEM, Clock
 
 NOON_S = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
-SITE = Site(base_w=40_000.0, least_w=10_000.0)
+SITE = SignalSite(base_w=40_000.0, least_w=10_000.0)
 
 
 def at(hours: float) -> str:
     return datetime.fromtimestamp(NOON_S + 3600 * hours, UTC).isoformat()
 
 
-def steps(told: Told) -> list[tuple[float, float, float]]:
+def steps(told: ToldLimits) -> list[tuple[float, float, float]]:
     """Start and end in hours after noon, and kilowatts."""
     return [
         ((one.start_s - NOON_S) / 3600, (one.end_s - NOON_S) / 3600, one.limit_w / 1e3)
@@ -39,7 +39,9 @@ def steps(told: Told) -> list[tuple[float, float, float]]:
     ]
 
 
-def until(signal: Signal, wanted: Callable[[Told], bool], patience_s: float = 10.0) -> Told:
+def until(
+    signal: LimitSignal, wanted: Callable[[ToldLimits], bool], patience_s: float = 10.0
+) -> ToldLimits:
     end_s = time.monotonic() + patience_s
     while not wanted(found := signal.told()):
         assert time.monotonic() < end_s, found
@@ -48,7 +50,7 @@ def until(signal: Signal, wanted: Callable[[Told], bool], patience_s: float = 10
 
 
 @contextmanager
-def opened(uri: str, clock: Clock = SYSTEM) -> Iterator[Signal]:
+def opened(uri: str, clock: Clock = SYSTEM) -> Iterator[LimitSignal]:
     signal = open_signal(uri, SITE, clock)
     try:
         yield signal
@@ -73,7 +75,7 @@ def test_a_schedule_is_read_from_csv_and_yaml(name: str, text: str, tmp_path: Pa
     start = f"?start={at(0)}" if name == "b.csv" else ""
     with opened(f"schedule:{tmp_path / name}{start}") as signal:
         told = signal.told()
-    assert told.contact is Contact.HEARD
+    assert told.contact is SourceContact.HEARD
     assert steps(told) == [(0, 1, 30), (1, 2, 20)]
 
 
@@ -85,13 +87,13 @@ def test_a_schedule_follows_its_file_and_keeps_the_last_usable_plan(tmp_path: Pa
         assert [one.limit_w for one in signal.told().spans] == [8_000.0]
         path.write_text("at,limit\nsoon,much\n")
         told = signal.told()
-        assert told.contact is Contact.LOST
+        assert told.contact is SourceContact.LOST
         assert "'soon' is no time" in told.note
         assert [one.limit_w for one in told.spans] == [8_000.0]
         path.unlink()
-        assert signal.told().contact is Contact.LOST
+        assert signal.told().contact is SourceContact.LOST
         path.write_text(f"at,limit\n{at(5)},9kW\n")
-        assert signal.told().contact is Contact.HEARD
+        assert signal.told().contact is SourceContact.HEARD
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_a_web_servers_limits_are_polled_and_not_sent_twice() -> None:
         serving(pages),
         opened(f"http://127.0.0.1:{pages.port}/limits?safe=8kW&every=0.02s") as signal,
     ):
-        told = until(signal, lambda told: told.contact is Contact.HEARD)
+        told = until(signal, lambda told: told.contact is SourceContact.HEARD)
         assert steps(told) == [(0, FOREVER, 30)]
         first_s = told.heard_at_s
         until(signal, lambda told: told.heard_at_s > first_s)  # 304 is news as well
@@ -146,7 +148,7 @@ def test_the_last_good_limits_count_until_they_expire_then_the_safe_level(fault:
             f"http://127.0.0.1:{site.port}/?safe=20%25&every=0.02s&timeout=0.2s", clock
         ) as signal,
     ):
-        until(signal, lambda told: told.contact is Contact.HEARD)
+        until(signal, lambda told: told.contact is SourceContact.HEARD)
         pages.drip_s = 5.0 if fault == "slow" else 0.0
         broken = {
             "garbage": b"<html>",
@@ -155,16 +157,16 @@ def test_the_last_good_limits_count_until_they_expire_then_the_safe_level(fault:
         }
         pages.pages["/"] = broken.get(fault, a_document())
         pages.status = 403 if fault == "refused" else 200
-        told = until(signal, lambda told: told.contact is Contact.LOST)
+        told = until(signal, lambda told: told.contact is SourceContact.LOST)
         assert told.note
         assert steps(told) == [(0, FOREVER, 30)]
         now_s[0] += 3600.0
         told = signal.told()
-        assert told.contact is Contact.EXPIRED
+        assert told.contact is SourceContact.EXPIRED
         assert [one.limit_w for one in told.spans] == [8_000.0]
         pages.drip_s, pages.status = 0.0, 200
         pages.pages["/"] = a_document(12_000, valid_until=at(2))
-        told = until(signal, lambda told: told.contact is Contact.HEARD)
+        told = until(signal, lambda told: told.contact is SourceContact.HEARD)
         assert [one.limit_w for one in told.spans] == [12_000.0]
 
 
@@ -174,18 +176,18 @@ def test_a_killed_servers_limits_count_until_it_is_back() -> None:
         port = pages.port
         uri = f"http://127.0.0.1:{port}/?safe=8kW&every=0.02s&timeout=0.5s"
         signal = open_signal(uri, SITE)
-        until(signal, lambda told: told.contact is Contact.HEARD)
-    told = until(signal, lambda told: told.contact is Contact.LOST)
+        until(signal, lambda told: told.contact is SourceContact.HEARD)
+    told = until(signal, lambda told: told.contact is SourceContact.LOST)
     assert told.spans[0].limit_w == 30_000
     with serving(pages, port=port):
-        until(signal, lambda told: told.contact is Contact.HEARD)
+        until(signal, lambda told: told.contact is SourceContact.HEARD)
     signal.close()
 
 
 def test_before_the_first_word_the_safe_level_counts() -> None:
     with opened("http://127.0.0.1:9/?safe=8kW&every=0.02s") as signal:
         told = until(signal, lambda told: bool(told.note))
-        assert told.contact is Contact.WAITING
+        assert told.contact is SourceContact.WAITING
         assert [one.limit_w for one in told.spans] == [8_000.0]
 
 
@@ -197,7 +199,7 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
         with opened(uri) as signal:
             assert "not trusted" in until(signal, lambda told: bool(told.note)).note
         with opened(f"{uri}&ca={made.authority}") as signal:
-            until(signal, lambda told: told.contact is Contact.HEARD)
+            until(signal, lambda told: told.contact is SourceContact.HEARD)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_openadr_3_events_become_limits_and_a_gone_event_is_cancelled() -> None:
         serving(pages),
         opened(f"openadr3+http://127.0.0.1:{pages.port}/v3?program=p&every=0.02s", clock) as signal,
     ):
-        told = until(signal, lambda told: told.contact is Contact.HEARD)
+        told = until(signal, lambda told: told.contact is SourceContact.HEARD)
         assert steps(told) == [(1, 1.5, 30), (1.5, 2, 20), (1, 1.5, 35)]
         answers = {key: answer for key, answer, _ in told.events}
         assert answers == {"a": "optIn", "b": "optIn", "c": "optOut", "d": "optOut"}
@@ -254,7 +256,7 @@ def test_openadr_3_events_become_limits_and_a_gone_event_is_cancelled() -> None:
         pages.pages["/v3/events"] = events[1:]
         until(signal, lambda told: len(told.events) == 3)
         pages.pages["/v3/events"] = b"<html>"
-        told = until(signal, lambda told: told.contact is Contact.LOST)
+        told = until(signal, lambda told: told.contact is SourceContact.LOST)
         assert steps(told) == [(1, 1.5, 35)]
 
 

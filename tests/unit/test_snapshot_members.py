@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
 
-from wattherd.engine.core import Core
-from wattherd.engine.lifecycle import State
-from wattherd.service.live.frozen import _Reader
+from wattherd.engine.core.core import Core
+from wattherd.engine.jobs.lifecycle import State
+from wattherd.server.journal.snapshot_codec import _Reader
 
 
 class Written:

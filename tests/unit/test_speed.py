@@ -13,21 +13,21 @@ from wattherd.errors import UserError
 from wattherd.estimate.speed import (
     CoreCurve,
     CoreCurves,
+    JobShape,
     Sampled,
-    Shape,
     SpeedModel,
     fit_speed,
 )
 
 CURVES = CoreCurves(worker=CoreCurve(a=-0.9, b=0.5, d=1.1), server=CoreCurve(a=-0.8, b=0.7, d=1.2))
 SHAPES = [
-    Shape(workers=w, servers=p, worker_cores=cw, server_cores=cp, gpus=w)
+    JobShape(workers=w, servers=p, worker_cores=cw, server_cores=cp, gpus=w)
     for w, p in ((1, 1), (1, 3), (2, 1), (2, 2), (3, 1), (4, 1), (4, 2), (4, 4), (2, 4))
     for cw, cp in ((1, 2), (4, 4))
 ]
 
 
-def by_hand(theta: tuple[float, ...], shape: Shape, batch: int) -> float:
+def by_hand(theta: tuple[float, ...], shape: JobShape, batch: int) -> float:
     """The five phases written out, independently of the module's terms."""
     eff_w = -0.9 * math.exp(-0.5 * shape.worker_cores) + 1.1
     eff_p = -0.8 * math.exp(-0.7 * shape.server_cores) + 1.2
@@ -61,7 +61,7 @@ def test_a_fit_returns_the_step_times_that_made_it(theta: tuple[float, ...]) -> 
     pytest.importorskip("scipy")
     model = fit_speed([(shape, by_hand(theta, shape, 64)) for shape in SHAPES], 64, CURVES)
     assert min(model.theta) >= 0
-    unseen = Shape(workers=3, servers=3, worker_cores=2, server_cores=3, gpus=3)
+    unseen = JobShape(workers=3, servers=3, worker_cores=2, server_cores=3, gpus=3)
     assert model.step_s(unseen) == pytest.approx(by_hand(theta, unseen, 64), rel=0.05)
 
 
@@ -82,16 +82,16 @@ def test_shapes_that_were_not_sampled_are_refused() -> None:
     pytest.importorskip("scipy")
     model = fit_speed([(shape, by_hand(THETA, shape, 64)) for shape in SHAPES], 64, CURVES)
     with pytest.raises(UserError, match="5 workers and 1 servers were not sampled"):
-        model.step_s(Shape(workers=5, servers=1))
+        model.step_s(JobShape(workers=5, servers=1))
     with pytest.raises(UserError, match="not sampled"):
-        model.step_s(Shape(workers=1, servers=5))
+        model.step_s(JobShape(workers=1, servers=5))
 
 
 def test_jobs_without_servers_have_no_server_phases() -> None:
     model = SpeedModel(theta=THETA, batch=64, sampled=Sampled(workers=(1, 4), servers=(0, 0)))
     # th0 64/2 + th1 + 2 th4 + 2 th6
     expected = 0.01 * 32 + 0.05 + 0.04 + 0.01
-    assert model.step_s(Shape(workers=2, servers=0, gpus=2)) == pytest.approx(expected)
+    assert model.step_s(JobShape(workers=2, servers=0, gpus=2)) == pytest.approx(expected)
 
 
 def test_seven_samples_are_too_few_and_zero_seconds_are_no_sample() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.storage import Smoothing, Storage, StorageSize
+from wattherd.engine.safety.storage import Smoothing, Storage, StorageSize
 from wattherd.errors import UserError
 
 SIZE = StorageSize(power_w=1000.0, energy_j=20e3, efficiency=0.81)

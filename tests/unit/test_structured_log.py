@@ -11,21 +11,21 @@ from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, JobProgressed, JobSubmitted, Woke
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
-from wattherd.service.live.structured_log import Form, log_turns, logging_to
-from wattherd.store.entry import Entry
+from wattherd.server.structured_log import Form, log_turns, logging_to
+from wattherd.store.entry import JournalEntry
 
 
-def written(form: Form, *turns: tuple[Entry, list[Any]]) -> list[str]:
+def written(form: Form, *turns: tuple[JournalEntry, list[Any]]) -> list[str]:
     stream = io.StringIO()
     with logging_to(stream, form):
         log_turns(turns)
     return stream.getvalue().splitlines()
 
 
-def submitted() -> tuple[Entry, list[Any]]:
+def submitted() -> tuple[JournalEntry, list[Any]]:
     roles = (TaskRole(count=1, command=("echo", "private")),)
     spec = JobSpec(id="j-1", submit_s=0.0, roles=roles, user="ann")
-    entry = Entry(
+    entry = JournalEntry(
         seq=7,
         event=JobSubmitted(at_s=1.0, job=spec),
         by="ann",
@@ -50,8 +50,10 @@ def test_what_jobs_are_made_of_is_not_logged() -> None:
 
 
 def test_reports_and_wake_ups_are_logged_only_if_orders_follow() -> None:
-    progressed = Entry(seq=1, event=JobProgressed(at_s=0.0, job_id="j-1", attempt=1, progress=1.0))
-    woke = Entry(seq=2, event=Woke(at_s=0.0, key="plan"))
+    progressed = JournalEntry(
+        seq=1, event=JobProgressed(at_s=0.0, job_id="j-1", attempt=1, progress=1.0)
+    )
+    woke = JournalEntry(seq=2, event=Woke(at_s=0.0, key="plan"))
     assert written(Form.JSON, (progressed, []), (woke, [])) == []
     stop = StopJob(job_id="j-1", attempt=1, reason=StopReason.BUDGET_CUT, grace_s=60.0)
     lines = written(Form.TEXT, (woke, [stop, SetCap(job_id="j-2", attempt=1, cap_w=None)]))
@@ -63,7 +65,7 @@ def test_reports_and_wake_ups_are_logged_only_if_orders_follow() -> None:
 def test_warnings_of_the_program_are_in_the_same_log() -> None:
     stream = io.StringIO()
     with logging_to(stream, Form.JSON):
-        log = logging.getLogger("wattherd.service.live.pace")
+        log = logging.getLogger("wattherd.server.site.stragglers")
         log.warning("job %s hangs", "j-1", extra={"status": 7})
     (line,) = stream.getvalue().splitlines()
     assert json.loads(line)["message"] == "job j-1 hangs"
@@ -72,6 +74,6 @@ def test_warnings_of_the_program_are_in_the_same_log() -> None:
 
 
 def test_without_a_log_nothing_is_written() -> None:
-    changed = Entry(seq=1, event=BudgetChanged(at_s=0.0, budget_w=5.0), by="ann")
+    changed = JournalEntry(seq=1, event=BudgetChanged(at_s=0.0, budget_w=5.0), by="ann")
     assert written(Form.NONE, (changed, [])) == []
     assert "budget_w=5.0" in written(Form.TEXT, (changed, []))[0]

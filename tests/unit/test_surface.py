@@ -9,9 +9,9 @@ import pytest
 
 from wattherd.cli.main import main
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import Setting
+from wattherd.estimate.measured_curve import JobSetting
 from wattherd.estimate.surface import Surface, SurfacePoint, Value, accumulated, expected_epochs
-from wattherd.service.surfaces import curves_of, surface_report
+from wattherd.experiments.power_models.surfaces import curves_of, surface_report
 from wattherd.workload.surfaces import read_surfaces
 
 POWER = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n"
@@ -21,7 +21,7 @@ TRAIN = "dataset,network,batch_size,optimizer,learning_rate,run,target_metric,ta
 def a_point(
     batch: int, cap_w: float, power_w: float, epoch_s: float, epochs: float, layout: str = ""
 ) -> SurfacePoint:
-    setting = Setting(batch_size=batch, layout=layout)
+    setting = JobSetting(batch_size=batch, layout=layout)
     return SurfacePoint(
         setting=setting, cap_w=cap_w, power_w=power_w, epochs_per_s=1 / epoch_s,
         epochs_to_target=epochs,

@@ -13,8 +13,8 @@ from wattherd.model.event import Event, JobExited, JobProgressed, JobStopped
 from wattherd.model.job import JobSpec
 from wattherd.model.request import Request
 from wattherd.model.topology import topology_of
-from wattherd.runtime.sim.duration_plant import DurationPlant
-from wattherd.runtime.sim.surroundings import Surroundings
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.surroundings import Surroundings
 from wattherd.testing.timed_world import t4_nodes, timed
 
 PAIRS = PairSpeeds({("x", "y"): (0.8, 0.5)})

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattherd.errors import ClusterError
-from wattherd.runtime.local.logs import RotatingLog
-from wattherd.service.live import logs
-from wattherd.service.live.logs import TaskLog
+from wattherd.local.logs import RotatingLog
+from wattherd.server.documents import task_logs as logs
+from wattherd.server.documents.task_logs import TaskLog
 
 TEXT = st.lists(
     st.sampled_from(
@@ -128,6 +128,6 @@ def test_a_log_that_cannot_be_read_is_not_taken_for_an_empty_one(
     def no_more_files(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("wattherd.runtime.local.run_dir.open_below", no_more_files)
+    monkeypatch.setattr("wattherd.local.run_dir.open_below", no_more_files)
     with pytest.raises(ClusterError, match="Too many open files"):
         log.reader()

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 import wattherd
+from wattherd.engine.core.executor import RunOrder
+from wattherd.local import run_dir, supervisor
+from wattherd.local.devices import slots
+from wattherd.local.executor import LocalExecutor
+from wattherd.local.run_observer import _report
+from wattherd.local.run_plan import Folders, StatusServer, order_of
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import StartJob, StopJob
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
-from wattherd.runtime.contract import RunOrder
-from wattherd.runtime.local import run_dir, supervisor
-from wattherd.runtime.local.devices import slots
-from wattherd.runtime.local.executor import LocalExecutor
-from wattherd.runtime.local.orders import Folders, StatusServer, order_of
-from wattherd.runtime.local.watched import _report
 
 SDK = Path(__file__).resolve().parents[2] / "sdk" / "src" / "wattherd_train"
 KINDS: dict[str, Any] = {"object": dict, "string": str, "number": (int, float), "integer": int}

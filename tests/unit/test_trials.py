@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.experiments.schedule.search_trials import SearchGroup, a_search
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
-from wattherd.policy.schedule.orders import Fifo
+from wattherd.policy.schedule.priorities import Fifo
 from wattherd.policy.schedule.search import Search
 from wattherd.policy.schedule.search_rules import SuccessiveHalving
-from wattherd.service.ordered import Manner, in_turn
-from wattherd.service.trials import SearchGroup, a_search
 from wattherd.testing.timed_world import t4_nodes
 
 FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.model.event import JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
-from wattherd.runtime.sim.usage import UsageMeter
-from wattherd.runtime.sim.world import World
+from wattherd.sim.usage import UsageMeter
+from wattherd.sim.world import SimWorld
 from wattherd.testing.timed_world import TimedPlant, t4_nodes, timed
 
 
@@ -17,7 +17,7 @@ def run(*jobs: JobSpec) -> UsageMeter:
     core = Core(CoreConfig(cluster=t4_nodes(4, 4, cpu_milli=8000), planner=Drf()))
     usage = UsageMeter(core, jobs)
     given = [JobSubmitted(at_s=job.submit_s, job=job) for job in jobs]
-    World(core, TimedPlant(), given, watchers=[usage], record=False).run()
+    SimWorld(core, TimedPlant(), given, watchers=[usage], record=False).run()
     return usage
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
-from wattherd.engine.lifecycle import State
-from wattherd.engine.waits import array_never_text, never_text
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.invariants import validate
+from wattherd.engine.jobs.lifecycle import State
+from wattherd.engine.jobs.waits import array_never_text, never_text
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import FinishJob, RejectJob, StartJob, WakeAt
 from wattherd.model.event import (

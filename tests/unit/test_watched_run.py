@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from wattherd.local import run_dir, run_lock
+from wattherd.local import run_observer as watched_module
+from wattherd.local.observation import ABSENT, Present, Unknown, certain, words
+from wattherd.local.orphans import end_holders, end_stray
+from wattherd.local.run_lock import RunLock
+from wattherd.local.run_observer import KILLED, LEFT_BEHIND, RunObserver
 from wattherd.model.event import JobExited, JobProgressed, JobStarted
-from wattherd.runtime.local import run_dir, run_lock
-from wattherd.runtime.local import watched as watched_module
-from wattherd.runtime.local.reading import ABSENT, There, Unknown, certain, words
-from wattherd.runtime.local.run_lock import RunLock
-from wattherd.runtime.local.strays import end_holders, end_stray
-from wattherd.runtime.local.watched import KILLED, LEFT_BEHIND, Watched
 
 KEY = ("j-1", 1)
 UNKNOWABLE = [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.EINTR, errno.ENOMEM]
@@ -45,15 +45,15 @@ def test_a_supervisor_that_begins_while_it_is_looked_at_is_alive(
 
         return looked
 
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     for name in ("document", "present"):
         monkeypatch.setattr(watched_module, name, after(getattr(watched_module, name)))
     for _ in range(5):
         assert list(watched.news()) == []
         assert not watched.abandoned
     assert looks > look
-    assert isinstance(watched.begun, There)
-    assert (watched.supervisor, watched.over) == (There(os.getpid()), False)
+    assert isinstance(watched.begun, Present)
+    assert (watched.supervisor, watched.over) == (Present(os.getpid()), False)
 
 
 def test_a_stray_that_is_about_to_begin_gives_way(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_stray_that_is_about_to_begin_gives_way(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for _ in range(2):
         end_stray(folder)
-    assert Watched(KEY, folder).supervisor == ABSENT
+    assert RunObserver(KEY, folder).supervisor == ABSENT
     assert not run_dir.claim(folder)
 
 
@@ -70,7 +70,7 @@ def test_a_supervisor_that_died_without_a_word_is_given_up(tmp_path: Path) -> No
     dead.wait()
     who = {"pid": dead.pid, "ticks": 1, "boot": certain(run_dir.boot_id())}
     (tmp_path / run_dir.BEGUN).write_text(json.dumps(who), encoding="utf-8")
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     assert list(watched.news()) == []
     assert watched.abandoned
     end = watched.abandon()
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_neither_dead_nor_ended(
         return real_text(path, *args, **more)
 
     real_text = Path.read_text
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     with monkeypatch.context() as broken:
         broken.setattr(os, "open", opened)
         broken.setattr(Path, "read_text", read_text)
@@ -119,7 +119,7 @@ def test_a_start_that_cannot_be_read_is_told_before_the_end(
     run_dir.claim(tmp_path)
     run_dir.write(tmp_path / run_dir.STARTED, {"at": 0.0})
     run_dir.write(tmp_path / run_dir.EXIT, {"exit_code": 0})
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     real = watched_module.present
     with monkeypatch.context() as broken:
         broken.setattr(
@@ -135,7 +135,7 @@ def test_a_start_that_cannot_be_read_is_told_before_the_end(
 def test_half_a_record_of_the_end_is_no_end(tmp_path: Path, half: bytes) -> None:
     run_dir.claim(tmp_path)
     (tmp_path / run_dir.EXIT).write_bytes(half)
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     assert list(watched.news()) == []
     assert (watched.over, watched.abandoned) == (False, False)
     assert run_dir.EXIT in watched.unknown
@@ -150,7 +150,7 @@ def test_processes_that_outlive_their_supervisor_keep_its_end_from_being_told(
     second = RunLock(folder.with_name("run-2"))
     script = (
         "import os, subprocess, sys; from pathlib import Path\n"
-        "from wattherd.runtime.local import run_dir, run_lock\n"
+        "from wattherd.local import run_dir, run_lock\n"
         f"folder = Path({str(folder)!r}); lock = run_lock.RunLock(folder)\n"
         "assert lock.take() and run_dir.claim(folder)\n"
         "child = subprocess.Popen(['sleep', '60'], pass_fds=lock.inherited, stdout=-3)\n"
@@ -159,16 +159,16 @@ def test_processes_that_outlive_their_supervisor_keep_its_end_from_being_told(
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False)
     left = int(done.stdout)
     try:
-        watched = Watched(KEY, folder)
+        watched = RunObserver(KEY, folder)
         for _ in range(2):
             assert list(watched.news()) == []
             assert (watched.abandoned, watched.unknown) == (False, LEFT_BEHIND)
-        assert run_lock.held(folder) == There(value=True)
-        assert run_lock.holders(folder) == There([left])
+        assert run_lock.held(folder) == Present(value=True)
+        assert run_lock.holders(folder) == Present([left])
         assert not second.take()
         assert end_holders(folder) == [left]
         end_s = time.monotonic() + 10
-        while run_lock.held(folder) != There(value=False):
+        while run_lock.held(folder) != Present(value=False):
             assert time.monotonic() < end_s
         assert list(watched.news()) == []
         assert watched.abandoned
@@ -190,7 +190,7 @@ def steps(events: list[Any]) -> list[float]:
 def test_a_long_list_of_reports_is_not_told_again_from_its_beginning(tmp_path: Path) -> None:
     reports = tmp_path / run_dir.PROGRESS
     reports.write_text("".join(LINE % number for number in range(20_000)))  # 4 MB
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     assert steps(list(watched.news())) == [19_999]
     with reports.open("a") as stream:
         stream.writelines(LINE % number for number in range(20_000, 40_000))
@@ -201,7 +201,7 @@ def test_the_last_report_is_told_before_the_end_however_many_there_are(tmp_path:
     reports = tmp_path / run_dir.PROGRESS
     reports.write_text("".join(LINE % number for number in range(20_000)))
     run_dir.write(tmp_path / run_dir.EXIT, {"exit_code": 0})
-    told = list(Watched(KEY, tmp_path).news())
+    told = list(RunObserver(KEY, tmp_path).news())
     assert [type(one) for one in told] == [JobProgressed, JobExited]
     assert steps(told) == [19_999]
 
@@ -219,13 +219,13 @@ def test_a_report_between_two_looks_is_told_before_the_end(
         return real(path)
 
     monkeypatch.setattr(watched_module, "document", ends)
-    told = list(Watched(KEY, tmp_path).news())
+    told = list(RunObserver(KEY, tmp_path).news())
     assert [type(one) for one in told] == [JobProgressed, JobExited]
 
 
 def test_reports_that_begin_anew_are_read_anew(tmp_path: Path) -> None:
     reports = tmp_path / run_dir.PROGRESS
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     reports.write_text(LINE % 5 + LINE % 6)
     assert steps(list(watched.news())) == [6]
     reports.write_text(LINE % 1)
@@ -235,7 +235,7 @@ def test_reports_that_begin_anew_are_read_anew(tmp_path: Path) -> None:
 def test_a_line_without_end_is_no_report_and_holds_nobody_up(tmp_path: Path) -> None:
     reports = tmp_path / run_dir.PROGRESS
     reports.write_text("x" * (3 << 20))
-    watched = Watched(KEY, tmp_path)
+    watched = RunObserver(KEY, tmp_path)
     assert steps([event for _ in range(5) for event in watched.news()]) == []
     with reports.open("a") as stream:
         stream.write("\n" + LINE % 8)
@@ -264,4 +264,4 @@ def test_whether_a_lock_is_held_is_asked_by_many_at_once(tmp_path: Path) -> None
     lock = RunLock(tmp_path / "run-1")
     assert lock.take()
     assert lock.take()  # it is ours already
-    assert [run_lock.held(tmp_path / f"run-{n}") for n in (1, 2)] == [There(value=True)] * 2
+    assert [run_lock.held(tmp_path / f"run-{n}") for n in (1, 2)] == [Present(value=True)] * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.service.live.config import read_config
+from wattherd.server.settings.config import read_config
 from wattherd.workload.job_file import read_job
 from wattherd.workload.scenario import read_scenario
 from wattherd.workload.yaml_lines import line_of

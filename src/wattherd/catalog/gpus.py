@@ -372,7 +372,7 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
-class Memory(StrEnum):
+class GpuMemory(StrEnum):
     """Memory in stacks beside the chip, or chips on the board, which draw more while they wait."""
 
     STACKED = "HBM"
@@ -380,7 +380,7 @@ class Memory(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class PeakRates:
     """Peak rates of dense work in operations per second, and the memory, of one GPU type.
 
     A multiply-add is two operations. `tf32` and `fp16` are those of the matrix units, None where
@@ -391,7 +391,7 @@ class Rates:
     fp32: float
     tf32: float | None = None
     fp16: float | None = None
-    memory: Memory
+    memory: GpuMemory
     source: str
     aliases: tuple[str, ...] = ()
 
@@ -401,7 +401,7 @@ class Rates:
         return found or self.fp32
 
 
-_HBM, _GDDR = Memory.STACKED, Memory.ON_BOARD
+_HBM, _GDDR = GpuMemory.STACKED, GpuMemory.ON_BOARD
 _CORES = "cores x 2 x boost clock, as the data sheet counts"
 
 
@@ -410,13 +410,13 @@ def _sheet(
     fp32: float,
     tf32: float | None,
     fp16: float | None,
-    memory: Memory,
+    memory: GpuMemory,
     source: str,
     *aliases: str,
-) -> Rates:
+) -> PeakRates:
     """An entry in units of 1e12 operations per second, as data sheets print them."""
     tf32, fp16 = (None if rate is None else 1e12 * rate for rate in (tf32, fp16))
-    return Rates(
+    return PeakRates(
         name=name, fp32=1e12 * fp32, tf32=tf32, fp16=fp16, memory=memory, source=source,
         aliases=aliases,
     )  # fmt: skip
@@ -468,7 +468,7 @@ _RATES = (
            "RTX6000ADAGENERATION"),
 )
 # fmt: on
-RATES: Mapping[str, Rates] = MappingProxyType({entry.name: entry for entry in _RATES})
+RATES: Mapping[str, PeakRates] = MappingProxyType({entry.name: entry for entry in _RATES})
 _BRANDS = frozenset({"NVIDIA", "AMD", "TESLA", "QUADRO", "GEFORCE", "INSTINCT"})
 
 
@@ -478,12 +478,12 @@ def _spelled(name: str) -> str:
     return "".join(w for w in words if w not in _BRANDS and not re.fullmatch(r"\d+GB", w))
 
 
-_BY_SPELLING: Mapping[str, Rates] = {
+_BY_SPELLING: Mapping[str, PeakRates] = {
     name: entry for entry in _RATES for name in (_spelled(entry.name), *entry.aliases)
 }
 
 
-def rates(name: str) -> Rates | None:
+def rates(name: str) -> PeakRates | None:
     """Peak rates and memory of the GPU that people, traces or its driver call `name`.
 
     None where nothing is known, or a name means several parts (`H100`).

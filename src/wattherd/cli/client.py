@@ -1,4 +1,4 @@
-"""Talks to a service: JSON over HTTP, by the rules of `wire.http_client`."""
+"""Talks to a service: JSON over HTTP, by the rules of `devices.wire.http_client`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from wattherd import __version__
-from wattherd.cli.contexts import DEFAULT_SERVER, Service, chosen
+from wattherd.cli.contexts import DEFAULT_SERVER, ChosenService, chosen
+from wattherd.devices.wire.http_client import (
+    HttpAnswer,
+    HttpClient,
+    HttpRequest,
+    HttpRules,
+    NoAnswer,
+    origin_of,
+)
 from wattherd.errors import MOST_WORDS, UserError, harmless
-from wattherd.wire.http_client import Answer, HttpClient, NoAnswer, Request, Rules, origin_of
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -35,13 +42,13 @@ class NotThere(UserError):
     exit_code = 3
 
 
-class Unreachable(UserError):
+class ServiceUnreachable(UserError):
     """Nobody answers."""
 
     exit_code = 4
 
 
-class Refused(UserError):
+class RefusedByService(UserError):
     """The service does not let this user do this."""
 
     exit_code = 5
@@ -50,7 +57,7 @@ class Refused(UserError):
 class Client:
     """One service, as one user."""
 
-    def __init__(self, server: str | None = None, *, found: Service | None = None) -> None:
+    def __init__(self, server: str | None = None, *, found: ChosenService | None = None) -> None:
         """`server` is an address or a context's name; what is not said is as `chosen` finds it.
 
         Raises:
@@ -66,7 +73,7 @@ class Client:
         self._base = urllib.parse.urlsplit(self.server).path
         self._token = found.token
         self._headers = {"content-type": "application/json", **_credentials(found.token)}
-        rules = Rules(
+        rules = HttpRules(
             timeout_s=TIMEOUT_S,
             most_bytes=MOST_BYTES,
             tls=_authority(found.ca) if origin.scheme == "https" else None,
@@ -106,7 +113,7 @@ class Client:
             with self._http.stream(self._request("GET", path, query)) as incoming:
                 if incoming.status >= HTTPStatus.BAD_REQUEST:
                     body = incoming.whole(MOST_BYTES)
-                    raise _refusal(Answer(incoming.status, incoming.reason, {}, body))
+                    raise _refusal(HttpAnswer(incoming.status, incoming.reason, {}, body))
                 yield from incoming.chunks()
         except NoAnswer as failure:
             raise self._unreachable(failure) from None
@@ -144,9 +151,9 @@ class Client:
         except InvalidStatus as refused:
             answer = refused.response
             body = bytes(answer.body or b"")
-            raise _refusal(Answer(answer.status_code, answer.reason_phrase, {}, body)) from None
+            raise _refusal(HttpAnswer(answer.status_code, answer.reason_phrase, {}, body)) from None
         except (OSError, InvalidHandshake) as error:
-            raise Unreachable(f"no answer: {error}", where=self.server) from None
+            raise ServiceUnreachable(f"no answer: {error}", where=self.server) from None
 
     def _json(self, method: str, path: str, query: dict[str, object], body: Any = None) -> Any:
         if method != "GET":  # where no token says who it is, the name of the account does
@@ -170,7 +177,7 @@ class Client:
 
     def _request(
         self, method: str, path: str, query: dict[str, object], body: Any = None
-    ) -> Request:
+    ) -> HttpRequest:
         given = {name: _text(value) for name, value in query.items() if value is not None}
         target = f"{self._base}/api/v1/{path}?{urllib.parse.urlencode(given, doseq=True)}"
         data = None if body is None else json.dumps(body).encode()
@@ -178,11 +185,11 @@ class Client:
         if method == "POST" and (path in ("jobs", "arrays") or path.endswith("/rerun")):
             # Where the answer is lost, asking again gives the job that was made, not another.
             headers = {**headers, "idempotency-key": str(uuid.uuid4())}
-        return Request(method, target, headers, data)
+        return HttpRequest(method, target, headers, data)
 
-    def _unreachable(self, failure: NoAnswer) -> Unreachable:
+    def _unreachable(self, failure: NoAnswer) -> ServiceUnreachable:
         hint = "start one with `wattherd serve`, or `wattherd login ADDRESS`, or --server"
-        return Unreachable(
+        return ServiceUnreachable(
             f"no answer: {failure.problem}", where=self.server, hint=failure.hint or hint
         )
 
@@ -211,11 +218,11 @@ def _authority(path: str) -> ssl.SSLContext:
 
 _KINDS: dict[int, type[UserError]] = {
     HTTPStatus.NOT_FOUND: NotThere,
-    HTTPStatus.UNAUTHORIZED: Refused,
-    HTTPStatus.FORBIDDEN: Refused,
-    HTTPStatus.TOO_MANY_REQUESTS: Refused,
-    HTTPStatus.SERVICE_UNAVAILABLE: Unreachable,
-    HTTPStatus.GATEWAY_TIMEOUT: Unreachable,
+    HTTPStatus.UNAUTHORIZED: RefusedByService,
+    HTTPStatus.FORBIDDEN: RefusedByService,
+    HTTPStatus.TOO_MANY_REQUESTS: RefusedByService,
+    HTTPStatus.SERVICE_UNAVAILABLE: ServiceUnreachable,
+    HTTPStatus.GATEWAY_TIMEOUT: ServiceUnreachable,
 }
 
 
@@ -247,7 +254,7 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def _refusal(answer: Answer) -> UserError:
+def _refusal(answer: HttpAnswer) -> UserError:
     """The service's own words; fields that it could not read are named."""
     kind = _KINDS.get(answer.status, UserError)
     try:

@@ -53,7 +53,7 @@ class Contexts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ChosenService:
     """The service to talk to, and where each word about it is from."""
 
     server: str
@@ -175,7 +175,7 @@ def _put(file: Path, text: str) -> None:
         raise UserError(f"cannot be written: {error.strerror}", where=str(file)) from None
 
 
-def chosen(named: str | None) -> Service:
+def chosen(named: str | None) -> ChosenService:
     """The service that is meant: option before environment before context before this machine.
 
     `named` and `WATTHERD_SERVER` are addresses or names of contexts. A token of the environment
@@ -200,7 +200,7 @@ def chosen(named: str | None) -> Service:
     if not token and (of_environment or not given):
         token, token_from = _token_of_environment()
     ca = os.environ.get("WATTHERD_CA") or (_beside(context.ca) if context else "")
-    return Service(
+    return ChosenService(
         server=server.rstrip("/"),
         server_from=said,
         token=token,

@@ -50,10 +50,10 @@ def demo(
     Exit code 1 if a training did not finish or the draw was above the budget.
     """
     try:
-        from wattherd.service.live.past import write_state_report
+        from wattherd.server.web.past_page import write_state_report
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
-    from wattherd.service.live.demo import job_documents, problems
+    from wattherd.server.demo import job_documents, problems
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as by Ctrl-C: nothing stays
     folder = str(_programs(programs))
@@ -144,7 +144,7 @@ def _look_on(client: Client, ids: Sequence[str], limit_s: float) -> list[Any]:
     from rich.live import Live
 
     from wattherd.cli.demo_view import COLUMNS, frame
-    from wattherd.service.live.demo import FINAL, Course, full_w, part_done
+    from wattherd.server.demo import FINAL, Course, full_w, part_done
 
     top_w = full_w(client.get("nodes"))
     course, news, console = Course(top_w), list[str](), Console(stderr=True)
@@ -170,7 +170,7 @@ def _look_on(client: Client, ids: Sequence[str], limit_s: float) -> list[Any]:
 
 def _line(past_s: float, power: Any, jobs: Sequence[Any]) -> str:
     """How it stands, for logs."""
-    from wattherd.service.live.demo import part_done
+    from wattherd.server.demo import part_done
 
     running = sum(job["state"] == "Running" for job in jobs)
     draw = f"{power['draw_w'] or 0.0:.2f} of {power['budget_w'] or 0.0:g} W"

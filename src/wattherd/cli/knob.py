@@ -12,8 +12,8 @@ import click
 from wattherd.cli.output import lists, printed, prints
 
 if TYPE_CHECKING:
-    from wattherd.knobs.contract import Outcome, Reading, Unit
-    from wattherd.knobs.switch import Position
+    from wattherd.devices.knobs.contract import KnobReading, KnobUnit, OrderOutcome
+    from wattherd.devices.knobs.switch import Position
 
 SCHEMA = "wattherd.knob/1"
 SWITCH_SCHEMA = "wattherd.switch/1"
@@ -34,7 +34,7 @@ def knob() -> None:
 @prints
 def read(*, uris: tuple[str, ...], output: str) -> int:
     """Print the limit that each knob holds now; exits with 1 if one did not answer."""
-    from wattherd.knobs.registry import open_knob
+    from wattherd.devices.knobs.registry import open_knob
 
     troubles = 0
     for one in [open_knob(uri) for uri in uris]:
@@ -57,9 +57,9 @@ def set_(*, uri: str, value: str, period: str | None, journals: Path | None, out
     With --for, what was found is put back afterwards, on SIGINT and SIGTERM, and after a kill by
     `wattherd knob restore` or by the next `--for` of the same knob.
     """
-    from wattherd.knobs import borrowing
-    from wattherd.knobs.contract import Result
-    from wattherd.knobs.registry import open_knob
+    from wattherd.devices.knobs import temporary as borrowing
+    from wattherd.devices.knobs.contract import OrderResult
+    from wattherd.devices.knobs.registry import open_knob
     from wattherd.units import seconds
 
     folder = journals or borrowing.default_folder()
@@ -70,7 +70,7 @@ def set_(*, uri: str, value: str, period: str | None, journals: Path | None, out
             if outcome.in_force:
                 borrowing.forget(uri, folder)
             _tell(outcome, one.unit, output)
-            return int(outcome.result is not Result.TOOK_EFFECT)
+            return int(outcome.result is not OrderResult.TOOK_EFFECT)
     return _set_for(uri, asked, seconds(period, field="--for"), folder, output)
 
 
@@ -83,13 +83,13 @@ def switch(*, uri: str, position: str | None, output: str) -> int:
 
     Exits with 1 if it did not answer or did not follow. Off ends whatever runs there.
     """
-    from wattherd.knobs.contract import Result
-    from wattherd.knobs.registry import open_switch
+    from wattherd.devices.knobs.contract import OrderResult
+    from wattherd.devices.knobs.registry import open_switch
 
     outlet = open_switch(uri)
     found = outlet.read() if position is None else outlet.turn(on=position == "on")
     _tell_position(found, output)
-    return int(found.on is None or found.result not in (None, Result.TOOK_EFFECT))
+    return int(found.on is None or found.result not in (None, OrderResult.TOOK_EFFECT))
 
 
 @knob.command("restore")
@@ -97,8 +97,8 @@ def switch(*, uri: str, position: str | None, output: str) -> int:
 @prints
 def restore(*, journals: Path | None, output: str) -> int:
     """Put back what killed processes left changed; exits with 1 if one could not be."""
-    from wattherd.knobs import borrowing
-    from wattherd.knobs.registry import open_knob
+    from wattherd.devices.knobs import temporary as borrowing
+    from wattherd.devices.knobs.registry import open_knob
 
     outcomes = borrowing.settle_debts(journals or borrowing.default_folder())
     for outcome in outcomes:
@@ -115,7 +115,7 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
     Without a URI, looks for the knobs of this machine and lists the protocols there are. Exits
     with 1 if a named knob does not answer.
     """
-    from wattherd.knobs import probing
+    from wattherd.devices.knobs import probing
 
     document = probing.document(uris or probing.local_uris())
     if not printed(document, output):
@@ -124,10 +124,10 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
 
 
 def _set_for(uri: str, asked: float, period_s: float, folder: Path, output: str) -> int:
-    from wattherd.knobs import borrowing
-    from wattherd.knobs.contract import Result
+    from wattherd.devices.knobs import temporary as borrowing
+    from wattherd.devices.knobs.contract import OrderResult
 
-    outcomes: list[Outcome] = []
+    outcomes: list[OrderOutcome] = []
     ended = _told_to_end()
     with borrowing.borrowed(uri, folder, outcomes.append) as one:
         outcomes.append(one.set(asked))
@@ -135,7 +135,7 @@ def _set_for(uri: str, asked: float, period_s: float, folder: Path, output: str)
         if outcomes[0].in_force:
             ended.wait(period_s)
     _tell(outcomes[-1], one.unit, output)
-    return int(any(outcome.result is not Result.TOOK_EFFECT for outcome in outcomes))
+    return int(any(outcome.result is not OrderResult.TOOK_EFFECT for outcome in outcomes))
 
 
 def _told_to_end() -> threading.Event:
@@ -146,8 +146,8 @@ def _told_to_end() -> threading.Event:
     return ended
 
 
-def _value(text: str, unit: Unit) -> float:
-    from wattherd.knobs.contract import NO_LIMIT
+def _value(text: str, unit: KnobUnit) -> float:
+    from wattherd.devices.knobs.contract import NO_LIMIT
     from wattherd.units import hertz, watts
 
     if text == "none":
@@ -155,9 +155,9 @@ def _value(text: str, unit: Unit) -> float:
     return watts(text, field="WATTS") if unit == "W" else hertz(text, field="HERTZ")
 
 
-def _tell_reading(reading: Reading, unit: Unit, output: str) -> None:
-    from wattherd.knobs.contract import NO_LIMIT
-    from wattherd.knobs.probing import finite
+def _tell_reading(reading: KnobReading, unit: KnobUnit, output: str) -> None:
+    from wattherd.devices.knobs.contract import NO_LIMIT
+    from wattherd.devices.knobs.probing import finite
 
     limited = None if reading.value is None else reading.value != NO_LIMIT
     if printed(
@@ -179,8 +179,8 @@ def _tell_reading(reading: Reading, unit: Unit, output: str) -> None:
         click.echo(f"{_plain(reading.value, unit):>12}  {reading.knob}")
 
 
-def _tell(outcome: Outcome, unit: Unit, output: str) -> None:
-    from wattherd.knobs.probing import finite
+def _tell(outcome: OrderOutcome, unit: KnobUnit, output: str) -> None:
+    from wattherd.devices.knobs.probing import finite
 
     if printed(
         {
@@ -220,7 +220,7 @@ def _tell_position(found: Position, output: str) -> None:
 
 
 def _plain(value: float | None, unit: str) -> str:
-    from wattherd.knobs.contract import NO_LIMIT
+    from wattherd.devices.knobs.contract import NO_LIMIT
     from wattherd.units import show_hertz, show_watts
 
     if value is None:

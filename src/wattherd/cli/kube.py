@@ -22,10 +22,10 @@ from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.runtime.kube.api.feed import Feed
-    from wattherd.runtime.kube.api.health import Checkup
-    from wattherd.runtime.kube.scheduler.live import LiveScheduler
-    from wattherd.service.kube_dashboard import Pages
+    from wattherd.kube.api.feed import ApiFeed
+    from wattherd.kube.api.health import Checkup
+    from wattherd.kube.live.scheduler import LiveScheduler
+    from wattherd.server.kube.dashboard import Pages
 
 _LAST_PORT = 65535
 _HERE = ("127.0.0.1", "::1", "localhost")
@@ -75,7 +75,7 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
 def scheduler(health: str | None, dashboard: str | None, **chosen: Any) -> None:
     """Schedule the pods that ask for it: gangs, priorities, watts."""
     try:
-        from wattherd.service.kube import KubeOptions, live_scheduler, scheduler_checkup
+        from wattherd.server.kube.run import KubeOptions, live_scheduler, scheduler_checkup
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -89,7 +89,7 @@ def scheduler(health: str | None, dashboard: str | None, **chosen: Any) -> None:
 def admit(health: str | None, **chosen: Any) -> None:
     """Hold pods by a scheduling gate until there are watts; others bind them."""
     try:
-        from wattherd.service.kube import KubeOptions, live_admission, scheduler_checkup
+        from wattherd.server.kube.run import KubeOptions, live_admission, scheduler_checkup
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -104,7 +104,7 @@ def admit(health: str | None, **chosen: Any) -> None:
 def admission_check(health: str | None, retry: int, **chosen: Any) -> None:
     """Answer Kueue: which workloads there are watts for, and where."""
     try:
-        from wattherd.service.kube import KubeOptions, live_kueue_check, scheduler_checkup
+        from wattherd.server.kube.run import KubeOptions, live_kueue_check, scheduler_checkup
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -118,7 +118,7 @@ def admission_check(health: str | None, retry: int, **chosen: Any) -> None:
 def dra(health: str | None, **chosen: Any) -> None:
     """Offer watts as devices, which kube-scheduler allocates to claims."""
     try:
-        from wattherd.service.kube import KubeOptions, claims_checkup, live_claims
+        from wattherd.server.kube.run import KubeOptions, claims_checkup, live_claims
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -156,7 +156,7 @@ def _pages(live: LiveScheduler, dashboard: str | None) -> AbstractContextManager
     if dashboard is None:
         return nullcontext()
     try:
-        from wattherd.service.kube_dashboard import Dashboard, Pages, dashboard_app
+        from wattherd.server.kube.dashboard import Dashboard, Pages, dashboard_app
     except ImportError as missing:
         hint = 'pip install "wattherd[kube,server]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -211,8 +211,8 @@ def extender(
 ) -> None:
     """Answer a stock kube-scheduler: which node, within which watts."""
     try:
-        from wattherd.service.kube import KubeOptions, extender_checkup, live_extender
-        from wattherd.service.kube_answering import extender_server
+        from wattherd.server.kube.answering import extender_server
+        from wattherd.server.kube.run import KubeOptions, extender_checkup, live_extender
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
@@ -241,7 +241,7 @@ def extender(
             live.close()
 
 
-def _ends_by_signal(feed: Feed) -> threading.Event:
+def _ends_by_signal(feed: ApiFeed) -> threading.Event:
     """Set when we are asked to end, also while `feed` waits for the API server to begin."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: feed.unwanted.set())
@@ -249,13 +249,13 @@ def _ends_by_signal(feed: Feed) -> threading.Event:
 
 
 @contextmanager
-def _tidied(feed: Feed) -> Iterator[None]:
+def _tidied(feed: ApiFeed) -> Iterator[None]:
     """Meanwhile garbage is collected while there are few news.
 
     To look through all that is known of a large cluster takes longer than many decisions, and would
     be done amid them: a sixth of the processor time of an extender that is asked without a pause.
     """
-    from wattherd.service.live.housekeeping import Housekeeping
+    from wattherd.server.site.housekeeping import Housekeeping
 
     housekeeping = Housekeeping(lambda: feed.events)
     housekeeping.begin()
@@ -275,7 +275,7 @@ def answering(health: str | None, checkup: Checkup) -> Iterator[None]:
     if health is None:
         yield
         return
-    from wattherd.runtime.kube.api.health import HealthServer
+    from wattherd.kube.api.health import HealthServer
 
     listener = _listen(*_address(health, "--health"), "--health")
     shown = listener.getsockname()[:2]

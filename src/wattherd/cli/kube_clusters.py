@@ -12,7 +12,7 @@ from wattherd.cli.output import lists, printed
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.kube_nodes.clusters import ClusterRow
+    from wattherd.server.kube.clusters import ClusterRow
 
 SCHEMA = "wattherd.clusters/1"
 _PATH = click.Path(path_type=Path)
@@ -29,7 +29,7 @@ def clusters(kubeconfig: Path | None, contexts: tuple[str, ...], timeout: str, o
     One that does not answer is shown as it was, with the age of that; the exit code is then 1.
     """
     try:
-        from wattherd.service.kube_nodes import clusters as service
+        from wattherd.server.kube import clusters as service
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None

@@ -14,7 +14,7 @@ from wattherd.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattherd.service.kube_nodes.compose import BenchOptions
+    from wattherd.server.kube.compose import BenchOptions
 
 STATE = Path("/var/lib/wattherd")
 SOCKET = Path("/run/wattherd/caps.sock")
@@ -51,7 +51,7 @@ def _devices(command: Callable[..., None]) -> Callable[..., None]:
 def cap_helper(socket: Path, **chosen: Any) -> None:
     """Hold the caps of this machine's GPUs for an agent that has no privileges."""
     try:
-        from wattherd.service.kube_nodes import compose
+        from wattherd.server.kube import compose
     except ImportError as missing:
         raise _needs(missing) from None
     helper = compose.cap_helper(_bench_options(chosen), socket)
@@ -78,7 +78,7 @@ def cap_helper(socket: Path, **chosen: Any) -> None:
 def claims_plugin(plugins: Path, registry: Path) -> None:
     """Tell this machine's kubelet that pods which claimed watts may start."""
     try:
-        from wattherd.runtime.kube.agent.claims_plugin import ClaimsPlugin
+        from wattherd.kube.live.claims_plugin import ClaimsPlugin
     except ImportError as missing:
         raise _needs(missing) from None
     plugin, over = ClaimsPlugin(plugins, registry), _until_told()
@@ -112,8 +112,8 @@ def agent(
     """Meter this node and hold its pods' caps: docs/guides/kubernetes-nodes.md."""
     try:
         from wattherd.cli.kube import answering
-        from wattherd.runtime.kube.agent.live import AgentOptions
-        from wattherd.service.kube_nodes import compose
+        from wattherd.kube.live.agent import AgentOptions
+        from wattherd.server.kube import compose
     except ImportError as missing:
         raise _needs(missing) from None
     bench = _bench_options({**chosen, "node": node})
@@ -193,7 +193,7 @@ def pools(
         raise UserError("nothing to switch, nobody to ask", field="--switches", hint="or --grow")
     try:
         from wattherd.cli.kube import answering
-        from wattherd.service.kube_nodes import pooling
+        from wattherd.server.kube import pooling
     except ImportError as missing:
         raise _needs(missing) from None
     from wattherd.units import seconds, watts
@@ -218,8 +218,8 @@ def pools(
 
 
 def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
-    from wattherd.runtime.kube.agent.node_loop import NO_LIMIT_W
-    from wattherd.service.kube_nodes.compose import BenchOptions
+    from wattherd.kube.decide.node_loop import NO_LIMIT_W
+    from wattherd.server.kube.compose import BenchOptions
     from wattherd.units import seconds, watts
 
     safe = chosen["safe_cap"]

@@ -13,7 +13,7 @@ from wattherd.cli.output import printed, prints
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.runtime.kube.whatif.snapshot import Snapshot
+    from wattherd.kube.facts.cluster_snapshot import ClusterSnapshot
 
 POD = "pod/"
 _SHOWN = 20
@@ -66,8 +66,8 @@ def simulate_pods(
     Takes pods, and objects that make pods: jobs, deployments, stateful sets.
     """
     take, _ = _what_if()
-    from wattherd.service.kube_manifests import pods_of
-    from wattherd.service.kube_what_if import Supposed, simulate
+    from wattherd.server.kube.manifests import pods_of
+    from wattherd.server.kube.what_if import Supposed, simulate
 
     pods = pods_of(_bytes(filename), str(filename))
     there = read_snapshot(taken) if taken else take(kubeconfig, context, budgets)
@@ -92,24 +92,24 @@ def _show_feasible(document: Mapping[str, Any]) -> None:
     click.echo("feasible, not reserved")
 
 
-def _what_if() -> tuple[Callable[..., Snapshot], Callable[[Snapshot], bytes]]:
+def _what_if() -> tuple[Callable[..., ClusterSnapshot], Callable[[ClusterSnapshot], bytes]]:
     try:
-        from wattherd.runtime.kube.whatif.snapshot import write
-        from wattherd.service.kube_what_if import take
+        from wattherd.kube.facts.cluster_snapshot import write
+        from wattherd.server.kube.what_if import take
     except ImportError as missing:
         hint = 'pip install "wattherd[kube]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
     return take, write
 
 
-def read_snapshot(path: Path) -> Snapshot:
+def read_snapshot(path: Path) -> ClusterSnapshot:
     """A file of `kube snapshot`; `-` is what comes in.
 
     Raises:
         UserError: it cannot be read, or is none.
     """
     _what_if()
-    from wattherd.runtime.kube.whatif.snapshot import read
+    from wattherd.kube.facts.cluster_snapshot import read
 
     return read(_bytes(path), str(path))
 
@@ -130,7 +130,7 @@ def run_snapshot(
 ) -> None:
     """Print what would change, by policy."""
     there = read_snapshot(path)
-    from wattherd.service.kube_what_if import Supposed, compare
+    from wattherd.server.kube.what_if import Supposed, compare
 
     document = compare(there, policies, Supposed(budgets=budgets, afresh=afresh))
     if printed(document, output):
@@ -175,8 +175,8 @@ def explain_pod(
 ) -> dict[str, Any]:
     """The document of `wattherd explain pod/NAME`."""
     _what_if()
-    from wattherd.service.kube_explain import explain_pod as explained
-    from wattherd.service.kube_what_if import Supposed
+    from wattherd.server.kube.explain import explain_pod as explained
+    from wattherd.server.kube.what_if import Supposed
 
     supposed = Supposed(policy=policy, budgets=budgets)
     return explained(name, namespace, kubeconfig=kubeconfig, context=context, supposed=supposed)

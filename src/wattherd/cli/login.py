@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import click
 
 from wattherd.cli import contexts
-from wattherd.cli.client import Client, Refused
-from wattherd.cli.contexts import Context, Contexts, Service
+from wattherd.cli.client import Client, RefusedByService
+from wattherd.cli.contexts import ChosenService, Context, Contexts
 from wattherd.cli.output import lists, prints, show
 from wattherd.cli.tables import print_table
 from wattherd.errors import UserError
@@ -38,7 +38,7 @@ def login(*, address: str | None, name: str | None, ca: Path | None) -> None:
     known = contexts.read()
     server, name = _addressed(known, address, name)
     authority = str(ca.resolve()) if ca else known.contexts.get(name, Context(server="")).ca
-    token, whoami = _let_in(Service(server=server, server_from="login", ca=authority))
+    token, whoami = _let_in(ChosenService(server=server, server_from="login", ca=authority))
     kept = contexts.keep_token(name, token) if token else ""
     made = Context(server=server, token_file=kept, ca=authority)
     contexts.write(Contexts(use=name, contexts={**known.contexts, name: made}))
@@ -77,7 +77,7 @@ def _short(host: str) -> str:
     return re.sub(r"[.:]", "-", host).strip("-") if whole else first
 
 
-def _let_in(service: Service) -> tuple[str, Any]:
+def _let_in(service: ChosenService) -> tuple[str, Any]:
     """A token with which the service answers, and who it says that is.
 
     Raises:
@@ -85,7 +85,7 @@ def _let_in(service: Service) -> tuple[str, Any]:
     """
     try:
         return "", Client(found=service).get("whoami")
-    except Refused:
+    except RefusedByService:
         if sys.stdin.isatty():
             typed = click.prompt("Token", hide_input=True, err=True).strip()
         else:

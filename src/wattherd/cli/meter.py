@@ -11,7 +11,7 @@ import click
 from wattherd.cli.output import lists, printed, prints
 
 if TYPE_CHECKING:
-    from wattherd.meters.watch import Outcome
+    from wattherd.devices.meters.watch import Outcome
 
 SCHEMA = "wattherd.reading/1"
 COUNTERS = "wattherd.counters/1"
@@ -33,11 +33,11 @@ def read(*, uris: tuple[str, ...], watch: str | None, count: int | None, output:
 
     Exits with 1 if a meter gave no reading in the last round.
     """
+    from wattherd.devices.meters.registry import open_meter
+    from wattherd.devices.meters.watch import rounds
+    from wattherd.devices.wire.device_errors import DeviceError
     from wattherd.errors import UserError
-    from wattherd.meters.registry import open_meter
-    from wattherd.meters.watch import rounds
     from wattherd.units import seconds
-    from wattherd.wire.trouble import DeviceError
 
     every_s = seconds(watch, field="--watch") if watch else 1.0
     if every_s <= 0:
@@ -60,7 +60,7 @@ def probe(*, uris: tuple[str, ...], output: str) -> int:
     Without a URI, tries the meters of this machine and lists the protocols there are. Exits with
     1 if a named meter does not answer.
     """
-    from wattherd.meters import probing
+    from wattherd.devices.meters import probing
 
     document = probing.document(uris or probing.local_uris(), PROBE_ROUNDS)
     if not printed(document, output):
@@ -83,10 +83,10 @@ def counters(*, pid: int, window: str, output: str) -> int:
     The names are those of features that `power fit` takes. What the kernel or the processor does
     not tell is left out.
     """
+    from wattherd.devices.meters.perf import PerfCounters
+    from wattherd.devices.wire.device_errors import DeviceError
     from wattherd.errors import UserError
-    from wattherd.meters.perf import PerfCounters
     from wattherd.units import seconds
-    from wattherd.wire.trouble import DeviceError
 
     window_s = seconds(window, field="--window")
     if window_s <= 0:
@@ -113,15 +113,15 @@ def _tell(outcome: Outcome, output: str) -> None:
 
 
 def _is_reading(outcome: Outcome) -> bool:
-    from wattherd.meters.contract import Reading
+    from wattherd.devices.meters.contract import MeterReading
 
-    return isinstance(outcome, Reading)
+    return isinstance(outcome, MeterReading)
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    from wattherd.meters.contract import Reading
+    from wattherd.devices.meters.contract import MeterReading
 
-    if isinstance(outcome, Reading):
+    if isinstance(outcome, MeterReading):
         return {"meter": outcome.source, "at_s": outcome.at_s, "watts": outcome.watts,
                 "quality": outcome.quality}  # fmt: skip
     return {"meter": outcome.source, "at_s": time.time(), "watts": None,
@@ -131,9 +131,9 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
 def _line(outcome: Outcome) -> str:
     from datetime import UTC, datetime
 
-    from wattherd.meters.contract import Reading
+    from wattherd.devices.meters.contract import MeterReading
 
-    if not isinstance(outcome, Reading):
+    if not isinstance(outcome, MeterReading):
         return f"wattherd: {outcome}"
     stamp = datetime.fromtimestamp(outcome.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-5] + "Z"
     return f"{stamp}  {outcome.watts:>12,.1f} W  {outcome.quality:<8}  {outcome.source}"

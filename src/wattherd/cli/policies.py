@@ -25,7 +25,7 @@ def policies(*, output: str) -> None:
 
 
 def _placement() -> list[dict[str, Any]]:
-    from wattherd.service.compose import scorers
+    from wattherd.experiments.placement.policies import scorers
 
     return [
         {
@@ -38,8 +38,8 @@ def _placement() -> list[dict[str, Any]]:
 
 
 def _schedulers() -> list[dict[str, Any]]:
-    from wattherd.service.notes import SCHEDULER_NOTES
-    from wattherd.service.presets import PRESETS
+    from wattherd.experiments.schedule.descriptions import SCHEDULER_NOTES
+    from wattherd.experiments.schedule.simulators import PRESETS
 
     names = sorted({name for preset in PRESETS.values() for name in preset.schedulers})
     return [
@@ -53,8 +53,8 @@ def _schedulers() -> list[dict[str, Any]]:
 
 
 def _power() -> list[dict[str, Any]]:
-    from wattherd.service.notes import POWER_NOTES
-    from wattherd.service.schedule import POWER_POLICIES
+    from wattherd.experiments.schedule.descriptions import POWER_NOTES
+    from wattherd.experiments.schedule.run import POWER_POLICIES
 
     return [{"name": name, "about": POWER_NOTES[name]} for name in sorted(POWER_POLICIES)]
 

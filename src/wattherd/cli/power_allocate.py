@@ -14,7 +14,7 @@ from wattherd.cli.output import printed, prints
 
 if TYPE_CHECKING:
     from wattherd.estimate.measured_curve import JobCurve
-    from wattherd.service.allocate import Terms
+    from wattherd.experiments.allocate.run import AllocationTerms
 
 EVERY = "water-filling,tiers,nash,max-min,proportional,uniform,priority,priority-greedy"
 _OPTIONS = (
@@ -61,7 +61,7 @@ def allocate(*, budget: str | None, policy: str, output: str, **given: Any) -> N
     The objective is the weighted mean of the jobs' rates relative to their best; the bound is what
     fractions of caps could reach. Policies: docs/concepts/power-allocation.md.
     """
-    from wattherd.service.allocate import allocation, rule
+    from wattherd.experiments.allocate.run import allocation, rule
 
     rule(policy)
     document = allocation(_jobs(**given), _terms(budget=budget, **given), policy)
@@ -80,8 +80,8 @@ def allocate(*, budget: str | None, policy: str, output: str, **given: Any) -> N
 @prints
 def compare(*, policies: str, parts: str, output: str, **given: Any) -> None:
     """Several policies on the same curves, under several budgets."""
-    from wattherd.service.allocate import rule
-    from wattherd.service.allocate_compare import comparison
+    from wattherd.experiments.allocate.compare import comparison
+    from wattherd.experiments.allocate.run import rule
 
     names = parse_policies(policies)
     for name in names:
@@ -101,13 +101,13 @@ def _jobs(*, curves: Path, kind: str, joules: Path | None, **given: Any) -> tupl
 
 def _terms(
     *, budget: str | None, tree: Path | None, count: str, pause: bool, paused_w: str, **_: object
-) -> Terms:
+) -> AllocationTerms:
     from wattherd.estimate.measured_curve import Count
-    from wattherd.service.allocate import Terms
+    from wattherd.experiments.allocate.run import AllocationTerms
     from wattherd.units import watts
     from wattherd.workload.tree_file import read_tree
 
-    return Terms(
+    return AllocationTerms(
         budget_w=watts(budget, field="--budget") if budget else None,
         tree=read_tree(tree) if tree else None,
         count=Count(count),

@@ -55,13 +55,13 @@ def bench(
     Every run is determined by its seed. Trips are those that a controller which knows the future
     would have avoided under the same fault.
     """
-    from wattherd.service import power_bench
+    from wattherd.experiments.power_bench import run as power_bench
 
     if out is not None:
         check_folder(out)
-    choice = power_bench.Choice()
+    choice = power_bench.BenchChoice()
     faults = _names(fault, choice.faults)
-    choice = power_bench.Choice(
+    choice = power_bench.BenchChoice(
         scenarios=_names(scenario, choice.scenarios),
         faults=(*faults, *power_bench.pairs()) if pairs else faults,
         controllers=(*_names(controller, choice.controllers), *(["external"] if command else [])),

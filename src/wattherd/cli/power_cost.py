@@ -44,8 +44,9 @@ def cost(
     that a service has measured, also by job. Exits with 1 if some of the energy was drawn at a
     time for which nothing is known.
     """
-    from wattherd.service import bill, flexibility
-    from wattherd.wire.trouble import DeviceError
+    from wattherd.devices.wire.device_errors import DeviceError
+    from wattherd.experiments.grid import bill
+    from wattherd.experiments.grid import promise as flexibility
     from wattherd.workload.rates_file import read_rates
 
     whose = flexibility.zone_of(zone)

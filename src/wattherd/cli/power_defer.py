@@ -43,10 +43,10 @@ def defer(
     JOBS is a CSV file with `submit_s, duration_s, gpus` and, if known, `deadline_s`. Rules see one
     job at a time and the rates to come; the optimum sees all jobs.
     """
-    from wattherd.estimate.deferral import RULES, Signal
-    from wattherd.service import defer as service
+    from wattherd.devices.wire.device_errors import DeviceError
+    from wattherd.estimate.deferral import RULES, RateSignal
+    from wattherd.experiments.grid import defer as service
     from wattherd.units import seconds, watts
-    from wattherd.wire.trouble import DeviceError
     from wattherd.workload.rates_file import read_rates
 
     try:
@@ -54,7 +54,7 @@ def defer(
     except DeviceError as error:
         click.echo(f"wattherd: error: {error}", err=True)
         return 1
-    signal = Signal(found, by)
+    signal = RateSignal(found, by)
     every = service.read_jobs(
         jobs,
         start_s=start_s,

@@ -13,8 +13,8 @@ from wattherd.cli.output import printed, prints
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.power_predict import Measured
-    from wattherd.workload.power_rows import PeakRates
+    from wattherd.experiments.power_models.predict import MeasuredDraw
+    from wattherd.workload.power_rows import KnownPeakRates
 
 POWER_FORMATS = "native|zeus|hkbu|dlbench|emerald|auto"
 _PRECISIONS = "fp32|tf32|fp16"
@@ -61,7 +61,7 @@ def learn(
 
     Budgets are shares of the summed draw at each job's highest-draw point, and hold while learning.
     """
-    from wattherd.service.power_fit_curves import Lesson, lesson
+    from wattherd.experiments.power_models.curves import Lesson, lesson
     from wattherd.units import watts
     from wattherd.workload.curves import read_curves
 
@@ -176,7 +176,7 @@ def fit(
     Errors are mean absolute percentages on held-out jobs, models and GPU types. The model uses the
     features that selection keeps.
     """
-    from wattherd.service.power_fit import fit_all, report, save, write
+    from wattherd.experiments.power_models.fit import fit_all, report, save, write
     from wattherd.workload.power_rows import read_power_rows
 
     peaks = _peaks(given, precision)
@@ -195,7 +195,7 @@ def fit(
     _show_fit(document)
 
 
-def _peaks(given: tuple[str, ...], precision: str) -> PeakRates:
+def _peaks(given: tuple[str, ...], precision: str) -> KnownPeakRates:
     """What `--peak` and `--precision` say.
 
     Raises:
@@ -204,7 +204,7 @@ def _peaks(given: tuple[str, ...], precision: str) -> PeakRates:
     from wattherd.catalog.gpus import Precision
     from wattherd.spelling import hint_for
     from wattherd.units import operations_hz
-    from wattherd.workload.power_rows import PeakRates
+    from wattherd.workload.power_rows import KnownPeakRates
 
     if precision not in list(Precision):
         hint = hint_for(precision, Precision)
@@ -216,7 +216,7 @@ def _peaks(given: tuple[str, ...], precision: str) -> PeakRates:
             hint = "write the GPU type as in the measurements: RTX6000=16.3TFLOPS"
             raise UserError(f"{text!r} names no GPU type", field="--peak", hint=hint)
         found[gpu.strip()] = operations_hz(rate, field="--peak")
-    return PeakRates(found, Precision(precision))
+    return KnownPeakRates(found, Precision(precision))
 
 
 def _percent(value: float | None) -> str:
@@ -277,7 +277,7 @@ _MOST_GROUPS = 12
 
 def _peaks_told(peaks: list[dict[str, Any]]) -> list[str]:
     """For which GPU types no peak rate is known, and what that costs."""
-    from wattherd.service.power_predict import peak_hint
+    from wattherd.experiments.power_models.predict import peak_hint
 
     return [
         f"no peak rate is known for {one['gpu']}: {_lost(one)}; {peak_hint(one['gpu'])}"
@@ -317,8 +317,8 @@ def refit(
     FILES are all measurements there are; run it from a timer. It does nothing without new rows.
     """
     from wattherd.estimate.refit import RefitTerms
-    from wattherd.service.power_fit import load
-    from wattherd.service.power_refit import refit
+    from wattherd.experiments.power_models.fit import load
+    from wattherd.experiments.power_models.refit import refit
     from wattherd.units import seconds
     from wattherd.workload.power_rows import read_power_rows
 
@@ -372,7 +372,7 @@ def predict(
     A job that was measured is looked up; what it drew under one cap is carried to another; anything
     else is the model's guess.
     """
-    from wattherd.service.power_predict import Wanted, predict
+    from wattherd.experiments.power_models.predict import WantedPrediction, predict
     from wattherd.units import operations_hz, watts
 
     tdp_w = watts(tdp, field="--tdp")
@@ -382,7 +382,7 @@ def predict(
     values = _given(given)
     if peak is not None:
         values["gpu_flops"] = operations_hz(peak, field="--peak")
-    job = Wanted(
+    job = WantedPrediction(
         gpu=gpu, model=model, tdp_w=tdp_w, cap_w=cap_w, values=values, dataset=dataset,
         once=_measured(measured, tdp_w) if measured else None,
     )  # fmt: skip
@@ -391,20 +391,20 @@ def predict(
         _show_prediction(document, gpu)
 
 
-def _measured(text: str, tdp_w: float) -> Measured:
+def _measured(text: str, tdp_w: float) -> MeasuredDraw:
     """`212W@250W`: watts under a cap.
 
     Raises:
         UserError: it is written otherwise, or cannot be.
     """
-    from wattherd.service.power_predict import Measured
+    from wattherd.experiments.power_models.predict import MeasuredDraw
     from wattherd.units import watts
 
     power, at, cap = text.partition("@")
     hint = "write what was read and the cap meanwhile: 212W@250W"
     if not at:
         raise UserError(f"{text!r} names no cap", field="--measured", hint=hint)
-    found = Measured(watts(power, field="--measured"), watts(cap, field="--measured"))
+    found = MeasuredDraw(watts(power, field="--measured"), watts(cap, field="--measured"))
     if not 0 < found.cap_w <= tdp_w:
         problem = f"the cap {cap} does not lie above 0, up to the TDP"
         raise UserError(problem, field="--measured", hint=hint)

@@ -47,11 +47,11 @@ def promise(
     LOADS is a CSV file with `name,draw,floor` and, as far as known, `domain, idle, preemptible,
     cap_time, stop_time, hold, works`. Exits with 1 if less can be promised than is asked for.
     """
+    from wattherd.devices.wire.device_errors import DeviceError
     from wattherd.estimate.promise import promise as promised
     from wattherd.estimate.promise import weights_of
-    from wattherd.service import flexibility
+    from wattherd.experiments.grid import promise as flexibility
     from wattherd.units import seconds, watts
-    from wattherd.wire.trouble import DeviceError
     from wattherd.workload.tree_file import read_tree
 
     if (reduce_ is None) == (limit is None):
@@ -153,12 +153,12 @@ def delivery(
     METER is a CSV file with times (Unix seconds or ISO 8601) and watts. Exits with 1 if the
     target was exceeded at any time, or was not read.
     """
-    from wattherd.service import flexibility
-    from wattherd.service.delivery import Event, Method
+    from wattherd.experiments.grid import promise as flexibility
+    from wattherd.experiments.grid.delivery import DeliveryEvent, Method
     from wattherd.units import watts
 
     whose = flexibility.zone_of(zone)
-    event = Event(
+    event = DeliveryEvent(
         start_s=flexibility.moment(start, "--start", whose),
         end_s=flexibility.moment(end, "--end", whose),
         limit_w=None if limit is None else watts(limit, field="--limit"),

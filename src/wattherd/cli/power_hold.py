@@ -36,9 +36,9 @@ def hold(
     """
     import math
 
-    from wattherd.service.hold import Hold, to_stream
-    from wattherd.service.hold_changes import ask_to_reload
-    from wattherd.service.hold_site import read_site
+    from wattherd.hold.changes import ask_to_reload
+    from wattherd.hold.daemon import HoldLoop, to_stream
+    from wattherd.hold.site_file import read_site
     from wattherd.units import seconds
 
     if reload:
@@ -50,7 +50,7 @@ def hold(
         signal.signal(number, lambda *_: ended.set())
     again = threading.Event()
     signal.signal(signal.SIGHUP, lambda *_: again.set())
-    life = Hold(
+    life = HoldLoop(
         site=read_site(config),
         emit=to_stream(_write),
         ended=ended,

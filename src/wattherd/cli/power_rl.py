@@ -20,14 +20,14 @@ def train_rl(*, seed: int, out: Path, generations: int) -> None:
 
     The same seed gives the same policy.
     """
-    from wattherd.service.power_rl import Training, save, train
+    from wattherd.experiments.power_rl.train import TrainingBudget, save, train
 
     check_parent(out)
 
     def told(generation: int, slowdown: float) -> None:
         click.echo(f"generation {generation:3}  mean slowdown {slowdown:.3f}", err=True)
 
-    save(train(seed, Training(generations=generations), told), out)
+    save(train(seed, TrainingBudget(generations=generations), told), out)
     click.echo(f"wrote {out}: try it with wattherd power judge-rl {out}", err=True)
 
 
@@ -41,8 +41,8 @@ def judge_rl(*, policy: Path, seed: int, episodes: int, output: str) -> None:
 
     Slowdown is the weighted mean of time in the system over time needed uncapped and alone.
     """
-    from wattherd.service.power_rl import load
-    from wattherd.service.power_rl_judge import judge
+    from wattherd.experiments.power_rl.judge import judge
+    from wattherd.experiments.power_rl.train import load
 
     rows = judge(load(policy), seed, episodes)
     document = {"schema": "wattherd.power-policies/1", "seed": seed, "episodes": episodes}

@@ -35,11 +35,11 @@ def signal(
     With `-o json`, one object a line. Exits with 1 if
     a signal could not be heard in the end.
     """
-    from wattherd.service.power_signal import document, listening
-    from wattherd.signals.contract import Contact, Site
+    from wattherd.devices.signals.contract import SignalSite, SourceContact
+    from wattherd.devices.signals.limit_sources import document, listening
     from wattherd.units import seconds, watts
 
-    site = Site(base_w=watts(base, field="--base"), least_w=watts(least, field="--least"))
+    site = SignalSite(base_w=watts(base, field="--base"), least_w=watts(least, field="--least"))
     for_s = seconds(for_, field="--for") if for_ else math.inf
     with listening(uris, site) as listener:
         found = listener.first(seconds(wait, field="--wait"))
@@ -48,7 +48,7 @@ def signal(
             for number, found in enumerate(listener.changes(0.2, for_s)):
                 if number:
                     _tell(document(found, site), output)
-    return int(any(one.contact is not Contact.HEARD for one in found.told))
+    return int(any(one.contact is not SourceContact.HEARD for one in found.told))
 
 
 def _tell(found: dict[str, Any], output: str) -> None:

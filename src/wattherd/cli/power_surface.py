@@ -40,7 +40,7 @@ def _by_progress(
 ) -> tuple[JobCurve, ...]:
     """Jobs whose rate is progress; Zeus' needs to know how they trained."""
     from wattherd.estimate.surface import Value
-    from wattherd.service.surfaces import curves_of
+    from wattherd.experiments.power_models.surfaces import curves_of
     from wattherd.workload.surfaces import read_surfaces
 
     if kind not in ("native", "zeus"):
@@ -88,7 +88,7 @@ def surface(
     Progress is targets reached per second: 1 / (epochs to target x seconds per epoch). Both choices
     are judged by it. With --train, POINTS is Zeus' power summary.
     """
-    from wattherd.service.surfaces import surface_report
+    from wattherd.experiments.power_models.surfaces import surface_report
     from wattherd.workload.surfaces import read_surfaces
 
     jobs = read_surfaces(points, train, accumulate=accumulate)

@@ -13,7 +13,7 @@ from wattherd.cli.output import printed, prints
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.workload.power_samples import Recording
+    from wattherd.workload.power_samples import DrawRecording
 
 HEAD = ["RECORDING", "LENGTH s", "MEAN W", "SWING W", "WORST SWING W", "UP W/s", "DOWN W/s",
         "STRONGEST Hz", "ITS SWING W"]  # fmt: skip
@@ -65,7 +65,7 @@ def swings(
     FILES are logs of nvidia-smi (timestamp, power.draw) or tables of time_s and watts. Exits with 1
     if a draw is beyond a limit that was given.
     """
-    from wattherd.service.power_swings import Limits, report, storage_size
+    from wattherd.experiments.grid.swings import SwingLimits, report, storage_size
     from wattherd.units import seconds, watts
     from wattherd.workload.power_samples import read_samples
 
@@ -77,7 +77,7 @@ def swings(
     def optional_w(given: str | None, field: str) -> float | None:
         return None if given is None else watts(given, field=field)
 
-    limits = Limits(
+    limits = SwingLimits(
         ramp_up_w_s=optional_w(ramp_up, "--ramp-up"),
         ramp_down_w_s=optional_w(ramp_down, "--ramp-down"),
         swing_w=optional_w(swing, "--swing"),
@@ -110,7 +110,7 @@ def _above_zero(text: str, field: str) -> float:
     return found_s
 
 
-def _recorded(uri: str, length_s: float, every_s: float, averaged_s: float) -> Recording:
+def _recorded(uri: str, length_s: float, every_s: float, averaged_s: float) -> DrawRecording:
     """What a meter says, read at even times; what was read late is stamped as it was read.
 
     Raises:
@@ -118,10 +118,10 @@ def _recorded(uri: str, length_s: float, every_s: float, averaged_s: float) -> R
     """
     import numpy as np
 
+    from wattherd.devices.meters.registry import open_meter
+    from wattherd.devices.wire.device_errors import DeviceError
     from wattherd.estimate.swing import Samples
-    from wattherd.meters.registry import open_meter
-    from wattherd.wire.trouble import DeviceError
-    from wattherd.workload.power_samples import Recording
+    from wattherd.workload.power_samples import DrawRecording
 
     rows: list[tuple[float, float]] = []
     missed, problem = 0, ""
@@ -138,7 +138,7 @@ def _recorded(uri: str, length_s: float, every_s: float, averaged_s: float) -> R
         raise UserError(f"{missed} of {missed + len(rows)} readings failed: {problem}", where=uri)
     table = np.array(rows)
     samples = Samples(at_s=table[:, 0], watts=table[:, 1], averaged_s=averaged_s)
-    return Recording(name=uri, parts=1, samples=samples)
+    return DrawRecording(name=uri, parts=1, samples=samples)
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from wattherd.errors import UserError, harmless
 from wattherd.units import show_seconds
 
 if TYPE_CHECKING:
-    from wattherd.service.tree_import import Imported
+    from wattherd.experiments.grid.tree_import import Imported
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -79,7 +79,7 @@ def show(
             hint = "name the file of a tree, or leave --draw, --meters and --at out"
             raise UserError("a service reads its own meters", field="FILE", hint=hint)
         return _show_live(server, levels, output)
-    from wattherd.service import tree_view
+    from wattherd.experiments.grid import tree_view
     from wattherd.units import seconds
     from wattherd.workload.tree_file import read_tree
 
@@ -242,14 +242,14 @@ def import_(
     --tag every device that draws is a node. What the inventory does not say is listed, on
     stderr. A second import changes what changed there, and keeps what was edited by hand.
     """
-    from wattherd.service import tree_import
-    from wattherd.wire.trouble import DeviceError
-    from wattherd.workload.dcim.rest import Choice
+    from wattherd.devices.wire.device_errors import DeviceError
+    from wattherd.experiments.grid import tree_import
+    from wattherd.workload.dcim.rest import NodeChoice
     from wattherd.workload.dcim.supply import Rating
 
     if system == "csv" and (nodes or roles or tags or site):
         raise click.UsageError("a table says itself which rows are nodes")
-    choice = Choice(names=nodes, roles=roles, tags=tags, site=site)
+    choice = NodeChoice(names=nodes, roles=roles, tags=tags, site=site)
     try:
         inventory = tree_import.inventory(system, source, choice, save)
     except DeviceError as error:

@@ -45,7 +45,7 @@ def _report_state(state: Path, out: Path | None, formats: tuple[str, ...]) -> No
     if formats != ("html",):
         raise UserError("a site's past is a page only", field="--format", hint="leave it out")
     try:
-        from wattherd.service.live.past import write_state_report
+        from wattherd.server.web.past_page import write_state_report
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
     click.echo(write_state_report(state, out or state / "report.html"))

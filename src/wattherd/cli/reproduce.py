@@ -15,8 +15,8 @@ from wattherd.cli.progress import counted
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.reproduce.checks import Check
-    from wattherd.service.reproduce.papers import Wish
+    from wattherd.experiments.published.checks import FigureCheck
+    from wattherd.experiments.published.papers import ReproductionWish
 
 PLACEMENT = ("fgd-atc23", "pwr-ccgrid25")
 PAPERS = (
@@ -61,10 +61,10 @@ def reproduce(
     output: str,
 ) -> int:
     """Rerun PAPER's experiments; exit code 1 if a figure differs by more than promised."""
-    from wattherd.service.reproduce.papers import PAPERS as RUNNERS
-    from wattherd.service.reproduce.papers import Wish
+    from wattherd.experiments.published.papers import PAPERS as RUNNERS
+    from wattherd.experiments.published.papers import ReproductionWish
 
-    wish = Wish(
+    wish = ReproductionWish(
         data=data,
         traces=traces,
         seeds=parse_seeds(seed),
@@ -81,8 +81,8 @@ def reproduce(
     return 1 if failed or not checks else 0
 
 
-def _say_how(wish: Wish) -> None:
-    from wattherd.service.reproduce.papers import orders_at_hand
+def _say_how(wish: ReproductionWish) -> None:
+    from wattherd.experiments.published.papers import orders_at_hand
 
     if orders_at_hand(wish):
         click.echo("comparing run by run: the authors' arrival and tie orders are there", err=True)
@@ -93,7 +93,7 @@ def _say_how(wish: Wish) -> None:
     )
 
 
-def _write_bins(path: Path, checks: list[Check]) -> None:
+def _write_bins(path: Path, checks: list[FigureCheck]) -> None:
     """One row per compared curve and percent of arrived load."""
     rows = ["trace,policy,quantity,arrived_pct,difference"]
     rows.extend(
@@ -108,7 +108,7 @@ def _write_bins(path: Path, checks: list[Check]) -> None:
     click.echo(f"wrote {path}", err=True)
 
 
-def _show(paper: str, checks: list[Check], output: str) -> None:
+def _show(paper: str, checks: list[FigureCheck], output: str) -> None:
     rows = [
         asdict(check) | {"difference": check.difference, "holds": check.holds} for check in checks
     ]

@@ -21,7 +21,7 @@ def _scenario() -> dict[str, Any]:
 
 
 def _serve() -> dict[str, Any]:
-    from wattherd.service.live.config import ServeConfig
+    from wattherd.server.settings.config import ServeConfig
 
     return ServeConfig.model_json_schema()
 

@@ -17,7 +17,7 @@ from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.live.config import ServeConfig
+    from wattherd.server.settings.config import ServeConfig
 
 SWITCH_S = 0.0005
 """How long one thread computes while others wait. A commit gives way several times, and would wait
@@ -65,21 +65,21 @@ def serve(
 ) -> None:
     """Manage this machine: take jobs, run them, keep its power budget."""
     try:
-        from wattherd.runtime.local.cgroups import find
-        from wattherd.runtime.local.enforcement import start_notes
-        from wattherd.runtime.local.orders import StatusServer
-        from wattherd.service.live.access.accounts import check_accounts
-        from wattherd.service.live.api import app_of, desk_of
-        from wattherd.service.live.apps.origin import AppOrigins
-        from wattherd.service.live.apps.sockets import MOST_BYTES
-        from wattherd.service.live.connections import server_of
-        from wattherd.service.live.site import open_site
+        from wattherd.local.cgroups import find
+        from wattherd.local.enforcement import start_notes
+        from wattherd.local.run_plan import StatusServer
+        from wattherd.server.api.connections import server_of
+        from wattherd.server.app import app_of, desk_of
+        from wattherd.server.apps.sockets import MOST_BYTES
+        from wattherd.server.auth.app_origin import AppOrigins
+        from wattherd.server.settings.tenant_accounts import check_accounts
+        from wattherd.server.site.site import open_site
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
-    from wattherd.service.live.config import read_config
-    from wattherd.service.live.housekeeping import Housekeeping
-    from wattherd.service.live.listening import check_listening, tls_of
-    from wattherd.service.live.structured_log import logging_to
+    from wattherd.server.api.listening import check_listening, tls_of
+    from wattherd.server.settings.config import read_config
+    from wattherd.server.site.housekeeping import Housekeeping
+    from wattherd.server.structured_log import logging_to
 
     sys.setswitchinterval(SWITCH_S)
     os.umask(0o077)  # journal, tokens and logs are nobody else's

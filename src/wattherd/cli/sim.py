@@ -20,7 +20,7 @@ from wattherd.cli.sim_schema import schema
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.pack import Experiment
+    from wattherd.experiments.placement.pack import Experiment
 
 DEFAULT_POLICIES = "wattherd,fgd,pwr+fgd:0.1,best-fit"
 
@@ -102,8 +102,8 @@ def pack(
     """Pack pods into a cluster one by one under each policy, and measure every step."""
     from wattherd.catalog.cpus import CPUS
     from wattherd.catalog.gpus import GPUS
-    from wattherd.service.compose import place_policy
-    from wattherd.service.pack import Experiment
+    from wattherd.experiments.placement.pack import Experiment
+    from wattherd.experiments.placement.policies import place_policy
     from wattherd.store.run_dir import RunDir
     from wattherd.workload.openb import read_nodes, read_pods
 
@@ -150,7 +150,7 @@ def churn(
     room is lost.
     """
     from wattherd.catalog.gpus import GPUS
-    from wattherd.service.churn import ChurnExperiment, churn_document, run_churn
+    from wattherd.experiments.placement.churn import ChurnExperiment, churn_document, run_churn
     from wattherd.workload.openb import read_nodes, read_pods
 
     experiment = ChurnExperiment(
@@ -185,8 +185,8 @@ def _run_and_show(
     pods_file: str,
     output: str,
 ) -> None:
-    from wattherd.service.pack import run_all
-    from wattherd.service.pack_files import document
+    from wattherd.experiments.placement.pack import run_all
+    from wattherd.experiments.placement.pack_files import document
     from wattherd.store.run_dir import PACK_FILE
     from wattherd.workload.impossible import never_fits
 

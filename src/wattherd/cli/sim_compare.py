@@ -14,7 +14,7 @@ from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import tracked
 
 if TYPE_CHECKING:
-    from wattherd.service.schedule import Result
+    from wattherd.experiments.schedule.run import ComparedRun
     from wattherd.workload.scenario import Scenario
 
 SCHEMA = "wattherd.compare/1"
@@ -36,7 +36,7 @@ def compare(
     named on stderr, with why.
     """
     from wattherd.cli.sim_run import tell_unfinished
-    from wattherd.service.compare import mark_front
+    from wattherd.experiments.schedule.compare import mark_front
     from wattherd.workload.scenario import read_scenario
 
     given = read_scenario(scenario, changes)
@@ -61,10 +61,10 @@ def compare(
 
 def _runs(
     given: Scenario, cases: list[tuple[str, str, str | None]]
-) -> Iterator[tuple[dict[str, Any], str | None, str | None, Result]]:
+) -> Iterator[tuple[dict[str, Any], str | None, str | None, ComparedRun]]:
     """Each run's row, its budget and way of sharing power, and what came of it."""
-    from wattherd.service.schedule import simulate
-    from wattherd.service.setting import setting_of
+    from wattherd.experiments.schedule.run import simulate
+    from wattherd.experiments.schedule.setup import setting_of
 
     for policy, power, budget in cases:
         # Without a budget nothing is shared: one run stands for every way of sharing.
@@ -77,7 +77,7 @@ def _runs(
 
 
 def _keep(out: Path, document: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    from wattherd.service.compare import front_svg
+    from wattherd.experiments.schedule.compare import front_svg
     from wattherd.store.run_dir import RunDir
 
     directory = RunDir(out)

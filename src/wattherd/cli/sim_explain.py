@@ -20,9 +20,9 @@ from wattherd.errors import UserError
 @prints
 def explain(*, directory: Path, job: str, policy: str | None, output: str) -> None:
     """Tell the story of JOB in the run that DIRECTORY holds (`sim run --out DIRECTORY`)."""
-    from wattherd.service.explain import explain as account_of
-    from wattherd.service.explain import explain_document
-    from wattherd.service.replay import fresh_core
+    from wattherd.experiments.schedule.explain import explain as account_of
+    from wattherd.experiments.schedule.explain import explain_document
+    from wattherd.experiments.schedule.replay import fresh_core
     from wattherd.spelling import hint_for
     from wattherd.store.event_log import read_log
 

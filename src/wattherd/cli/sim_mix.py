@@ -16,7 +16,7 @@ from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.ps_mix import MixMean, MixRun
+    from wattherd.experiments.schedule.ps_mix import MixMean, MixRun
 
 SCHEMA = "wattherd.mix/1"
 
@@ -62,7 +62,7 @@ def mix(
     The workload is generated (docs/concepts/aiturbo.md): parameter-server jobs whose work and
     arrivals are the same in every mix of a seed.
     """
-    from wattherd.service.ps_mix import Sweep, means, sweep
+    from wattherd.experiments.schedule.ps_mix import Sweep, means, sweep
     from wattherd.workload.ps_jobs import Mix
 
     wish = Sweep(

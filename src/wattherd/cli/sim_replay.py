@@ -55,7 +55,7 @@ def _store_url(source: str) -> str | None:
 
 
 def _again(directory: Path, policy: str | None) -> int:
-    from wattherd.service.replay import replayed_digest
+    from wattherd.experiments.schedule.replay import replayed_digest
     from wattherd.store.event_log import read_log
 
     given = read_document(directory)
@@ -74,12 +74,12 @@ def _what_if(
     url: str, policy: str | None, budget: str | None, power: str | None, output: str
 ) -> None:
     try:
-        from wattherd.service.live.what_if import Change, read_past, what_if
+        from wattherd.server.recovery.what_if import WhatIfChange, read_past, what_if
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
     policies = tuple(parse_policies(policy)) if policy else ()
     past = read_past(url)
-    rows = what_if(past, Change(policies=policies, budget=budget, power=power))
+    rows = what_if(past, WhatIfChange(policies=policies, budget=budget, power=power))
     document = {"schema": SCHEMA, "command": command_line(), "work": dict(past.bases)}
     if printed({**document, "runs": rows}, output):
         return

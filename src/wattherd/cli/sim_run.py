@@ -17,7 +17,7 @@ from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
-    from wattherd.service.schedule import Result, Setting
+    from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup
     from wattherd.store.run_dir import RunDir
     from wattherd.workload.scenario import Scenario
 
@@ -81,8 +81,8 @@ def run(
         policies = given["policy"] if asked else "fgd"
         _run_snapshot(snapshot, policies, given["budget"], output, afresh=afresh)
         return 0
-    from wattherd.service.schedule import simulate
-    from wattherd.service.setting import setting_of
+    from wattherd.experiments.schedule.run import simulate
+    from wattherd.experiments.schedule.setup import setting_of
 
     if log and out is None:
         raise UserError("--log needs --out DIR", hint="add --out runs/mine")
@@ -121,16 +121,16 @@ def _run_snapshot(
     run_snapshot(snapshot, parse_policies(policies), budgets, output, afresh=afresh)
 
 
-def _tell_budgets(setting: Setting, policies: Sequence[str]) -> None:
+def _tell_budgets(setting: ComparisonSetup, policies: Sequence[str]) -> None:
     """On stderr, before anything runs: what the budgets can never power."""
-    from wattherd.service.schedule import budget_notes
+    from wattherd.experiments.schedule.run import budget_notes
 
     told = dict.fromkeys(note for name in policies for note in budget_notes(setting, name))
     for note in told:
         click.echo(f"note: {note}", err=True)
 
 
-def tell_unfinished(result: Result, case: str = "") -> None:
+def tell_unfinished(result: ComparedRun, case: str = "") -> None:
     """On stderr: jobs that were not over at the end, by why, each with an example.
 
     Where a policy was run several times, `case` tells this run from the others.
@@ -147,7 +147,7 @@ def tell_unfinished(result: Result, case: str = "") -> None:
         click.echo(f"{name}: {len(ones)} unfinished as {job_id}: {why}", err=True)
 
 
-def _tell_rejected(result: Result) -> None:
+def _tell_rejected(result: ComparedRun) -> None:
     """On stderr: jobs that can never run, the first few of them with the reason."""
     rejected = [one for one in result.outcomes if one.state == "Rejected"]
     for one in rejected[:_SHOWN]:
@@ -212,9 +212,11 @@ _OF_JOBS = {
 }
 
 
-def _document(scenario: Scenario, setting: Setting, results: Sequence[Result]) -> dict[str, object]:
+def _document(
+    scenario: Scenario, setting: ComparisonSetup, results: Sequence[ComparedRun]
+) -> dict[str, object]:
     from wattherd import __version__
-    from wattherd.engine.core_config import RULES
+    from wattherd.engine.core.config import RULES
 
     nodes = setting.given.cluster.nodes
     return {
@@ -239,8 +241,8 @@ def _document(scenario: Scenario, setting: Setting, results: Sequence[Result]) -
     }
 
 
-def _keep(out: Path, document: Mapping[str, object], results: Sequence[Result]) -> None:
-    from wattherd.service.schedule_summary import JOB_COLUMNS, job_rows
+def _keep(out: Path, document: Mapping[str, object], results: Sequence[ComparedRun]) -> None:
+    from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
     from wattherd.store.run_dir import RunDir
 
     directory = RunDir(out)
@@ -251,9 +253,9 @@ def _keep(out: Path, document: Mapping[str, object], results: Sequence[Result]) 
     click.echo(f"wrote {directory.write_json('sim.json', document)}", err=True)
 
 
-def _keep_history(directory: RunDir, result: Result) -> None:
+def _keep_history(directory: RunDir, result: ComparedRun) -> None:
     """Who held what, and how much of everything was in use, over time."""
-    from wattherd.runtime.sim import levels, stretches
+    from wattherd.sim import levels, stretches
 
     if result.stretches is not None:
         rows = result.stretches.rows()
@@ -263,7 +265,7 @@ def _keep_history(directory: RunDir, result: Result) -> None:
         directory.write_csv(f"power-{result.policy}.csv", levels.COLUMNS, rows)
 
 
-def _keep_log(out: Path, results: Sequence[Result]) -> None:
+def _keep_log(out: Path, results: Sequence[ComparedRun]) -> None:
     from wattherd.store.event_log import write_log
 
     for result in results:

@@ -15,7 +15,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.units import seconds
 
 if TYPE_CHECKING:
-    from wattherd.store.store import Store
+    from wattherd.store.store import ClusterStore
 
 DEFAULT_STATE = Path(".wattherd")
 VERDICT, INFO = "wattherd.store-verdict/1", "wattherd.store-info/1"
@@ -38,11 +38,11 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _opened(
     state: Path | None, url: str | None, *, sole: bool, new: bool = False
-) -> Iterator[Store]:
+) -> Iterator[ClusterStore]:
     """The store that is meant; what the database says against it is the user's to know."""
     try:
         from wattherd.store.database import in_folder
-        from wattherd.store.store import Store
+        from wattherd.store.store import ClusterStore
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
     folder = state or DEFAULT_STATE
@@ -51,7 +51,7 @@ def _opened(
         raise UserError("there is no store", where=str(folder), hint=hint)
     if url is None and new:
         folder.mkdir(parents=True, exist_ok=True)
-    opened = Store.open(url or in_folder(folder), sole=sole, state=state)
+    opened = ClusterStore.open(url or in_folder(folder), sole=sole, state=state)
     try:
         yield opened
     except ClusterError as failure:
@@ -108,7 +108,7 @@ def verify(
         hint = "8 to 64 hexadecimal digits, as `wattherd store info` shows"
         raise UserError(f"{head!r} is no digest", field="--head", hint=hint)
     with _opened(state, url, sole=rebuild) as opened:
-        from wattherd.service.live import check
+        from wattherd.server.recovery import store_check as check
 
         verdict = check.verify(opened, head)
         rebuilt = rebuild and not verdict.problems
@@ -140,7 +140,7 @@ def compact(archive: Path, keep: str, state: Path | None, url: str | None) -> No
     """Drop old entries, after everything was exported; the service must be stopped."""
     keep_s = seconds(keep, field="--keep")
     with _opened(state, url, sole=True) as opened:
-        from wattherd.service.live.compaction import compact as drop
+        from wattherd.server.recovery.compaction import compact as drop
 
         before = opened.database.size_bytes()
         gone = drop(opened, archive, keep_s)
@@ -165,7 +165,7 @@ def info(*, state: Path | None, url: str | None, output: str) -> None:
             click.echo(f"{name:14} {_text(value)}")
 
 
-def _info(opened: Store) -> dict[str, Any]:
+def _info(opened: ClusterStore) -> dict[str, Any]:
     from wattherd.store.head import IDENTITY_FACT
     from wattherd.store.tables import SCHEMA
 

@@ -133,10 +133,10 @@ def print_comparison(result: Mapping[str, object]) -> None:
     from pathlib import Path
 
     from wattherd.report.compare import trace_rows
-    from wattherd.report.runs import Source, group, parse_pack
+    from wattherd.report.runs import RunSource, group, parse_pack
     from wattherd.report.table import cells, fields
 
-    source = Source(directory=Path(), pack=parse_pack(result))
+    source = RunSource(directory=Path(), pack=parse_pack(result))
     for trace in group([source]).traces:
         rows = trace_rows(trace)
         columns = fields(rows)

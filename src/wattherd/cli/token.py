@@ -45,7 +45,7 @@ def create(*, state: Path | None, server: str | None, output: str, **asked: Any)
 
 def _made(state: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """As the service makes it, in its folder."""
-    from wattherd.service.live.access.caller import Role
+    from wattherd.server.auth.caller import Role
     from wattherd.units import seconds
 
     expires, role = asked.pop("expires"), Role(asked.pop("role"))
@@ -55,7 +55,7 @@ def _made(state: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file(state: Path) -> Any:
-    from wattherd.service.live.access.tokens import FILE, TokenFile
+    from wattherd.server.auth.tokens import FILE, TokenFile
 
     return TokenFile(state / FILE)
 

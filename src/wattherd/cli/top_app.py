@@ -23,7 +23,7 @@ JOBS = ("ID", "NAME", "USER", "STATE", "GPUS", "WATTS", "CAP W", "DONE", "WHERE/
 DEVICES = ("NODE", "GPU", "MODEL", "STATE", "JOBS")
 
 
-class Service(Protocol):
+class TopSource(Protocol):
     """What the screen asks for; `cli.client.Client` is one."""
 
     def get(self, path: str, **query: object) -> Any:
@@ -32,7 +32,7 @@ class Service(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class TopScreen:
     """All that is shown at one time, as the service tells it."""
 
     power: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Top(App[None]):
     BINDINGS: ClassVar = [("q", "quit", "Leave")]
     TITLE = "wattherd"
 
-    def __init__(self, service: Service, every_s: float = 1.0) -> None:
+    def __init__(self, service: TopSource, every_s: float = 1.0) -> None:
         """Look at `service` every so many seconds."""
         super().__init__()
         self._service, self._every_s = service, every_s
@@ -86,7 +86,9 @@ class Top(App[None]):
         """Ask, then show; what goes wrong is shown, too, and asked again."""
         try:
             get = self._service.get
-            picture = Picture(get("power", last=SHOWN), get("jobs")["jobs"], get("nodes")["nodes"])
+            picture = TopScreen(
+                get("power", last=SHOWN), get("jobs")["jobs"], get("nodes")["nodes"]
+            )
         except UserError as error:
             self.call_from_thread(self._told, f"! {error.line()}")
         else:
@@ -95,7 +97,7 @@ class Top(App[None]):
     def _told(self, text: str) -> None:
         self.query_one("#watts", Static).update(text)
 
-    def _show(self, picture: Picture) -> None:
+    def _show(self, picture: TopScreen) -> None:
         self._told(watts_text(picture.power))
         self.query_one("#line", Static).update(line_text(picture.power))
         _fill(self._table("jobs"), [job_cells(row) for row in picture.jobs])

@@ -19,7 +19,7 @@ from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.model.cluster import ClusterSpec
-    from wattherd.model.request import Pod
+    from wattherd.model.request import TracePod
     from wattherd.workload.public_files import PublicFile
 
 
@@ -259,7 +259,7 @@ def _refuse_to_overwrite(directory: Path) -> None:
             )
 
 
-def _in_words(cluster: ClusterSpec, pods: Sequence[Pod]) -> str:
+def _in_words(cluster: ClusterSpec, pods: Sequence[TracePod]) -> str:
     asked = sum(pod.request.total_gpu_milli for pod in pods)
     return (
         f"{len(cluster.nodes):,} nodes with {cluster.gpu_milli // 1000:,} GPUs;"

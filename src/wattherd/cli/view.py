@@ -12,7 +12,7 @@ from wattherd.cli.listening import listen_on
 from wattherd.errors import ClusterError, UserError
 
 if TYPE_CHECKING:
-    from wattherd.store.store import Store
+    from wattherd.store.store import ClusterStore
 
 HOST = "127.0.0.1"
 
@@ -40,23 +40,23 @@ def view(*, directory: Path, port: int, runs: Path | None) -> None:
         store.close()
 
 
-def _store(directory: Path) -> Store:
+def _store(directory: Path) -> ClusterStore:
     try:
         import uvicorn  # noqa: F401 - what is missing is told before anything is read
 
         from wattherd.store.database import in_folder
-        from wattherd.store.store import Store
+        from wattherd.store.store import ClusterStore
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
     if not (directory / "journal.sqlite").is_file():
         hint = "name a folder of `wattherd serve --state`, or of `wattherd sim run --out`"
         raise UserError("there is nothing to show", where=str(directory), hint=hint)
-    return Store.open(in_folder(directory), sole=False)
+    return ClusterStore.open(in_folder(directory), sole=False)
 
 
-def _serve(store: Store, directory: Path, port: int, runs: Path) -> None:
-    from wattherd.service.live.connections import server_of
-    from wattherd.service.live.viewing import view_of
+def _serve(store: ClusterStore, directory: Path, port: int, runs: Path) -> None:
+    from wattherd.server.api.connections import server_of
+    from wattherd.server.web.page_reader import view_of
 
     app = view_of(store, directory, runs)
     listener = _listen(port)

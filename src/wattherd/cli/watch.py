@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client, Unreachable, document_of
+from wattherd.cli.client import Client, ServiceUnreachable, document_of
 from wattherd.cli.jobs import server_option
 
 KINDS = ("job", "power", "budget", "decision")
@@ -36,7 +36,7 @@ def watch(
     client.get("whoami")  # who is not let in, or finds nobody, is told so at once
     place = after or ("0" if past else "")
     while True:
-        with contextlib.suppress(Unreachable):
+        with contextlib.suppress(ServiceUnreachable):
             for event in _events(client, job, kind, place, follow=not past):
                 place = event["event_id"] or place
                 click.echo(json.dumps(event) if output == "json" else line(event))

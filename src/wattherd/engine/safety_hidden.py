@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattherd.engine.safety_terms import Bools, Fleet, Floats
+from wattherd.engine.safety.contract import Bools, Fleet, Floats
 
 FORGET_S = 600.0
 """A past that did not come back is half forgotten after that: other load may really be gone."""

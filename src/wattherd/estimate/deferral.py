@@ -24,7 +24,7 @@ from itertools import pairwise
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.rates import Bill, Rates
+from wattherd.estimate.rates import Bill, EnergyRates
 
 THRESHOLD = 0.3
 """Quantile of the rates between submission and deadline up to which `threshold` runs."""
@@ -74,13 +74,13 @@ class Piece:
     width: int = 1
 
 
-Rule = Callable[[Deferrable, "Signal"], list[Piece]]
+Rule = Callable[[Deferrable, "RateSignal"], list[Piece]]
 
 
-class Signal:
+class RateSignal:
     """One figure of rates, by which rules choose: the first steps of it that have no gap."""
 
-    def __init__(self, rates: Rates, what: str) -> None:
+    def __init__(self, rates: EnergyRates, what: str) -> None:
         """`what` is `cost` or `carbon`.
 
         Raises:
@@ -128,25 +128,25 @@ class Signal:
 # --- one start, no pause -------------------------------------------------------------------------
 
 
-def now(job: Deferrable, _: Signal) -> list[Piece]:
+def now(job: Deferrable, _: RateSignal) -> list[Piece]:
     """At once."""
     return [Piece(job.submit_s, job.submit_s + job.work_s)]
 
 
-def lowest_slot(job: Deferrable, signal: Signal) -> list[Piece]:
+def lowest_slot(job: Deferrable, signal: RateSignal) -> list[Piece]:
     """At the beginning of the lowest rate, of equal ones the first; its length is not asked."""
     slots = signal.slots(job.submit_s, math.nextafter(job.latest_s, math.inf))
     start_s = min(slots, key=lambda one: (one[2], one[0]))[0] if slots else job.submit_s
     return [Piece(start_s, start_s + job.work_s)]
 
 
-def lowest_window(job: Deferrable, signal: Signal) -> list[Piece]:
+def lowest_window(job: Deferrable, signal: RateSignal) -> list[Piece]:
     """Where the whole run is the cheapest, of equal starts the first."""
     start_s = min(_starts(job, signal), key=lambda one: (_run(job, signal, one), one))
     return [Piece(start_s, start_s + job.work_s)]
 
 
-def carbon_time(job: Deferrable, signal: Signal) -> list[Piece]:
+def carbon_time(job: Deferrable, signal: RateSignal) -> list[Piece]:
     """Where most is saved for each second from submission to the end; at once if nothing is."""
     at_once = _run(job, signal, job.submit_s)
 
@@ -157,7 +157,7 @@ def carbon_time(job: Deferrable, signal: Signal) -> list[Piece]:
     return [Piece(start_s, start_s + job.work_s)]
 
 
-def _starts(job: Deferrable, signal: Signal) -> list[float]:
+def _starts(job: Deferrable, signal: RateSignal) -> list[float]:
     """The cost of a run is linear between these starts, so that one of them is the cheapest."""
     edges = np.array(signal.edges_s)
     found = {job.submit_s, job.latest_s}
@@ -167,14 +167,14 @@ def _starts(job: Deferrable, signal: Signal) -> list[float]:
     return sorted(found)
 
 
-def _run(job: Deferrable, signal: Signal, start_s: float) -> float:
+def _run(job: Deferrable, signal: RateSignal, start_s: float) -> float:
     return signal.integral(start_s, start_s + job.work_s)
 
 
 # --- with pauses ---------------------------------------------------------------------------------
 
 
-def threshold(job: Deferrable, signal: Signal) -> list[Piece]:
+def threshold(job: Deferrable, signal: RateSignal) -> list[Piece]:
     """While the rate is low, and from when every second is needed until the deadline on."""
     slots = signal.slots(job.submit_s, job.deadline_s)
     lengths = np.array([end_s - start_s for start_s, end_s, _ in slots])
@@ -196,17 +196,17 @@ def threshold(job: Deferrable, signal: Signal) -> list[Piece]:
     return joined(found)
 
 
-def wait_awhile(job: Deferrable, signal: Signal) -> list[Piece]:
+def wait_awhile(job: Deferrable, signal: RateSignal) -> list[Piece]:
     """The cheapest seconds between submission and deadline."""
     return _scaled(job, signal, (1.0,))
 
 
-def carbon_scaler(job: Deferrable, signal: Signal) -> list[Piece]:
+def carbon_scaler(job: Deferrable, signal: RateSignal) -> list[Piece]:
     """The seconds and GPUs that bring the most work for what they cost."""
     return _scaled(job, signal, job.speeds)
 
 
-def _scaled(job: Deferrable, signal: Signal, speeds: Sequence[float]) -> list[Piece]:
+def _scaled(job: Deferrable, signal: RateSignal, speeds: Sequence[float]) -> list[Piece]:
     """Greedy by work for cost: the optimum of one job, as each GPU more brings no more.
 
     Where rates are below zero, wasting energy would pay; that is not done.
@@ -276,7 +276,7 @@ ONE_START = ("now", "lowest-slot", "lowest-window", "carbon-time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DeferralOutcome:
     """What a rule made of all jobs; `peak_gpus` is the most in use at once, `stops` all pauses."""
 
     rule: str
@@ -289,8 +289,8 @@ class Outcome:
 
 
 def outcome(
-    rule: str, jobs: Sequence[Deferrable], plans: Sequence[Sequence[Piece]], rates: Rates
-) -> Outcome:
+    rule: str, jobs: Sequence[Deferrable], plans: Sequence[Sequence[Piece]], rates: EnergyRates
+) -> DeferralOutcome:
     """The figures of a rule's plans, one for each job."""
     bill = Bill()
     changes: list[tuple[float, float]] = []
@@ -301,7 +301,7 @@ def outcome(
     ends_s = [max(one.end_s for one in plan) for plan in plans]
     in_use = np.cumsum([change for _, change in sorted(changes)])
     pairs = list(zip(jobs, plans, ends_s, strict=True))
-    return Outcome(
+    return DeferralOutcome(
         rule=rule,
         bill=bill,
         mean_completion_s=math.fsum(end_s - job.submit_s for job, _, end_s in pairs) / len(jobs),
@@ -313,7 +313,9 @@ def outcome(
     )  # fmt: skip
 
 
-def optimum(jobs: Sequence[Deferrable], signal: Signal, gpus: float | None = None) -> float | None:
+def optimum(
+    jobs: Sequence[Deferrable], signal: RateSignal, gpus: float | None = None
+) -> float | None:
     """The least that all jobs can cost: watts times the signal times seconds; None: impossible.
 
     A linear program over (job, step of the signal, width): every job done by its deadline, no more

@@ -33,7 +33,7 @@ def voltage_of(core: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ClockSetting:
     """Relative core voltage, core clock and memory clock."""
 
     voltage: float = 1.0
@@ -41,7 +41,7 @@ class Setting:
     memory: float = 1.0
 
 
-FASTEST = Setting(voltage=MOST_VOLTAGE, core=float(CORES[-1]), memory=MOST_MEMORY)
+FASTEST = ClockSetting(voltage=MOST_VOLTAGE, core=float(CORES[-1]), memory=MOST_MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +58,13 @@ class DvfsModel:
     gamma_w: float
     c_w: float
 
-    def time_s(self, setting: Setting) -> float:
+    def time_s(self, setting: ClockSetting) -> float:
         """How long the task runs."""
         return self.t0_s + self.d_s * (
             self.delta / setting.core + (1 - self.delta) / setting.memory
         )
 
-    def power_w(self, setting: Setting) -> float:
+    def power_w(self, setting: ClockSetting) -> float:
         """What it draws meanwhile."""
         return (
             self.p0_w + self.gamma_w * setting.memory + self.c_w * setting.voltage**2 * setting.core
@@ -80,7 +80,7 @@ class DvfsModel:
 class Operation:
     """A task at a setting."""
 
-    setting: Setting
+    setting: ClockSetting
     time_s: float
     power_w: float
 
@@ -90,7 +90,7 @@ class Operation:
         return self.time_s * self.power_w
 
 
-def at(model: DvfsModel, setting: Setting) -> Operation:
+def at(model: DvfsModel, setting: ClockSetting) -> Operation:
     """The task at this setting."""
     return Operation(setting=setting, time_s=model.time_s(setting), power_w=model.power_w(setting))
 
@@ -113,14 +113,14 @@ def cheapest(model: DvfsModel, limit_s: float = np.inf) -> Operation | None:
     best = int(np.argmin(energy))
     if not np.isfinite(energy[best]):
         return None
-    setting = Setting(
+    setting = ClockSetting(
         voltage=float(VOLTAGES[best]), core=float(CORES[best]), memory=float(clock[best])
     )
     return at(model, setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredKernel:
     """A kernel on a grid of clocks relative to base: columns of equal length."""
 
     core: Floats
@@ -138,7 +138,7 @@ class DvfsFit:
     power_error: float
 
 
-def fit_dvfs(measured: Measured) -> DvfsFit:
+def fit_dvfs(measured: MeasuredKernel) -> DvfsFit:
     """Non-negative least squares of relative error.
 
     Raises:

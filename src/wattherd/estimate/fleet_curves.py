@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.estimate.cumulative_sum import SURPRISE_AT, Alarms
-from wattherd.estimate.learned_curve import Sample
+from wattherd.estimate.learned_curve import CurveSample
 from wattherd.estimate.power_curve import PRIOR_EXPONENT
 
 Floats = NDArray[np.float64]
@@ -177,7 +177,7 @@ class FleetCurves:
         """Effective number of samples of every job (N,)."""
         return np.asarray(self.counts[:, : len(self.caps_w)].sum(axis=1))
 
-    def told(self, round_of: Sequence[Sample | None]) -> FleetCurves:
+    def told(self, round_of: Sequence[CurveSample | None]) -> FleetCurves:
         """After one round: at most one sample of every job.
 
         A wild sample counts less (Huber's weight); a job whose surprises add up starts anew.
@@ -206,7 +206,7 @@ class FleetCurves:
         told = replace(self, counts=counts, sums=sums, alarms=alarms)
         return replace(told, population=told.learned_population())
 
-    def _cap(self, job: int, sample: Sample) -> int:
+    def _cap(self, job: int, sample: CurveSample) -> int:
         if not (0 < sample.power_w < np.inf and 0 < sample.rate < np.inf):
             raise UserError("watts and rate must be above zero", field="sample")
         at = int(np.searchsorted(self.caps_w, sample.cap_w))

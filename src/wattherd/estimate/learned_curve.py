@@ -45,7 +45,7 @@ _REMEMBERED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CurveSample:
     """At this cap of each device the whole job drew `power_w` and worked at `rate`."""
 
     cap_w: float
@@ -158,7 +158,7 @@ class LearnedCurve:
     watts: _Belief
     samples: int = 0
     restarts: int = 0
-    recent: tuple[Sample, ...] = ()
+    recent: tuple[CurveSample, ...] = ()
 
     @classmethod
     def start(cls, prior: CurvePrior) -> LearnedCurve:
@@ -166,7 +166,7 @@ class LearnedCurve:
         spread = prior.covariance(SCALE_SD)
         return cls(prior, _Belief(prior.log_rate(), spread), _Belief(prior.log_watts(), spread))
 
-    def learned(self, sample: Sample) -> LearnedCurve:
+    def learned(self, sample: CurveSample) -> LearnedCurve:
         """The curve after one more sample; restarted if it shows that the job has changed.
 
         Raises:
@@ -188,7 +188,7 @@ class LearnedCurve:
             self, rate=rate, watts=replace(self.watts, high=_Surprises(), low=_Surprises())
         )
 
-    def told(self, sample: Sample) -> LearnedCurve:
+    def told(self, sample: CurveSample) -> LearnedCurve:
         """The curve after one more sample, without a restart."""
         at, prior = self._at(sample), self.prior
         drift = prior.covariance(DRIFT_SD)
@@ -197,7 +197,7 @@ class LearnedCurve:
         recent = (*self.recent, sample)[-_REMEMBERED:]
         return LearnedCurve(prior, rate, watts, self.samples + 1, self.restarts, recent)
 
-    def _at(self, sample: Sample) -> int:
+    def _at(self, sample: CurveSample) -> int:
         if not (0 < sample.power_w < math.inf and 0 < sample.rate < math.inf):
             raise UserError("watts and rate must be above zero", field="sample")
         if sample.cap_w not in self.prior.caps_w:

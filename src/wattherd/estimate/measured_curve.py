@@ -21,7 +21,7 @@ class Count(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class JobSetting:
     """How a job runs beside its cap: samples per step of one pass, passes per update, and layout.
 
     `batch_size` is over all data-parallel devices; `layout` names how the model is split
@@ -54,7 +54,7 @@ class Point:
     cap_w: float
     power_w: float
     rate: float
-    setting: Setting | None = None
+    setting: JobSetting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,25 +153,25 @@ class JobCurve:
         """What a point counts against a budget."""
         return point.power_w if count is Count.DRAW else point.cap_w * self.devices
 
-    def choices(self, count: Count, *, paused_w: float | None = None) -> tuple[Choice, ...]:
+    def choices(self, count: Count, *, paused_w: float | None = None) -> tuple[CurveChoice, ...]:
         """Allowed points that no other beats in both watts and rate, by watts.
 
         Their value is weight x rate / best rate. `paused_w` adds a pause that draws as much and is
         worth nothing.
         """
         best = self.best_rate
-        found = [] if paused_w is None else [Choice(paused_w, 0.0, None)]
+        found = [] if paused_w is None else [CurveChoice(paused_w, 0.0, None)]
         by_watts = sorted(self.allowed, key=lambda p: (self.watts(p, count), -p.rate, p.cap_w))
         for point in by_watts:
             value = self.weight * point.rate / best
             watts = self.watts(point, count)
             if not found or (value > found[-1].value and watts > found[-1].watts):
-                found.append(Choice(watts, value, point))
+                found.append(CurveChoice(watts, value, point))
         return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CurveChoice:
     """One way to run a job: watts, what that is worth, and the point (None: paused)."""
 
     watts: float

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattherd.estimate.measured_curve import Setting
+from wattherd.estimate.measured_curve import JobSetting
 
 MARGIN = 1.05
 """On the highest draw seen at a size: means of seconds hide what is between."""
@@ -23,7 +23,7 @@ LEAST_DUTY = 0.05
 
 
 @dataclass(slots=True)
-class Seen:
+class MicroBatchSeen:
     """Watts per device and steps per second (None: not told) at one size, unthrottled."""
 
     full_w: float
@@ -37,13 +37,13 @@ class MicroBatches:
         """Nothing was seen yet."""
         self.sizes = tuple(sorted(set(sizes), reverse=True))
         self._global = global_batch
-        self._seen: dict[Setting, Seen] = {}
+        self._seen: dict[JobSetting, MicroBatchSeen] = {}
 
-    def setting(self, size: int) -> Setting:
+    def setting(self, size: int) -> JobSetting:
         """A size as a way to run, with the passes that keep the global batch."""
-        return Setting(batch_size=size, accumulation=math.ceil(self._global / size))
+        return JobSetting(batch_size=size, accumulation=math.ceil(self._global / size))
 
-    def seen(self, size: int) -> Seen | None:
+    def seen(self, size: int) -> MicroBatchSeen | None:
         """What is known of a size."""
         return self._seen.get(self.setting(size))
 
@@ -57,7 +57,7 @@ class MicroBatches:
         rate = None if rate_per_s is None else rate_per_s / duty
         known = self.seen(size)
         if known is None:
-            self._seen[self.setting(size)] = Seen(full_w, rate)
+            self._seen[self.setting(size)] = MicroBatchSeen(full_w, rate)
             return
         known.full_w = max(full_w, full_w + FORGETS * (known.full_w - full_w))
         known.rate_per_s = known.rate_per_s if rate is None else rate

@@ -29,8 +29,8 @@ from wattherd.estimate.predictability import (
     AT_SUBMISSION,
     FEATURES,
     Classifier,
+    EndedJobs,
     Floats,
-    History,
     Scores,
     fitted,
     folds,
@@ -46,7 +46,7 @@ _AT = {name: column for column, name in enumerate(FEATURES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class CurveReplay:
     """Shape of the curves: median and log spread of c, and the relative noise at the start."""
 
     bend: float = 10.0
@@ -63,10 +63,10 @@ class _Starts:
 
 
 def replayed(
-    history: History,
+    history: EndedJobs,
     fraction: Floats | float,
     chance: np.random.Generator,
-    replay: Replay = Replay(),
+    replay: CurveReplay = CurveReplay(),
 ) -> Floats:
     """Values (jobs, features) as they stood after `fraction` (jobs,) of each job's run."""
     count = len(history.values)
@@ -84,7 +84,7 @@ def replayed(
     return now
 
 
-def _starts(history: History) -> _Starts:
+def _starts(history: EndedJobs) -> _Starts:
     loss, accuracy = (history.values[:, _AT[name]].copy() for name in ("Loss", "Accuracy"))
     kinds = history.values[:, _AT["Job type"]]
     for kind in np.unique(kinds):
@@ -111,10 +111,10 @@ class OnlineJudge:
 
 
 def learned(
-    past: History,
+    past: EndedJobs,
     chance: np.random.Generator,
     *,
-    replay: Replay = Replay(),
+    replay: CurveReplay = CurveReplay(),
     kind: str = "forest",
     seed: int = 0,
 ) -> OnlineJudge:
@@ -138,10 +138,10 @@ class CurvePoint:
 
 
 def score_curve(
-    history: History,
+    history: EndedJobs,
     chance: np.random.Generator,
     *,
-    replay: Replay = Replay(),
+    replay: CurveReplay = CurveReplay(),
     fractions: Sequence[float] = FRACTIONS,
     kind: str = "forest",
     seed: int = 0,
@@ -154,14 +154,14 @@ def score_curve(
     current: dict[float, list[Scores]] = {fraction: [] for fraction in fractions}
     hindsight: dict[float, list[Scores]] = {fraction: [] for fraction in fractions}
     for train, test in folds(history.unpredictable, seed):
-        past = History(history.values[train], history.unpredictable[train])
+        past = EndedJobs(history.values[train], history.unpredictable[train])
         judge = learned(past, chance, replay=replay, kind=kind, seed=seed)
         final = fitted(kind, past.values, past.unpredictable, seed)
         label = history.unpredictable[test]
         for fraction in fractions:
             now = replayed(history, fraction, chance, replay)[test]
             hindsight[fraction].append(scored(final, now, label))
-            known = History(now, label).columns(AT_SUBMISSION if fraction == 0 else ALL)
+            known = EndedJobs(now, label).columns(AT_SUBMISSION if fraction == 0 else ALL)
             made = judge.before if fraction == 0 else judge.running
             current[fraction].append(scored(made, known, label))
     return [

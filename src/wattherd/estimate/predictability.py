@@ -28,7 +28,7 @@ Bools = NDArray[np.bool_]
 FOLDS = 5
 
 
-class Family(StrEnum):
+class FeatureFamily(StrEnum):
     """What a feature tells about (AITurbo talk: model, hyper-parameters, running status)."""
 
     MODEL = "model"
@@ -37,32 +37,34 @@ class Family(StrEnum):
     STATUS = "status"
 
 
-FEATURES: dict[str, Family] = {
-    "Job type": Family.MODEL,
-    "Running time": Family.STATUS,
-    "Ps": Family.RESOURCE,
-    "Worker": Family.RESOURCE,
-    "Epoch": Family.HYPER_PARAMETER,
-    "Accuracy": Family.STATUS,
-    "Loss": Family.STATUS,
-    "GPU": Family.RESOURCE,
-    "Memory": Family.RESOURCE,
-    "CPU": Family.RESOURCE,
-    "Batch Size": Family.HYPER_PARAMETER,
-    "Learning rate": Family.HYPER_PARAMETER,
-    "Step": Family.HYPER_PARAMETER,
-    "Throughput": Family.STATUS,
-    "Resubmit": Family.MODEL,
+FEATURES: dict[str, FeatureFamily] = {
+    "Job type": FeatureFamily.MODEL,
+    "Running time": FeatureFamily.STATUS,
+    "Ps": FeatureFamily.RESOURCE,
+    "Worker": FeatureFamily.RESOURCE,
+    "Epoch": FeatureFamily.HYPER_PARAMETER,
+    "Accuracy": FeatureFamily.STATUS,
+    "Loss": FeatureFamily.STATUS,
+    "GPU": FeatureFamily.RESOURCE,
+    "Memory": FeatureFamily.RESOURCE,
+    "CPU": FeatureFamily.RESOURCE,
+    "Batch Size": FeatureFamily.HYPER_PARAMETER,
+    "Learning rate": FeatureFamily.HYPER_PARAMETER,
+    "Step": FeatureFamily.HYPER_PARAMETER,
+    "Throughput": FeatureFamily.STATUS,
+    "Resubmit": FeatureFamily.MODEL,
 }
 """Columns of the public data set of 8,692 jobs, in its order, with their families."""
 ALL = tuple(FEATURES)
-AT_SUBMISSION = tuple(name for name, family in FEATURES.items() if family is not Family.STATUS)
+AT_SUBMISSION = tuple(
+    name for name, family in FEATURES.items() if family is not FeatureFamily.STATUS
+)
 TOP_FIVE = ("Accuracy", "Loss", "Resubmit", "Running time", "Memory")
 """The five that correlate most with the label; the first two and the fourth are hindsight."""
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class EndedJobs:
     """Jobs that have ended: `values` (jobs, features) in order of `FEATURES`, and the label."""
 
     values: Floats
@@ -206,7 +208,7 @@ def folds(label: Bools, seed: int = 0) -> Iterator[tuple[NDArray[np.int64], NDAr
 
 
 def cross_validated(
-    history: History, features: Sequence[str], kind: str, *, seed: int = 0
+    history: EndedJobs, features: Sequence[str], kind: str, *, seed: int = 0
 ) -> Scores:
     """Mean scores over the five folds."""
     values, label = history.columns(features), history.unpredictable
@@ -255,7 +257,7 @@ def mean_scores(scores: Sequence[Scores]) -> Scores:
     )
 
 
-def importances(history: History, *, seed: int = 0) -> list[Importance]:
+def importances(history: EndedJobs, *, seed: int = 0) -> list[Importance]:
     """Every feature's correlation with the label and its importance in a forest of all features.
 
     Most important first, by impurity.

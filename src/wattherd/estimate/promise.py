@@ -30,7 +30,7 @@ Weight = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LowerableLoad:
     """Something that draws `draw_w` at `domain` and can be lowered.
 
     `floor_w` is what a cap brings it to; `idle_w` what stays when it is stopped, which takes its
@@ -74,7 +74,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ReductionOffer:
     """`reduction_w` less than now from `from_s` after the order, for `for_s`, `sure` (0 to 1).
 
     `stopped` are the loads that are stopped for it, `capped` those at their floors.
@@ -98,8 +98,8 @@ class Promise:
     asked_w: float
     met: bool
     draw_w: float
-    offer: Offer
-    steps: tuple[Offer, ...]
+    offer: ReductionOffer
+    steps: tuple[ReductionOffer, ...]
 
 
 def weights_of(tree: PowerTree | None, domain: str = "") -> Weight:
@@ -131,7 +131,7 @@ def weights_of(tree: PowerTree | None, domain: str = "") -> Weight:
 
 
 def promise(
-    loads: Sequence[Load],
+    loads: Sequence[LowerableLoad],
     *,
     asked_w: float,
     lead_s: float,
@@ -176,20 +176,20 @@ def promise(
 
 
 def _smallest(
-    lasting: Sequence[tuple[Load, float]],
-    order: Sequence[Load],
+    lasting: Sequence[tuple[LowerableLoad, float]],
+    order: Sequence[LowerableLoad],
     asked_w: float,
     lead_s: float,
     for_s: float,
     sure: float,
-) -> Offer:
+) -> ReductionOffer:
     """The offer with the fewest stops that meets what is asked for, or the largest one.
 
     More stops never promise less once stops have time to take effect, so halving finds it; where
     they have not, a stop promises less than a cap and none is worth while.
     """
 
-    def with_stops(count: int) -> Offer:
+    def with_stops(count: int) -> ReductionOffer:
         return _offer(lasting, {one.name for one in order[:count]}, lead_s, for_s, sure)
 
     none, every = with_stops(0), with_stops(len(order))
@@ -205,15 +205,19 @@ def _smallest(
 
 
 def _offer(
-    lasting: Sequence[tuple[Load, float]], stops: set[str], at_s: float, for_s: float, sure: float
-) -> Offer:
+    lasting: Sequence[tuple[LowerableLoad, float]],
+    stops: set[str],
+    at_s: float,
+    for_s: float,
+    sure: float,
+) -> ReductionOffer:
     """The most that is promised at a time, with these loads stopped and all others capped.
 
     A load that is being stopped is capped as well: until it has stopped it stands at its floor.
     """
     outcomes = [_outcomes(one, factor, stop=one.name in stops, at_s=at_s)
                 for one, factor in lasting]  # fmt: skip
-    return Offer(
+    return ReductionOffer(
         reduction_w=quantile_w(outcomes, sure),
         from_s=at_s,
         for_s=for_s,
@@ -223,7 +227,9 @@ def _offer(
     )
 
 
-def _outcomes(load: Load, factor: float, *, stop: bool, at_s: float) -> list[tuple[float, float]]:
+def _outcomes(
+    load: LowerableLoad, factor: float, *, stop: bool, at_s: float
+) -> list[tuple[float, float]]:
     """(Watts, probability) pairs of what a load has given up at a time; the rest gives nothing."""
     capped = load.works * done_by(at_s, load.cap_s)
     by_cap_w, by_stop_w = load.by_cap_w * factor, load.by_stop_w * factor
@@ -298,7 +304,7 @@ def _counted_w(given: Sequence[Sequence[tuple[float, float]]], sure: float) -> f
     return float(reached[-1] * step_w) if len(reached) else 0.0
 
 
-def _times(lasting: Sequence[tuple[Load, float]], lead_s: float) -> list[float]:
+def _times(lasting: Sequence[tuple[LowerableLoad, float]], lead_s: float) -> list[float]:
     """When it is worth looking: a few multiples of what caps take, ends of graces, the lead."""
     medians = sorted({one.cap_s for one, _ in lasting})
     graces = sorted({one.stop_s + one.cap_s for one, _ in lasting if one.by_stop_w > one.by_cap_w})
@@ -308,7 +314,7 @@ def _times(lasting: Sequence[tuple[Load, float]], lead_s: float) -> list[float]:
     return sorted(times)
 
 
-def _rising(steps: Sequence[Offer]) -> Iterable[Offer]:
+def _rising(steps: Sequence[ReductionOffer]) -> Iterable[ReductionOffer]:
     """Steps at which more can be promised than at the one before."""
     if steps:
         yield steps[0]

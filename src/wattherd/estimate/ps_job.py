@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wattherd.estimate.speed import Shape, SpeedModel, phase_terms
+from wattherd.estimate.speed import JobShape, SpeedModel, phase_terms
 from wattherd.estimate.steps import LossCurve
 
 WOBBLE = 0.25
@@ -94,20 +94,20 @@ class PsJob:
         """Whether its loss ever tells how much is left."""
         return self.loss.kind is LossKind.CONVERGING
 
-    def step_s(self, shape: Shape, attempt: int) -> float:
+    def step_s(self, shape: JobShape, attempt: int) -> float:
         """Seconds per step in run number `attempt`."""
         return self.speed.step_s(shape) * self.run_noise[attempt % len(self.run_noise)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+class BusyDevices:
     """Devices that really work, on average over a step: the rest waits for another phase."""
 
     gpus: float
     cores: float
 
 
-def busy(job: PsJob, shape: Shape, step_s: float) -> Busy:
+def busy(job: PsJob, shape: JobShape, step_s: float) -> BusyDevices:
     """What a step keeps busy, per second.
 
     GPUs compute for (th0 m + th1) whatever their cores do; the cores' work in a step is what one
@@ -123,4 +123,4 @@ def busy(job: PsJob, shape: Shape, step_s: float) -> Busy:
     update_s = speed.theta[3] * shape.workers / speed.curves.server.speed(1.0)
     update_s = update_s if shape.servers else 0.0
     gpus = compute_s * shape.gpus / step_s
-    return Busy(gpus=gpus, cores=(feeding_s + update_s) / step_s)
+    return BusyDevices(gpus=gpus, cores=(feeding_s + update_s) / step_s)

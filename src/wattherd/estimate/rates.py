@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 KWH_J = 3.6e6
 
 
-class Row(NamedTuple):
+class RateRow(NamedTuple):
     """From `start_s` to `end_s`; None is unknown."""
 
     start_s: float
@@ -43,14 +43,14 @@ class Bill(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class EnergyRates:
     """Steps in order of time; `currency` is a name, empty where none is stated.
 
     Raises:
         UserError: rows that overlap or end before they begin.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[RateRow, ...]
     currency: str = ""
     _edges_s: Floats = field(init=False, repr=False, compare=False)
     _sums: Floats = field(init=False, repr=False, compare=False)
@@ -86,7 +86,7 @@ class Rates:
         """When they begin."""
         return float(self._edges_s[0])
 
-    def at(self, moment_s: float) -> Row | None:
+    def at(self, moment_s: float) -> RateRow | None:
         """The row that counts at a moment."""
         return next((one for one in self.rows if one.start_s <= moment_s < one.end_s), None)
 
@@ -113,18 +113,18 @@ class Rates:
             return np.asarray(self._sums[-1])
         return np.asarray(self._sums[at] + self._rates[at] * (moment_s - self._edges_s[at]))
 
-    def moved(self, by_s: float) -> Rates:
+    def moved(self, by_s: float) -> EnergyRates:
         """The same at times that are so much later."""
         rows = (one._replace(start_s=one.start_s + by_s, end_s=one.end_s + by_s)
                 for one in self.rows)  # fmt: skip
-        return Rates(tuple(rows), self.currency)
+        return EnergyRates(tuple(rows), self.currency)
 
 
-def hourly(values: Sequence[float], *, start_s: float = 0.0, carbon: bool = True) -> Rates:
+def hourly(values: Sequence[float], *, start_s: float = 0.0, carbon: bool = True) -> EnergyRates:
     """Rates that change every hour, of carbon or of price alone."""
-    return Rates(
+    return EnergyRates(
         tuple(
-            Row(
+            RateRow(
                 start_s + 3600.0 * hour,
                 start_s + 3600.0 * (hour + 1),
                 None if carbon else value,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.catalog.gpus import Memory, rates
+from wattherd.catalog.gpus import GpuMemory, rates
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def derived(gpu: str, values: Mapping[str, float]) -> dict[str, float]:
     """
     made = {**values, f"gpu:{gpu}": 1.0}
     if (entry := rates(gpu)) is not None:
-        made.setdefault(GDDR, float(entry.memory is Memory.ON_BOARD))
+        made.setdefault(GDDR, float(entry.memory is GpuMemory.ON_BOARD))
     known = [values.get(name) for name in ("batch_size", "flops", "gpu_flops")]
     batch, flops, peak = (value if value and value > 0 else math.nan for value in known)
     if not math.isnan(work := batch * flops / peak):

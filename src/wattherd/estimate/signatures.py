@@ -24,7 +24,7 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SignatureMatch:
     """Watts at the cap asked for; `octaves` is how far the batch size is off (0: the same)."""
 
     power_w: float
@@ -46,7 +46,7 @@ class SignatureBook:
             for signature in sorted(raw)
         }
 
-    def find(self, wanted: Signature, cap_w: float) -> Found | None:
+    def find(self, wanted: Signature, cap_w: float) -> SignatureMatch | None:
         """What the most similar batch size of the same model on the same GPU type drew.
 
         Linear between measured caps, the nearest beyond them; None if the model was never seen.
@@ -55,7 +55,7 @@ class SignatureBook:
         if not alike:
             return None
         nearest = min(alike, key=lambda s: (_octaves(s, wanted), s))
-        return Found(_between(self._curves[nearest], cap_w), _octaves(nearest, wanted))
+        return SignatureMatch(_between(self._curves[nearest], cap_w), _octaves(nearest, wanted))
 
     def measured(self, signature: Signature, cap_w: float) -> bool:
         """Whether exactly this was measured."""

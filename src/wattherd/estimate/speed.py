@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class JobShape:
     """How a job runs: workers, servers, cores per task of each, GPUs over all workers.
 
     A job without parameter servers has `servers` 0 and no phase that involves them.
@@ -94,7 +94,7 @@ class Sampled:
     workers: tuple[int, int]
     servers: tuple[int, int]
 
-    def holds(self, shape: Shape) -> bool:
+    def holds(self, shape: JobShape) -> bool:
         """Whether a shape lies within."""
         (least_w, most_w), (least_p, most_p) = self.workers, self.servers
         return least_w <= shape.workers <= most_w and least_p <= shape.servers <= most_p
@@ -109,7 +109,7 @@ class SpeedModel:
     sampled: Sampled
     curves: CoreCurves = CoreCurves()
 
-    def step_s(self, shape: Shape) -> float:
+    def step_s(self, shape: JobShape) -> float:
         """Seconds per step.
 
         Raises:
@@ -124,7 +124,7 @@ class SpeedModel:
         return math.fsum(share * term for share, term in zip(self.theta, phases, strict=True))
 
 
-def phase_terms(shape: Shape, batch: int, curves: CoreCurves) -> tuple[float, ...]:
+def phase_terms(shape: JobShape, batch: int, curves: CoreCurves) -> tuple[float, ...]:
     """What multiplies (th0 .. th6)."""
     cores = shape.worker_cores * shape.workers / shape.devices
     per_worker = 1.0 / curves.worker.speed(cores)
@@ -141,7 +141,7 @@ def phase_terms(shape: Shape, batch: int, curves: CoreCurves) -> tuple[float, ..
 
 
 def fit_speed(
-    samples: Sequence[tuple[Shape, float]], batch: int, curves: CoreCurves | None = None
+    samples: Sequence[tuple[JobShape, float]], batch: int, curves: CoreCurves | None = None
 ) -> SpeedModel:
     """Bounded least squares of *relative* error over (shape, seconds per step).
 

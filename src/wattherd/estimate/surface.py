@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import JobCurve, Point, Setting
+from wattherd.estimate.measured_curve import JobCurve, JobSetting, Point
 from wattherd.estimate.power_curve import concave_hull
 
 
@@ -30,7 +30,7 @@ class Value(StrEnum):
 class SurfacePoint:
     """Measured or derived: watts of the whole job, epochs per second, epochs that it will need."""
 
-    setting: Setting
+    setting: JobSetting
     cap_w: float
     power_w: float
     epochs_per_s: float

@@ -23,7 +23,7 @@ class BudgetStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerDomain:
+class TreeDomain:
     """One branch of the tree; `loss` is the share of its input lost on the way down (0 to 1).
 
     `level` is what people call its kind (row, rack), `nodes` are the cluster's nodes that it feeds
@@ -52,8 +52,8 @@ class PowerTree:
             do not ascend, a loss outside [0, 1), or a node fed by two domains.
     """
 
-    domains: tuple[PowerDomain, ...]
-    _by_name: Mapping[str, PowerDomain] = field(init=False, repr=False, compare=False)
+    domains: tuple[TreeDomain, ...]
+    _by_name: Mapping[str, TreeDomain] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the shape once, so that every walk upwards ends at the root."""
@@ -71,7 +71,7 @@ class PowerTree:
             self._check(domain)
         self._check_nodes()
 
-    def _check(self, domain: PowerDomain) -> None:
+    def _check(self, domain: TreeDomain) -> None:
         for budget_w in (domain.budget_w, *(step.budget_w for step in domain.steps)):
             if budget_w is not None and not budget_w >= 0:
                 raise UserError(f"negative budget {budget_w} W", where=domain.name)
@@ -98,7 +98,7 @@ class PowerTree:
                 fed[node] = domain.name
 
     @property
-    def root(self) -> PowerDomain:
+    def root(self) -> TreeDomain:
         """The site."""
         return next(one for one in self.domains if one.parent is None)
 
@@ -106,7 +106,7 @@ class PowerTree:
         """Domains above this one."""
         return sum(1 for _ in self.path_to_root(name)) - 1
 
-    def path_to_root(self, name: str) -> Iterator[PowerDomain]:
+    def path_to_root(self, name: str) -> Iterator[TreeDomain]:
         """The domain and its ancestors, the root last."""
         at: str | None = name
         while at is not None:

@@ -53,7 +53,7 @@ make_request = maker(Request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class TracePod:
     """A request with a name and, where the trace gives them, submit time and run time (s)."""
 
     name: str

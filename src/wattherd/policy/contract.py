@@ -228,7 +228,7 @@ class Draft(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class PlanUse:
     """What a plan gives away so far: GPUs by (queue, user) of the jobs; `stopped` as in `View`."""
 
     now_s: float
@@ -244,7 +244,7 @@ class Quota(Protocol):
         """Why a job of at least `gpus` GPUs could never run where there are `total`, or None."""
         ...
 
-    def admits(self, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
+    def admits(self, spec: JobSpec, gpus: int, use: PlanUse) -> Reason | None:
         """Why a job may not hold `gpus` GPUs beside what others hold by `use`, or None."""
         ...
 

@@ -3,8 +3,8 @@
 Reads what `wattherd sim pack --out DIR` wrote; knows nothing of how it was simulated.
 """
 
-from wattherd.report.compare import Row, Spread, comparison_table
+from wattherd.report.compare import CompareRow, SeedSpread, comparison_table
 from wattherd.report.page import write_report
 from wattherd.report.runs import RunSet, load_runs
 
-__all__ = ["Row", "RunSet", "Spread", "comparison_table", "load_runs", "write_report"]
+__all__ = ["CompareRow", "RunSet", "SeedSpread", "comparison_table", "load_runs", "write_report"]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.report.charts import Chart
-from wattherd.report.compare import Row, Spread
+from wattherd.report.compare import CompareRow, SeedSpread
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     bar,
@@ -51,7 +51,7 @@ class Measure:
     title: str
     y_title: str
     caption: str
-    quantity: Callable[[Row], Spread | None]
+    quantity: Callable[[CompareRow], SeedSpread | None]
     smaller_is_better: bool
     digits: int = 1
 
@@ -62,7 +62,7 @@ class BarPlot:
 
     name: str
     measure: Measure
-    groups: dict[str, tuple[Row, ...]]
+    groups: dict[str, tuple[CompareRow, ...]]
     low: float
     high: float
 
@@ -78,9 +78,9 @@ def family(trace: str) -> str:
     return FAMILIES.get(found[1], OTHER) if found else OTHER
 
 
-def by_family(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
+def by_family(rows: Sequence[CompareRow]) -> dict[str, dict[str, tuple[CompareRow, ...]]]:
     """Family to trace to its rows; families in a fixed order, traces sorted by name."""
-    found: dict[str, dict[str, list[Row]]] = {}
+    found: dict[str, dict[str, list[CompareRow]]] = {}
     for row in sorted(rows, key=lambda row: row.trace):
         found.setdefault(family(row.trace), {}).setdefault(row.trace, []).append(row)
     order = [OTHER, *FAMILIES.values()]
@@ -91,15 +91,15 @@ def by_family(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
     }
 
 
-def unallocated_pct(row: Row) -> Spread:
+def unallocated_pct(row: CompareRow) -> SeedSpread:
     """GPUs left over at the end, in percent of all."""
     held = row.allocated_pct
-    return Spread(
+    return SeedSpread(
         mean=100 - held.mean, sd=held.sd, low=100 - held.high, high=100 - held.low, seeds=held.seeds
     )
 
 
-def mean_saving(row: Row) -> Spread | None:
+def mean_saving(row: CompareRow) -> SeedSpread | None:
     """Power saved, mean over 20..80 % arrived."""
     return row.mean_saving_pct
 
@@ -125,7 +125,7 @@ MEASURES = {
 }
 
 
-def bar_domain(rows: Sequence[Row], measure: Measure) -> tuple[float, float]:
+def bar_domain(rows: Sequence[CompareRow], measure: Measure) -> tuple[float, float]:
     """A common scale for all families that includes zero."""
     known = [found for row in rows if (found := measure.quantity(row))]
     low, high = min(found.low for found in known), max(found.high for found in known)
@@ -134,7 +134,7 @@ def bar_domain(rows: Sequence[Row], measure: Measure) -> tuple[float, float]:
 
 def draw_bars(plot: BarPlot, numbers: dict[str, int], frame: Frame, key: str) -> Element:
     """The bars of one family; below each trace stands who is best, and at what value."""
-    axis = Axis(low=plot.low, high=plot.high, title=plot.measure.y_title, count=5)
+    axis = PlotAxis(low=plot.low, high=plot.high, title=plot.measure.y_title, count=5)
     names = _policies(plot) if frame.width >= ALONE else []
     wide = max((text_width(name, frame.font) for name in names), default=0.0)
     frame = replace(
@@ -170,7 +170,11 @@ def _legend(names: Sequence[str], numbers: dict[str, int], frame: Frame) -> list
 
 
 def _group(
-    plot: BarPlot, rows: Sequence[Row], numbers: dict[str, int], span: tuple[float, float], y: Scale
+    plot: BarPlot,
+    rows: Sequence[CompareRow],
+    numbers: dict[str, int],
+    span: tuple[float, float],
+    y: Scale,
 ) -> list[Element]:
     """The bars of one trace; `span` is the middle and the room they may take."""
     width = min(WIDEST, span[1] / len(rows))
@@ -186,12 +190,12 @@ def _group(
     return found
 
 
-def _range(value: Spread, x: float, y: Scale) -> list[Element]:
+def _range(value: SeedSpread, x: float, y: Scale) -> list[Element]:
     return [segment((x, y(value.low)), (x, y(value.high)), "spread")] if value.seeds > 1 else []
 
 
 def _best(
-    plot: BarPlot, rows: Sequence[Row], numbers: dict[str, int], at: Point, room: float
+    plot: BarPlot, rows: Sequence[CompareRow], numbers: dict[str, int], at: Point, room: float
 ) -> list[Element]:
     """The best policy's name, where it fits, and value; `room` in units of the font size."""
     known = [(value.mean, row.policy) for row in rows if (value := plot.measure.quantity(row))]
@@ -205,7 +209,7 @@ def _best(
     return [label(text, *at, anchor="middle", class_=f"name {me}")]
 
 
-def charts(rows: Sequence[Row], numbers: dict[str, int], measure: Measure) -> list[Chart]:
+def charts(rows: Sequence[CompareRow], numbers: dict[str, int], measure: Measure) -> list[Chart]:
     """A chart of `measure` per family."""
     low, high = bar_domain(rows, measure)
     plots = (

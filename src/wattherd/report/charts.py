@@ -9,9 +9,9 @@ import numpy as np
 
 from wattherd.report.compare import (
     SAVING_SPAN,
+    CompareRow,
     Curves,
     Floats,
-    Row,
     baseline_policy,
     curves,
     power_and_gpus,
@@ -68,7 +68,9 @@ class _Subject:
     x_low: float = 0.0
 
 
-def trace_charts(trace: TraceRuns, rows: Sequence[Row], numbers: dict[str, int]) -> list[Chart]:
+def trace_charts(
+    trace: TraceRuns, rows: Sequence[CompareRow], numbers: dict[str, int]
+) -> list[Chart]:
     """Every plot of one trace that its data allow, in reading order."""
     found = []
     for key, subject in _subjects(trace).items():
@@ -294,7 +296,7 @@ def _table_row(plot: LinePlot, series: Series, loads: Sequence[int]) -> tuple[st
     return (series.name, *cells)
 
 
-def _pareto(rows: Sequence[Row], numbers: dict[str, int]) -> list[Chart]:
+def _pareto(rows: Sequence[CompareRow], numbers: dict[str, int]) -> list[Chart]:
     if len(power_and_gpus(rows)) < 2:
         return []
     low, high = SAVING_SPAN

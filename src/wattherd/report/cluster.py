@@ -112,7 +112,7 @@ def _whole(text: str | None, where: str, field: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class MapColumn:
     """What one column of the map shows: a node, or the mean of `count` alike neighbours."""
 
     name: str
@@ -121,7 +121,7 @@ class Column:
     count: int
 
 
-def columns(panel: ModelPanel, most: int) -> list[Column]:
+def columns(panel: ModelPanel, most: int) -> list[MapColumn]:
     """At most about `most` columns: whole nodes, or means over runs of nodes with as many GPUs."""
     size = -(-len(panel.nodes) // max(most, 1))
     found = []
@@ -137,9 +137,9 @@ def _by_gpu_count(nodes: Sequence[FinalNode]) -> list[list[FinalNode]]:
     return list(groups.values())
 
 
-def _column(nodes: Sequence[FinalNode]) -> Column:
+def _column(nodes: Sequence[FinalNode]) -> MapColumn:
     first, last, count = nodes[0], nodes[-1], len(nodes)
-    return Column(
+    return MapColumn(
         name=first.name if count == 1 else f"{count} nodes, {first.name} to {last.name}",
         gpus=tuple(sum(shares) / count for shares in zip(*(n.gpus for n in nodes), strict=True)),
         cpu=sum(node.cpu for node in nodes) / count,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.report.runs import Run, RunSet, TraceRuns
+from wattherd.report.runs import PackRun, RunSet, TraceRuns
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ above it policies hold different pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class SeedSpread:
     """A figure over seeds; `sd` is the sample standard deviation, None for a single seed."""
 
     mean: float
@@ -36,12 +36,12 @@ class Spread:
     seeds: int
 
 
-def spread(values: Iterable[float | None]) -> Spread | None:
+def spread(values: Iterable[float | None]) -> SeedSpread | None:
     """Mean and spread of the known values, None when there are none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None
-    return Spread(
+    return SeedSpread(
         mean=statistics.fmean(known),
         sd=statistics.stdev(known) if len(known) > 1 else None,
         low=min(known),
@@ -51,7 +51,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CompareRow:
     """One policy on one trace, over its seeds.
 
     `savings_pct` maps 20, 50 and 80 % arrived to the power saved against `baseline`;
@@ -63,23 +63,23 @@ class Row:
     policy: str
     baseline: str
     seeds: int
-    allocated_pct: Spread
-    allocated_gpus: Spread
-    grar: Spread | None
-    frag_ratio_pct: Spread | None
-    power_w: Spread | None
-    watts_per_gpu: Spread | None
-    savings_pct: dict[int, Spread | None]
-    mean_saving_pct: Spread | None
-    cpu_s: Spread | None
+    allocated_pct: SeedSpread
+    allocated_gpus: SeedSpread
+    grar: SeedSpread | None
+    frag_ratio_pct: SeedSpread | None
+    power_w: SeedSpread | None
+    watts_per_gpu: SeedSpread | None
+    savings_pct: dict[int, SeedSpread | None]
+    mean_saving_pct: SeedSpread | None
+    cpu_s: SeedSpread | None
 
 
-def comparison_table(runs: RunSet) -> list[Row]:
+def comparison_table(runs: RunSet) -> list[CompareRow]:
     """One row per trace and policy, in the order in which they were run."""
     return [row for trace in runs.traces for row in trace_rows(trace)]
 
 
-def trace_rows(trace: TraceRuns) -> list[Row]:
+def trace_rows(trace: TraceRuns) -> list[CompareRow]:
     """One row per policy of one trace."""
     baseline = baseline_policy(trace.policies)
     return [_row(trace, policy, baseline) for policy in trace.policies]
@@ -90,7 +90,7 @@ def baseline_policy(policies: Sequence[str]) -> str:
     return BASELINE if BASELINE in policies else policies[0]
 
 
-def _row(trace: TraceRuns, policy: str, baseline: str) -> Row:
+def _row(trace: TraceRuns, policy: str, baseline: str) -> CompareRow:
     runs = trace.of(policy)
     gpus = trace.cluster.gpus
     saved = None if policy == baseline else saving_curves(trace, policy, baseline)
@@ -99,7 +99,7 @@ def _row(trace: TraceRuns, policy: str, baseline: str) -> Row:
     power = spread(run.power_w for run in runs)
     per_gpu = spread(_watts_per_gpu(run, gpus) for run in runs)
     everything = _known_spread(allocated)
-    return Row(
+    return CompareRow(
         trace=trace.label,
         policy=policy,
         baseline=baseline,
@@ -116,14 +116,14 @@ def _row(trace: TraceRuns, policy: str, baseline: str) -> Row:
     )
 
 
-def _known_spread(values: Sequence[float]) -> Spread:
+def _known_spread(values: Sequence[float]) -> SeedSpread:
     found = spread(values)
     if found is None:
         raise ValueError("a policy without runs has no spread")
     return found
 
 
-def _watts_per_gpu(run: Run, gpus: int) -> float | None:
+def _watts_per_gpu(run: PackRun, gpus: int) -> float | None:
     held = run.allocated_pct * gpus / 100
     return run.power_w / held if run.power_w is not None and held > 0 else None
 
@@ -153,11 +153,11 @@ class Curves:
         """Highest seed."""
         return np.asarray(self.y.max(axis=0), dtype=np.float64)
 
-    def at(self, arrived_pct: float) -> Spread | None:
+    def at(self, arrived_pct: float) -> SeedSpread | None:
         """The quantity where `arrived_pct` of capacity has arrived, interpolated linearly."""
         return spread(_at(arrived_pct, self.x, row) for row in self.y)
 
-    def over(self, low: float, high: float) -> Spread | None:
+    def over(self, low: float, high: float) -> SeedSpread | None:
         """Each seed's mean over the bins in `low..high`, then the spread over seeds."""
         inside = (self.x >= low) & (self.x <= high)
         rows = (row[inside & np.isfinite(row)] for row in self.y)
@@ -186,7 +186,7 @@ def common_bins(trace: TraceRuns) -> Floats:
     return np.array(sorted({x for run in trace.runs for x in run.curve.arrived_pct}), dtype=float)
 
 
-def on_bins(run: Run, quantity: str, x: Floats) -> Floats:
+def on_bins(run: PackRun, quantity: str, x: Floats) -> Floats:
     """One run's curve at the loads `x`; NaN before its first and after its last known bin."""
     values: Sequence[float | None] = getattr(run.curve, quantity)
     known = [
@@ -234,7 +234,7 @@ def _beats(one: tuple[float, float], two: tuple[float, float]) -> bool:
     return one != two and one[0] >= two[0] and one[1] >= two[1]
 
 
-def power_and_gpus(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+def power_and_gpus(rows: Sequence[CompareRow]) -> dict[str, tuple[float, float]]:
     """Policy to (mean power saved in percent, GPUs allocated at the end); the baseline saves 0."""
     points = {}
     for row in rows:
@@ -244,5 +244,5 @@ def power_and_gpus(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     return points
 
 
-def _mean(value: Spread | None) -> float | None:
+def _mean(value: SeedSpread | None) -> float | None:
     return value.mean if value else None

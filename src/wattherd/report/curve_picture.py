@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     document,
@@ -39,9 +39,9 @@ def draw_curve(plot: CurvePicture, frame: Frame, key: str) -> Element:
     points = [*plot.curve, *plot.measured, *([plot.now] if plot.now else [])]
     low_w, high_w = round_domain(0.0, max(w for w, _ in points), 5)
     low, high = round_domain(0.0, 1.08 * max(rate for _, rate in points), 4)
-    rates = Axis(low=low, high=high, title=plot.unit, count=4)
+    rates = PlotAxis(low=low, high=high, title=plot.unit, count=4)
     title = "W per GPU (estimated)" if plot.estimated else "W per GPU"
-    watts = Axis(low=low_w, high=high_w, title=title, count=5)
+    watts = PlotAxis(low=low_w, high=high_w, title=title, count=5)
     frame = replace(frame, left=room_for_ticks(rates, frame), right=14)
     x, y = Scale(low_w, high_w, *frame.x_range), Scale(low, high, *frame.y_range)
     marks = [polyline([(x(w), y(r)) for w, r in plot.curve], "line k0")]

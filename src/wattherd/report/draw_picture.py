@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     band,
@@ -105,12 +105,12 @@ def draw_draw(plot: DrawPicture, frame: Frame, key: str) -> Element:
     top = max(float(plot.most_w.max(initial=1.0)), float(finite.max(initial=0.0)))
     low_w, high_w = round_domain(0.0, 1.08 * top, 5)
     title = "W (estimated)" if plot.estimated else "W"
-    watts = Axis(low=low_w, high=high_w, title=title, count=5)
+    watts = PlotAxis(low=low_w, high=high_w, title=title, count=5)
     frame = replace(frame, left=room_for_ticks(watts, frame), right=14, top=frame.top + 20)
     low, high = float(plot.at[0]), plot.until
     x = Scale(low, high if high > low else low + 1.0, *frame.x_range)
     y = Scale(low_w, high_w, *frame.y_range)
-    time = Axis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
+    time = PlotAxis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
     picture = document(
         frame,
         _hatch(key),

@@ -12,7 +12,7 @@ from wattherd.report.svg import Frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class PlotFigure:
     """One plot with its words; `narrow` None shows the wide one everywhere."""
 
     title: str
@@ -22,9 +22,9 @@ class Figure:
     table: Any = None
 
 
-def figure(chart: Chart, key: str) -> Figure:
+def figure(chart: Chart, key: str) -> PlotFigure:
     """A chart in both widths; `key` keeps the names within its SVG apart from others."""
-    return Figure(
+    return PlotFigure(
         title=chart.title,
         caption=chart.caption,
         wide=markup(chart, WIDE, f"{key}-w"),

@@ -9,14 +9,14 @@ from wattherd.report.charts import Chart
 from wattherd.report.cluster import read_final
 from wattherd.report.compare import trace_rows
 from wattherd.report.heatmap import READING, Panel, draw_map, panels
-from wattherd.report.runs import Run, TraceRuns
+from wattherd.report.runs import PackRun, TraceRuns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalCluster:
     """The cluster at the end of `run`, by GPU model; `used` is the share of GPUs in use."""
 
-    run: Run
+    run: PackRun
     panels: tuple[Panel, ...]
 
     @property
@@ -44,7 +44,7 @@ def final_clusters(trace: TraceRuns) -> list[FinalCluster]:
     return [final for final in found if final.panels]
 
 
-def _kept(trace: TraceRuns, policy: str) -> tuple[Run, Path] | None:
+def _kept(trace: TraceRuns, policy: str) -> tuple[PackRun, Path] | None:
     for run in trace.of(policy):
         for source in trace.sources:
             if run in source.pack.runs and source.final_file(run).is_file():
@@ -52,5 +52,5 @@ def _kept(trace: TraceRuns, policy: str) -> tuple[Run, Path] | None:
     return None
 
 
-def _final(run: Run, file: Path) -> FinalCluster:
+def _final(run: PackRun, file: Path) -> FinalCluster:
     return FinalCluster(run=run, panels=tuple(panels(read_final(file))))

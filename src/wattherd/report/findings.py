@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattherd.report.compare import Row, pareto_front, power_and_gpus
+from wattherd.report.compare import CompareRow, pareto_front, power_and_gpus
 from wattherd.report.svg import tick_label
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
+def findings(rows: Sequence[CompareRow]) -> list[str]:
     """Sentences on one trace: most GPUs, least power, and who is on the Pareto front."""
     if len(rows) < 2:
         return [_alone(rows[0])] if rows else []
@@ -22,12 +22,12 @@ def findings(rows: Sequence[Row]) -> list[str]:
     return sentences + _front(rows)
 
 
-def _alone(row: Row) -> str:
+def _alone(row: CompareRow) -> str:
     held = f"{row.allocated_pct.mean:.2f} % of all GPUs ({_gpus(row.allocated_gpus.mean)})"
     return f"{row.policy} allocated {held}; nothing to compare it with."
 
 
-def _most_gpus(rows: Sequence[Row]) -> str:
+def _most_gpus(rows: Sequence[CompareRow]) -> str:
     best = max(rows, key=lambda row: row.allocated_pct.mean)
     share = f"{best.allocated_pct.mean:.2f} %"
     text = f"{best.policy} allocates the most GPUs: {share} at the end"
@@ -41,7 +41,7 @@ def _most_gpus(rows: Sequence[Row]) -> str:
     return f"{text}, {ahead} more than {base.policy}."
 
 
-def _best_saver(rows: Sequence[Row]) -> Row | None:
+def _best_saver(rows: Sequence[CompareRow]) -> CompareRow | None:
     known = [row for row in rows if row.mean_saving_pct and row.mean_saving_pct.mean > 0]
     return max(
         known,
@@ -50,7 +50,7 @@ def _best_saver(rows: Sequence[Row]) -> Row | None:
     )
 
 
-def _least_power(row: Row) -> str:
+def _least_power(row: CompareRow) -> str:
     saved = row.mean_saving_pct.mean if row.mean_saving_pct else 0.0
     return (
         f"{row.policy} draws the least power at equal load: {saved:.1f} % less than "
@@ -58,7 +58,7 @@ def _least_power(row: Row) -> str:
     )
 
 
-def _front(rows: Sequence[Row]) -> list[str]:
+def _front(rows: Sequence[CompareRow]) -> list[str]:
     points = power_and_gpus(rows)
     front = pareto_front(points)
     if len(points) < 2:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattherd.report.heatmap import heat_step
-from wattherd.report.schedule_runs import Job, PolicyRun, Stretch
+from wattherd.report.schedule_runs import JobFigures, PolicyRun, Stretch
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Scale,
     boxes,
     document,
@@ -33,7 +33,7 @@ FAINTEST = 3
 """The heat step of the narrowest job; those below are too faint for thin bars."""
 
 
-def shown_jobs(run: PolicyRun) -> list[Job]:
+def shown_jobs(run: PolicyRun) -> list[JobFigures]:
     """The jobs that get a row: all, or as many at equal distances, by submission."""
     ordered = sorted(run.jobs, key=lambda job: (job.submit_s, job.job_id))
     count = len(ordered)
@@ -54,7 +54,7 @@ def draw_gantt(
     begin_s = min((job.submit_s for job in jobs), default=0.0)
     each, name = unit
     x = Scale(*time_ends(begin_s / each, end_s / each), *frame.x_range)
-    span = Axis(low=x.low, high=x.high, title=f"time ({name})", count=int(frame.width // 80))
+    span = PlotAxis(low=x.low, high=x.high, title=f"time ({name})", count=int(frame.width // 80))
     return document(
         frame,
         x_axis(span, x, frame),
@@ -68,7 +68,7 @@ def draw_gantt(
 
 
 def _waits(
-    jobs: Sequence[Job],
+    jobs: Sequence[JobFigures],
     rows: dict[str, int],
     x: Scale,
     each: float,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Scale,
     document,
     label,
@@ -65,7 +65,7 @@ def draw_gpu_gantt(plot: GpuGantt, frame: Frame, key: str) -> Element:
     height = top + len(plot.rows) * (ROW + GAP) + frame.bottom
     frame = replace(frame, left=min(names + 12, 130.0), right=14, top=top, height=height)
     x = Scale(plot.low, max(plot.high, plot.low + 1e-9), *frame.x_range)
-    span = Axis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
+    span = PlotAxis(low=x.low, high=x.high, title=plot.unit, count=int(frame.width // 90))
     picture = document(
         frame,
         x_axis(span, x, frame),

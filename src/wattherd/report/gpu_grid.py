@@ -14,7 +14,7 @@ LEAST_STEP = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class GpuCell:
     """One GPU; `share` is draw by cap, None if it is idle. `tip` says it in words."""
 
     number: int
@@ -25,14 +25,14 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class GridNode:
     """The GPUs of a node."""
 
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[GpuCell]
 
 
-def draw_grid(rows: Sequence[Row], frame: Frame, key: str) -> Element:
+def draw_grid(rows: Sequence[GridNode], frame: Frame, key: str) -> Element:
     """Nodes below each other, wrapped where they are wider than the picture."""
     columns = max(1, int((frame.width - 2) // (CELL + GAP)))
     shapes: list[Element] = []
@@ -60,7 +60,7 @@ def _hatch(key: str) -> Element:
     return Element("defs", Element("pattern", stroke, id=f"{key}-lost", **tile))
 
 
-def _cells(cells: Sequence[Cell], columns: int, top: float, key: str) -> Iterator[Element]:
+def _cells(cells: Sequence[GpuCell], columns: int, top: float, key: str) -> Iterator[Element]:
     for place, cell in enumerate(cells):
         x = 1 + (place % columns) * (CELL + GAP)
         y = top + (place // columns) * (CELL + GAP)
@@ -71,11 +71,11 @@ def _cells(cells: Sequence[Cell], columns: int, top: float, key: str) -> Iterato
         yield _linked(shape, cell) if cell.link else shape
 
 
-def _linked(shape: Element, cell: Cell) -> Element:
+def _linked(shape: Element, cell: GpuCell) -> Element:
     return Element("a", shape, href=cell.link, aria_label=cell.tip)
 
 
-def _class(cell: Cell) -> str:
+def _class(cell: GpuCell) -> str:
     if cell.lost:
         return "cell lost"
     if cell.share is None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wattherd.report.cluster import Column, ModelPanel, columns
+from wattherd.report.cluster import MapColumn, ModelPanel, columns
 from wattherd.report.svg import Element, Frame, boxes, document, label, number, text_width
 from wattherd.report.theme import HEAT_STEPS
 
@@ -40,7 +40,7 @@ class Panel:
     nodes: int
     gpus: int
     used: float
-    columns: tuple[Column, ...]
+    columns: tuple[MapColumn, ...]
     nodes_per_column: int
 
 
@@ -93,7 +93,7 @@ def _size(panel: Panel, pitch: float) -> tuple[float, float]:
 class _Row:
     """One wrapped line of columns; `deep` cells in its deepest column."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[MapColumn, ...]
     top: float
     deep: int
     height: float
@@ -147,7 +147,7 @@ def draw_panel(panel: Panel, pitch: float, key: str) -> Element:
     )
 
 
-def _tip(column: Column) -> str:
+def _tip(column: MapColumn) -> str:
     used = " ".join(f"{100 * share:.0f}" for share in column.gpus)
     return f"{column.name.replace('|', ' ')}: GPUs {used} % used, CPU {100 * column.cpu:.0f} %"
 
@@ -180,7 +180,7 @@ def heat_step(share: float) -> int:
     return min(max(round(share * HEAT_STEPS), 1), HEAT_STEPS - 1)
 
 
-def _runs(line: Sequence[Column], slot: int) -> Iterator[tuple[int, int, int]]:
+def _runs(line: Sequence[MapColumn], slot: int) -> Iterator[tuple[int, int, int]]:
     """Colour step, start and length of each run of equal cells in one row of GPUs."""
     steps = [heat_step(column.gpus[slot]) if slot < len(column.gpus) else -1 for column in line]
     start = 0

@@ -37,7 +37,7 @@ def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedLabel:
     """A label's text origin (its middle line), its anchor, and whether it needs a leader line."""
 
     x: float
@@ -52,14 +52,14 @@ def place_around(
     height: float,
     bounds: Box,
     obstacles: Sequence[Box] = (),
-) -> list[Placed]:
+) -> list[PlacedLabel]:
     """A place near each point for a label `widths[i]` wide, avoiding all other marks.
 
     Greedy, most crowded point first, over a fixed list of candidate places; the cheapest by
     overlap, then by distance, wins.
     """
     taken: list[Box] = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
-    placed: list[Placed | None] = [None] * len(points)
+    placed: list[PlacedLabel | None] = [None] * len(points)
     for index in sorted(range(len(points)), key=lambda i: (-_crowd(points, i), i)):
         others = [box for other, box in enumerate(taken) if other != index] + list(obstacles)
         best = min(
@@ -76,33 +76,33 @@ def _crowd(points: Sequence[Point], index: int) -> float:
     return sum(1 / (1 + abs(x - u) / 60 + abs(y - v) / 20) for u, v in points)
 
 
-def _candidates(point: Point) -> list[Placed]:
+def _candidates(point: Point) -> list[PlacedLabel]:
     x, y = point
     found = []
     for far in (0, 14, 28, 42, 60, 80, 104):
         leader = far > 0
         found += [
-            Placed(x=x + 9 + far * 0.6, y=y + shift, anchor="start", leader=leader)
+            PlacedLabel(x=x + 9 + far * 0.6, y=y + shift, anchor="start", leader=leader)
             for shift in (0, -far, far)
         ]
         found += [
-            Placed(x=x - 9 - far * 0.6, y=y + shift, anchor="end", leader=leader)
+            PlacedLabel(x=x - 9 - far * 0.6, y=y + shift, anchor="end", leader=leader)
             for shift in (0, -far, far)
         ]
         found += [
-            Placed(x=x, y=y + shift, anchor="middle", leader=leader)
+            PlacedLabel(x=x, y=y + shift, anchor="middle", leader=leader)
             for shift in (-14 - far, 14 + far)
         ]
     return found
 
 
-def _box(place: Placed, width: float, height: float) -> Box:
+def _box(place: PlacedLabel, width: float, height: float) -> Box:
     left = {"start": place.x, "middle": place.x - width / 2, "end": place.x - width}[place.anchor]
     return left - 2, place.y - height / 2, left + width + 2, place.y + height / 2
 
 
 def _cost(
-    place: Placed, point: Point, width: float, height: float, others: list[Box], bounds: Box
+    place: PlacedLabel, point: Point, width: float, height: float, others: list[Box], bounds: Box
 ) -> float:
     box = _box(place, width, height)
     outside = width * height - _overlap(box, bounds) + 4 * height

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from wattherd.report.labels import spread_out
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     band,
@@ -116,12 +116,12 @@ def _attribute(scale: Scale) -> str:
     return f"{scale.start:g} {scale.stop:g} {scale.low:g} {scale.high:g}"
 
 
-def _canvas(plot: LinePlot, frame: Frame) -> tuple[_Canvas, Axis, Axis]:
+def _canvas(plot: LinePlot, frame: Frame) -> tuple[_Canvas, PlotAxis, PlotAxis]:
     low, high = _y_domain(plot)
-    y_span = Axis(low=low, high=high, title=plot.y_title, count=Y_TICKS)
+    y_span = PlotAxis(low=low, high=high, title=plot.y_title, count=Y_TICKS)
     left, right = room_for_ticks(y_span, frame), _label_room(plot, frame, (low, high))
     frame = replace(frame, left=left, right=right)
-    x_span = Axis(
+    x_span = PlotAxis(
         low=plot.x_low, high=plot.x_high, title=plot.x_title, count=int(frame.width // 80)
     )
     x = Scale(plot.x_low, plot.x_high, *frame.x_range)

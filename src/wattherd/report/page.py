@@ -17,13 +17,13 @@ from wattherd import __version__
 from wattherd.errors import UserError
 from wattherd.report import bars, heatmap, table, theme
 from wattherd.report.charts import Chart, trace_charts
-from wattherd.report.compare import Row, comparison_table, trace_rows
+from wattherd.report.compare import CompareRow, comparison_table, trace_rows
 from wattherd.report.export import write_plots
-from wattherd.report.figure import Figure, figure, markup
+from wattherd.report.figure import PlotFigure, figure, markup
 from wattherd.report.finals import FinalCluster, final_clusters
 from wattherd.report.findings import findings
 from wattherd.report.rendering import environment
-from wattherd.report.runs import Run, RunSet, Source, TraceRuns, load_runs
+from wattherd.report.runs import PackRun, RunSet, RunSource, TraceRuns, load_runs
 from wattherd.report.schedule_page import render_sim, series_count, sim_plots
 from wattherd.report.schedule_runs import holds_sim, load_sim
 from wattherd.report.svg import Frame, tick_label
@@ -151,11 +151,11 @@ class Section:
     """Everything the page says about one trace."""
 
     trace: TraceRuns
-    rows: list[Row]
+    rows: list[CompareRow]
     columns: list[table.Field]
-    cells: list[list[table.Cell]]
+    cells: list[list[table.TableCell]]
     findings: list[str]
-    figures: list[Figure]
+    figures: list[PlotFigure]
     pods: str
 
 
@@ -175,7 +175,7 @@ def _section(trace: TraceRuns, numbers: dict[str, int], index: int) -> Section:
     )
 
 
-def _pods(runs: Sequence[Run]) -> str:
+def _pods(runs: Sequence[PackRun]) -> str:
     least, most = min(run.pods for run in runs), max(run.pods for run in runs)
     few, many = tick_label(least), tick_label(most)
     return few if least == most else f"{few} to {many}"
@@ -187,14 +187,14 @@ class FamilyBlock:
 
     title: str
     caption: str
-    figures: list[Figure]
+    figures: list[PlotFigure]
 
 
-def _families(rows: Sequence[Row], numbers: dict[str, int]) -> list[FamilyBlock]:
+def _families(rows: Sequence[CompareRow], numbers: dict[str, int]) -> list[FamilyBlock]:
     blocks = []
     for measure, charts in _family_charts(rows, numbers):
         figures = [
-            Figure(title=chart.title, caption=chart.caption, narrow=None,
+            PlotFigure(title=chart.title, caption=chart.caption, narrow=None,
                    wide=markup(chart, BAR_FRAME, f"bars-{measure}-{chart.key}"))
             for chart in charts
         ]  # fmt: skip
@@ -203,7 +203,9 @@ def _families(rows: Sequence[Row], numbers: dict[str, int]) -> list[FamilyBlock]
     return blocks
 
 
-def _family_charts(rows: Sequence[Row], numbers: dict[str, int]) -> list[tuple[str, list[Chart]]]:
+def _family_charts(
+    rows: Sequence[CompareRow], numbers: dict[str, int]
+) -> list[tuple[str, list[Chart]]]:
     """Bars only where there is more than one trace to compare."""
     if len({row.trace for row in rows}) < 2:
         return []
@@ -234,7 +236,7 @@ def _map(final: FinalCluster, key: str) -> dict[str, Any]:
 MOST_REQUESTS = 40
 
 
-def _impossible(source: Source) -> dict[str, Any]:
+def _impossible(source: RunSource) -> dict[str, Any]:
     """Heads and rows for the pods that fit no node."""
     requests = source.pack.impossible.requests
     heads = [name for name in dict.fromkeys(k for r in requests for k in r) if name != "reason"]
@@ -258,7 +260,7 @@ def _text(value: object) -> str:
     return tick_label(value) if isinstance(value, int) else str(value)
 
 
-def _provenance(source: Source) -> dict[str, str]:
+def _provenance(source: RunSource) -> dict[str, str]:
     pack = source.pack
     seeds = sorted({run.seed for run in pack.runs})
     command = pack.command if isinstance(pack.command, str) else " ".join(pack.command)

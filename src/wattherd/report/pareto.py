@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from wattherd.report.compare import Row, Spread, pareto_front, power_and_gpus
-from wattherd.report.labels import Box, Placed, place_around
+from wattherd.report.compare import CompareRow, SeedSpread, pareto_front, power_and_gpus
+from wattherd.report.labels import Box, PlacedLabel, place_around
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     document,
@@ -38,7 +38,12 @@ class _Mark:
 
 
 def draw_pareto(
-    rows: Sequence[Row], numbers: dict[str, int], frame: Frame, key: str, title: str, about: str
+    rows: Sequence[CompareRow],
+    numbers: dict[str, int],
+    frame: Frame,
+    key: str,
+    title: str,
+    about: str,
 ) -> Element:
     """One point per policy with its range over seeds, the front, and a name at each point."""
     points = power_and_gpus(rows)
@@ -65,20 +70,20 @@ def draw_pareto(
 
 
 def _spans(
-    rows: Sequence[Row], points: dict[str, tuple[float, float]], frame: Frame
-) -> tuple[Axis, Axis]:
+    rows: Sequence[CompareRow], points: dict[str, tuple[float, float]], frame: Frame
+) -> tuple[PlotAxis, PlotAxis]:
     saved = [value for row in rows for value in _ends(row.mean_saving_pct, points[row.policy][0])]
     held = [value for row in rows for value in _ends(row.allocated_gpus, points[row.policy][1])]
     count = int(frame.width // 90)
     (x_low, x_high), (y_low, y_high) = _padded(saved), _padded(held)
     x_title = f"power saved against {rows[0].baseline}, %"
     return (
-        Axis(low=x_low, high=x_high, title=x_title, count=count),
-        Axis(low=y_low, high=y_high, title="GPUs allocated at the end", count=5),
+        PlotAxis(low=x_low, high=x_high, title=x_title, count=count),
+        PlotAxis(low=y_low, high=y_high, title="GPUs allocated at the end", count=5),
     )
 
 
-def _ends(value: Spread | None, otherwise: float) -> tuple[float, float]:
+def _ends(value: SeedSpread | None, otherwise: float) -> tuple[float, float]:
     return (value.low, value.high) if value else (otherwise, otherwise)
 
 
@@ -87,7 +92,7 @@ def _padded(values: Sequence[float]) -> tuple[float, float]:
     return min(values) - room, max(values) + room
 
 
-def _mark(row: Row, point: tuple[float, float], number: int, x: Scale, y: Scale) -> _Mark:
+def _mark(row: CompareRow, point: tuple[float, float], number: int, x: Scale, y: Scale) -> _Mark:
     at = x(point[0]), y(point[1])
     left, right = _ends(row.mean_saving_pct, point[0])
     low, high = _ends(row.allocated_gpus, point[1])
@@ -140,5 +145,5 @@ def _around(start: Point, end: Point) -> Box:
     return left - 1, top - 1, right + 1, bottom + 1
 
 
-def _near_end(place: Placed) -> Point:
+def _near_end(place: PlacedLabel) -> Point:
     return place.x + {"start": -2, "middle": 0, "end": 2}[place.anchor], place.y

@@ -39,7 +39,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class BenchHistory:
     """What a site drew in one scenario under one fault: kilowatts a second, by controller."""
 
     scenario: str
@@ -48,7 +48,7 @@ class History:
     drawn_kw: Mapping[str, Sequence[float]]
 
 
-def write_bench(document: Mapping[str, Any], found: Sequence[History], out: Path) -> Path:
+def write_bench(document: Mapping[str, Any], found: Sequence[BenchHistory], out: Path) -> Path:
     """Write `report.html`, `results.json`, `results.csv` and `plots/*.svg`; returns the page."""
     out.mkdir(parents=True, exist_ok=True)
     charts = {chart.key: chart for chart in map(_chart, found)}
@@ -62,7 +62,7 @@ def write_bench(document: Mapping[str, Any], found: Sequence[History], out: Path
     return page
 
 
-def _chart(one: History) -> Chart:
+def _chart(one: BenchHistory) -> Chart:
     seconds = [float(at) for at in range(len(one.limit_kw))]
     lines = {LIMIT: one.limit_kw, **one.drawn_kw}
     words = "" if one.fault == "none" else f", {one.fault}"

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from wattherd.errors import UserError
-from wattherd.misfit import misfit
+from wattherd.validation import misfit
 
 SCHEMA = "wattherd.pack/1"
 PACK_FILE = "pack.json"
@@ -28,7 +28,7 @@ Bins = tuple[Finite | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class RunCurve:
     """Metrics by arrived load, in percent of GPU capacity; None where no pod fell into the bin."""
 
     arrived_pct: tuple[Finite, ...]
@@ -39,7 +39,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PackRun:
     """One policy on one arrival order: its figures at the end and its curve."""
 
     policy: str
@@ -51,7 +51,7 @@ class Run:
     grar: Finite | None
     frag_ratio_pct: Finite | None
     power_w: Finite | None
-    curve: Curve
+    curve: RunCurve
     cpu_s: Finite | None = None
     trace: str = ""
 
@@ -69,7 +69,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Impossible:
+class ImpossiblePods:
     """Pods that no node of the cluster could ever hold, with the reason for each request shape."""
 
     pods: Count = 0
@@ -86,21 +86,21 @@ class Pack:
     trace: str
     load: Finite
     cluster: Cluster
-    runs: tuple[Run, ...]
-    impossible: Impossible = field(default_factory=Impossible)
+    runs: tuple[PackRun, ...]
+    impossible: ImpossiblePods = field(default_factory=ImpossiblePods)
     command: str | tuple[str, ...] = ""
     order_file: str | None = None
     ties: str = "order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RunSource:
     """A run directory and what its `pack.json` holds."""
 
     directory: Path
     pack: Pack
 
-    def final_file(self, run: Run) -> Path:
+    def final_file(self, run: PackRun) -> Path:
         """Where the final cluster of `run` is kept, if it was written."""
         policy = re.sub(r"[+:/\\]", "_", run.policy)
         return self.directory / f"final-{policy}-{run.seed}.csv.gz"
@@ -114,8 +114,8 @@ class TraceRuns:
     trace: str
     load: float
     cluster: Cluster
-    runs: tuple[Run, ...]
-    sources: tuple[Source, ...]
+    runs: tuple[PackRun, ...]
+    sources: tuple[RunSource, ...]
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class TraceRuns:
         """Seeds, ascending."""
         return tuple(sorted({run.seed for run in self.runs}))
 
-    def of(self, policy: str) -> tuple[Run, ...]:
+    def of(self, policy: str) -> tuple[PackRun, ...]:
         """The runs of one policy, by ascending seed."""
         mine = (run for run in self.runs if run.policy == policy)
         return tuple(sorted(mine, key=lambda run: run.seed))
@@ -145,7 +145,7 @@ class RunSet:
         return tuple(dict.fromkeys(name for trace in self.traces for name in trace.policies))
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[RunSource, ...]:
         """Every run directory that contributed."""
         found = (source for trace in self.traces for source in trace.sources)
         return tuple({source.directory: source for source in found}.values())
@@ -164,7 +164,7 @@ def load_runs(directory: Path) -> RunSet:
     found = [file for file in files if file.is_file()]
     if not found:
         raise UserError(f"holds no {PACK_FILE}", where=str(directory), hint=_WRITE_HINT)
-    return group(Source(directory=file.parent, pack=read_pack(file)) for file in found)
+    return group(RunSource(directory=file.parent, pack=read_pack(file)) for file in found)
 
 
 _WRITE_HINT = "`wattherd sim pack --out DIR` writes a run directory"
@@ -217,7 +217,7 @@ def _check(pack: Pack, where: str) -> None:
         _check_curve(run.curve, where, f"{place}.curve")
 
 
-def _check_curve(curve: Curve, where: str, place: str) -> None:
+def _check_curve(curve: RunCurve, where: str, place: str) -> None:
     bins = curve.arrived_pct
     if any(after <= before for before, after in pairwise(bins)):
         raise UserError("must increase", where=where, field=f"{place}.arrived_pct")
@@ -228,9 +228,9 @@ def _check_curve(curve: Curve, where: str, place: str) -> None:
             raise UserError(problem, where=where, field=f"{place}.{name}", hint=_AGAIN_HINT)
 
 
-def group(sources: Iterable[Source]) -> RunSet:
+def group(sources: Iterable[RunSource]) -> RunSet:
     """Bring together what is comparable; `default` comes first, then the order of discovery."""
-    groups: dict[_Key, list[tuple[Source, Run]]] = {}
+    groups: dict[_Key, list[tuple[RunSource, PackRun]]] = {}
     for source in sources:
         for run in source.pack.runs:
             trace = run.trace or source.pack.trace
@@ -245,7 +245,7 @@ _Key = tuple[str, float, Cluster, str]
 """Trace, load, cluster, tie rule."""
 
 
-def _trace(key: _Key, members: list[tuple[Source, Run]]) -> TraceRuns:
+def _trace(key: _Key, members: list[tuple[RunSource, PackRun]]) -> TraceRuns:
     seen: dict[tuple[str, int], Path] = {}
     for source, run in members:
         before = seen.get((run.policy, run.seed))

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from wattherd.report.charts import Chart, DataTable
 from wattherd.report.gantt import draw_gantt, shown_jobs
 from wattherd.report.schedule_pareto import draw_energy_pareto
-from wattherd.report.schedule_runs import Levels, PolicyRun, SimRun
+from wattherd.report.schedule_runs import PolicyRun, PowerLevels, SimRun
 from wattherd.report.svg import tick_label
 from wattherd.report.timeline import (
     POINTS,
-    Line,
     Lines,
+    PlotLine,
     Stack,
     averaged,
     draw_stack,
@@ -85,11 +85,11 @@ def _jcts(run: PolicyRun) -> Floats:
     return np.sort(np.array([job.jct_s for job in run.jobs if job.jct_s is not None]))
 
 
-def _distribution(run: PolicyRun, jcts: Floats, number: int) -> Line:
+def _distribution(run: PolicyRun, jcts: Floats, number: int) -> PlotLine:
     """The cumulative distribution, at no more than `QUANTILES` jobs."""
     ranks = np.unique(np.linspace(0, len(jcts) - 1, QUANTILES).round().astype(int))
     share = 100 * (ranks + 1) / len(run.jobs)
-    return Line(name=run.policy, number=number, x=jcts[ranks].tolist(), y=share.tolist())
+    return PlotLine(name=run.policy, number=number, x=jcts[ranks].tolist(), y=share.tolist())
 
 
 def _percentiles(known: dict[str, Floats]) -> DataTable:
@@ -139,7 +139,7 @@ def _in_use(
     for run in known:
         if run.levels is not None:
             x, heights = _spans(run.levels, end_s, getattr(run.levels, name) * factor)
-            line = Line(name=run.policy, number=numbers[run.policy], x=(x / each).tolist(),
+            line = PlotLine(name=run.policy, number=numbers[run.policy], x=(x / each).tolist(),
                         y=heights.tolist())  # fmt: skip
             lines.append(line)
     plot = Lines(
@@ -159,7 +159,7 @@ def _in_use(
     )
 
 
-def _spans(levels: Levels, end_s: float, values: Floats) -> tuple[Floats, Floats]:
+def _spans(levels: PowerLevels, end_s: float, values: Floats) -> tuple[Floats, Floats]:
     """Middles of spans up to `end_s`, and the averages in them; nothing is in use once all ends."""
     time_s, heights = _until(levels, end_s, values)
     found = averaged(time_s, end_s, heights)
@@ -167,7 +167,7 @@ def _spans(levels: Levels, end_s: float, values: Floats) -> tuple[Floats, Floats
     return (cuts[1:] + cuts[:-1]) / 2, found
 
 
-def _until(levels: Levels, end_s: float, values: Floats) -> tuple[Floats, Floats]:
+def _until(levels: PowerLevels, end_s: float, values: Floats) -> tuple[Floats, Floats]:
     """The steps, the last of them only as long as those before it, then nothing."""
     time_s = levels.time_s
     if len(time_s) < 2:
@@ -216,7 +216,7 @@ def _power(found: SimRun, run: PolicyRun) -> Iterator[Chart]:
     )
 
 
-def _peaks(levels: Levels, x: Floats, end_s: float) -> Floats:
+def _peaks(levels: PowerLevels, x: Floats, end_s: float) -> Floats:
     """The highest draw in each span, and in the steps that reach into it."""
     cuts = np.linspace(levels.time_s[0], end_s, len(x) + 1)
     first = np.searchsorted(levels.time_s, cuts[:-1], side="right") - 1

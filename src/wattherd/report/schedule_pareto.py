@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from wattherd.report.compare import pareto_front
 from wattherd.report.labels import place_around
-from wattherd.report.schedule_runs import Figures
+from wattherd.report.schedule_runs import PolicyFigures
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     document,
@@ -30,12 +30,12 @@ from wattherd.units import show_seconds
 _JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 
 
-def eligible(figures: Figures) -> bool:
+def eligible(figures: PolicyFigures) -> bool:
     """Whether a policy may stand on the front: all jobs done, never above the budget."""
     return figures.finished == figures.jobs and figures.over_budget_s == 0
 
 
-def front(shown: Sequence[Figures]) -> list[str]:
+def front(shown: Sequence[PolicyFigures]) -> list[str]:
     """Policies on the front of energy and mean completion time, by ascending energy."""
     points = {
         one.policy: (-one.all_energy_j, -(one.avg_jct_s or 0.0)) for one in shown if eligible(one)
@@ -44,7 +44,7 @@ def front(shown: Sequence[Figures]) -> list[str]:
 
 
 def draw_energy_pareto(
-    shown: Sequence[Figures], numbers: dict[str, int], frame: Frame, key: str
+    shown: Sequence[PolicyFigures], numbers: dict[str, int], frame: Frame, key: str
 ) -> Element:
     """A dot and a name per policy, and the front; policies that are not eligible are hollow."""
     largest = max(one.all_energy_j for one in shown)
@@ -73,12 +73,14 @@ def draw_energy_pareto(
     )
 
 
-def _span(values: Sequence[float], title: str, count: int) -> Axis:
+def _span(values: Sequence[float], title: str, count: int) -> PlotAxis:
     room = 0.1 * (max(values) - min(values)) or max(0.05 * abs(values[0]), 1.0)
-    return Axis(low=max(min(values) - room, 0.0), high=max(values) + room, title=title, count=count)
+    return PlotAxis(
+        low=max(min(values) - room, 0.0), high=max(values) + room, title=title, count=count
+    )
 
 
-def _dot(one: Figures, number: int, at: Point) -> Element:
+def _dot(one: PolicyFigures, number: int, at: Point) -> Element:
     mean = show_seconds(one.avg_jct_s or 0.0)
     tip = f"{one.policy}: {mean} on average, {one.all_energy_j / 1e6:,.1f} MJ"
     me = series_class(number)
@@ -86,7 +88,7 @@ def _dot(one: Figures, number: int, at: Point) -> Element:
 
 
 def _names(
-    shown: Sequence[Figures], numbers: dict[str, int], at: Sequence[Point], frame: Frame
+    shown: Sequence[PolicyFigures], numbers: dict[str, int], at: Sequence[Point], frame: Frame
 ) -> list[Element]:
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     widths = [text_width(one.policy, frame.font) * 1.08 for one in shown]

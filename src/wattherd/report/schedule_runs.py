@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from wattherd.errors import UserError
-from wattherd.misfit import misfit
+from wattherd.validation import misfit
 from wattherd.workload.source import line_count
 from wattherd.workload.table import Layout, rows
 
@@ -46,7 +46,7 @@ class LevelFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class PolicyFigures:
     """One policy's row of `sim.json`."""
 
     policy: str
@@ -78,7 +78,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class ClusterCapacity:
     """What the cluster has."""
 
     nodes: Count = 0
@@ -92,18 +92,18 @@ class Sim:
 
     version: str
     command: str
-    policies: tuple[Figures, ...]
+    policies: tuple[PolicyFigures, ...]
     jobs: str = ""
     format: str = ""
     cluster: str = ""
     preset: str = ""
     budget: str | None = None
     power: str = ""
-    capacity: Capacity = Capacity()
+    capacity: ClusterCapacity = ClusterCapacity()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobFigures:
     """A row of `jobs-POLICY.csv`; None for times that never came."""
 
     job_id: str
@@ -123,7 +123,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class PowerLevels:
     """Columns of `power-POLICY.csv` by step (S,); `budget_w` is infinite where there is none."""
 
     time_s: Floats
@@ -139,10 +139,10 @@ class Levels:
 class PolicyRun:
     """One policy's figures, jobs, and what was in use when."""
 
-    figures: Figures
-    jobs: tuple[Job, ...]
+    figures: PolicyFigures
+    jobs: tuple[JobFigures, ...]
     stretches: tuple[Stretch, ...]
-    levels: Levels | None
+    levels: PowerLevels | None
 
     @property
     def policy(self) -> str:
@@ -223,14 +223,16 @@ _LEVELS = Layout(
 )
 
 
-def _policy_run(directory: Path, figures: Figures) -> PolicyRun:
+def _policy_run(directory: Path, figures: PolicyFigures) -> PolicyRun:
     jobs = _cells(directory / f"jobs-{figures.policy}.csv", _JOBS)
     stretches = _cells(directory / f"runs-{figures.policy}.csv", _STRETCHES)
     levels = _cells(directory / f"power-{figures.policy}.csv", _LEVELS)
     return PolicyRun(
         figures=figures,
         jobs=tuple(
-            Job(cells[0], _number(cells[1], where), *(_known(one, where) for one in cells[2:]))
+            JobFigures(
+                cells[0], _number(cells[1], where), *(_known(one, where) for one in cells[2:])
+            )
             for where, cells in jobs
         ),
         stretches=tuple(_stretch(where, cells) for where, cells in stretches),
@@ -250,14 +252,14 @@ def _cells(file: Path, layout: Layout) -> list[tuple[str, tuple[str, ...]]]:
     return [(f"{file}:{line}", cells) for line, cells in rows(file, layout)]
 
 
-def _levels(table: list[tuple[str, tuple[str, ...]]]) -> Levels:
+def _levels(table: list[tuple[str, tuple[str, ...]]]) -> PowerLevels:
     values = np.array(
         [
             [*(_number(one, where) for one in cells[:-1]), _or_endless(cells[-1], where)]
             for where, cells in table
         ]
     )
-    return Levels(**dict(zip(_LEVELS.required, values.T, strict=True)))
+    return PowerLevels(**dict(zip(_LEVELS.required, values.T, strict=True)))
 
 
 def _or_endless(cell: str, where: str) -> float:

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wattherd.report.schedule_pareto import front
-from wattherd.report.schedule_runs import Figures
+from wattherd.report.schedule_runs import PolicyFigures
 from wattherd.report.svg import tick_label
-from wattherd.report.table import NONE, Cell
+from wattherd.report.table import NONE, TableCell
 from wattherd.units import show_seconds, show_watts
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FigureColumn:
     """Its heading, unit, figure and how that is printed; `lower` None is not judged."""
 
     head: str
     unit: str
-    value: Callable[[Figures], float | None]
+    value: Callable[[PolicyFigures], float | None]
     show: Callable[[float], str]
     lower: bool | None = True
 
@@ -36,44 +36,44 @@ def _thousandth(value: float) -> str:
 
 
 COLUMNS = (
-    Column("mean", "completion", lambda one: one.avg_jct_s, show_seconds),
-    Column("median", "completion", lambda one: one.median_jct_s, show_seconds),
-    Column("99 %", "completion", lambda one: one.p99_jct_s, show_seconds),
-    Column("makespan", "", lambda one: one.makespan_s, show_seconds),
-    Column("mean wait", "", lambda one: one.avg_queue_s, show_seconds),
-    Column("GPUs held", "%", lambda one: one.gpu_utilisation_pct, _tenth, lower=False),
-    Column("energy", "MJ", lambda one: one.all_energy_j / 1e6, _tenth),
-    Column("over budget", "s", lambda one: one.over_budget_s, _tenth),
-    Column("restarts", "", lambda one: float(one.restarts), _count, lower=None),
-    Column("preempted", "", lambda one: float(one.preemptions), _count, lower=None),
-    Column("CPU time", "s", lambda one: one.cpu_s, _tenth, lower=None),
+    FigureColumn("mean", "completion", lambda one: one.avg_jct_s, show_seconds),
+    FigureColumn("median", "completion", lambda one: one.median_jct_s, show_seconds),
+    FigureColumn("99 %", "completion", lambda one: one.p99_jct_s, show_seconds),
+    FigureColumn("makespan", "", lambda one: one.makespan_s, show_seconds),
+    FigureColumn("mean wait", "", lambda one: one.avg_queue_s, show_seconds),
+    FigureColumn("GPUs held", "%", lambda one: one.gpu_utilisation_pct, _tenth, lower=False),
+    FigureColumn("energy", "MJ", lambda one: one.all_energy_j / 1e6, _tenth),
+    FigureColumn("over budget", "s", lambda one: one.over_budget_s, _tenth),
+    FigureColumn("restarts", "", lambda one: float(one.restarts), _count, lower=None),
+    FigureColumn("preempted", "", lambda one: float(one.preemptions), _count, lower=None),
+    FigureColumn("CPU time", "s", lambda one: one.cpu_s, _tenth, lower=None),
 )
 
 
-def columns_of(shown: Sequence[Figures]) -> tuple[Column, ...]:
+def columns_of(shown: Sequence[PolicyFigures]) -> tuple[FigureColumn, ...]:
     """`COLUMNS`, and what energy has cost and emitted where that is known."""
     found = list(COLUMNS)
     if any(one.cost is not None for one in shown):
         currency = next((one.currency for one in shown if one.currency), "")
         found += [
-            Column("energy", "kWh", lambda one: one.all_energy_j / 3.6e6, _thousandth),
-            Column("cost", currency, _cost, _thousandth),
-            Column("CO2e", "kg", _co2e_kg, _thousandth),
+            FigureColumn("energy", "kWh", lambda one: one.all_energy_j / 3.6e6, _thousandth),
+            FigureColumn("cost", currency, _cost, _thousandth),
+            FigureColumn("CO2e", "kg", _co2e_kg, _thousandth),
         ]
     return tuple(found)
 
 
-def _cost(one: Figures) -> float | None:
+def _cost(one: PolicyFigures) -> float | None:
     """None where no price was known at any time."""
     return one.cost if one.unpriced_j < (1 - 1e-9) * one.all_energy_j else None
 
 
-def _co2e_kg(one: Figures) -> float | None:
+def _co2e_kg(one: PolicyFigures) -> float | None:
     """None where no intensity was known at any time."""
     return one.co2e_kg if one.unrated_j < (1 - 1e-9) * one.all_energy_j else None
 
 
-def table_rows(shown: Sequence[Figures]) -> list[list[Cell]]:
+def table_rows(shown: Sequence[PolicyFigures]) -> list[list[TableCell]]:
     """A cell per policy and column; the best of those that finished all is marked."""
     columns = columns_of(shown)
     best = [_best(shown, column) for column in columns]
@@ -87,7 +87,7 @@ LEVEL_HEADS = ("policy", "level", "domains", "with a budget", "above it", "worst
                "peak use")  # fmt: skip
 
 
-def level_rows(shown: Sequence[Figures]) -> list[tuple[str, ...]]:
+def level_rows(shown: Sequence[PolicyFigures]) -> list[tuple[str, ...]]:
     """By `LEVEL_HEADS`, a row per policy and level of the power tree."""
     return [
         (
@@ -105,7 +105,7 @@ def level_rows(shown: Sequence[Figures]) -> list[tuple[str, ...]]:
     ]
 
 
-def _best(shown: Sequence[Figures], column: Column) -> str | None:
+def _best(shown: Sequence[PolicyFigures], column: FigureColumn) -> str | None:
     known = [
         value
         for one in shown
@@ -118,16 +118,16 @@ def _best(shown: Sequence[Figures], column: Column) -> str | None:
     return best if len(alike) > 1 else None
 
 
-def _cell(one: Figures, column: Column, best: str | None) -> Cell:
+def _cell(one: PolicyFigures, column: FigureColumn, best: str | None) -> TableCell:
     value = column.value(one)
     if value is None:
-        return Cell(mean=NONE, sd="", sort=None, best=False)
+        return TableCell(mean=NONE, sd="", sort=None, best=False)
     text = column.show(value)
     marked = text == best and one.finished == one.jobs
-    return Cell(mean=text, sd="", sort=value, best=marked)
+    return TableCell(mean=text, sd="", sort=value, best=marked)
 
 
-def sim_findings(shown: Sequence[Figures]) -> list[str]:
+def sim_findings(shown: Sequence[PolicyFigures]) -> list[str]:
     """What a reader should take away, in a sentence each."""
     done = [one for one in shown if one.finished == one.jobs and one.avg_jct_s is not None]
     found = [*_undone(shown), *_fastest(done), *_budget(shown)]
@@ -138,7 +138,7 @@ def sim_findings(shown: Sequence[Figures]) -> list[str]:
     return found
 
 
-def _undone(shown: Sequence[Figures]) -> list[str]:
+def _undone(shown: Sequence[PolicyFigures]) -> list[str]:
     return [
         f"{one.policy} finished {tick_label(one.finished)} of {tick_label(one.jobs)} jobs"
         + (f"; {tick_label(one.rejected)} can never run." if one.rejected else ".")
@@ -147,7 +147,7 @@ def _undone(shown: Sequence[Figures]) -> list[str]:
     ]
 
 
-def _fastest(done: Sequence[Figures]) -> list[str]:
+def _fastest(done: Sequence[PolicyFigures]) -> list[str]:
     if not done:
         return []
     ordered = sorted(done, key=lambda one: one.avg_jct_s or 0.0)
@@ -160,7 +160,7 @@ def _fastest(done: Sequence[Figures]) -> list[str]:
     return [text + "."]
 
 
-def _budget(shown: Sequence[Figures]) -> list[str]:
+def _budget(shown: Sequence[PolicyFigures]) -> list[str]:
     over = [one for one in shown if one.over_budget_s > 0]
     return [
         f"{one.policy} drew more than the budget for {show_seconds(one.over_budget_s)}."

@@ -10,7 +10,7 @@ import numpy as np
 from wattherd.report.charts import Chart
 from wattherd.report.figure import figure
 from wattherd.report.rendering import rendered
-from wattherd.report.svg import Axis, Element, Frame, Scale, boxes, document, label, x_axis
+from wattherd.report.svg import Element, Frame, PlotAxis, Scale, boxes, document, label, x_axis
 from wattherd.report.theme import series_class
 from wattherd.report.timeline import Floats, Stack, draw_stack, time_ends
 from wattherd.units import show_joules, show_seconds
@@ -23,7 +23,7 @@ UNITS = ((1.0, "s", 600.0), (60.0, "min", 7200.0), (3600.0, "h", 4 * 86400.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class StateSample:
     """Watts of a site and of each job at one time; without a budget `budget_w` is infinite."""
 
     at_s: float
@@ -61,7 +61,7 @@ class SitePast:
     """
 
     jobs: Sequence[SiteJob]
-    samples: Sequence[Sample]
+    samples: Sequence[StateSample]
     began: str
     estimated: bool
     over_s: float
@@ -204,7 +204,7 @@ def _draw_gantt(past: SitePast, shown: Sequence[SiteJob], frame: Frame, key: str
         y = frame.top + ROW * (at + 0.5)
         marks.append(label(job.label[:14], frame.left - 8, y, anchor="end"))
         marks += _bars(job, x, each, y, end_s, numbers.get(job.id))
-    span = Axis(low=x.low, high=x.high, title=f"time ({unit})", count=int(frame.width // 80))
+    span = PlotAxis(low=x.low, high=x.high, title=f"time ({unit})", count=int(frame.width // 80))
     about = "A row per job in order of submission; a line while it waits, a bar while it runs"
     return document(
         frame, x_axis(span, x, frame), Element("g", *marks),

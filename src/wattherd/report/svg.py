@@ -158,7 +158,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class PlotAxis:
     """What an axis shows: its range, its title and how many ticks are wanted."""
 
     low: float
@@ -167,7 +167,7 @@ class Axis:
     count: int = 6
 
 
-def room_for_ticks(axis: Axis, frame: Frame) -> float:
+def room_for_ticks(axis: PlotAxis, frame: Frame) -> float:
     """The left margin that a y axis needs for its tick labels and its title."""
     places = decimals(tick_step(axis.low, axis.high, axis.count))
     texts = (tick_label(value, places) for value in ticks(axis.low, axis.high, axis.count))
@@ -206,7 +206,7 @@ def label(text: str, x: float, y: float, *, anchor: str = "start", class_: str =
     return Element("text", text, x=x, y=y + 4, text_anchor=anchor, class_=class_ or None)
 
 
-def x_axis(axis: Axis, scale: Scale, frame: Frame) -> Element:
+def x_axis(axis: PlotAxis, scale: Scale, frame: Frame) -> Element:
     """Vertical grid lines, tick labels and the title below."""
     bottom, top = frame.y_range
     group = Element("g", class_="axis")
@@ -220,7 +220,7 @@ def x_axis(axis: Axis, scale: Scale, frame: Frame) -> Element:
     return group.add(segment((scale.start, bottom), (scale.stop, bottom), "base"), title)
 
 
-def y_axis(axis: Axis, scale: Scale, frame: Frame) -> Element:
+def y_axis(axis: PlotAxis, scale: Scale, frame: Frame) -> Element:
     """Horizontal grid lines, tick labels and the title, turned, at the left."""
     left, right = frame.x_range
     group = Element("g", class_="axis")

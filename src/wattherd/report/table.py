@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from wattherd.report.compare import SAVING_POINTS, Row, Spread
+from wattherd.report.compare import SAVING_POINTS, CompareRow, SeedSpread
 from wattherd.report.svg import tick_label
 
 NONE = "\N{EN DASH}"
@@ -19,7 +19,7 @@ class Field:
 
     head: str
     unit: str
-    value: Callable[[Row], Spread | None]
+    value: Callable[[CompareRow], SeedSpread | None]
     digits: int
     better: Better
     factor: float = 1.0
@@ -27,7 +27,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class TableCell:
     """A printed figure; `sort` is what a table sorts by."""
 
     mean: str
@@ -36,7 +36,7 @@ class Cell:
     best: bool
 
 
-def fields(rows: Sequence[Row]) -> list[Field]:
+def fields(rows: Sequence[CompareRow]) -> list[Field]:
     """The columns; those that no row can fill are left out.
 
     Power at the end is not judged: by then each policy holds another number of GPUs.
@@ -70,18 +70,18 @@ def _saving(at: int) -> Field:
     )
 
 
-def cells(rows: Sequence[Row], columns: Sequence[Field]) -> list[list[Cell]]:
+def cells(rows: Sequence[CompareRow], columns: Sequence[Field]) -> list[list[TableCell]]:
     """A cell per row and column; all that print like the best are marked, unless all do."""
     by_column = [_column(rows, field) for field in columns]
     return [list(line) for line in zip(*by_column, strict=True)] if by_column else []
 
 
-def _column(rows: Sequence[Row], field: Field) -> list[Cell]:
+def _column(rows: Sequence[CompareRow], field: Field) -> list[TableCell]:
     values = [field.value(row) for row in rows]
     printed = [_print(value.mean, field) if value else NONE for value in values]
     best = _best(values, field) if len(set(printed)) > 1 else None
     return [
-        Cell(
+        TableCell(
             mean=text,
             sd=_print(value.sd, field) if value and value.sd is not None else "",
             sort=value.mean if value else None,
@@ -91,7 +91,7 @@ def _column(rows: Sequence[Row], field: Field) -> list[Cell]:
     ]
 
 
-def _best(values: Sequence[Spread | None], field: Field) -> float | None:
+def _best(values: Sequence[SeedSpread | None], field: Field) -> float | None:
     known = [value.mean for value in values if value]
     if field.better == "neither" or not known:
         return None

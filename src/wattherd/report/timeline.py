@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from wattherd.report.labels import spread_out
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     band,
@@ -62,7 +62,7 @@ def averaged(time_s: Floats, end_s: float, values: Floats, points: int = POINTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PlotLine:
     """One line; x and y of equal length."""
 
     name: str
@@ -79,7 +79,7 @@ class Lines:
     about: str
     x_title: str
     y_title: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     y_high: float | None = None
     log: bool = False
 
@@ -88,7 +88,7 @@ def draw_timelines(plot: Lines, frame: Frame, key: str) -> Element:
     """The lines with their names at the right, where there are few enough."""
     flat = [value for line in plot.lines for value in line.y]
     y_low, y_high = round_domain(0.0, plot.y_high or max(flat, default=1.0), 5)
-    y_span = Axis(low=y_low, high=y_high, title=plot.y_title, count=5)
+    y_span = PlotAxis(low=y_low, high=y_high, title=plot.y_title, count=5)
     names = max((text_width(line.name, frame.font) for line in plot.lines), default=0.0)
     frame = replace(frame, left=room_for_ticks(y_span, frame), right=24 + _BOLD * names)
     across = [value for line in plot.lines for value in line.x]
@@ -118,7 +118,7 @@ def _place(at: float, plot: Lines) -> float:
 
 def _axis(across: Sequence[float], plot: Lines, frame: Frame) -> tuple[Scale, Element]:
     low, high = time_ends(min(across, default=0.0), max(across, default=1.0))
-    span = Axis(low=low, high=high, title=plot.x_title, count=int(frame.width // 80))
+    span = PlotAxis(low=low, high=high, title=plot.x_title, count=int(frame.width // 80))
     scale = Scale(low, high, *frame.x_range)
     return scale, x_axis(span, scale, frame)
 
@@ -178,11 +178,11 @@ class Stack:
 def draw_stack(plot: Stack, frame: Frame, key: str) -> Element:
     """The stack as SVG."""
     y_low, y_high = round_domain(0.0, plot.y_high, 5)
-    y_span = Axis(low=y_low, high=y_high, title=plot.y_title, count=5)
+    y_span = PlotAxis(low=y_low, high=y_high, title=plot.y_title, count=5)
     frame = replace(frame, left=room_for_ticks(y_span, frame), right=14, top=frame.top + 18)
     x = Scale(*time_ends(float(plot.x[0]), float(plot.x[-1])), *frame.x_range)
     y = Scale(y_low, y_high, *frame.y_range)
-    span = Axis(low=x.low, high=x.high, title=plot.x_title, count=int(frame.width // 80))
+    span = PlotAxis(low=x.low, high=x.high, title=plot.x_title, count=int(frame.width // 80))
     return document(
         frame,
         Element("g", *_areas(plot, x, y)),

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wattherd.report.svg import (
-    Axis,
     Element,
     Frame,
+    PlotAxis,
     Point,
     Scale,
     document,
@@ -52,12 +52,12 @@ def draw_training(plot: TrainingPicture, frame: Frame, key: str) -> Element:
     across = [x for run in plot.runs for x, _ in run.points]
     values = [y for run in plot.runs for _, y in run.points]
     low, high = round_domain(min(0.0, *values) if plot.from_zero else min(values), max(values), 5)
-    span = Axis(low=low, high=high, title=plot.y_title, count=5)
+    span = PlotAxis(low=low, high=high, title=plot.y_title, count=5)
     frame = replace(frame, left=room_for_ticks(span, frame), right=14, top=frame.top + 16)
     y = Scale(low, high, *frame.y_range)
     begin, end = min(across), max(across)
     x = Scale(begin, end if end > begin else begin + 1.0, *frame.x_range)
-    along = Axis(low=x.low, high=x.high, title=plot.x_title, count=int(frame.width // 90))
+    along = PlotAxis(low=x.low, high=x.high, title=plot.x_title, count=int(frame.width // 90))
     me = series_class(plot.hue)
     marks = [shape for run in plot.runs for shape in _line(run, x, y, me)]
     return document(

@@ -11,7 +11,7 @@ from wattherd.model.event import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """Event number `seq` (from 1, without gaps); `by` names the user or part that brought it.
 
     `paper` is what a submission carries beside the job itself (commands, environment, images):

@@ -16,10 +16,10 @@ from typing import Any, Protocol, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from wattherd.errors import UserError
-from wattherd.misfit import misfit
 from wattherd.model import event as events
 from wattherd.model.command import Command
 from wattherd.model.event import Event
+from wattherd.validation import misfit
 
 EVENT_TYPES: dict[str, type[Event]] = {
     name: kind

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from wattherd.errors import UserError
 from wattherd.store import bulk
 from wattherd.store.database import Database, in_folder
-from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
+from wattherd.store.entry import JournalEntry, StoreDoubt, StoreFailure
 from wattherd.store.event_log import event_of, plain
 from wattherd.store.head import HEAD_FACT, IDENTITY_FACT, Head, HeadFile
 from wattherd.store.tables import ENTRIES, FACTS
@@ -189,7 +189,7 @@ class Journal:
         found = self.known_fact(COMPACTED)
         return Base() if found is None else Base(**json.loads(found))
 
-    def entries(self, after: int = 0) -> Iterator[Entry]:
+    def entries(self, after: int = 0) -> Iterator[JournalEntry]:
         """All entries with numbers above `after`, oldest first, checked as they are read.
 
         Raises:
@@ -248,7 +248,7 @@ class Journal:
                 found.update((int(row[0]), str(row[1])) for row in connection.execute(query))
         return found
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[JournalEntry]) -> None:
         """Keep all of them, in one transaction on disk when this returns.
 
         Raises:
@@ -298,7 +298,7 @@ class Journal:
             self._last = None
             raise StoreFailure(f"somebody else wrote entry {now[0]} of {self.url}")
 
-    def settle(self) -> list[Entry]:
+    def settle(self) -> list[JournalEntry]:
         """Entries that were kept after all, although `append` was in doubt.
 
         Raises:
@@ -370,7 +370,7 @@ def put_fact(connection: sa.Connection, name: str, value: str) -> None:
     connection.execute(FACTS.insert().values(name=name, value=value))
 
 
-def row_of(entry: Entry) -> dict[str, Any]:
+def row_of(entry: JournalEntry) -> dict[str, Any]:
     """An entry as a row, but for its digest."""
     event = plain(entry.event)
     return {
@@ -389,9 +389,9 @@ def digest_of(before: str, row: Row) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def entry_of(row: Row) -> Entry:
+def entry_of(row: Row) -> JournalEntry:
     """The entry that `row_of` made a row of."""
-    return Entry(
+    return JournalEntry(
         seq=row["seq"],
         event=event_of(json.loads(row["event"]), f"entry {row['seq']}"),
         by=row["by_whom"],

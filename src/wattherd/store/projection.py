@@ -26,7 +26,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Batch:
+class ProjectionBatch:
     """Rows to write at once, up to entry `seq`; those of a job replace what it had."""
 
     seq: int = 0
@@ -85,7 +85,7 @@ class Projection:
         with self._database.reading() as connection:
             return int(connection.scalar(query) or 0)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: ProjectionBatch) -> None:
         """Keep all of a batch or nothing; what is there already is replaced.
 
         A power cut may undo the last of them, all together: they are made of entries that it

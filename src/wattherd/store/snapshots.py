@@ -18,7 +18,7 @@ KEPT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class StateSnapshot:
     """A state after entry `seq`, whose digest was `digest`, by this `version` of the program.
 
     `setting` is the digest of how decisions were made.
@@ -41,7 +41,7 @@ class Snapshots:
         """Use the tables of a store that is open."""
         self._database = database
 
-    def put(self, snapshot: Snapshot, *, base: int = 0) -> None:
+    def put(self, snapshot: StateSnapshot, *, base: int = 0) -> None:
         """Keep a snapshot; all are dropped but the last few, and that of entry `base`.
 
         Raises:
@@ -65,7 +65,7 @@ class Snapshots:
             old = sa.and_(SNAPSHOTS.c.seq < min(kept), SNAPSHOTS.c.seq != base)
             connection.execute(SNAPSHOTS.delete().where(old, SNAPSHOTS.c.seq != snapshot.seq))
 
-    def newest(self) -> list[Snapshot]:
+    def newest(self) -> list[StateSnapshot]:
         """All that are kept, the newest first.
 
         Raises:
@@ -75,7 +75,7 @@ class Snapshots:
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
         return [
-            Snapshot(
+            StateSnapshot(
                 seq=row.seq,
                 digest=row.digest,
                 version=row.version,

@@ -15,7 +15,7 @@ from wattherd.store.snapshots import Snapshots
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class ClusterStore:
     """Everything of one cluster that outlives a process."""
 
     database: Database
@@ -24,7 +24,7 @@ class Store:
     snapshots: Snapshots
 
     @classmethod
-    def open(cls, url: str, *, sole: bool = True, state: Path | None = None) -> Store:
+    def open(cls, url: str, *, sole: bool = True, state: Path | None = None) -> ClusterStore:
         """Open the store of a URL; `sole` to add entries to it.
 
         In the folder `state`, by default that of an SQLite file, the journal's end is noted.

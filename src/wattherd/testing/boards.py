@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattherd.testing.boards_http import Reply, serving
+from wattherd.testing.boards_http import BoardReply, serving
 
 NOISE = 0.005
 IDLE_W = 60.0
@@ -89,7 +89,7 @@ class Board:
 
 
 @dataclass(slots=True)
-class Room:
+class BoardRoom:
     """Boards on one server; everything is done under one lock."""
 
     boards: Sequence[Board]
@@ -118,23 +118,23 @@ class Room:
                 board.draw_w()
             return [board.cap_w for board in self.boards]
 
-    def answer(self, method: str, path: str, body: Any, version: str) -> Reply:
+    def answer(self, method: str, path: str, body: Any, version: str) -> BoardReply:
         """One request; `version` is what the client believes to change."""
         with self._lock:
             return self._answer(method, path.rstrip("/"), body, version)
 
-    def _answer(self, method: str, path: str, body: Any, version: str) -> Reply:
+    def _answer(self, method: str, path: str, body: Any, version: str) -> BoardReply:
         if path == "/api/v1/query":
-            return Reply(200, self._prometheus())
+            return BoardReply(200, self._prometheus())
         parts = path.removeprefix("/redfish/v1").strip("/").split("/")
         if len(parts) < 2:
             return self._folder(path, parts[0])
         number = int(parts[1]) if parts[1].isdecimal() else -1
         if not 0 <= number < len(self.boards):
-            return Reply(404, {})
+            return BoardReply(404, {})
         board = self.boards[number]
         if board.mute:
-            return Reply(0, None)
+            return BoardReply(0, None)
         match method, parts[0], parts[2:]:
             case "GET", _, _:
                 return self._resource(board, path, parts)
@@ -142,33 +142,33 @@ class Room:
                 return _patched(board, kind, body, version)
             case "POST", "Systems", ["Actions", "ComputerSystem.Reset"]:
                 return _reset(board, body)
-        return Reply(405, {})
+        return BoardReply(405, {})
 
-    def _folder(self, path: str, kind: str) -> Reply:
+    def _folder(self, path: str, kind: str) -> BoardReply:
         if not kind:
-            return Reply(
+            return BoardReply(
                 200, {name: _link(f"/redfish/v1/{name}") for name in ("Chassis", "Systems")}
             )
         members = [_link(f"{path}/{number}") for number in range(len(self.boards))]
-        return Reply(200, {"Members": members})
+        return BoardReply(200, {"Members": members})
 
-    def _resource(self, board: Board, path: str, parts: Sequence[str]) -> Reply:
+    def _resource(self, board: Board, path: str, parts: Sequence[str]) -> BoardReply:
         match parts[0], parts[2:]:
             case "Chassis", []:
                 names = "EnvironmentMetrics", "Power"
                 links = {name: _link(f"{path}/{name}") for name in names}
-                return Reply(200, {**links, "SerialNumber": board.serial or None})
+                return BoardReply(200, {**links, "SerialNumber": board.serial or None})
             case "Chassis", ["EnvironmentMetrics"]:
-                return Reply(200, self._metrics(board))
+                return BoardReply(200, self._metrics(board))
             case "Chassis", ["Power"]:
-                return Reply(200, self._power(board))
+                return BoardReply(200, self._power(board))
             case "Systems", []:
                 target = f"{path}/Actions/ComputerSystem.Reset"
                 kinds = ["On", "ForceOff", "GracefulShutdown"]
                 reset = {"target": target, "ResetType@Redfish.AllowableValues": kinds}
-                return Reply(200, {"PowerState": "On" if board.on else "Off",
+                return BoardReply(200, {"PowerState": "On" if board.on else "Off",
                                    "Actions": {"#ComputerSystem.Reset": reset}})  # fmt: skip
-        return Reply(404, {})
+        return BoardReply(404, {})
 
     def _metrics(self, board: Board) -> Mapping[str, Any]:
         reading_w = self._reading_w(board)
@@ -196,16 +196,16 @@ class Room:
 
 
 @contextmanager
-def a_room(*boards: Board, port: int = 0) -> Iterator[Room]:
+def a_room(*boards: Board, port: int = 0) -> Iterator[BoardRoom]:
     """Boards on a free port of 127.0.0.1."""
-    room = Room(boards)
+    room = BoardRoom(boards)
     with serving(room.answer, port) as room.port:
         yield room
 
 
-def _patched(board: Board, kind: str, body: Any, version: str) -> Reply:
+def _patched(board: Board, kind: str, body: Any, version: str) -> BoardReply:
     if board.shy and version != _version(board):
-        return Reply(412, {"error": {"message": "the resource has another version"}})
+        return BoardReply(412, {"error": {"message": "the resource has another version"}})
     if kind == "Power":
         limit_w = body["PowerControl"][0]["PowerLimit"]["LimitInWatts"]
     else:
@@ -213,18 +213,18 @@ def _patched(board: Board, kind: str, body: Any, version: str) -> Reply:
         lifted = change.get("ControlMode") == "Disabled"
         limit_w = None if lifted else change["SetPoint"]
     if limit_w is not None and not board.lowest_w <= limit_w <= board.highest_w:
-        return Reply(400, {"error": {"message": f"{limit_w} is out of range"}})
+        return BoardReply(400, {"error": {"message": f"{limit_w} is out of range"}})
     board.order(limit_w)
-    return Reply(204, None)
+    return BoardReply(204, None)
 
 
-def _reset(board: Board, body: Any) -> Reply:
+def _reset(board: Board, body: Any) -> BoardReply:
     kind = body.get("ResetType")
     if kind not in ("On", "ForceOff", "GracefulShutdown"):
-        return Reply(400, {"error": {"message": f"no reset {kind}"}})
+        return BoardReply(400, {"error": {"message": f"no reset {kind}"}})
     if not board.stuck:
         board.switch(on=kind == "On")
-    return Reply(204, None)
+    return BoardReply(204, None)
 
 
 def _version(board: Board) -> str:

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 
-class Reply(NamedTuple):
+class BoardReply(NamedTuple):
     """Status and JSON; status 0 is no answer at all."""
 
     status: int
     content: Any
 
 
-Answer = Callable[[str, str, Any, str], Reply]
+Answer = Callable[[str, str, Any, str], BoardReply]
 """Method, path, body and the version in If-Match to a reply."""
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.random import Generator
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.placer import Placer
-from wattherd.engine.state import ClusterState
+from wattherd.engine.placement.placer import Placer
+from wattherd.engine.placement.state import ClusterState
+from wattherd.estimate.expected_packing import outlook_of
 from wattherd.estimate.node_power import power_columns
-from wattherd.estimate.outlook import outlook_of
 from wattherd.estimate.target import Target, target_workload
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
 from wattherd.model.request import Request

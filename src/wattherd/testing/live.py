@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from wattherd.engine.core.executor import RunOrder
 from wattherd.model.command import GiveNotice, SetBatch, SetCap, StartJob, StopJob
 from wattherd.model.event import CapApplied, Event, JobExited, JobStarted, JobStopped
-from wattherd.runtime.contract import RunOrder
-from wattherd.store.entry import Entry, StoreDoubt, StoreFailure
+from wattherd.store.entry import JournalEntry, StoreDoubt, StoreFailure
 
 
 class MemoryJournal:
     """Keeps entries in a list; refuses all while `full`, and forgets to say so while `silent`."""
 
-    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+    def __init__(self, entries: Sequence[JournalEntry] = ()) -> None:
         """Begin with what another journal has."""
         self.kept = list(entries)
         self.full = False
         self.silent = False
         self._told = len(self.kept)
 
-    def entries(self, after: int = 0) -> Iterator[Entry]:
+    def entries(self, after: int = 0) -> Iterator[JournalEntry]:
         """Those after a number."""
         return iter([entry for entry in self.kept if entry.seq > after])
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[JournalEntry]) -> None:
         """Keep them, unless full."""
         if self.full:
             raise StoreFailure("the journal is full")
@@ -33,7 +33,7 @@ class MemoryJournal:
             raise StoreDoubt("the connection was lost")
         self._told = len(self.kept)
 
-    def settle(self) -> Sequence[Entry]:
+    def settle(self) -> Sequence[JournalEntry]:
         """What was kept in silence."""
         if self.silent:
             raise StoreFailure("there is no connection")

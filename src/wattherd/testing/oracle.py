@@ -22,7 +22,7 @@ Vector = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ScoreQuestion:
     """What a score is asked: this request on this node, given what is expected."""
 
     node: PlainNode
@@ -41,7 +41,7 @@ def lowest_gpus(node: PlainNode, request: Request) -> tuple[int, ...]:
     return tuple(roomy[: request.gpu_count]) if request.gpu_count else ()
 
 
-def best_fit_gpu(ask: Ask) -> int | None:
+def best_fit_gpu(ask: ScoreQuestion) -> int | None:
     """The GPU with the least sufficient room, the lowest number on ties."""
     if not ask.request.is_sharing:
         return None
@@ -56,26 +56,26 @@ def _candidates(node: PlainNode, request: Request) -> list[tuple[int, ...]]:
     return [(gpu,) for gpu, free in enumerate(node.gpus) if free >= request.gpu_milli]
 
 
-def _first_best(ask: Ask, raw: Callable[[PlainNode], int]) -> Score:
+def _first_best(ask: ScoreQuestion, raw: Callable[[PlainNode], int]) -> Score:
     candidates = _candidates(ask.node, ask.request)
     scores = [raw(ask.node.after(ask.request, gpus)) for gpus in candidates]
     at = scores.index(max(scores))
     return scores[at], candidates[at][0] if ask.request.is_sharing else None
 
 
-def first_fit(ask: Ask) -> Score:
+def first_fit(ask: ScoreQuestion) -> Score:
     """Every node with room is as good as another."""
     return 0, best_fit_gpu(ask)
 
 
-def best_fit(ask: Ask) -> Score:
+def best_fit(ask: ScoreQuestion) -> Score:
     """Half of what is left of CPU and half of what is left of GPU, the less the better."""
     left_cpu = (ask.node.cpu - ask.request.cpu_milli) / MAX_CPU
     left_gpu = (ask.node.idle - ask.request.total_gpu_milli) / MAX_GPU
     return int(100 * (1 - (0.5 * left_cpu + 0.5 * left_gpu))), best_fit_gpu(ask)
 
 
-def gpu_packing(ask: Ask) -> Score:
+def gpu_packing(ask: ScoreQuestion) -> Score:
     """GPUs in use, then free GPUs of a node in use, then free nodes."""
     gpu, free = best_fit_gpu(ask), ask.node.gpus
     if not ask.request.gpu_count:
@@ -89,7 +89,7 @@ def gpu_packing(ask: Ask) -> Score:
     return max(100 - int(sum(int(milli * 100 / 1000) for milli in taken) / 10), 50), gpu
 
 
-def gpu_clustering(ask: Ask) -> Score:
+def gpu_clustering(ask: ScoreQuestion) -> Score:
     """75, 50, 25 or 0 by who is on the node, and up to 25 for how full it is."""
     gpu = best_fit_gpu(ask)
     if not ask.request.gpu_count:
@@ -107,7 +107,7 @@ def _kind(request: Request) -> str:
     return "share-gpu" if request.is_sharing else f"{request.gpu_count}-gpu"
 
 
-def fgd(ask: Ask) -> Score:
+def fgd(ask: ScoreQuestion) -> Score:
     """How much fragmentation falls, through a sigmoid to 0..scale or in steps of a quantum."""
     before = fragment(ask.node, ask.workload)
     scale, quantum = ask.options.get("scale", 100.0), ask.options.get("quantum", 0.0)
@@ -119,13 +119,13 @@ def fgd(ask: Ask) -> Score:
     return _first_best(ask, raw)
 
 
-def pwr(ask: Ask) -> Score:
+def pwr(ask: ScoreQuestion) -> Score:
     """Watts before less watts after, truncated."""
     before = watts(ask.node)
     return _first_best(ask, lambda after: int(before - watts(after)))
 
 
-def pwr_expected(ask: Ask) -> Score:
+def pwr_expected(ask: ScoreQuestion) -> Score:
     """Expected watts after this pod and one of the target less watts before, truncated."""
     before = watts(ask.node)
     return _first_best(ask, lambda after: -int(_expected_watts(after, ask.workload) - before))
@@ -147,7 +147,7 @@ def _expected_watts(node: PlainNode, workload: Sequence[Task]) -> Fraction:
     return mean
 
 
-def dot_product(ask: Ask) -> Score:
+def dot_product(ask: ScoreQuestion) -> Score:
     """1 minus the mean product of normalised free and asked vectors; the best pairing counts."""
     method = ("merge", "share", "divide", "extend")[int(ask.options.get("dim", 0))]
     norm = ("max", "node", "pod")[int(ask.options.get("norm", 0))]
@@ -169,7 +169,7 @@ def _mean_product(free: Vector, asked: Vector, units: Vector) -> float:
     return total / len(free)
 
 
-def _units(ask: Ask, norm: str, width: int) -> Vector:
+def _units(ask: ScoreQuestion, norm: str, width: int) -> Vector:
     cpu, gpu = {
         "max": (MAX_CPU, MAX_GPU),
         "node": (ask.node.spec.cpu_milli, 1000 * len(ask.node.gpus)),
@@ -178,7 +178,7 @@ def _units(ask: Ask, norm: str, width: int) -> Vector:
     return (float(cpu), *[float(gpu)] * (width - 1))
 
 
-def _pairings(ask: Ask, method: str) -> Iterable[tuple[Vector, Vector, int | None]]:
+def _pairings(ask: ScoreQuestion, method: str) -> Iterable[tuple[Vector, Vector, int | None]]:
     """Vectors of the node and of the request, and the GPU that the pairing stands for."""
     node, asked = ask.node, ask.request.total_gpu_milli
     cpu, asked_cpu = float(node.cpu), float(ask.request.cpu_milli)
@@ -206,7 +206,7 @@ def _pairings(ask: Ask, method: str) -> Iterable[tuple[Vector, Vector, int | Non
 
 # --- decisions -------------------------------------------------------------------------------
 
-SCORES: Mapping[str, Callable[[Ask], Score]] = {
+SCORES: Mapping[str, Callable[[ScoreQuestion], Score]] = {
     "first-fit": first_fit,
     "best-fit": best_fit,
     "dot-product": dot_product,
@@ -253,7 +253,7 @@ def decide(
         return None
     totals = dict.fromkeys(feasible, 0)
     for part in blend:
-        asks = {n: Ask(nodes[n], request, workload, part.options) for n in feasible}
+        asks = {n: ScoreQuestion(nodes[n], request, workload, part.options) for n in feasible}
         scores = {n: SCORES[part.name](ask) for n, ask in asks.items()}
         raw = _spread({n: score for n, (score, _) in scores.items()}, part.name)
         for n in feasible:

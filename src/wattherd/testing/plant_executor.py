@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from wattherd.engine.core.executor import Plant, RunOrder
 from wattherd.model.command import GiveNotice, SetBatch, SetCap, StopJob
 from wattherd.model.event import BatchApplied, Event
-from wattherd.runtime.contract import Plant, RunOrder
 from wattherd.testing.live import SetClock
 
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattherd.engine.core import Core, CoreConfig
-from wattherd.engine.invariants import validate
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.executor import Plant
+from wattherd.engine.core.invariants import validate
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, FinishJob, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobStarted, JobStopped, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner, Quota
-from wattherd.runtime.contract import Plant
-from wattherd.runtime.sim.lost_runs import LostRuns
-from wattherd.runtime.sim.world import World
+from wattherd.sim.lost_runs import LostRuns
+from wattherd.sim.world import SimWorld
 
 
 def t4_nodes(*gpus: int, cpu_milli: int = 64_000) -> ClusterSpec:
@@ -120,7 +120,7 @@ class Story:
         self.commands: list[tuple[float, Command]] = []
         """Every command with the time at which it was given."""
         given = [*events, *(JobSubmitted(at_s=job.submit_s, job=job) for job in jobs)]
-        world = World(self.core, plant or TimedPlant(), given, watchers=[self], record=False)
+        world = SimWorld(self.core, plant or TimedPlant(), given, watchers=[self], record=False)
         world.run(until_s)
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:

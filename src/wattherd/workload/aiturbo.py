@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.predictability import FEATURES, History
+from wattherd.estimate.predictability import FEATURES, EndedJobs
 from wattherd.workload.table import Layout, rows
 
 LABEL = "Predictability"
@@ -25,7 +25,7 @@ _LAYOUT = Layout(kind="AITurbo data set", required=(*FEATURES, LABEL))
 class LabelledJobs:
     """The complete rows, and how many were not."""
 
-    history: History
+    history: EndedJobs
     incomplete: int
 
 
@@ -42,7 +42,7 @@ def read_labelled(path: Path) -> LabelledJobs:
     if not ((label == 0).any() and (label == 1).any()):
         raise UserError("needs jobs of both labels", where=str(path), field=LABEL)
     return LabelledJobs(
-        history=History(values[:, :-1], label == 1), incomplete=len(read) - len(whole)
+        history=EndedJobs(values[:, :-1], label == 1), incomplete=len(read) - len(whole)
     )
 
 

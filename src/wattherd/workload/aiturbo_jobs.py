@@ -20,12 +20,12 @@ import numpy as np
 
 from wattherd.errors import UserError
 from wattherd.estimate.ps_job import LossKind, PsJob, TrueLoss
-from wattherd.estimate.speed import Shape
+from wattherd.estimate.speed import JobShape
 from wattherd.estimate.steps import LossCurve
 from wattherd.model.job import JobSpec
 from wattherd.spelling import hint_for
-from wattherd.workload.cells import Place
-from wattherd.workload.job_table import Row, check_new, placed
+from wattherd.workload.cells import CellPlace
+from wattherd.workload.job_table import TableRow, check_new, placed
 from wattherd.workload.ps_jobs import (
     NETWORKS,
     PARTS,
@@ -98,7 +98,8 @@ def read_jobs(path: Path, times: Path | None = None) -> PsWorkload:
     Raises:
         UserError: with file, line and column; another number of times than of jobs.
     """
-    found = [Row(dict(zip(LAYOUT.required, cells, strict=True)), Place(f"{path}:{line}"), line)
+    found = [TableRow(dict(zip(LAYOUT.required, cells, strict=True)),
+                      CellPlace(f"{path}:{line}"), line)
              for line, cells in rows(path, LAYOUT)]  # fmt: skip
     tells = [TELLS_FROM] * len(found) if times is None else read_times(times)
     if len(tells) != len(found):
@@ -114,7 +115,7 @@ def read_jobs(path: Path, times: Path | None = None) -> PsWorkload:
     return replace(workload, specs=tuple(sorted(specs, key=lambda spec: spec.submit_s)))
 
 
-def _spec(row: Row) -> JobSpec:
+def _spec(row: TableRow) -> JobSpec:
     return JobSpec(
         id=row.place.name("id", row.text("id")),
         submit_s=row.seconds("arrive_time"),
@@ -124,12 +125,12 @@ def _spec(row: Row) -> JobSpec:
     )
 
 
-def _shape(row: Row) -> Shape:
+def _shape(row: TableRow) -> JobShape:
     workers, percent = row.whole("worker_num", least=1), row.whole("gpu_num")
     if percent % (100 * workers):
         hint = "shares of GPUs are not simulated"
         raise row.place.error("gpu_num", f"{percent} % are no whole GPUs per worker", hint)
-    return Shape(
+    return JobShape(
         workers=workers,
         servers=row.whole("ps_num"),
         worker_cores=row.whole("cpu_core_worker", least=1),
@@ -138,14 +139,14 @@ def _shape(row: Row) -> Shape:
     )
 
 
-def _model(row: Row) -> Network:
+def _model(row: TableRow) -> Network:
     name = row.text("model_name")
     if name not in MODELS:
         raise row.place.error("model_name", f"unknown model {name!r}", hint_for(name, MODELS))
     return MODELS[name]
 
 
-def _add(workload: PsWorkload, row: Row, spec: JobSpec, tells: float | None) -> None:
+def _add(workload: PsWorkload, row: TableRow, spec: JobSpec, tells: float | None) -> None:
     """Note what is true of a job, and what its user declares."""
     steps = float(row.whole("total_steps", least=1, most=1 << 53))
     shape, target = _shape(row), _target(row)
@@ -163,7 +164,7 @@ def _add(workload: PsWorkload, row: Row, spec: JobSpec, tells: float | None) -> 
     workload.epoch_steps[spec.id] = IMAGENET / (spec.batch_size or 1)
 
 
-def _target(row: Row) -> float:
+def _target(row: TableRow) -> float:
     target = row.seconds("target_loss")
     if not 0 < target < START_LOSS:
         hint = f"above 0, below {START_LOSS:.2f}, where training starts"

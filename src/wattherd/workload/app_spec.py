@@ -1,7 +1,7 @@
 """Jobs that people use by a browser: notebooks, editors, anything that serves pages.
 
 What runs is told by variables where to listen and below which address it is seen; these names are
-the runtime's (`runtime.local.apps`).
+the runtime's (`local.apps`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import Pod
+from wattherd.model.request import TracePod
 from wattherd.workload.source import opened, shown
 from wattherd.workload.streams import stream
 
@@ -36,7 +36,9 @@ class Arrivals:
     nodes: NDArray[np.int64]
 
 
-def draw_arrivals(pods: Sequence[Pod], cluster: ClusterSpec, *, load: float, seed: int) -> Arrivals:
+def draw_arrivals(
+    pods: Sequence[TracePod], cluster: ClusterSpec, *, load: float, seed: int
+) -> Arrivals:
     """Arrivals asking for `load` times the cluster's GPUs, and a random tie order.
 
     The two come from separate streams of `seed`, and neither depends on the order of the files'
@@ -62,7 +64,7 @@ def _by_name(names: list[str]) -> list[int]:
 
 
 def inflate(
-    pods: Sequence[Pod], *, capacity_milli: int, load: float, rng: np.random.Generator
+    pods: Sequence[TracePod], *, capacity_milli: int, load: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Row indices of `pods` in arrival order, together asking for about `load` of the capacity.
 

@@ -30,7 +30,7 @@ _UNITS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CellPlace:
     """Where a cell stands: `FILE:LINE`."""
 
     where: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.workload.job_table import Row, read_table
+from wattherd.workload.job_table import TableRow, read_table
 from wattherd.workload.table import Layout
 
 LAYOUT = Layout(
@@ -30,7 +30,7 @@ def read_jobs(path: Path) -> tuple[JobSpec, ...]:
     return read_table(path, LAYOUT, _job, in_order=False)
 
 
-def _job(row: Row) -> JobSpec:
+def _job(row: TableRow) -> JobSpec:
     gpus, submit_s = row.whole("num_gpu"), row.seconds("submit_time")
     steps, tenant = row.text("iterations"), row.text("user")
     return JobSpec(
@@ -46,7 +46,7 @@ def _job(row: Row) -> JobSpec:
     )
 
 
-def _deadline_s(row: Row, submit_s: float) -> float | None:
+def _deadline_s(row: TableRow, submit_s: float) -> float | None:
     within = row.text("expect_time_list").partition("-")[0]
     if not within or row.text("best_effort") == "1":
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import JobCurve, Point
 from wattherd.spelling import hint_for
-from wattherd.workload.cells import Place
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.numbers import finite
 from wattherd.workload.table import Layout, rows
 
@@ -59,7 +59,7 @@ class _Row:
 
     job: str
     point: Point
-    place: Place
+    place: CellPlace
     whole: _Whole = _Whole()
 
 
@@ -108,7 +108,9 @@ def with_joules(curves: Sequence[JobCurve], path: Path) -> tuple[JobCurve, ...]:
     for line, cells in rows(path, JOULES):
         job, work, most = (cell.strip() for cell in cells)
         if job in seen:
-            raise Place(f"{path}:{line}").error("job", f"{job!r} appears twice", "one row per job")
+            raise CellPlace(f"{path}:{line}").error(
+                "job", f"{job!r} appears twice", "one row per job"
+            )
         seen.add(job)
         if job not in by_name:
             hint = hint_for(job, by_name)
@@ -123,7 +125,7 @@ def with_joules(curves: Sequence[JobCurve], path: Path) -> tuple[JobCurve, ...]:
 
 def _native(path: Path) -> Iterator[_Row]:
     for line, cells in rows(path, NATIVE):
-        place = Place(f"{path}:{line}")
+        place = CellPlace(f"{path}:{line}")
         job, cap, power, rate, weight, devices, domain, priority, floor, work, most = (
             cell.strip() for cell in cells
         )
@@ -150,7 +152,7 @@ def _zeus(path: Path) -> Iterator[_Row]:
             _positive(path, line, "average_power", power),
             1 / epoch_s,
         )
-        yield _Row("/".join(names), point, Place(f"{path}:{line}"))
+        yield _Row("/".join(names), point, CellPlace(f"{path}:{line}"))
 
 
 def _emerald(path: Path) -> Iterator[_Row]:
@@ -164,7 +166,7 @@ def _emerald(path: Path) -> Iterator[_Row]:
             total_w,
             _positive(path, line, "throughput", rate),
         )
-        yield _Row(job, point, Place(f"{path}:{line}"), _Whole(devices=max(devices, 1)))
+        yield _Row(job, point, CellPlace(f"{path}:{line}"), _Whole(devices=max(devices, 1)))
 
 
 FORMATS: Mapping[str, Callable[[Path], Iterator[_Row]]] = {

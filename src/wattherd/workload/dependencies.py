@@ -8,14 +8,14 @@ from graphlib import CycleError, TopologicalSorter
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
 from wattherd.spelling import hint_for
-from wattherd.workload.cells import Place
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.source import shown
 
 FIELDS = ("after", "after_any", "after_notok")
 """Where a job says whom it waits for."""
 
 
-def check_dependencies(jobs: Iterable[JobSpec], places: Mapping[str, Place]) -> None:
+def check_dependencies(jobs: Iterable[JobSpec], places: Mapping[str, CellPlace]) -> None:
     """See that dependencies name known jobs or arrays; no job waits for itself by way of others.
 
     Raises:
@@ -41,7 +41,7 @@ def check_dependencies(jobs: Iterable[JobSpec], places: Mapping[str, Place]) -> 
         raise _circle(circle, places) from None
 
 
-def _circle(ids: list[str], places: Mapping[str, Place]) -> UserError:
+def _circle(ids: list[str], places: Mapping[str, CellPlace]) -> UserError:
     """The cycle, from its last job in the file back to it; each waits for the next."""
     order = list(places)
     first = max(ids, key=order.index)

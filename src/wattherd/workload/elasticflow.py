@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattherd.model.job import JobSpec, workers
-from wattherd.workload.job_table import Row, read_table
+from wattherd.workload.job_table import TableRow, read_table
 from wattherd.workload.table import Layout
 
 LAYOUT = Layout(
@@ -28,7 +28,7 @@ def read_jobs(path: Path) -> tuple[JobSpec, ...]:
     return read_table(path, LAYOUT, _job, in_order=False)
 
 
-def _job(row: Row) -> JobSpec:
+def _job(row: TableRow) -> JobSpec:
     free = not row.text("ddl") or row.text("best_effort") == "1"
     steps, batch = row.text("iteration"), row.text("batch_size")
     return JobSpec(

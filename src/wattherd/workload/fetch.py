@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from wattherd.errors import UserError, harmless
 from wattherd.workload.public_files import (
     LOCK_FILE,
-    Condition,
+    FileCondition,
     PublicFile,
     condition,
     read_lock,
@@ -41,7 +41,7 @@ _CHUNK_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class FetchTimeouts:
     """How long to wait, in seconds: for a connection, for the next bytes, for one whole file."""
 
     connect_s: float = 10.0
@@ -50,24 +50,24 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchedFile:
     """Where the file is, and what was there before (`VERIFIED` and `LOCKED`: nothing to do)."""
 
     path: Path
-    before: Condition
+    before: FileCondition
 
     def said(self) -> str:
         """What was done, in a few words."""
         match self.before:
-            case Condition.VERIFIED:
+            case FileCondition.VERIFIED:
                 return "here already, checksum right"
-            case Condition.LOCKED:
+            case FileCondition.LOCKED:
                 return "here already, unchanged since it was first fetched"
-            case Condition.UNVERIFIED:
+            case FileCondition.UNVERIFIED:
                 return f"here already; no checksum is known, recorded it in {LOCK_FILE}"
-            case Condition.DIFFERS:
+            case FileCondition.DIFFERS:
                 return "replaced a damaged or changed file"
-            case Condition.MISSING:
+            case FileCondition.MISSING:
                 return "fetched"
 
 
@@ -82,8 +82,8 @@ def fetch(
     *,
     url: str = BASE_URL,
     unverified: bool = False,
-    patience: Patience | None = None,
-) -> Fetched:
+    patience: FetchTimeouts | None = None,
+) -> FetchedFile:
     """Have `entry` in `directory`, downloading it from below `url` if it is not there or damaged.
 
     With `unverified`, a file without a known checksum is taken as it comes and its checksum goes
@@ -95,8 +95,8 @@ def fetch(
     """
     before = condition(entry, directory)
     path = directory / entry.file
-    if before in (Condition.VERIFIED, Condition.LOCKED):
-        return Fetched(path=path, before=before)
+    if before in (FileCondition.VERIFIED, FileCondition.LOCKED):
+        return FetchedFile(path=path, before=before)
     expected = entry.sha256 or read_lock(directory).get(entry.file)
     if expected is None and not unverified:
         raise UserError(
@@ -104,16 +104,16 @@ def fetch(
             where=entry.name,
             hint=f"--unverified takes it as it comes and records it in {directory / LOCK_FILE}",
         )
-    if before is not Condition.UNVERIFIED:
+    if before is not FileCondition.UNVERIFIED:
         _check(url)
-        _download(entry, path, url, expected, patience or Patience())
+        _download(entry, path, url, expected, patience or FetchTimeouts())
     if entry.sha256 is None:
         _record(path)
-    return Fetched(path=path, before=before)
+    return FetchedFile(path=path, before=before)
 
 
 def _download(
-    entry: PublicFile, path: Path, url: str, expected: str | None, patience: Patience
+    entry: PublicFile, path: Path, url: str, expected: str | None, patience: FetchTimeouts
 ) -> None:
     """Let pooch fetch and check it in a directory of its own, then move it into place."""
     import pooch
@@ -161,7 +161,7 @@ class _Download:
     """What pooch calls: stream one file; stop when it stalls, takes too long or is too large."""
 
     entry: PublicFile
-    patience: Patience
+    patience: FetchTimeouts
 
     def __call__(self, url: str, output_file: str, _pooch: object) -> None:
         import requests

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 from wattherd.workload import published
 from wattherd.workload.streams import stream
 from wattherd.workload.table import MAX_ROWS
@@ -138,7 +138,7 @@ def generate_pods(
     gpu_capacity_milli: int | None = None,
     load: float = 1.0,
     span_s: float = published.SPAN_S,
-) -> tuple[Pod, ...]:
+) -> tuple[TracePod, ...]:
     """Pods of a published family, in order of submission.
 
     Args:
@@ -165,12 +165,14 @@ def generate_pods(
         _names("pod", pods), requests, submitted.tolist(), lifetimes.tolist(), strict=True
     )
     return tuple(
-        Pod(name=name, request=request, submit_s=submit_s, duration_s=duration_s)
+        TracePod(name=name, request=request, submit_s=submit_s, duration_s=duration_s)
         for name, request, submit_s, duration_s in columns
     )
 
 
-def write_openb(cluster: ClusterSpec, pods: Sequence[Pod], directory: Path) -> tuple[Path, Path]:
+def write_openb(
+    cluster: ClusterSpec, pods: Sequence[TracePod], directory: Path
+) -> tuple[Path, Path]:
     """Write `nodes.csv` and `pods.csv` in the public columns; returns the two paths.
 
     `qos` and `pod_phase` stay empty; `scheduled_time` is the time of creation, since waiting is
@@ -196,7 +198,7 @@ def write_openb(cluster: ClusterSpec, pods: Sequence[Pod], directory: Path) -> t
     return nodes_csv, pods_csv
 
 
-def _pods_for(mix: published.Family, capacity_milli: int | None, load: float) -> int:
+def _pods_for(mix: published.PodFamily, capacity_milli: int | None, load: float) -> int:
     """As many pods of the mix as request `load` times the capacity."""
     if capacity_milli is None:
         raise UserError("neither a number of pods nor a GPU capacity was given")
@@ -255,7 +257,7 @@ def _tables() -> tuple[list[tuple[Request, int]], ...]:
     )
 
 
-def _requests(mix: published.Family, pods: int, seed: int) -> list[Request]:
+def _requests(mix: published.PodFamily, pods: int, seed: int) -> list[Request]:
     """One request per pod, shuffled; equal requests are one object."""
     shapes: list[Request] = []
     counts: list[int] = []
@@ -312,7 +314,7 @@ def _node_row(node: NodeSpec) -> tuple[object, ...]:
     return node.name, *size, node.gpu_model, node.cpu_model
 
 
-def _pod_row(pod: Pod) -> tuple[object, ...]:
+def _pod_row(pod: TracePod) -> tuple[object, ...]:
     ask = pod.request
     size = (ask.cpu_milli, ask.memory_mib, ask.gpu_count, ask.gpu_milli, "|".join(ask.models))
     if pod.submit_s is None:

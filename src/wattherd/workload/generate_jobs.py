@@ -25,7 +25,7 @@ SHARES = (0.0, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
-class Width:
+class WidthMix:
     """Jobs of so many GPUs: their share, and their run times (s) at `SHARES`."""
 
     gpus: int
@@ -36,12 +36,12 @@ class Width:
 _TWO_TO_FOUR = (2.0, 11.0, 15.0, 21.0, 367.0, 45_388.0, 166_120.0, 233_082.0)
 _LARGE = (1.0, 35.0, 72.0, 566.0, 21_137.0, 104_218.0, 247_972.0, 443_240.0)
 WIDTHS = (
-    Width(1, 0.9317, (1.0, 52.0, 62.0, 122.0, 1117.0, 2716.0, 8512.0, 19_137.0)),
-    Width(2, 0.0221, _TWO_TO_FOUR),
-    Width(4, 0.0227, _TWO_TO_FOUR),
-    Width(8, 0.0200, (1.0, 125.0, 216.0, 1876.0, 23_683.0, 173_248.0, 351_982.0, 525_618.0)),
-    Width(16, 0.0026, _LARGE),
-    Width(32, 0.0009, _LARGE),
+    WidthMix(1, 0.9317, (1.0, 52.0, 62.0, 122.0, 1117.0, 2716.0, 8512.0, 19_137.0)),
+    WidthMix(2, 0.0221, _TWO_TO_FOUR),
+    WidthMix(4, 0.0227, _TWO_TO_FOUR),
+    WidthMix(8, 0.0200, (1.0, 125.0, 216.0, 1876.0, 23_683.0, 173_248.0, 351_982.0, 525_618.0)),
+    WidthMix(16, 0.0026, _LARGE),
+    WidthMix(32, 0.0009, _LARGE),
 )
 QUEUES = ("prod", "research", "students")
 QUEUE_SHARES = (0.3, 0.5, 0.2)
@@ -112,7 +112,7 @@ def generate_jobs(mix: JobMix, seed: int) -> tuple[JobSpec, ...]:
     )
 
 
-def _run_s(width: Width, share: float) -> float:
+def _run_s(width: WidthMix, share: float) -> float:
     logs = np.log(width.run_s)
     return round(float(np.exp(np.interp(share * SHARES[-1], SHARES, logs))), 1)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.dvfs import DvfsModel, Measured
+from wattherd.estimate.dvfs import DvfsModel, MeasuredKernel
 from wattherd.policy.schedule.edl import DeadlineTask
 from wattherd.workload.table import Layout, rows
 
@@ -59,7 +59,7 @@ class PublishedRun:
     total_j: float
 
 
-def read_kernels(path: Path, card: Card) -> dict[str, Measured]:
+def read_kernels(path: Path, card: Card) -> dict[str, MeasuredKernel]:
     """Every measured kernel, by name.
 
     Raises:
@@ -75,8 +75,10 @@ def read_kernels(path: Path, card: Card) -> dict[str, Measured]:
     return {name: _measured(np.array(points), card) for name, points in sorted(found.items())}
 
 
-def _measured(points: np.ndarray[tuple[int, int], np.dtype[np.float64]], card: Card) -> Measured:
-    return Measured(
+def _measured(
+    points: np.ndarray[tuple[int, int], np.dtype[np.float64]], card: Card
+) -> MeasuredKernel:
+    return MeasuredKernel(
         core=points[:, 0] / card.core_mhz,
         memory=points[:, 1] / card.memory_mhz,
         time_s=points[:, 2] / 1000,

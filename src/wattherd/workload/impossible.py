@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from wattherd.errors import Bug
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Impossible:
+class ImpossibleRequest:
     """`count` pods ask for `request`, which fits no node for `reason`; `example` is one of them."""
 
     request: Request
@@ -21,7 +21,7 @@ class Impossible:
     reason: str
 
 
-def never_fits(pods: Iterable[Pod], cluster: ClusterSpec) -> tuple[Impossible, ...]:
+def never_fits(pods: Iterable[TracePod], cluster: ClusterSpec) -> tuple[ImpossibleRequest, ...]:
     """What of `pods` fits no empty node of `cluster`: distinct requests, most frequent first."""
     counts: Counter[Request] = Counter()
     examples: dict[Request, str] = {}
@@ -30,7 +30,7 @@ def never_fits(pods: Iterable[Pod], cluster: ClusterSpec) -> tuple[Impossible, .
         examples.setdefault(pod.request, pod.name)
     shapes = _shapes(cluster)
     return tuple(
-        Impossible(request=request, count=count, example=examples[request], reason=reason)
+        ImpossibleRequest(request=request, count=count, example=examples[request], reason=reason)
         for request, count in counts.most_common()
         if (reason := _reason(request, shapes))
     )

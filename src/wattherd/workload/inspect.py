@@ -14,7 +14,7 @@ from typing import TypeVar, overload
 import numpy as np
 
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
+from wattherd.model.request import Request, TracePod
 
 _MOST_FREQUENT = 5
 _POPULAR = 0.95
@@ -90,7 +90,7 @@ class ShapeCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class QuantitySpread:
     """Minimum, quantiles, maximum and mean of one quantity."""
 
     least: float
@@ -119,8 +119,8 @@ class PodSummary:
     shapes_for_95: int
     most_frequent: tuple[ShapeCount, ...]
     constrained: float
-    cpu_vcpu: Spread
-    run_s: Spread | None
+    cpu_vcpu: QuantitySpread
+    run_s: QuantitySpread | None
     span_s: float | None
 
     def rows(self) -> list[Row]:
@@ -150,10 +150,10 @@ def summarise(what: ClusterSpec) -> ClusterSummary: ...
 
 
 @overload
-def summarise(what: Sequence[Pod]) -> PodSummary: ...
+def summarise(what: Sequence[TracePod]) -> PodSummary: ...
 
 
-def summarise(what: ClusterSpec | Sequence[Pod]) -> ClusterSummary | PodSummary:
+def summarise(what: ClusterSpec | Sequence[TracePod]) -> ClusterSummary | PodSummary:
     """The statistics of a cluster or of a workload."""
     return _cluster(what.nodes) if isinstance(what, ClusterSpec) else _pods(what)
 
@@ -182,7 +182,7 @@ def _model(model: str, nodes: Sequence[NodeSpec]) -> ModelSummary:
     return ModelSummary(model=model, nodes=len(nodes), gpus=gpus, shapes=shapes)
 
 
-def _pods(pods: Sequence[Pod]) -> PodSummary:
+def _pods(pods: Sequence[TracePod]) -> PodSummary:
     requests = [pod.request for pod in pods]
     shapes = _by_count(Counter(map(_shape_of, requests)))
     with_gpu = [request for request in requests if request.gpu_count]
@@ -248,14 +248,14 @@ def _covering(share: float, counts: Sequence[int]) -> int:
     return int(np.searchsorted(np.cumsum(counts), share * sum(counts))) + 1
 
 
-def _spread(values: Iterable[float]) -> Spread:
+def _spread(values: Iterable[float]) -> QuantitySpread:
     column = np.array(list(values) or [0.0])
     least, median, p90, p99, most = np.quantile(column, (0, 0.5, 0.9, 0.99, 1)).tolist()
     mean = float(column.mean())
-    return Spread(least=least, median=median, mean=mean, p90=p90, p99=p99, most=most)
+    return QuantitySpread(least=least, median=median, mean=mean, p90=p90, p99=p99, most=most)
 
 
-def _spread_text(spread: Spread) -> str:
+def _spread_text(spread: QuantitySpread) -> str:
     parts = (
         f"{_number(spread.least)} to {_number(spread.most)}",
         f"median {_number(spread.median)}",

@@ -11,7 +11,7 @@ from wattherd import units
 from wattherd.model.event import ArrayLimited, JobEdited
 from wattherd.workload.job_array import MOST_INDEX
 from wattherd.workload.job_file import Level, begin_as_written, priority_of
-from wattherd.workload.job_parts import Strict, Time, Width
+from wattherd.workload.job_parts import Strict, Time, WidthRange
 
 
 class EditedTime(Strict):
@@ -26,7 +26,7 @@ class JobEdit(Strict):
     priority: Level | None = None
     queue: str | None = None
     time: EditedTime | None = Field(default=None, description="`limit`")
-    gpus: Annotated[int, Field(ge=0)] | Width | None = None
+    gpus: Annotated[int, Field(ge=0)] | WidthRange | None = None
     begin: str | None = Field(default=None, description="as in a job file")
 
     @model_validator(mode="after")
@@ -51,7 +51,7 @@ class JobEdit(Strict):
             priority=None if self.priority is None else priority_of(self.priority),
             queue=self.queue,
             time_limit_s=None if self.time is None else units.seconds(self.time.limit),
-            gpus=(width.min, width.max) if isinstance(width, Width) else width,
+            gpus=(width.min, width.max) if isinstance(width, WidthRange) else width,
             begin_at_s=None if begin_s is None else now_s + begin_s,
         )
 

@@ -23,8 +23,8 @@ from pydantic import (
 
 from wattherd import units
 from wattherd.errors import UserError
-from wattherd.misfit import misfit
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.validation import misfit
 from wattherd.workload.app_spec import AppSpec, Kind
 from wattherd.workload.begin_time import begin_time, moment
 from wattherd.workload.job_array import job_array, tasks
@@ -45,7 +45,7 @@ from wattherd.workload.job_parts import (
     Text,
     Time,
     TimeSpec,
-    Width,
+    WidthRange,
     no_number,
 )
 from wattherd.workload.job_places import OutputSpec, Place, S3Spec, Target
@@ -77,7 +77,7 @@ class JobFile(Strict):
         default={}, description="NAME: VALUE, by which lists of jobs can be filtered"
     )
     run: str | list[str] | None = Field(default=None, description="a command line, or a list")
-    gpus: Annotated[int, Field(ge=0)] | Width = Field(
+    gpus: Annotated[int, Field(ge=0)] | WidthRange = Field(
         default=1, description="devices: GPUs, or slots where there is none"
     )
     gpu_type: str | list[str] = Field(default=[], description="any of these models")
@@ -231,7 +231,7 @@ class JobFile(Strict):
         Raises:
             UserError: values that no scheduler could serve.
         """
-        width = self.gpus if isinstance(self.gpus, Width) else None
+        width = self.gpus if isinstance(self.gpus, WidthRange) else None
         time, after = self.time, self.after_spec()
         return JobSpec(
             id="new",
@@ -265,7 +265,7 @@ class JobFile(Strict):
 
     def _roles(self) -> tuple[TaskRole, ...]:
         if self.run is not None:
-            count = self.gpus.max if isinstance(self.gpus, Width) else self.gpus
+            count = self.gpus.max if isinstance(self.gpus, WidthRange) else self.gpus
             return (
                 TaskRole(
                     count=max(1, count),

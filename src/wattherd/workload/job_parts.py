@@ -62,14 +62,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-class Width(Strict):
+class WidthRange(Strict):
     """From so many devices to so many: the job is elastic."""
 
     min: int = Field(ge=1)
     max: int = Field(ge=1)
 
     @model_validator(mode="after")
-    def _ascend(self) -> Width:
+    def _ascend(self) -> WidthRange:
         if self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}")
         return self

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from wattherd.wire import places
+from wattherd.devices.wire import file_places as places
 from wattherd.workload.job_parts import SHARED
 
 

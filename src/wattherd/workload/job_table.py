@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
-from wattherd.workload.cells import Place
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.source import shown
 from wattherd.workload.table import Layout, rows
 
@@ -22,11 +22,11 @@ _MS_PER_S = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """The cells of one line by column name; `number` counts rows from 0."""
 
     cells: Mapping[str, str]
-    place: Place
+    place: CellPlace
     number: int
 
     def text(self, column: str) -> str:
@@ -52,7 +52,7 @@ class Row:
         return self.seconds(column) / _MS_PER_S
 
 
-JobOf = Callable[[Row], JobSpec]
+JobOf = Callable[[TableRow], JobSpec]
 
 
 def read_table(path: Path, layout: Layout, job_of: JobOf, *, in_order: bool) -> tuple[JobSpec, ...]:
@@ -72,7 +72,9 @@ def _jobs(path: Path, layout: Layout, job_of: JobOf, *, in_order: bool) -> Itera
     lines: dict[str, int] = {}
     before_s = 0.0
     for number, (line, cells) in enumerate(rows(path, layout)):
-        row = Row(dict(zip(layout.columns, cells, strict=True)), Place(f"{path}:{line}"), number)
+        row = TableRow(
+            dict(zip(layout.columns, cells, strict=True)), CellPlace(f"{path}:{line}"), number
+        )
         job = placed(job_of, row)
         check_new(job.id, line, lines, row.place, "job_id")
         if in_order:
@@ -81,7 +83,7 @@ def _jobs(path: Path, layout: Layout, job_of: JobOf, *, in_order: bool) -> Itera
         yield job
 
 
-def placed(job_of: JobOf, row: Row) -> JobSpec:
+def placed(job_of: JobOf, row: TableRow) -> JobSpec:
     """The job of a row; what the job itself refuses is said with its place in the file."""
     try:
         return job_of(row)
@@ -91,7 +93,7 @@ def placed(job_of: JobOf, row: Row) -> JobSpec:
         raise row.place.error(error.field, error.problem, error.hint) from None
 
 
-def check_new(job_id: str, line: int, lines: dict[str, int], place: Place, column: str) -> None:
+def check_new(job_id: str, line: int, lines: dict[str, int], place: CellPlace, column: str) -> None:
     """Refuse an id that stands on an earlier line."""
     if job_id in lines:
         problem = f"{shown(job_id)} stands on line {lines[job_id]} already"
@@ -99,7 +101,7 @@ def check_new(job_id: str, line: int, lines: dict[str, int], place: Place, colum
     lines[job_id] = line
 
 
-def check_order(submit_s: float, before_s: float, place: Place, column: str) -> None:
+def check_order(submit_s: float, before_s: float, place: CellPlace, column: str) -> None:
     """Refuse a job that was submitted before the one on the line above."""
     if submit_s < before_s:
         problem = f"{submit_s:g} s is before the line above ({before_s:g} s)"

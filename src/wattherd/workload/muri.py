@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattherd.model.job import JobSpec, workers
-from wattherd.workload.job_table import Row, read_table
+from wattherd.workload.job_table import TableRow, read_table
 from wattherd.workload.table import Layout
 
 LAYOUT = Layout(
@@ -36,7 +36,7 @@ def read_jobs(path: Path) -> tuple[JobSpec, ...]:
     return read_table(path, LAYOUT, _job, in_order=True)
 
 
-def _job(row: Row) -> JobSpec:
+def _job(row: TableRow) -> JobSpec:
     iterations = row.whole("iterations", least=1, most=1 << 53)
     return JobSpec(
         id=row.place.name("job_id", row.text("job_id")),

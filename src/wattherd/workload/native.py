@@ -17,55 +17,55 @@ from typing import Any
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.spelling import hint_for
-from wattherd.workload.cells import Place
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.dependencies import check_dependencies
 from wattherd.workload.job_table import check_new, check_order
-from wattherd.workload.native_values import FROM_JSON, FROM_TEXT, Kind
+from wattherd.workload.native_values import FROM_JSON, FROM_TEXT, FieldKind
 from wattherd.workload.source import opened, shown
 from wattherd.workload.table import Layout, rows
 
 REQUIRED = ("id", "submit_s")
-FIELDS: Mapping[str, Kind] = {
-    "id": Kind.NAME,
-    "submit_s": Kind.SECONDS,
-    "min_width": Kind.WHOLE,
-    "max_width": Kind.WHOLE,
-    "gpu_models": Kind.NAMES,
-    "priority": Kind.INTEGER,
-    "queue": Kind.NAME,
-    "tenant": Kind.NAME,
-    "user": Kind.NAME,
-    "after": Kind.NAMES,
-    "after_any": Kind.NAMES,
-    "after_notok": Kind.NAMES,
-    "singleton": Kind.FLAG,
-    "begin_s": Kind.SECONDS,
-    "duration_s": Kind.SECONDS,
-    "deadline_s": Kind.SECONDS,
-    "time_limit_s": Kind.SECONDS,
-    "restarts": Kind.WHOLE,
-    "backoff_s": Kind.SECONDS,
-    "grace_s": Kind.SECONDS,
-    "checkpoint_s": Kind.SECONDS,
-    "group": Kind.NAME,
-    "profile": Kind.NAME,
-    "power_profile": Kind.NAME,
-    "steps": Kind.WHOLE,
-    "weight": Kind.NUMBER,
-    "batch_size": Kind.WHOLE,
-    "micro_batches": Kind.WHOLES,
-    "energy_budget_j": Kind.NUMBER,
-    "array": Kind.NAME,
-    "array_index": Kind.WHOLE,
-    "array_count": Kind.WHOLE,
-    "array_most": Kind.WHOLE,
-    "labels": Kind.LABELS,
+FIELDS: Mapping[str, FieldKind] = {
+    "id": FieldKind.NAME,
+    "submit_s": FieldKind.SECONDS,
+    "min_width": FieldKind.WHOLE,
+    "max_width": FieldKind.WHOLE,
+    "gpu_models": FieldKind.NAMES,
+    "priority": FieldKind.INTEGER,
+    "queue": FieldKind.NAME,
+    "tenant": FieldKind.NAME,
+    "user": FieldKind.NAME,
+    "after": FieldKind.NAMES,
+    "after_any": FieldKind.NAMES,
+    "after_notok": FieldKind.NAMES,
+    "singleton": FieldKind.FLAG,
+    "begin_s": FieldKind.SECONDS,
+    "duration_s": FieldKind.SECONDS,
+    "deadline_s": FieldKind.SECONDS,
+    "time_limit_s": FieldKind.SECONDS,
+    "restarts": FieldKind.WHOLE,
+    "backoff_s": FieldKind.SECONDS,
+    "grace_s": FieldKind.SECONDS,
+    "checkpoint_s": FieldKind.SECONDS,
+    "group": FieldKind.NAME,
+    "profile": FieldKind.NAME,
+    "power_profile": FieldKind.NAME,
+    "steps": FieldKind.WHOLE,
+    "weight": FieldKind.NUMBER,
+    "batch_size": FieldKind.WHOLE,
+    "micro_batches": FieldKind.WHOLES,
+    "energy_budget_j": FieldKind.NUMBER,
+    "array": FieldKind.NAME,
+    "array_index": FieldKind.WHOLE,
+    "array_count": FieldKind.WHOLE,
+    "array_most": FieldKind.WHOLE,
+    "labels": FieldKind.LABELS,
 }
 """Fields of a job but for its roles."""
-ROLE_FIELDS: Mapping[str, Kind] = {
-    **{one.name: Kind.WHOLE for one in fields(TaskRole)},
-    "name": Kind.NAME,
-    "command": Kind.WORDS,
+ROLE_FIELDS: Mapping[str, FieldKind] = {
+    **{one.name: FieldKind.WHOLE for one in fields(TaskRole)},
+    "name": FieldKind.NAME,
+    "command": FieldKind.WORDS,
 }
 """Fields of a task role."""
 SINGLE: Mapping[str, str] = {
@@ -106,12 +106,12 @@ def _begins_with_brace(path: Path) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Line:
     number: int
-    place: Place
+    place: CellPlace
     values: Mapping[str, Any]
     """Parsed, by field; absent where the cell was empty."""
 
 
-def _in_order(lines: Iterable[_Line]) -> Iterator[tuple[JobSpec, Place]]:
+def _in_order(lines: Iterable[_Line]) -> Iterator[tuple[JobSpec, CellPlace]]:
     known: dict[str, int] = {}
     before_s = 0.0
     for line in lines:
@@ -131,7 +131,7 @@ def _placed(line: _Line) -> JobSpec:
         raise line.place.error(error.field, error.problem, error.hint) from None
 
 
-def _job(values: Mapping[str, Any], place: Place) -> JobSpec:
+def _job(values: Mapping[str, Any], place: CellPlace) -> JobSpec:
     for name in REQUIRED:
         if name not in values:
             raise place.error(name, "is missing", "every job needs an id and a time of submission")
@@ -139,7 +139,7 @@ def _job(values: Mapping[str, Any], place: Place) -> JobSpec:
     return JobSpec(roles=_roles(values, place), **plain)
 
 
-def _roles(values: Mapping[str, Any], place: Place) -> tuple[TaskRole, ...]:
+def _roles(values: Mapping[str, Any], place: CellPlace) -> tuple[TaskRole, ...]:
     single = {SINGLE[name]: values[name] for name in SINGLE if name in values}
     if ROLES in values:
         if single:
@@ -161,7 +161,7 @@ def _roles(values: Mapping[str, Any], place: Place) -> tuple[TaskRole, ...]:
 def _csv_rows(path: Path) -> Iterator[_Line]:
     _check_header(path)
     for number, cells in rows(path, LAYOUT):
-        place = Place(f"{path}:{number}")
+        place = CellPlace(f"{path}:{number}")
         named = zip(LAYOUT.columns, cells, strict=True)
         values = {
             name: FROM_TEXT[kind_of(name)](place, name, cell.strip())
@@ -171,9 +171,9 @@ def _csv_rows(path: Path) -> Iterator[_Line]:
         yield _Line(number, place, values)
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> FieldKind:
     """What a field holds."""
-    return FIELDS.get(name, Kind.WHOLE)
+    return FIELDS.get(name, FieldKind.WHOLE)
 
 
 def _check_header(path: Path) -> None:
@@ -203,11 +203,11 @@ def _json_rows(path: Path) -> Iterator[_Line]:
         while raw := stream.readline(_MAX_LINE):
             number += 1
             if raw.strip():
-                place = Place(f"{path}:{number}")
+                place = CellPlace(f"{path}:{number}")
                 yield _Line(number, place, _object(raw, place))
 
 
-def _object(raw: bytes, place: Place) -> dict[str, Any]:
+def _object(raw: bytes, place: CellPlace) -> dict[str, Any]:
     try:
         found = json.loads(raw)
     except ValueError as error:
@@ -223,7 +223,10 @@ def _object(raw: bytes, place: Place) -> dict[str, Any]:
 
 
 def _values(
-    found: Mapping[str, Any], known: Iterable[str], kind: Callable[[str], Kind], place: Place
+    found: Mapping[str, Any],
+    known: Iterable[str],
+    kind: Callable[[str], FieldKind],
+    place: CellPlace,
 ) -> dict[str, Any]:
     for name in found:
         if name not in known:
@@ -235,11 +238,11 @@ def _values(
     }
 
 
-def _role_values(found: Any, place: Place) -> list[dict[str, Any]]:
+def _role_values(found: Any, place: CellPlace) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise place.error(ROLES, "is no list of objects", '[{"name": "worker", "count": 4}]')
     roles = []
     for number, one in enumerate(found):
-        inner = Place(f"{place.where}: {ROLES}[{number}]")
+        inner = CellPlace(f"{place.where}: {ROLES}[{number}]")
         roles.append(_values(one, ROLE_FIELDS, ROLE_FIELDS.__getitem__, inner))
     return roles

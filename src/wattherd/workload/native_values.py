@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from wattherd.workload.cells import MAX_INTEGER, Place
+from wattherd.workload.cells import MAX_INTEGER, CellPlace
 from wattherd.workload.source import shown
 
 
-class Kind(StrEnum):
+class FieldKind(StrEnum):
     """What a field holds."""
 
     NAME = "a text"
@@ -29,80 +29,80 @@ class Kind(StrEnum):
     FLAG = "true or false"
 
 
-def _bad(place: Place, field: str, value: object, kind: Kind) -> Exception:
+def _bad(place: CellPlace, field: str, value: object, kind: FieldKind) -> Exception:
     return place.error(field, f"{shown(str(value))} is not {kind}", _EXAMPLES.get(kind, ""))
 
 
-_EXAMPLES: Mapping[Kind, str] = {
-    Kind.LABELS: "team=vision;stage=2, or an object in JSON",
-    Kind.NAMES: "a;b, or a list in JSON",
-    Kind.WHOLES: "8;16, or a list in JSON",
-    Kind.WORDS: '["python", "train.py"]',
-    Kind.SECONDS: "a plain decimal number",
+_EXAMPLES: Mapping[FieldKind, str] = {
+    FieldKind.LABELS: "team=vision;stage=2, or an object in JSON",
+    FieldKind.NAMES: "a;b, or a list in JSON",
+    FieldKind.WHOLES: "8;16, or a list in JSON",
+    FieldKind.WORDS: '["python", "train.py"]',
+    FieldKind.SECONDS: "a plain decimal number",
 }
 
 
 # From a cell ------------------------------------------------------------------------------------
 
 
-def _text(place: Place, field: str, text: str) -> str:
+def _text(place: CellPlace, field: str, text: str) -> str:
     del place, field
     return text
 
 
-def _number(place: Place, field: str, text: str) -> float:
+def _number(place: CellPlace, field: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise _bad(place, field, text, Kind.NUMBER)
+        raise _bad(place, field, text, FieldKind.NUMBER)
     return value
 
 
-def _seconds(place: Place, field: str, text: str) -> float:
+def _seconds(place: CellPlace, field: str, text: str) -> float:
     value = _number(place, field, text)
     if value < 0:
-        raise place.error(field, f"{shown(text)} is negative", str(Kind.SECONDS))
+        raise place.error(field, f"{shown(text)} is negative", str(FieldKind.SECONDS))
     return value
 
 
-def _integer(place: Place, field: str, text: str) -> int:
+def _integer(place: CellPlace, field: str, text: str) -> int:
     sign = -1 if text.startswith("-") else 1
     return sign * place.integer(field, text.removeprefix("-"))
 
 
-def _labels(place: Place, field: str, text: str) -> tuple[tuple[str, str], ...]:
+def _labels(place: CellPlace, field: str, text: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.partition("=") for part in _names(place, field, text)]
     if not all(key and equals for key, equals, _ in pairs):
-        raise _bad(place, field, text, Kind.LABELS)
+        raise _bad(place, field, text, FieldKind.LABELS)
     return tuple((key.strip(), value.strip()) for key, _, value in pairs)
 
 
-def _names(place: Place, field: str, text: str) -> tuple[str, ...]:
+def _names(place: CellPlace, field: str, text: str) -> tuple[str, ...]:
     del place, field
     return tuple(part.strip() for part in text.split(";") if part.strip())
 
 
-def _flag(place: Place, field: str, text: str) -> bool:
+def _flag(place: CellPlace, field: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise _bad(place, field, text, Kind.FLAG)
+        raise _bad(place, field, text, FieldKind.FLAG)
     return text.lower() == "true"
 
 
-FromText = Callable[[Place, str, str], Any]
-FROM_TEXT: Mapping[Kind, FromText] = {
-    Kind.NAME: _text,
-    Kind.NAMES: _names,
-    Kind.LABELS: _labels,
-    Kind.WHOLE: lambda place, field, text: place.integer(field, text),
-    Kind.WHOLES: lambda place, field, text: tuple(
+FromText = Callable[[CellPlace, str, str], Any]
+FROM_TEXT: Mapping[FieldKind, FromText] = {
+    FieldKind.NAME: _text,
+    FieldKind.NAMES: _names,
+    FieldKind.LABELS: _labels,
+    FieldKind.WHOLE: lambda place, field, text: place.integer(field, text),
+    FieldKind.WHOLES: lambda place, field, text: tuple(
         place.integer(field, part) for part in _names(place, field, text)
     ),
-    Kind.INTEGER: _integer,
-    Kind.NUMBER: _number,
-    Kind.SECONDS: _seconds,
-    Kind.FLAG: _flag,
+    FieldKind.INTEGER: _integer,
+    FieldKind.NUMBER: _number,
+    FieldKind.SECONDS: _seconds,
+    FieldKind.FLAG: _flag,
 }
 
 
@@ -131,9 +131,9 @@ def _are_labels(value: Any) -> bool:
 
 
 def _checked(
-    kind: Kind, holds: Callable[[Any], bool], made: Callable[[Any], Any]
-) -> Callable[[Place, str, Any], Any]:
-    def read(place: Place, field: str, value: Any) -> Any:
+    kind: FieldKind, holds: Callable[[Any], bool], made: Callable[[Any], Any]
+) -> Callable[[CellPlace, str, Any], Any]:
+    def read(place: CellPlace, field: str, value: Any) -> Any:
         if not holds(value):
             raise _bad(place, field, value, kind)
         return made(value)
@@ -141,15 +141,17 @@ def _checked(
     return read
 
 
-FROM_JSON: Mapping[Kind, Callable[[Place, str, Any], Any]] = {
-    Kind.NAME: _checked(Kind.NAME, lambda value: isinstance(value, str), str),
-    Kind.NAMES: _checked(Kind.NAMES, _are_names, tuple),
-    Kind.WORDS: _checked(Kind.WORDS, _are_names, tuple),
-    Kind.LABELS: _checked(Kind.LABELS, _are_labels, lambda value: tuple(value.items())),
-    Kind.WHOLE: _checked(Kind.WHOLE, lambda value: _is_whole(value) and value >= 0, int),
-    Kind.WHOLES: _checked(Kind.WHOLES, _are_whole, tuple),
-    Kind.INTEGER: _checked(Kind.INTEGER, _is_whole, int),
-    Kind.NUMBER: _checked(Kind.NUMBER, _is_number, float),
-    Kind.SECONDS: _checked(Kind.SECONDS, lambda value: _is_number(value) and value >= 0, float),
-    Kind.FLAG: _checked(Kind.FLAG, lambda value: isinstance(value, bool), bool),
+FROM_JSON: Mapping[FieldKind, Callable[[CellPlace, str, Any], Any]] = {
+    FieldKind.NAME: _checked(FieldKind.NAME, lambda value: isinstance(value, str), str),
+    FieldKind.NAMES: _checked(FieldKind.NAMES, _are_names, tuple),
+    FieldKind.WORDS: _checked(FieldKind.WORDS, _are_names, tuple),
+    FieldKind.LABELS: _checked(FieldKind.LABELS, _are_labels, lambda value: tuple(value.items())),
+    FieldKind.WHOLE: _checked(FieldKind.WHOLE, lambda value: _is_whole(value) and value >= 0, int),
+    FieldKind.WHOLES: _checked(FieldKind.WHOLES, _are_whole, tuple),
+    FieldKind.INTEGER: _checked(FieldKind.INTEGER, _is_whole, int),
+    FieldKind.NUMBER: _checked(FieldKind.NUMBER, _is_number, float),
+    FieldKind.SECONDS: _checked(
+        FieldKind.SECONDS, lambda value: _is_number(value) and value >= 0, float
+    ),
+    FieldKind.FLAG: _checked(FieldKind.FLAG, lambda value: isinstance(value, bool), bool),
 }

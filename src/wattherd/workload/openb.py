@@ -13,8 +13,8 @@ from pathlib import Path
 from wattherd.catalog.cpus import CPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
-from wattherd.model.request import Pod, Request
-from wattherd.workload.cells import Place
+from wattherd.model.request import Request, TracePod
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.source import shown
 from wattherd.workload.table import Layout, rows
 
@@ -49,14 +49,14 @@ def read_nodes(
     seen: dict[str, int] = {}
     nodes = []
     for line, cells in rows(path, NODE_LIST, others=(POD_LIST,)):
-        place = Place(f"{path}:{line}")
+        place = CellPlace(f"{path}:{line}")
         node = _node(cells, place, known, known_cpus)
         _once(node.name, line, seen, place, "sn")
         nodes.append(node)
     return ClusterSpec(tuple(nodes))
 
 
-def read_pods(path: Path, *, known: Collection[str]) -> tuple[Pod, ...]:
+def read_pods(path: Path, *, known: Collection[str]) -> tuple[TracePod, ...]:
     """The pods of `path` in file order; `known` are the GPU models a `gpu_spec` may name.
 
     Pods that ask for the same share one `Request` object. A pod's run time is its deletion less
@@ -69,7 +69,7 @@ def read_pods(path: Path, *, known: Collection[str]) -> tuple[Pod, ...]:
     requests: dict[tuple[str, ...], Request] = {}
     pods = []
     for line, cells in rows(path, POD_LIST, others=(NODE_LIST,)):
-        place = Place(f"{path}:{line}")
+        place = CellPlace(f"{path}:{line}")
         asked = cells[1:6]
         request = requests.get(asked)
         if request is None:
@@ -77,18 +77,18 @@ def read_pods(path: Path, *, known: Collection[str]) -> tuple[Pod, ...]:
         name = place.name("name", cells[0])
         _once(name, line, seen, place, "name")
         submit_s, duration_s = _times(cells[6:], place)
-        pods.append(Pod(name=name, request=request, submit_s=submit_s, duration_s=duration_s))
+        pods.append(TracePod(name=name, request=request, submit_s=submit_s, duration_s=duration_s))
     return tuple(pods)
 
 
-def _once(name: str, line: int, seen: dict[str, int], place: Place, field: str) -> None:
+def _once(name: str, line: int, seen: dict[str, int], place: CellPlace, field: str) -> None:
     first = seen.setdefault(name, line)
     if first != line:
         raise place.error(field, f"{shown(name)} appears twice", f"first in line {first}")
 
 
 def _node(
-    cells: tuple[str, ...], place: Place, known: Collection[str], known_cpus: Collection[str]
+    cells: tuple[str, ...], place: CellPlace, known: Collection[str], known_cpus: Collection[str]
 ) -> NodeSpec:
     sn, cpu, memory, gpus, model, cpu_model = cells
     gpu_count = place.integer("gpu", gpus, at_most=MAX_GPUS_PER_NODE)
@@ -107,11 +107,11 @@ def _node(
     )
 
 
-def _cpu_model(text: str, place: Place, known_cpus: Collection[str]) -> str:
+def _cpu_model(text: str, place: CellPlace, known_cpus: Collection[str]) -> str:
     return place.model("cpu_model", text, known_cpus, "CPU") if text.strip() else ""
 
 
-def _request(asked: tuple[str, ...], place: Place, known: Collection[str]) -> Request:
+def _request(asked: tuple[str, ...], place: CellPlace, known: Collection[str]) -> Request:
     cpu, memory, gpus, milli, spec = asked
     gpu_count = place.integer("num_gpu", gpus, at_most=_MAX_GPUS_PER_POD)
     gpu_milli = place.integer("gpu_milli", milli, at_most=WHOLE_GPU_MILLI)
@@ -127,7 +127,7 @@ def _request(asked: tuple[str, ...], place: Place, known: Collection[str]) -> Re
     )
 
 
-def _contradiction(gpu_count: int, gpu_milli: int, place: Place) -> UserError | None:
+def _contradiction(gpu_count: int, gpu_milli: int, place: CellPlace) -> UserError | None:
     """What `num_gpu` and `gpu_milli` cannot mean together.
 
     Shares of several GPUs are refused: no published trace has them, and the published policies
@@ -143,14 +143,14 @@ def _contradiction(gpu_count: int, gpu_milli: int, place: Place) -> UserError | 
     return None
 
 
-def _models(spec: str, place: Place, known: Collection[str]) -> tuple[str, ...]:
+def _models(spec: str, place: CellPlace, known: Collection[str]) -> tuple[str, ...]:
     """Allowed models in the spelling of the trace: order and repetition are kept."""
     if not spec.strip():
         return ()
     return tuple(place.model("gpu_spec", name, known, "GPU") for name in spec.split("|"))
 
 
-def _times(cells: tuple[str, ...], place: Place) -> tuple[float | None, float | None]:
+def _times(cells: tuple[str, ...], place: CellPlace) -> tuple[float | None, float | None]:
     """Submit time and run time in seconds, each where the trace tells it."""
     if not any(cells):
         return None, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.workload.job_table import Row, read_table
+from wattherd.workload.job_table import TableRow, read_table
 from wattherd.workload.table import Layout
 
 LAYOUT = Layout(kind="PAI trace", required=("arrival_time", "length", "cpus"))
@@ -24,7 +24,7 @@ def read_jobs(path: Path) -> tuple[JobSpec, ...]:
     return read_table(path, LAYOUT, _job, in_order=True)
 
 
-def _job(row: Row) -> JobSpec:
+def _job(row: TableRow) -> JobSpec:
     return JobSpec(
         id=str(row.number),
         submit_s=row.seconds("arrival_time"),

@@ -31,7 +31,7 @@ _MAX_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class SoloUse:
     """What a job does to a GPU of its own: mean utilisation, 0 to 1, and memory."""
 
     utilisation: float
@@ -46,7 +46,7 @@ class Packed:
     utilisation: Mapping[Pair, float]
 
 
-def read_alone(path: Path) -> dict[str, Alone]:
+def read_alone(path: Path) -> dict[str, SoloUse]:
     """Jobs by profile: model, data set, batch size and precision.
 
     Raises:
@@ -55,7 +55,7 @@ def read_alone(path: Path) -> dict[str, Alone]:
     found = {}
     for line, cells in rows(path, SINGLE):
         where = f"{path}:{line}"
-        found[_profile(cells[:4])] = Alone(
+        found[_profile(cells[:4])] = SoloUse(
             utilisation=_number(cells[4], where, "gpu_util", most=100.0) / 100,
             memory_mib=math.ceil(_number(cells[5], where, "gmem")),
         )

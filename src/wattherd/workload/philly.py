@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from wattherd.model.job import JobSpec, workers
-from wattherd.workload.job_table import Row, read_table
+from wattherd.workload.job_table import TableRow, read_table
 from wattherd.workload.source import shown
 from wattherd.workload.table import Layout
 
@@ -32,7 +32,7 @@ def read_jobs(path: Path) -> tuple[JobSpec, ...]:
     return tuple(replace(job, submit_s=job.submit_s - first_s) for job in jobs)
 
 
-def _job(row: Row) -> JobSpec:
+def _job(row: TableRow) -> JobSpec:
     return JobSpec(
         id=str(row.number),
         submit_s=_since_epoch_s(row),
@@ -42,7 +42,7 @@ def _job(row: Row) -> JobSpec:
     )
 
 
-def _since_epoch_s(row: Row) -> float:
+def _since_epoch_s(row: TableRow) -> float:
     text = row.text("timestamp")
     try:
         return (datetime.fromisoformat(text).replace(tzinfo=None) - _EPOCH).total_seconds()

@@ -12,7 +12,7 @@ from wattherd.catalog.power_profiles import MEASURED
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
 from wattherd.spelling import hint_for
-from wattherd.workload.cells import Place
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.numbers import finite
 from wattherd.workload.table import Layout, rows
 
@@ -38,7 +38,7 @@ def read_profiles(path: Path, *, known: Collection[str]) -> Profiles:
     """
     points: dict[str, dict[str, dict[float, float]]] = {}
     for line, cells in rows(path, LAYOUT):
-        place = Place(f"{path}:{line}")
+        place = CellPlace(f"{path}:{line}")
         profile, model, watts, rate = (cell.strip() for cell in cells)
         if not profile:
             raise place.error("profile", "is empty", "every profile has a name")

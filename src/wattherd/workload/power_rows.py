@@ -21,7 +21,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerRow
 from wattherd.estimate.saturation import derived
 from wattherd.spelling import hint_for
-from wattherd.workload.cells import Place
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.curves import EMERALD, ZEUS
 from wattherd.workload.numbers import finite
 from wattherd.workload.source import opened
@@ -85,7 +85,7 @@ TDP_W: Mapping[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PeakRates:
+class KnownPeakRates:
     """Peak rates by GPU type in operations per second: `given` ones, else the catalogue's."""
 
     given: Mapping[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def read_power_rows(
     sources: Sequence[str],
     kind: str = "native",
     train: Path | None = None,
-    peaks: PeakRates | None = None,
+    peaks: KnownPeakRates | None = None,
 ) -> tuple[PowerRow, ...]:
     """The measurements of files, each given as `FILE` or `GPU=FILE`.
 
@@ -122,7 +122,7 @@ def read_power_rows(
     if kind != AUTO and kind not in FORMATS:
         hint = hint_for(kind, (AUTO, *FORMATS))
         raise UserError(f"unknown format {kind!r}", field="--format", hint=hint)
-    peaks = peaks or PeakRates()
+    peaks = peaks or KnownPeakRates()
     found: list[PowerRow] = []
     for source in sources:
         gpu, equals, name = source.partition("=")
@@ -160,7 +160,7 @@ def _columns(path: Path) -> frozenset[str]:
 def _native(path: Path, _gpu: str, _train: Path | None) -> Iterator[PowerRow]:
     for line, cells in rows(path, NATIVE):
         gpu, model, tdp, power, job, *numbers = (cell.strip() for cell in cells)
-        place = Place(f"{path}:{line}")
+        place = CellPlace(f"{path}:{line}")
         known = {
             name: _known(path, line, name, text)
             for name, text in zip(NUMBERS, numbers, strict=True)

@@ -51,7 +51,7 @@ MOST_ROWS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class DrawRecording:
     """One draw over time; `parts` devices were added up to it."""
 
     name: str
@@ -59,7 +59,7 @@ class Recording:
     samples: Samples
 
 
-def read_samples(path: Path, averaged_s: float = 0.0) -> tuple[Recording, ...]:
+def read_samples(path: Path, averaged_s: float = 0.0) -> tuple[DrawRecording, ...]:
     """All recordings of a file (also .gz), in the order of their names.
 
     Raises:
@@ -79,7 +79,7 @@ def read_samples(path: Path, averaged_s: float = 0.0) -> tuple[Recording, ...]:
         where = f"{path}: {name}" if name else str(path)
         count, table = _added_up(tables) if named else _by_tick(tables[0], where)
         samples = Samples(at_s=table[:, 0] - table[0, 0], watts=table[:, 1], averaged_s=averaged_s)
-        recordings.append(Recording(name=name or path.name, parts=count, samples=samples))
+        recordings.append(DrawRecording(name=name or path.name, parts=count, samples=samples))
     return tuple(recordings)
 
 

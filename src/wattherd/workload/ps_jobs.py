@@ -42,8 +42,8 @@ from wattherd.estimate.speed import (
     CoreCurve,
     CoreCurves,
     Floats,
+    JobShape,
     Sampled,
-    Shape,
     SpeedModel,
 )
 from wattherd.estimate.steps import LossCurve
@@ -200,7 +200,7 @@ def _quantiles(known: Sequence[tuple[float, float]], chance: Floats | float) -> 
     return found
 
 
-def _shape(chance: np.random.Generator) -> Shape:
+def _shape(chance: np.random.Generator) -> JobShape:
     counts = np.array([row[-1] for row in SHAPES], dtype=float)
     servers, workers, gpus, cores, _ = SHAPES[
         int(chance.choice(len(SHAPES), p=counts / counts.sum()))
@@ -208,11 +208,13 @@ def _shape(chance: np.random.Generator) -> Shape:
     workers = min(workers, gpus) if gpus else workers
     each = max(cores // (workers + servers), 1)
     whole = workers * (gpus // workers) if gpus else 0
-    return Shape(workers=workers, servers=servers, worker_cores=each, server_cores=each, gpus=whole)
+    return JobShape(
+        workers=workers, servers=servers, worker_cores=each, server_cores=each, gpus=whole
+    )
 
 
 def _job(
-    seed: int, number: int, shape: Shape, seconds: float, at_s: float, *, tells: bool
+    seed: int, number: int, shape: JobShape, seconds: float, at_s: float, *, tells: bool
 ) -> tuple[JobSpec, PsJob, float, float, float]:
     chance = stream(seed, f"ps job {number}")
     network = NETWORKS[int(chance.integers(len(NETWORKS)))]
@@ -236,7 +238,7 @@ def _job(
     return spec, truth, target, most, max(epoch_s / speed.step_s(shape), 1.0)
 
 
-def roles_of(shape: Shape) -> tuple[TaskRole, ...]:
+def roles_of(shape: JobShape) -> tuple[TaskRole, ...]:
     """Workers and servers as asked for, and how far they scale."""
     gpus = shape.gpus // shape.workers
     worker = TaskRole(
@@ -266,7 +268,7 @@ def roles_of(shape: Shape) -> tuple[TaskRole, ...]:
     return worker, server
 
 
-def speed_of(network: Network, shape: Shape) -> SpeedModel:
+def speed_of(network: Network, shape: JobShape) -> SpeedModel:
     """The speed of a job that splits its batch over the devices it was submitted with."""
     theta0, theta1 = _compute_s(network)
     slower = 1.0 if shape.gpus else CPU_SLOWER

@@ -7,7 +7,7 @@ import numpy as np
 from wattherd.estimate.ps_belief import PsBelief
 from wattherd.estimate.ps_job import PsJob
 from wattherd.estimate.shapes import asked_shape
-from wattherd.estimate.speed import Shape, SpeedModel, fit_speed
+from wattherd.estimate.speed import JobShape, SpeedModel, fit_speed
 from wattherd.workload.ps_jobs import PsWorkload
 from wattherd.workload.streams import stream
 
@@ -42,11 +42,11 @@ def beliefs(workload: PsWorkload, seed: int) -> dict[str, PsBelief]:
     }
 
 
-def profiled(truth: PsJob, asked: Shape, chance: np.random.Generator) -> SpeedModel:
+def profiled(truth: PsJob, asked: JobShape, chance: np.random.Generator) -> SpeedModel:
     """A speed model fitted to nine noisy samples."""
     samples = []
     for workers, servers, gpus in SAMPLES:
-        shape = Shape(
+        shape = JobShape(
             workers=workers,
             servers=servers if asked.servers else 0,
             worker_cores=max(asked.worker_cores, gpus),

@@ -61,7 +61,7 @@ class PublicFile:
     sha256: str | None
 
 
-class Condition(StrEnum):
+class FileCondition(StrEnum):
     """What is on disk under the name of a public file."""
 
     MISSING = "missing"
@@ -113,7 +113,7 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(cache).expanduser() / "wattherd" / "openb"
 
 
-def condition(entry: PublicFile, directory: Path) -> Condition:
+def condition(entry: PublicFile, directory: Path) -> FileCondition:
     """What `directory` holds of it, by size and checksum.
 
     Raises:
@@ -122,17 +122,17 @@ def condition(entry: PublicFile, directory: Path) -> Condition:
     path = directory / entry.file
     try:
         if not path.is_file():
-            return Condition.MISSING
+            return FileCondition.MISSING
         if path.stat().st_size != entry.size_bytes:
-            return Condition.DIFFERS
+            return FileCondition.DIFFERS
         expected = entry.sha256 or read_lock(directory).get(entry.file)
         if expected is None:
-            return Condition.UNVERIFIED
+            return FileCondition.UNVERIFIED
         if sha256_of(path) != expected:
-            return Condition.DIFFERS
+            return FileCondition.DIFFERS
     except OSError as problem:
         raise UserError(f"cannot read: {problem.strerror}", where=str(path)) from problem
-    return Condition.VERIFIED if entry.sha256 else Condition.LOCKED
+    return FileCondition.VERIFIED if entry.sha256 else FileCondition.LOCKED
 
 
 def sha256_of(path: Path) -> str:

@@ -75,7 +75,7 @@ _CONSTRAINED = {"05": 0.052, "10": 0.104, "20": 0.204, "25": 0.249, "33": 0.338}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class PodFamily:
     """One of the published pod lists: pods in each of `CLASSES`, and what it emphasises.
 
     `constrained` is the share (0 to 1) of the GPU pods that accept only some GPU models.
@@ -103,19 +103,19 @@ _CLASS_MILLI = (
 )
 
 
-def _default() -> Family:
-    return Family(name="default", class_pods=CLASS_PODS)
+def _default() -> PodFamily:
+    return PodFamily(name="default", class_pods=CLASS_PODS)
 
 
-def _cpu_only(share: float) -> Family:
+def _cpu_only(share: float) -> PodFamily:
     """CPU-only pods are `share` of all pods; the pods with GPUs stay as they are."""
     with_gpu = PODS - CLASS_PODS[0]
     cpu_only = round(with_gpu * share / (1 - share))
     name = f"cpu{share * 1000:03.0f}" if share else "cpu0"
-    return Family(name=name, class_pods=(cpu_only, *CLASS_PODS[1:]))
+    return PodFamily(name=name, class_pods=(cpu_only, *CLASS_PODS[1:]))
 
 
-def _sharing(share: float) -> Family:
+def _sharing(share: float) -> PodFamily:
     """Sharing pods request `share` of the GPUs; as many pods with GPUs as in `default`.
 
     The published demands (6531, 5641, 4908, 4408, 3953 GPUs) follow within 1 % if pods are only
@@ -129,20 +129,20 @@ def _sharing(share: float) -> Family:
     two, four, eight = (round(pods * scale) for pods in whole[1:])
     one = with_gpu - sharing - two - four - eight
     class_pods = (CLASS_PODS[0], sharing, one, two, four, eight)
-    return Family(name=f"gpushare{share * 100:.0f}", class_pods=class_pods)
+    return PodFamily(name=f"gpushare{share * 100:.0f}", class_pods=class_pods)
 
 
-def _multi(percent: int) -> Family:
+def _multi(percent: int) -> PodFamily:
     """Pods with several GPUs request `percent` of the GPUs; only such pods were added."""
-    return Family(name=f"multigpu{percent}", class_pods=(*CLASS_PODS[:3], *_MULTI[percent]))
+    return PodFamily(name=f"multigpu{percent}", class_pods=(*CLASS_PODS[:3], *_MULTI[percent]))
 
 
-def _constrained(label: str) -> Family:
+def _constrained(label: str) -> PodFamily:
     share = _CONSTRAINED[label]
-    return Family(name=f"gpuspec{label}", class_pods=CLASS_PODS, constrained=share)
+    return PodFamily(name=f"gpuspec{label}", class_pods=CLASS_PODS, constrained=share)
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+FAMILIES: Mapping[str, PodFamily] = MappingProxyType(
     {
         family.name: family
         for family in (
@@ -157,7 +157,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 """The 24 published pod lists by name."""
 
 
-def family_of(name: str) -> Family:
+def family_of(name: str) -> PodFamily:
     """The family called `name`.
 
     Raises:

@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import yaml
 
 from wattherd.errors import UserError
-from wattherd.estimate.rates import Rates, Row
+from wattherd.estimate.rates import EnergyRates, RateRow
 from wattherd.units import plain, seconds
 
 TIMES = ("at", "time", "datetime", "datetime (utc)", "timestamp")
@@ -53,7 +53,7 @@ class _Read:
     where: str
 
 
-def read_rates(source: str, start: str | None = None) -> tuple[Rates, float]:
+def read_rates(source: str, start: str | None = None) -> tuple[EnergyRates, float]:
     """Rates of a file or an address, and the moment at which a run begins (Unix seconds).
 
     A run begins at `start`, or else with the first row; where rows are of every day, on a Monday.
@@ -77,7 +77,7 @@ def read_rates(source: str, start: str | None = None) -> tuple[Rates, float]:
     return rates, (rates.start_s if start is None else _given(start, read.zone))
 
 
-def _laid_out(read: _Read, moments: Sequence[float]) -> Rates:
+def _laid_out(read: _Read, moments: Sequence[float]) -> EnergyRates:
     found = []
     step_s = _even_step_s(moments)
     for number, (_, price, carbon_g, until) in enumerate(read.rows):
@@ -89,8 +89,8 @@ def _laid_out(read: _Read, moments: Sequence[float]) -> Rates:
             end_s = min(end_s, _text_moment(until, read.zone, read.where))
         if not moments[number] < end_s:
             raise UserError("is not before the next row", where=f"{read.where}: row {number + 1}")
-        found.append(Row(moments[number], end_s, price, carbon_g))
-    return Rates(tuple(found), read.currency)
+        found.append(RateRow(moments[number], end_s, price, carbon_g))
+    return EnergyRates(tuple(found), read.currency)
 
 
 def _even_step_s(moments: Sequence[float]) -> float:
@@ -102,7 +102,7 @@ def _even_step_s(moments: Sequence[float]) -> float:
     return step_s if step_s > 0 and times >= EVEN * len(steps_s) else float("inf")
 
 
-def _daily(read: _Read, first: date) -> Rates:
+def _daily(read: _Read, first: date) -> EnergyRates:
     """Rows of every day, from the day before the first one on."""
     times = []
     for number, (at, _, _, _) in enumerate(read.rows):
@@ -120,8 +120,8 @@ def _daily(read: _Read, first: date) -> Rates:
     found = []
     for (start_s, number), (end_s, _) in pairwise(edges):
         if start_s < end_s:  # an hour may be left out in spring
-            found.append(Row(start_s, end_s, *read.rows[number][1:3]))
-    return Rates(tuple(found), read.currency)
+            found.append(RateRow(start_s, end_s, *read.rows[number][1:3]))
+    return EnergyRates(tuple(found), read.currency)
 
 
 def _of_day(day: date, at: time, zone: tzinfo) -> float:
@@ -161,8 +161,8 @@ def _text_moment(text: str, zone: tzinfo, where: str) -> float:
 
 def _read(source: str) -> _Read:
     if source.startswith(("http://", "https://")):
-        from wattherd.wire import web
-        from wattherd.wire.uri import parse
+        from wattherd.devices.wire import web
+        from wattherd.devices.wire.uri import parse
 
         uri = parse(source)
         uri.allow(web.OPTIONS | {"timeout"})

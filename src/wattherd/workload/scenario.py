@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from wattherd.errors import UserError
-from wattherd.misfit import misfit
+from wattherd.validation import misfit
 from wattherd.workload.tree_spec import DomainSpec
 from wattherd.workload.yaml_lines import fields_of, lines_of
 
@@ -41,7 +41,7 @@ class JobsFile(_Strict):
     )
 
 
-class QueueSpec(_Strict):
+class QueueField(_Strict):
     """One queue of a tree; percentages are of its parent."""
 
     name: str
@@ -50,7 +50,7 @@ class QueueSpec(_Strict):
     user_limit_pct: float = 100.0
     user_limit_factor: float = 1.0
     order: str = "fifo"
-    children: list[QueueSpec] = []
+    children: list[QueueField] = []
 
     def names(self) -> list[str]:
         """Of the queue itself and of all below it, parents first."""
@@ -69,7 +69,7 @@ class CellsSpec(_Strict):
     )
 
 
-class Fault(_Strict):
+class ScenarioFault(_Strict):
     """Something that breaks at `at` and, if `lasts` is given, is mended so long after.
 
     Either a node (its name) is lost, or a queue is stopped.
@@ -147,9 +147,9 @@ class Scenario(_Strict):
     )
     caps: CapsSpec = CapsSpec()
     seed: int = Field(default=1, ge=0)
-    queues: QueueSpec | None = None
+    queues: QueueField | None = None
     cells: CellsSpec = CellsSpec()
-    faults: list[Fault] = []
+    faults: list[ScenarioFault] = []
     sleep: SleepSpec | None = None
     until: Time | None = Field(default=None, description="end of the simulated time")
     rates: str | None = Field(

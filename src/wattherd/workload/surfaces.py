@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import Setting
+from wattherd.estimate.measured_curve import JobSetting
 from wattherd.estimate.surface import Surface, SurfacePoint, accumulated, expected_epochs
-from wattherd.workload.cells import Place
+from wattherd.workload.cells import CellPlace
 from wattherd.workload.curves import ZEUS
 from wattherd.workload.numbers import finite
 from wattherd.workload.table import Layout, rows
@@ -65,12 +65,12 @@ def _native(path: Path) -> list[Surface]:
     jobs: dict[str, list[SurfacePoint]] = defaultdict(list)
     terms: dict[str, tuple[int, float]] = {}
     for line, cells in rows(path, NATIVE):
-        place = Place(f"{path}:{line}")
+        place = CellPlace(f"{path}:{line}")
         job, batch, cap, power, seconds, epochs, passes, layout, devices, weight = (
             cell.strip() for cell in cells
         )
         name = place.name("job", job)
-        setting = Setting(
+        setting = JobSetting(
             batch_size=place.count("batch_size", batch),
             accumulation=place.count("accumulation", passes) if passes else 1,
             layout=layout,
@@ -106,13 +106,13 @@ def _zeus(path: Path, train: Path) -> list[Surface]:
     for line, cells in rows(path, ZEUS):
         dataset, network, batch, optimizer, cap, seconds, power = (cell.strip() for cell in cells)
         kind = (dataset, network, optimizer)
-        size = Place(f"{path}:{line}").integer("batch_size", batch)
+        size = CellPlace(f"{path}:{line}").integer("batch_size", batch)
         needed = epochs.get(kind, {}).get(size)
         if needed is None:
             continue
         jobs[kind].append(
             SurfacePoint(
-                setting=Setting(batch_size=size),
+                setting=JobSetting(batch_size=size),
                 cap_w=_positive(path, line, "power_limit", cap),
                 power_w=_positive(path, line, "average_power", power),
                 epochs_per_s=1 / _positive(path, line, "time_per_epoch", seconds),
@@ -126,7 +126,7 @@ def _runs(train: Path) -> Runs:
     found: Runs = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for line, cells in rows(train, TRAIN):
         dataset, network, batch, optimizer, target, text = (cell.strip() for cell in cells)
-        size = Place(f"{train}:{line}").integer("batch_size", batch)
+        size = CellPlace(f"{train}:{line}").integer("batch_size", batch)
         reached = text.lower() not in ("", "nan")
         epoch = _positive(train, line, "target_epoch", text) if reached else None
         goal = finite(target, train, line, "target_metric")

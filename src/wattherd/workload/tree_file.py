@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from wattherd.misfit import misfit
 from wattherd.model.power_tree import PowerTree
+from wattherd.validation import misfit
 from wattherd.workload.scenario import load
 from wattherd.workload.tree_spec import DomainSpec, tree_of
 

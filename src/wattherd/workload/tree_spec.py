@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
-from wattherd.model.power_tree import BudgetStep, PowerDomain, PowerTree
+from wattherd.model.power_tree import BudgetStep, PowerTree, TreeDomain
 from wattherd.units import watts_per_second
 from wattherd.workload.budget_text import parse_steps
 
@@ -50,13 +50,13 @@ def tree_of(root: DomainSpec, where: str) -> PowerTree:
         raise UserError(error.problem, where=place, field=error.field, hint=error.hint) from None
 
 
-def _walk(domain: DomainSpec, parent: str | None) -> Iterator[PowerDomain]:
+def _walk(domain: DomainSpec, parent: str | None) -> Iterator[TreeDomain]:
     steps = _steps(domain)
     if len({one.at_s for one in steps}) < len(steps):
         problem = "budget and signal change at the same time"
         raise UserError(problem, where=domain.name, field="signal", hint="let one of them begin")
     begins = steps[0].budget_w if steps and steps[0].at_s == 0 else None
-    yield PowerDomain(
+    yield TreeDomain(
         name=domain.name,
         parent=parent,
         budget_w=begins,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import Ints, Normalise, Scorer, World
+from wattherd.policy.place.contract import Ints, Normalise, ScoredWorld, Scorer
 from wattherd.policy.place.within import best_fit, best_fit_rows
 
 KERNEL_ID = 3
@@ -16,7 +16,7 @@ LARGEST_GPU_MILLI = 8000.0
 
 
 def best_fit_score_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; no options."""
     nodes, shapes = world.nodes, world.shapes

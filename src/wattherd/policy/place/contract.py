@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.estimate.expected_packing import Outlook
 from wattherd.estimate.node_power import PowerColumns
-from wattherd.estimate.outlook import Outlook
 from wattherd.estimate.target import Target
 from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request
@@ -53,7 +53,7 @@ class Nodes(NamedTuple):
     small: Ints
 
 
-class Shapes(NamedTuple):
+class RequestShapes(NamedTuple):
     """Distinct requests without their memory (no score looks at memory), S rows."""
 
     cpu_milli: Ints
@@ -63,11 +63,11 @@ class Shapes(NamedTuple):
     allowed: NDArray[np.bool_]
 
 
-class World(NamedTuple):
+class ScoredWorld(NamedTuple):
     """Everything a scorer may read."""
 
     nodes: Nodes
-    shapes: Shapes
+    shapes: RequestShapes
     target: Target
     power: PowerColumns
     outlook: Outlook
@@ -87,7 +87,7 @@ class Rows(Protocol):
     """The NumPy definition of a scorer."""
 
     def __call__(
-        self, world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+        self, world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
     ) -> tuple[Ints, Ints]:
         """Keys and GPUs (`NO_GPU` where none is to be named) of `rows`, all of them feasible."""
         ...
@@ -99,7 +99,7 @@ class Scorer:
 
     `rows` defines it; `kernel_id`, where given, names the compiled twin in `dispatch`. `options`
     are numbers that a user may set by name; `tokens` are words that stand for a number. One that
-    `looks_ahead` reads `World.outlook`; its keys hold while the load stays in one band.
+    `looks_ahead` reads `ScoredWorld.outlook`; its keys hold while the load stays in one band.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Scorer:
     looks_ahead: bool = False
 
 
-class Desk(Protocol):
+class PlacementDesk(Protocol):
     """A placement policy at work on its own account of a cluster."""
 
     def place_one(self, request: Request) -> Allocation | None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from wattherd.jit import kernel
 from wattherd.policy.place.best_fit import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI
-from wattherd.policy.place.contract import NO_GPU, Ints, Scorer, World
+from wattherd.policy.place.contract import NO_GPU, Ints, ScoredWorld, Scorer
 from wattherd.policy.place.within import best_fit, best_fit_rows
 
 KERNEL_ID = 4
@@ -32,7 +32,7 @@ NORM_MAX, NORM_NODE, NORM_POD = 0, 1, 2
 
 
 def dot_product_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; options are (dim, norm)."""
     if options[0] == MERGE and options[1] == NORM_MAX:
@@ -42,7 +42,7 @@ def dot_product_rows(
     return table[:, 0], table[:, 1]
 
 
-def _published_rows(world: World, shape: int, rows: Ints) -> tuple[Ints, Ints]:
+def _published_rows(world: ScoredWorld, shape: int, rows: Ints) -> tuple[Ints, Ints]:
     nodes, shapes = world.nodes, world.shapes
     asked = shapes.gpu_milli[shape] * shapes.gpu_count[shape] / LARGEST_GPU_MILLI
     cpu = nodes.cpu_free[rows] / LARGEST_CPU_MILLI

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from wattherd.estimate.fragmentation import fragment_after, fragment_rows
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, Scorer, World
+from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, ScoredWorld, Scorer
 from wattherd.policy.place.within import after_exclusive, first_best_rows
 
 KERNEL_ID = 1
 
 
 def fgd_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; options are (scale, quantum)."""
     nodes, shapes = world.nodes, world.shapes

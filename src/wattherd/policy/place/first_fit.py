@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import Ints, Scorer, World
+from wattherd.policy.place.contract import Ints, ScoredWorld, Scorer
 from wattherd.policy.place.within import best_fit, best_fit_rows
 
 KERNEL_ID = 0
 
 
 def first_fit_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Every feasible node is equally good, so that the tie order decides."""
     return np.zeros(len(rows), dtype=np.int64), best_fit_rows(world, shape, rows)

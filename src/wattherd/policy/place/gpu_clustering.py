@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import Ints, Scorer, World
+from wattherd.policy.place.contract import Ints, ScoredWorld, Scorer
 from wattherd.policy.place.within import best_fit, best_fit_rows
 
 KERNEL_ID = 6
 
 
 def gpu_clustering_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; no options."""
     nodes, shapes = world.nodes, world.shapes

@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import Ints, Scorer, World
+from wattherd.policy.place.contract import Ints, ScoredWorld, Scorer
 from wattherd.policy.place.within import best_fit, best_fit_rows
 
 KERNEL_ID = 5
 
 
 def gpu_packing_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; no options."""
     gpus = best_fit_rows(world, shape, rows)
@@ -23,7 +23,7 @@ def gpu_packing_rows(
     return np.array(keys, dtype=np.int64), gpus
 
 
-def _packing_key(world: World, shape: int, n: int) -> int:
+def _packing_key(world: ScoredWorld, shape: int, n: int) -> int:
     present = int(world.nodes.gpu_count[n])
     free = [int(milli) for milli in world.nodes.gpu_free[n, :present]]
     if all(milli == 1000 for milli in free):

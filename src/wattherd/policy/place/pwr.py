@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from wattherd.estimate.node_power import cpu_mw, cpu_power_mw
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import NO_GPU, Ints, Normalise, Scorer, World
+from wattherd.policy.place.contract import NO_GPU, Ints, Normalise, ScoredWorld, Scorer
 from wattherd.policy.place.within import first_best_rows
 
 KERNEL_ID = 2
 
 
 def pwr_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; no options."""
     nodes, shapes, power = world.nodes, world.shapes, world.power
@@ -34,7 +34,7 @@ def pwr_rows(
     return first_best_rows(keys, free >= shapes.gpu_milli[shape])
 
 
-def _woken(world: World, shape: int, rows: Ints) -> Ints:
+def _woken(world: ScoredWorld, shape: int, rows: Ints) -> Ints:
     """How many idle GPUs an exclusive request would start to use on each row."""
     free = world.nodes.gpu_free[rows]
     roomy = free >= world.shapes.gpu_milli[shape]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from wattherd.estimate.node_power import cpu_mw
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, Normalise, Scorer, World
+from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, Normalise, ScoredWorld, Scorer
 
 KERNEL_ID = 7
 
 
 def pwr_expected_rows(
-    world: World, shape: int, rows: Ints, options: NDArray[np.float64]
+    world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
 ) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; no options."""
     pairs = [_python_twin(world, shape, int(row), options) for row in rows]

@@ -49,7 +49,7 @@ _LEAST_OPTION, _MOST_OPTION = 1e-12, 1e12
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScorerPart:
     """One scorer of a policy with its options and its weight."""
 
     scorer: Scorer
@@ -62,7 +62,7 @@ class PlacePolicy:
     """A parsed policy; `name` is the user's own spelling. The last part names the GPU."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[ScorerPart, ...]
 
     @property
     def random_ties(self) -> bool:
@@ -106,7 +106,9 @@ def parse_policy(text: str, known: Mapping[str, Scorer] = BUILT_IN) -> PlacePoli
                 raise UserError(f"{scorer.name!r} cannot be part of a blend", where=_where(text))
     shares = _shares(weights, len(found), text)
     parts = zip(found, shares, strict=True)
-    return PlacePolicy(text, tuple(Part(scorer, opts, share) for (scorer, opts), share in parts))
+    return PlacePolicy(
+        text, tuple(ScorerPart(scorer, opts, share) for (scorer, opts), share in parts)
+    )
 
 
 def _where(text: str) -> str:

@@ -3,7 +3,7 @@
 The key is lexicographic (docs/concepts/placement-policy.md derives and measures it):
 
 1. *Waste* (sharing requests): how much worth the GPU's rest loses beyond what the request takes,
-   in steps of `waste`, at the prices of the target workload (`estimate.remainder`).
+   in steps of `waste`, at the prices of the target workload (`estimate.gpu_remainder_value`).
 2. In steps of `quantum` GPUs, the sum of
    * `end` x the fall of what the node's free resources will be used for in the end,
    * `now` x the fall of what the next pod can use (FGD's fragmentation, over all specifications),
@@ -22,10 +22,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.estimate.expected_packing import UNITS, Outlook
 from wattherd.estimate.node_power import cpu_mw, cpu_power_mw
-from wattherd.estimate.outlook import UNITS, Outlook
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, Scorer, World
+from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, ScoredWorld, Scorer
 from wattherd.policy.place.within import after_exclusive, first_best_rows
 
 KERNEL_ID = 8
@@ -41,7 +41,7 @@ _HALF = _MICRO // 2
 Floats = NDArray[np.float64]
 
 
-def wattherd_rows(world: World, shape: int, rows: Ints, options: Floats) -> tuple[Ints, Ints]:
+def wattherd_rows(world: ScoredWorld, shape: int, rows: Ints, options: Floats) -> tuple[Ints, Ints]:
     """Keys and GPUs of `rows`; options are those of `SCORER`, in its order."""
     nodes, shapes = world.nodes, world.shapes
     need = int(shapes.gpu_milli[shape])
@@ -68,7 +68,9 @@ def _waste(value: Ints, old: Ints, need: int, step: float) -> Ints:
     return exact
 
 
-def _sums(world: World, shape: int, rows: Ints, after: Ints, woken: Ints, options: Floats) -> Ints:
+def _sums(
+    world: ScoredWorld, shape: int, rows: Ints, after: Ints, woken: Ints, options: Floats
+) -> Ints:
     """Second and third part of the key for GPUs left as in `after` with `woken` GPUs woken."""
     nodes, power, outlook = world.nodes, world.power, world.outlook
     _, quantum, end, now, gpu, cpu, reserve, room = options

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from wattherd.jit import kernel
-from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, World
+from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, ScoredWorld
 
 _BIG = 1 << 40
 
 
-def best_fit_rows(world: World, shape: int, rows: Ints) -> Ints:
+def best_fit_rows(world: ScoredWorld, shape: int, rows: Ints) -> Ints:
     """The GPU with the least sufficient room, lowest number first; `NO_GPU` if not sharing."""
     if not world.shapes.sharing[shape]:
         return np.full(len(rows), NO_GPU)
@@ -43,7 +43,7 @@ def first_best_rows(keys: Ints, feasible: np.ndarray) -> tuple[Ints, Ints]:
     return masked[np.arange(len(masked)), chosen], chosen
 
 
-def after_exclusive(world: World, shape: int, rows: Ints) -> Ints:
+def after_exclusive(world: ScoredWorld, shape: int, rows: Ints) -> Ints:
     """GPU free milli (R, G) after the lowest-numbered GPUs with room served the request."""
     free = world.nodes.gpu_free[rows]
     need, count = world.shapes.gpu_milli[shape], world.shapes.gpu_count[shape]

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wattherd.estimate.measured_curve import Choice
-from wattherd.policy.power.filling import Filling, filling_of
+from wattherd.estimate.measured_curve import CurveChoice
+from wattherd.policy.power.choices import Floats, Ints, PowerChoices, menu_of
 from wattherd.policy.power.knapsack import refined
-from wattherd.policy.power.limits import Limits, one_budget, tree_limits
-from wattherd.policy.power.menu import Floats, Ints, Menu, menu_of
+from wattherd.policy.power.limits import DomainRoom, one_budget, tree_limits
 from wattherd.policy.power.rounding import stepped, whole
+from wattherd.policy.power.tree_filling import TreeFilling, filling_of
 
-__all__ = ["Allocator", "Limits", "allocate", "best_rows", "bound", "one_budget", "tree_limits"]
+__all__ = ["Allocator", "DomainRoom", "allocate", "best_rows", "bound", "one_budget", "tree_limits"]
 
 MOST_REFINED_JOBS = 2_000
 """Beyond that steps are so small, beside the sum, that hardly anything is left to gain."""
@@ -28,10 +28,10 @@ MOST_REFINED_JOBS = 2_000
 class Allocator:
     """Jobs below one tree, to be served again and again under budgets that change."""
 
-    def __init__(self, menu: Menu, limits: Limits) -> None:
+    def __init__(self, menu: PowerChoices, limits: DomainRoom) -> None:
         """Hulls, their order, and the order by domain are found once."""
         self.menu, self.limits = menu, limits
-        self.filling: Filling = filling_of(menu, limits)
+        self.filling: TreeFilling = filling_of(menu, limits)
 
     def watts(self, room_w: Floats) -> Floats:
         """Watts of each job (J,) at the linear optimum under budgets `room_w` (D,).
@@ -55,7 +55,7 @@ class Allocator:
         return self.filling.prices(self.filling.room(room_w))
 
 
-def bound(jobs: Sequence[Sequence[Choice]], limits: Limits) -> float:
+def bound(jobs: Sequence[Sequence[CurveChoice]], limits: DomainRoom) -> float:
     """The most that fractions of choices could be worth, exactly.
 
     Raises:
@@ -65,7 +65,7 @@ def bound(jobs: Sequence[Sequence[Choice]], limits: Limits) -> float:
     return filling.value(filling.served(filling.room(limits.room_w)))
 
 
-def best_rows(menu: Menu, limits: Limits) -> Ints:
+def best_rows(menu: PowerChoices, limits: DomainRoom) -> Ints:
     """The row for every job (J,): the most of the values, proven so unless states run out.
 
     Raises:
@@ -80,7 +80,7 @@ def best_rows(menu: Menu, limits: Limits) -> Ints:
     return stepped(menu, limits, best)
 
 
-def allocate(jobs: Sequence[Sequence[Choice]], limits: Limits) -> list[int]:
+def allocate(jobs: Sequence[Sequence[CurveChoice]], limits: DomainRoom) -> list[int]:
     """A choice for every job, by index.
 
     Raises:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.policy.power.menu import Bools, Floats
+from wattherd.policy.power.choices import Bools, Floats
 
 FEATURES = ("exponent", "doubt", "remaining", "length", "floor", "size", "weight", "room")
 """Of a job: the exponent believed of its power law, and its standard deviation; log2 of the half

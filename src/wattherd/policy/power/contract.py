@@ -13,7 +13,7 @@ from wattherd.estimate.power_curve import PowerCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PowerAsk:
     """A job that will run: all its `devices` get one cap, between the curve's floor and top."""
 
     job_id: str
@@ -23,7 +23,7 @@ class Ask:
     weight: float = 1.0
 
 
-def ask_rows(asks: Sequence[Ask]) -> NDArray[np.float64]:
+def ask_rows(asks: Sequence[PowerAsk]) -> NDArray[np.float64]:
     """(J, 5) devices, lowest and highest watts per device, weight, highest rate."""
     rows = [
         (one.devices, watts[0], watts[-1], one.weight, one.curve.rates[-1])
@@ -33,24 +33,24 @@ def ask_rows(asks: Sequence[Ask]) -> NDArray[np.float64]:
     return np.array(rows, dtype=np.float64).reshape(-1, 5)
 
 
-class Asks(Sequence[Ask]):
+class Asks(Sequence[PowerAsk]):
     """Asks that are also at hand as columns (J,)."""
 
-    def __init__(self, asks: Sequence[Ask], rows: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, asks: Sequence[PowerAsk], rows: NDArray[np.float64] | None = None) -> None:
         """`rows` are their `ask_rows`, where somebody has them already."""
         self._asks = asks
         table = (ask_rows(asks) if rows is None else rows).T.copy()
         self.devices, self.floor_w, self.top_w, self.weight, self.top_rate = table
 
     @overload
-    def __getitem__(self, at: int) -> Ask: ...
+    def __getitem__(self, at: int) -> PowerAsk: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Ask]: ...
-    def __getitem__(self, at: int | slice) -> Ask | Sequence[Ask]:
+    def __getitem__(self, at: slice) -> Sequence[PowerAsk]: ...
+    def __getitem__(self, at: int | slice) -> PowerAsk | Sequence[PowerAsk]:
         """One ask, or some."""
         return self._asks[at]
 
-    def __iter__(self) -> Iterator[Ask]:
+    def __iter__(self) -> Iterator[PowerAsk]:
         """All of them; that of `Sequence` would ask for each by its index, ten times as long."""
         return iter(self._asks)
 
@@ -59,7 +59,7 @@ class Asks(Sequence[Ask]):
         return len(self._asks)
 
 
-def columns(asks: Sequence[Ask]) -> Asks:
+def columns(asks: Sequence[PowerAsk]) -> Asks:
     """The same asks with columns; those that have some are not read again."""
     return asks if isinstance(asks, Asks) else Asks(asks)
 
@@ -72,7 +72,7 @@ class PowerPolicy(Protocol):
         """Whether a job either runs uncapped or does not run."""
         ...
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """A cap in watts per device for each ask; `watts` covers at least all floors.
 
         The caps of all devices must add up to at most `watts`.
@@ -81,7 +81,7 @@ class PowerPolicy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class CapLevel:
     """Caps (W per device) of jobs that ask for the same, in their order.
 
     The first `full` of them get `high_w`, the next one `partial_w`, all others `low_w`.
@@ -97,7 +97,7 @@ class Level:
 class SharesByClass(Protocol):
     """A power policy that serves jobs that ask for the same all at once: quicker where many do."""
 
-    def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
+    def levels(self, classes: Sequence[tuple[PowerAsk, int]], watts: float) -> list[CapLevel]:
         """For each class, an ask and how many jobs ask it, what these get.
 
         It must be as good as `share` of all of them one by one.
@@ -105,12 +105,12 @@ class SharesByClass(Protocol):
         ...
 
 
-def floors_w(asks: Sequence[Ask]) -> float:
+def floors_w(asks: Sequence[PowerAsk]) -> float:
     """What all devices draw at least."""
     return sum(ask.devices * ask.curve.floor_w for ask in asks)
 
 
-def bisected(asks: Sequence[Ask], watts: float, cap_of: CapOf) -> list[float]:
+def bisected(asks: Sequence[PowerAsk], watts: float, cap_of: CapOf) -> list[float]:
     """Caps `cap_of(ask, level)` at the highest level in 0..1 that fits into `watts`.
 
     `cap_of` must not fall when the level rises; fifty halvings leave less than a microwatt.
@@ -126,13 +126,13 @@ def bisected(asks: Sequence[Ask], watts: float, cap_of: CapOf) -> list[float]:
     return [cap_of(ask, low) for ask in asks]
 
 
-def _total(asks: Sequence[Ask], caps: Sequence[float]) -> float:
+def _total(asks: Sequence[PowerAsk], caps: Sequence[float]) -> float:
     return sum(ask.devices * cap for ask, cap in zip(asks, caps, strict=True))
 
 
 class CapOf(Protocol):
     """A cap as a function of one common level."""
 
-    def __call__(self, ask: Ask, level: float) -> float:
+    def __call__(self, ask: PowerAsk, level: float) -> float:
         """Watts per device at `level`, from the floor at 0 to the top at 1."""
         ...

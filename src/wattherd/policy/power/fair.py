@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattherd.estimate.power_curve import PowerCurve
-from wattherd.policy.power.contract import Ask, Level, bisected, columns, floors_w
+from wattherd.policy.power.choices import Floats
+from wattherd.policy.power.contract import CapLevel, PowerAsk, bisected, columns, floors_w
 from wattherd.policy.power.in_tree import in_order_of, levelled_by, segments_of, worth_of
-from wattherd.policy.power.limits import Limits
-from wattherd.policy.power.menu import Floats
+from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.water_filling import WaterFilling
 
 _STEP_W = 1.0
 """Devices take caps in whole watts: no finer pieces are needed in a tree."""
 
 
-def _as_one(ask: Ask, count: int) -> Ask:
+def _as_one(ask: PowerAsk, count: int) -> PowerAsk:
     return replace(ask, devices=ask.devices * count, weight=ask.weight * count)
 
 
-def _alike(caps: Sequence[float], classes: Sequence[tuple[Ask, int]]) -> list[Level]:
+def _alike(caps: Sequence[float], classes: Sequence[tuple[PowerAsk, int]]) -> list[CapLevel]:
     return [
-        Level(full=count, high_w=cap, partial_w=cap, low_w=cap)
+        CapLevel(full=count, high_w=cap, partial_w=cap, low_w=cap)
         for cap, (_, count) in zip(caps, classes, strict=True)
     ]
 
@@ -44,32 +44,32 @@ class Nash:
 
     all_or_nothing: bool = False
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """Caps at the lowest common price per watt that fits."""
         if not asks:
             return []
         ends = [end for ask in asks for end in (_steepness(ask, 0), _steepness(ask, -1)) if end > 0]
         dear, cheap = math.log(2 * max(ends, default=1.0)), math.log(min(ends, default=1.0) / 2)
 
-        def cap_of(ask: Ask, level: float) -> float:
+        def cap_of(ask: PowerAsk, level: float) -> float:
             price = math.exp(dear + level * (cheap - dear))
             return _bought(ask, price) if level < 1.0 else ask.curve.max_w
 
         return bisected(asks, watts, cap_of)
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """Watt by watt where the logarithm of a rate rises most; exact where branches nest."""
         steps = segments_of(asks, _log_steps)
         table = columns(asks)
         cost = table.devices[steps.job] * steps.width_w * limits.price[steps.job]
         return in_order_of(asks, limits, steps, -table.weight[steps.job] * steps.gain / cost)
 
-    def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
+    def levels(self, classes: Sequence[tuple[PowerAsk, int]], watts: float) -> list[CapLevel]:
         """The same for classes of equal asks."""
         return _alike(self.share([_as_one(*one) for one in classes], watts), classes)
 
 
-def _steepness(ask: Ask, end: int) -> float:
+def _steepness(ask: PowerAsk, end: int) -> float:
     """Weight x d log(rate) per watt of all devices at the floor (0) or the top (-1)."""
     segments = ask.curve.segments()
     if not segments:
@@ -77,7 +77,7 @@ def _steepness(ask: Ask, end: int) -> float:
     return ask.weight * segments[end][0] / (ask.curve.rates[end] * ask.devices)
 
 
-def _bought(ask: Ask, price: float) -> float:
+def _bought(ask: PowerAsk, price: float) -> float:
     """The cap at which one more watt is worth its price."""
     cap_w, rates = ask.curve.floor_w, ask.curve.rates
     each = ask.weight / (ask.devices * price)
@@ -104,11 +104,11 @@ class MaxMin:
 
     all_or_nothing: bool = False
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """Caps at the highest common relative rate that fits."""
         return bisected(asks, watts, lambda ask, level: _cap_at(ask.curve, level))
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """The same rate for all; behind a full branch it stays, elsewhere it rises on."""
 
         def wanted(part: float) -> Floats:
@@ -116,7 +116,7 @@ class MaxMin:
 
         return levelled_by(asks, limits, wanted)
 
-    def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
+    def levels(self, classes: Sequence[tuple[PowerAsk, int]], watts: float) -> list[CapLevel]:
         """The same for classes of equal asks."""
         return _alike(self.share([_as_one(*one) for one in classes], watts), classes)
 
@@ -133,7 +133,7 @@ class Tiers:
 
     all_or_nothing: bool = False
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """Caps, tier by tier."""
         caps, left = [ask.curve.floor_w for ask in asks], watts - floors_w(asks)
         for tier in _tiers(asks):
@@ -144,7 +144,7 @@ class Tiers:
                 caps[at] = cap_w
         return caps
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """The same under nested budgets: no piece of a lower tier is served before one above."""
         rank = {level: at for at, level in enumerate(sorted({a.priority for a in asks})[::-1])}
         tier = np.array([rank[ask.priority] for ask in asks], dtype=np.float64)
@@ -153,10 +153,10 @@ class Tiers:
         key = tier[segments.job] - worth / (worth.max(initial=0.0) + 1.0)
         return in_order_of(asks, limits, segments, key)
 
-    def levels(self, classes: Sequence[tuple[Ask, int]], watts: float) -> list[Level]:
+    def levels(self, classes: Sequence[tuple[PowerAsk, int]], watts: float) -> list[CapLevel]:
         """The same for classes of equal asks."""
         asks = [ask for ask, _ in classes]
-        found: dict[int, Level] = {}
+        found: dict[int, CapLevel] = {}
         left = watts - floors_w([_as_one(*one) for one in classes])
         for tier in _tiers(asks):
             mine = [classes[at] for at in tier]
@@ -167,13 +167,13 @@ class Tiers:
         return [found[at] for at in range(len(classes))]
 
 
-def _tiers(asks: Sequence[Ask]) -> list[list[int]]:
+def _tiers(asks: Sequence[PowerAsk]) -> list[list[int]]:
     """Asks of each priority, the highest first."""
     levels = sorted({ask.priority for ask in asks}, reverse=True)
     return [[at for at, ask in enumerate(asks) if ask.priority == level] for level in levels]
 
 
-def _taken(one: tuple[Ask, int], level: Level) -> float:
+def _taken(one: tuple[PowerAsk, int], level: CapLevel) -> float:
     """Watts of a class at its level."""
     ask, count = one
     full = min(level.full, count)

@@ -14,9 +14,9 @@ import numpy as np
 
 from wattherd.estimate.power_curve import PowerCurve
 from wattherd.jit import kernel
-from wattherd.policy.power.contract import Ask, columns
-from wattherd.policy.power.limits import Limits
-from wattherd.policy.power.menu import Floats, Ints
+from wattherd.policy.power.choices import Floats, Ints
+from wattherd.policy.power.contract import PowerAsk, columns
+from wattherd.policy.power.limits import DomainRoom
 
 _HALVINGS = 50
 """Leave less than a microwatt of a level."""
@@ -28,7 +28,7 @@ _ROUNDING = 1e-11
 class SharesInTree(Protocol):
     """A power policy that knows of branches."""
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """A cap in watts per device for each ask; the rooms cover at least all floors."""
         ...
 
@@ -43,7 +43,7 @@ class Segments:
 
 
 def segments_of(
-    asks: Sequence[Ask], of_curve: Callable[[PowerCurve], Sequence[tuple[float, float]]]
+    asks: Sequence[PowerAsk], of_curve: Callable[[PowerCurve], Sequence[tuple[float, float]]]
 ) -> Segments:
     """The (gain, watts) pieces that `of_curve` makes of each ask's curve, one ask after the other.
 
@@ -63,7 +63,7 @@ def segments_of(
     return Segments(job, rows[:, 0], rows[:, 1])
 
 
-def steepest_first(asks: Sequence[Ask], limits: Limits) -> list[float]:
+def steepest_first(asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
     """Every watt where it buys most progress per watt at the site (`fill`).
 
     Optimal where every job sits below one branch (a polymatroid: Edmonds, 1970); jobs across
@@ -73,7 +73,7 @@ def steepest_first(asks: Sequence[Ask], limits: Limits) -> list[float]:
     return in_order_of(asks, limits, segments, -worth_of(asks, limits, segments))
 
 
-def worth_of(asks: Sequence[Ask], limits: Limits, segments: Segments) -> Floats:
+def worth_of(asks: Sequence[PowerAsk], limits: DomainRoom, segments: Segments) -> Floats:
     """Weighted relative rate per watt at the site of each piece (P,) of the curves."""
     table = columns(asks)
     cost = table.top_rate * table.devices * limits.price
@@ -82,7 +82,7 @@ def worth_of(asks: Sequence[Ask], limits: Limits, segments: Segments) -> Floats:
 
 
 def in_order_of(
-    asks: Sequence[Ask], limits: Limits, segments: Segments, key: Floats
+    asks: Sequence[PowerAsk], limits: DomainRoom, segments: Segments, key: Floats
 ) -> list[float]:
     """Caps where pieces are served by ascending `key` (P,), ties in the order of the asks."""
     order = np.lexsort((segments.width_w, segments.job, key))
@@ -127,7 +127,7 @@ def fill(job, watts, path, scale, room, given):  # type: ignore[no-untyped-def]
                 break
 
 
-def in_turn(asks: Sequence[Ask], limits: Limits, order: Sequence[int]) -> list[float]:
+def in_turn(asks: Sequence[PowerAsk], limits: DomainRoom, order: Sequence[int]) -> list[float]:
     """As much as its branches have left to each ask in `order`, above all floors."""
     caps = [ask.curve.floor_w for ask in asks]
     room = _left(limits, _watts(asks, caps))
@@ -143,14 +143,14 @@ def in_turn(asks: Sequence[Ask], limits: Limits, order: Sequence[int]) -> list[f
 
 
 def levelled(
-    asks: Sequence[Ask], limits: Limits, low_w: Sequence[float], high_w: Sequence[float]
+    asks: Sequence[PowerAsk], limits: DomainRoom, low_w: Sequence[float], high_w: Sequence[float]
 ) -> list[float]:
     """The highest common level 0..1 between `low_w` and `high_w`, within each curve's range."""
     low, high = np.array(low_w), np.array(high_w)
     return levelled_by(asks, limits, lambda level: low + level * (high - low))
 
 
-def levelled_by(asks: Sequence[Ask], limits: Limits, wanted: _At) -> list[float]:
+def levelled_by(asks: Sequence[PowerAsk], limits: DomainRoom, wanted: _At) -> list[float]:
     """Caps `wanted` (J,) at the highest common level 0..1, within each curve's range.
 
     Progressive filling: where a branch is full, those below it stay; the level of others rises on.
@@ -197,7 +197,7 @@ class _At(Protocol):
     def __call__(self, part: float) -> Floats: ...
 
 
-def within(asks: Sequence[Ask], caps_w: Sequence[float], limits: Limits) -> list[float]:
+def within(asks: Sequence[PowerAsk], caps_w: Sequence[float], limits: DomainRoom) -> list[float]:
     """The caps, cut towards the floors below every domain that they are too much for."""
     table = columns(asks)
     floors, devices = table.floor_w, table.devices
@@ -218,11 +218,11 @@ def within(asks: Sequence[Ask], caps_w: Sequence[float], limits: Limits) -> list
     return found
 
 
-def _watts(asks: Sequence[Ask], caps: Sequence[float]) -> Floats:
+def _watts(asks: Sequence[PowerAsk], caps: Sequence[float]) -> Floats:
     return np.array([ask.devices * cap for ask, cap in zip(asks, caps, strict=True)])
 
 
-def _left(limits: Limits, watts: Floats) -> Floats:
+def _left(limits: DomainRoom, watts: Floats) -> Floats:
     """Room of every domain (D,) beside the jobs' `watts` (J,)."""
     room: Floats = limits.room_w.astype(np.float64, copy=True)
     here = limits.path >= 0

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wattherd.policy.power.filling import filling_of
-from wattherd.policy.power.limits import SLACK_W, Limits
-from wattherd.policy.power.menu import Bools, Floats, Ints, Menu
+from wattherd.policy.power.choices import Bools, Floats, Ints, PowerChoices
+from wattherd.policy.power.limits import SLACK_W, DomainRoom
 from wattherd.policy.power.rounding import stepped, whole
+from wattherd.policy.power.tree_filling import filling_of
 
 MOST_PAIRS = 40_000_000
 """Pairs of states that one search looks at, all merges together: seconds."""
@@ -66,7 +66,7 @@ class _Search:
     frontier do at least. Watts are those at the outermost budget of each job.
     """
 
-    limits: Limits
+    limits: DomainRoom
     budget_w: Floats
     price: Floats
     gap: float
@@ -139,7 +139,7 @@ class _Search:
         if short < self.gap - _EPSILON:
             self.gap, self.better = short, picked
 
-    def _limits_of(self, domains: Sequence[int]) -> Limits:
+    def _limits_of(self, domains: Sequence[int]) -> DomainRoom:
         """The budgets above sets that lie in `domains`, in watts at the outermost."""
         rows = {-1: np.full(self.limits.path.shape[1], -1)}
         for path in np.unique(self.limits.path, axis=0):
@@ -148,7 +148,7 @@ class _Search:
                 rest[: len(path) - level] = path[level:]
                 rows[int(path[level])] = rest
         path = np.array([rows[domain] for domain in domains])
-        return Limits(self.budget_w, path, np.ones(path.shape), self.limits.names)
+        return DomainRoom(self.budget_w, path, np.ones(path.shape), self.limits.names)
 
     def _left_over(self, waiting: Sequence[tuple[int, _Set]], found: Sequence[int]) -> float:
         limits = self._limits_of([domain for domain, _ in waiting])
@@ -159,13 +159,13 @@ class _Search:
         return float((self.price * left_w)[open_].sum())
 
 
-def _filled(limits: Limits, sets: Sequence[_Set]) -> list[int] | None:
+def _filled(limits: DomainRoom, sets: Sequence[_Set]) -> list[int] | None:
     """A state of each set that fit together; None if not even the least do."""
     sizes = np.array([len(one.watts) for one in sets])
     if not sizes.all():
         return None
     first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    menu = Menu(
+    menu = PowerChoices(
         first,
         np.repeat(np.arange(len(sets)), sizes),
         np.concatenate([one.watts for one in sets]),
@@ -195,7 +195,7 @@ def _pareto(watts: Floats, worth: Floats) -> Ints:
     return np.asarray(order[new])
 
 
-def refined(menu: Menu, limits: Limits, price: Floats, known: Ints) -> Ints:
+def refined(menu: PowerChoices, limits: DomainRoom, price: Floats, known: Ints) -> Ints:
     """Rows (J,) worth at least as much as `known`, the most there is if states suffice.
 
     `price` (D,) is per watt of each domain; any prices are right, those of the linear optimum prune
@@ -217,7 +217,7 @@ def refined(menu: Menu, limits: Limits, price: Floats, known: Ints) -> Ints:
     return _traced(_searched(search), menu, known)
 
 
-def _job_set(menu: Menu, job: int, limits: Limits, short: Floats) -> _Set:
+def _job_set(menu: PowerChoices, job: int, limits: DomainRoom, short: Floats) -> _Set:
     """The choices of one job; without any budget above it watts are of no interest."""
     rows = np.arange(menu.first[job], menu.first[job + 1])
     states = _Set(menu.watts[rows] * limits.price[job], menu.value[rows], short[rows], rows)
@@ -250,13 +250,13 @@ def _searched(search: _Search) -> Iterable[tuple[_Set, int]]:
     return search.better or ()
 
 
-def _parents(limits: Limits) -> dict[int, int]:
+def _parents(limits: DomainRoom) -> dict[int, int]:
     """The domain around each domain that has one."""
     pairs = zip(limits.path[:, :-1].ravel(), limits.path[:, 1:].ravel(), strict=True)
     return {int(inner): int(outer) for inner, outer in pairs if inner >= 0 and outer >= 0}
 
 
-def _traced(picked: Iterable[tuple[_Set, int]], menu: Menu, known: Ints) -> Ints:
+def _traced(picked: Iterable[tuple[_Set, int]], menu: PowerChoices, known: Ints) -> Ints:
     """The rows that led to some states."""
     row, stack = known.copy(), list(picked)
     while stack:

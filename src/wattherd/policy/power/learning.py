@@ -19,10 +19,10 @@ import numpy as np
 
 from wattherd.errors import UserError
 from wattherd.estimate.fleet_curves import Beliefs, FleetCurves, Floats
-from wattherd.estimate.learned_curve import Sample
-from wattherd.estimate.measured_curve import Choice, Point
+from wattherd.estimate.learned_curve import CurveSample
+from wattherd.estimate.measured_curve import CurveChoice, Point
 from wattherd.policy.power.allocation import allocate, one_budget
-from wattherd.policy.power.meter_feedback import MeterFeedback, Reading
+from wattherd.policy.power.meter_feedback import FeedbackReading, MeterFeedback
 
 Caps = tuple[float | None, ...]
 """A cap per job; None: paused."""
@@ -77,7 +77,7 @@ class LearningAllocator:
     paused_w: float | None = None
     manners: Manners = Manners()
     meter_sd: float | None = None
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[FeedbackReading, ...] = ()
     round: int = 0
 
     def planned(self) -> Planned:
@@ -95,13 +95,13 @@ class LearningAllocator:
         return left <= self.manners.settle or self.round % 2 == 0
 
     def told(
-        self, plan: Planned, samples: Sequence[Sample | None], metered_w: float | None = None
+        self, plan: Planned, samples: Sequence[CurveSample | None], metered_w: float | None = None
     ) -> LearningAllocator:
         """After the jobs ran at the plan's caps, handed in samples, and a meter read their sum."""
         readings = self.readings
         # Early errors are those of the whole fleet's curve, and tell nothing of later ones.
         if metered_w is not None and plan.in_use and self.round > YOUNG:
-            readings = (*readings, Reading(self._numbers(plan.caps_w), metered_w))
+            readings = (*readings, FeedbackReading(self._numbers(plan.caps_w), metered_w))
         curves = self.curves.told(samples)
         return replace(self, curves=curves, round=self.round + 1, readings=readings)
 
@@ -147,7 +147,7 @@ class LearningAllocator:
             room_w = min(room_w, total.expected(picked)) - 0.8 * over_w - 1e-6
         return self._least(total, in_use=in_use)
 
-    def _feedback(self, beliefs: Beliefs, readings: Sequence[Reading]) -> MeterFeedback:
+    def _feedback(self, beliefs: Beliefs, readings: Sequence[FeedbackReading]) -> MeterFeedback:
         """A look goes where little was metered, and is not helped by readings from elsewhere."""
         return MeterFeedback.of(beliefs, readings, self.meter_sd or 0.0, self.paused_w or 0.0)
 
@@ -168,11 +168,13 @@ class LearningAllocator:
 
 def _choices(
     watts: Floats, worth: Floats, caps: Sequence[int], paused_w: float | None
-) -> list[Choice]:
+) -> list[CurveChoice]:
     """What no other cap beats in both; the point's cap is the cap's number."""
-    found = [] if paused_w is None else [Choice(paused_w, 0.0, None)]
+    found = [] if paused_w is None else [CurveChoice(paused_w, 0.0, None)]
     for at in sorted(caps, key=lambda at: (watts[at], -worth[at])):
-        one = Choice(float(watts[at]), float(worth[at]), Point(float(at), watts[at], worth[at]))
+        one = CurveChoice(
+            float(watts[at]), float(worth[at]), Point(float(at), watts[at], worth[at])
+        )
         if not found or (one.value > found[-1].value and one.watts > found[-1].watts):
             found.append(one)
     return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattherd.errors import UserError
 from wattherd.model.power_tree import PowerTree
-from wattherd.policy.power.menu import Bools, Floats, Ints
+from wattherd.policy.power.choices import Bools, Floats, Ints
 
 ONE = ("budget",)
 """The names of limits that are a single budget."""
@@ -18,7 +18,7 @@ SLACK_W = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DomainRoom:
     """`room_w` (D,) of each domain with a budget.
 
     `path` (J, L) are the domains above a job, the nearest first, -1 where there are fewer; `scale`
@@ -42,11 +42,11 @@ class Limits:
         price: Floats = self.scale.max(axis=1)
         return price
 
-    def with_room(self, room_w: Floats) -> Limits:
+    def with_room(self, room_w: Floats) -> DomainRoom:
         """The same tree with other budgets (D,)."""
         return replace(self, room_w=room_w)
 
-    def of_jobs(self, jobs: Bools, room_w: Floats) -> Limits:
+    def of_jobs(self, jobs: Bools, room_w: Floats) -> DomainRoom:
         """The budgets above some of the jobs (J,), of which `room_w` (D,) is left."""
         return replace(self, room_w=room_w, path=self.path[jobs], scale=self.scale[jobs])
 
@@ -116,13 +116,13 @@ class Limits:
         return headroom
 
 
-def one_budget(jobs: int, budget_w: float) -> Limits:
+def one_budget(jobs: int, budget_w: float) -> DomainRoom:
     """A single budget for all jobs."""
     zeros = np.zeros((jobs, 1), dtype=np.int64)
-    return Limits(np.array([budget_w]), zeros, np.ones((jobs, 1)), ONE)
+    return DomainRoom(np.array([budget_w]), zeros, np.ones((jobs, 1)), ONE)
 
 
-def tree_limits(tree: PowerTree, domains: Sequence[str]) -> Limits:
+def tree_limits(tree: PowerTree, domains: Sequence[str]) -> DomainRoom:
     """The budgets above jobs that are fed by `domains`, the nearest first.
 
     Raises:
@@ -138,7 +138,7 @@ def tree_limits(tree: PowerTree, domains: Sequence[str]) -> Limits:
         for level, (domain, watts) in enumerate(climbs[name]):
             path[job, level], scale[job, level] = domain, watts
     rooms = np.array([float(one.budget_w or 0.0) for one in limited])
-    return Limits(rooms, path, scale, tuple(one.name for one in limited))
+    return DomainRoom(rooms, path, scale, tuple(one.name for one in limited))
 
 
 def _climb(tree: PowerTree, name: str, number: dict[str, int]) -> list[tuple[int, float]]:

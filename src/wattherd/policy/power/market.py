@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattherd.policy.power.filling import Filling, filling_of, price_steps
-from wattherd.policy.power.limits import Limits
-from wattherd.policy.power.menu import Bools, Floats, Ints, Menu
+from wattherd.policy.power.choices import Bools, Floats, Ints, PowerChoices
+from wattherd.policy.power.limits import DomainRoom
+from wattherd.policy.power.tree_filling import TreeFilling, filling_of, price_steps
 
 _HALVINGS = 64
 """From a range of many decades to the last bit."""
@@ -39,19 +39,19 @@ class Equilibrium:
     welfare: float
 
 
-def running(menu: Menu, weight: Floats) -> tuple[Menu, Ints]:
+def running(menu: PowerChoices, weight: Floats) -> tuple[PowerChoices, Ints]:
     """Relative rates of the choices that do run, and their rows."""
     rates = menu.valued(menu.value / weight[menu.job])
     return rates.only(menu.value > 0)
 
 
-def log_welfare_menu(menu: Menu, weight: Floats) -> tuple[Menu, Ints]:
+def log_welfare_menu(menu: PowerChoices, weight: Floats) -> tuple[PowerChoices, Ints]:
     """The choices that run, worth weight x logarithm of the relative rate; and their rows."""
     rates, rows = running(menu, weight)
     return rates.valued(weight[rates.job] * np.log(rates.value)), rows
 
 
-def equilibrium(menu: Menu, limits: Limits, weight: Floats) -> Equilibrium:
+def equilibrium(menu: PowerChoices, limits: DomainRoom, weight: Floats) -> Equilibrium:
     """The market of J jobs; `menu` holds weight x relative rate, as for water-filling.
 
     Raises:
@@ -96,7 +96,7 @@ class _Demand:
         return cheapest / 2, 2 * (self.weight / self.offset).max(initial=1.0)
 
 
-def _demand(filling: Filling, weight: Floats) -> _Demand:
+def _demand(filling: TreeFilling, weight: Floats) -> _Demand:
     pieces = filling.pieces
     # The rate where a piece starts: that of its end less its rise.
     start = filling.menu.value[pieces.target] - pieces.worth
@@ -104,7 +104,7 @@ def _demand(filling: Filling, weight: Floats) -> _Demand:
     return _Demand(pieces.job, weight[pieces.job], start / pieces.slope, most)
 
 
-def _levels(limits: Limits, demand: _Demand, room_w: Floats) -> Floats:
+def _levels(limits: DomainRoom, demand: _Demand, room_w: Floats) -> Floats:
     """The least price per domain (D,) at which what is below it fits, inner domains given.
 
     Jobs pay the highest of the levels above them, per watt at the outermost budget.
@@ -119,7 +119,7 @@ def _levels(limits: Limits, demand: _Demand, room_w: Floats) -> Floats:
 
 
 def _bisected(
-    limits: Limits, demand: _Demand, room: Floats, level: Floats, domains: Bools
+    limits: DomainRoom, demand: _Demand, room: Floats, level: Floats, domains: Bools
 ) -> Floats:
     """The least prices of `domains` (D,) of one rank, all halved at once."""
     column = limits.above(domains)

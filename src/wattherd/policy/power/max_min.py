@@ -14,11 +14,11 @@ import heapq
 
 import numpy as np
 
-from wattherd.policy.power.limits import Limits
-from wattherd.policy.power.menu import Ints, Menu
+from wattherd.policy.power.choices import Ints, PowerChoices
+from wattherd.policy.power.limits import DomainRoom
 
 
-def leximin_rows(menu: Menu, limits: Limits) -> Ints:
+def leximin_rows(menu: PowerChoices, limits: DomainRoom) -> Ints:
     """The row of each job (J,); `menu.value` are relative rates.
 
     Raises:

@@ -22,7 +22,7 @@ Picked = Sequence[int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FeedbackReading:
     """Watts that a meter read of all jobs together while they ran at these caps."""
 
     picked: tuple[int | None, ...]
@@ -34,14 +34,14 @@ class MeterFeedback:
     """Beliefs with the errors (R,) found by R readings, solved against their covariance."""
 
     beliefs: Beliefs
-    readings: tuple[Reading, ...]
+    readings: tuple[FeedbackReading, ...]
     paused_w: float
     inverse: Floats
     found_w: Floats
 
     @classmethod
     def of(
-        cls, beliefs: Beliefs, readings: Sequence[Reading], meter_sd: float, paused_w: float
+        cls, beliefs: Beliefs, readings: Sequence[FeedbackReading], meter_sd: float, paused_w: float
     ) -> MeterFeedback:
         """`meter_sd` is the relative error of a reading."""
         plain = cls(beliefs, tuple(readings), paused_w, np.zeros((0, 0)), np.zeros(0))

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattherd.policy.power.limits import SLACK_W, Limits
-from wattherd.policy.power.menu import Floats, Ints, Menu
+from wattherd.policy.power.choices import Floats, Ints, PowerChoices
+from wattherd.policy.power.limits import SLACK_W, DomainRoom
 
 
-def guarded(menu: Menu, limits: Limits, proposed_w: Floats) -> Ints:
+def guarded(menu: PowerChoices, limits: DomainRoom, proposed_w: Floats) -> Ints:
     """The row of each job (J,) for proposals (J,) in watts; NaN stands for the least.
 
     Raises:
@@ -28,7 +28,7 @@ def guarded(menu: Menu, limits: Limits, proposed_w: Floats) -> Ints:
     return _raised(menu, limits, rows, wanted_w)
 
 
-def cut(above_w: Floats, room_w: Floats, limits: Limits) -> Floats:
+def cut(above_w: Floats, room_w: Floats, limits: DomainRoom) -> Floats:
     """Watts above the least (J,), cut to the rooms (D,) above it by one part per domain."""
     above_w = above_w.copy()
     ranks = limits.ranks
@@ -44,7 +44,7 @@ def kept_part(load_w: Floats, room_w: Floats) -> Floats:
     return np.minimum(room_w / np.maximum(load_w, SLACK_W), 1.0)
 
 
-def _raised(menu: Menu, limits: Limits, rows: Ints, wanted_w: Floats) -> Ints:
+def _raised(menu: PowerChoices, limits: DomainRoom, rows: Ints, wanted_w: Floats) -> Ints:
     """One more choice for each job where it fits, those first that lack most of their wish."""
     rows = rows.copy()
     room_w = limits.room_w - limits.load_w(menu.watts[rows])

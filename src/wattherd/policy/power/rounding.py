@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattherd.policy.power.filling import WHOLE_W, Filling
-from wattherd.policy.power.limits import Limits
-from wattherd.policy.power.menu import Bools, Floats, Ints, Menu
+from wattherd.policy.power.choices import Bools, Floats, Ints, PowerChoices
+from wattherd.policy.power.limits import DomainRoom
+from wattherd.policy.power.tree_filling import WHOLE_W, TreeFilling
 
 _AT_ONCE = 128
 """Candidates that are tried one by one before the rest is sifted again."""
 
 
-def whole(filling: Filling, given: Floats) -> Ints:
+def whole(filling: TreeFilling, given: Floats) -> Ints:
     """The row of each job (J,) up to which its pieces were served whole."""
     pieces = filling.pieces
     row = filling.menu.least.copy()
@@ -26,7 +26,7 @@ def whole(filling: Filling, given: Floats) -> Ints:
     return row
 
 
-def stepped(menu: Menu, limits: Limits, row: Ints) -> Ints:
+def stepped(menu: PowerChoices, limits: DomainRoom, row: Ints) -> Ints:
     """Rows (J,) after all single steps of jobs that still fit, the most valuable first.
 
     A job steps at most once: to the highest choice that fits, above which none will fit later.
@@ -44,7 +44,9 @@ def stepped(menu: Menu, limits: Limits, row: Ints) -> Ints:
     return row
 
 
-def _fits(menu: Menu, limits: Limits, rows: Ints, state: tuple[Ints, Floats, Bools]) -> Bools:
+def _fits(
+    menu: PowerChoices, limits: DomainRoom, rows: Ints, state: tuple[Ints, Floats, Bools]
+) -> Bools:
     """Which of `rows` can still be stepped to."""
     row, room_w, done = state
     owner = menu.job[rows]
@@ -52,7 +54,9 @@ def _fits(menu: Menu, limits: Limits, rows: Ints, state: tuple[Ints, Floats, Boo
     return np.asarray((more_w <= limits.headroom_w(room_w)[owner]) & ~done[owner])
 
 
-def _try_in_turn(menu: Menu, limits: Limits, rows: Ints, state: tuple[Ints, Floats, Bools]) -> None:
+def _try_in_turn(
+    menu: PowerChoices, limits: DomainRoom, rows: Ints, state: tuple[Ints, Floats, Bools]
+) -> None:
     """Take what fits of `rows`, which are sorted by gain; `state`: rows, rooms, who has stepped."""
     row, room_w, done = state
     owner = menu.job[rows]

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import Choice, JobCurve
-from wattherd.policy.power.allocation import Limits, best_rows
+from wattherd.estimate.measured_curve import CurveChoice, JobCurve
+from wattherd.policy.power.allocation import DomainRoom, best_rows
+from wattherd.policy.power.choices import Bools, Floats, Ints, PowerChoices, menu_of
 from wattherd.policy.power.limits import SLACK_W
 from wattherd.policy.power.market import log_welfare_menu
 from wattherd.policy.power.max_min import leximin_rows
-from wattherd.policy.power.menu import Bools, Floats, Ints, Menu, menu_of
 
 Chosen = list[int]
 
@@ -26,9 +26,9 @@ class Question:
     """Jobs with their choices (ascending), and the budgets above them; `menu` holds them flat."""
 
     curves: Sequence[JobCurve]
-    choices: Sequence[Sequence[Choice]]
-    limits: Limits
-    menu: Menu = field(init=False, repr=False, compare=False)
+    choices: Sequence[Sequence[CurveChoice]]
+    limits: DomainRoom
+    menu: PowerChoices = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Read the choices once."""
@@ -161,7 +161,7 @@ def nash(question: Question) -> Chosen:
     return question.chosen(rows[best_rows(logs, question.limits)])
 
 
-def must_run(limits: Limits, menu: Menu, policy: str) -> None:
+def must_run(limits: DomainRoom, menu: PowerChoices, policy: str) -> None:
     """Refuse where not all jobs can run, for policies that pause nobody.
 
     Raises:

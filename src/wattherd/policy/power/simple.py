@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattherd.policy.power.allocation import Limits
-from wattherd.policy.power.contract import Ask, bisected, floors_w
+from wattherd.policy.power.allocation import DomainRoom
+from wattherd.policy.power.contract import PowerAsk, bisected, floors_w
 from wattherd.policy.power.in_tree import in_turn, levelled
 
 
@@ -16,16 +16,16 @@ class Uniform:
 
     all_or_nothing: bool = False
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """One level of watts for all devices."""
         highest = max((ask.curve.max_w for ask in asks), default=0.0)
 
-        def cap_of(ask: Ask, level: float) -> float:
+        def cap_of(ask: PowerAsk, level: float) -> float:
             return min(max(level * highest, ask.curve.floor_w), ask.curve.max_w)
 
         return bisected(asks, watts, cap_of)
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """One level of watts, as far as each branch goes."""
         highest = max((ask.curve.max_w for ask in asks), default=0.0)
         return levelled(asks, limits, [0.0] * len(asks), [highest] * len(asks))
@@ -37,15 +37,15 @@ class Proportional:
 
     all_or_nothing: bool = False
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """One fraction for all devices."""
 
-        def cap_of(ask: Ask, level: float) -> float:
+        def cap_of(ask: PowerAsk, level: float) -> float:
             return ask.curve.floor_w + level * (ask.curve.max_w - ask.curve.floor_w)
 
         return bisected(asks, watts, cap_of)
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """One fraction, as far as each branch goes."""
         curves = [ask.curve for ask in asks]
         low_w, high_w = [one.floor_w for one in curves], [one.max_w for one in curves]
@@ -61,7 +61,7 @@ class ByPriority:
 
     all_or_nothing: bool = False
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """Highest priority first; among equals in the order given."""
         caps = [ask.curve.floor_w for ask in asks]
         left = watts - floors_w(asks)
@@ -72,7 +72,7 @@ class ByPriority:
             left -= more * ask.devices
         return caps
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """The same order; a job takes what the tightest of its branches has left."""
         order = sorted(range(len(asks)), key=lambda i: (-asks[i].priority, i))
         return in_turn(asks, limits, order)
@@ -84,12 +84,12 @@ class Pause:
 
     all_or_nothing: bool = True
 
-    def share(self, asks: Sequence[Ask], watts: float) -> list[float]:
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """No caps; the guard has let in only what fits uncapped."""
         del watts
         return [ask.curve.max_w for ask in asks]
 
-    def share_in(self, asks: Sequence[Ask], limits: Limits) -> list[float]:
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """No caps here either."""
         del limits
         return [ask.curve.max_w for ask in asks]

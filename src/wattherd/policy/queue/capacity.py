@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.policy.queue.drf import Vector
-from wattherd.policy.queue.tree import ROUNDING, Place, Queue, QueueTree
+from wattherd.policy.queue.tree import ROUNDING, CapacityQueue, QueuePlace, QueueTree
 
 NOTHING = (0, 0, 0)
 
@@ -27,7 +27,7 @@ class Usage:
     vectors: dict[tuple[str, str], Vector] = field(default_factory=dict)
     """All resources of every (leaf, user), in the order of `order.vector_of`."""
 
-    def add(self, place: Place, user: str, gpus: int, vector: Vector) -> None:
+    def add(self, place: QueuePlace, user: str, gpus: int, vector: Vector) -> None:
         """Book `gpus` more (or, negative, fewer) in a leaf, and all resources in `vector`."""
         for name in place.ancestors:
             self.queues[name] += gpus
@@ -91,7 +91,7 @@ def ideal(tree: QueueTree, total: int, demand: Mapping[str, float]) -> dict[str,
 
 
 def _wants(
-    tree: QueueTree, queue: Queue, total: int, demand: Mapping[str, float]
+    tree: QueueTree, queue: CapacityQueue, total: int, demand: Mapping[str, float]
 ) -> dict[str, float]:
     """Demand of a queue and all below it, cut to every maximum."""
     wants: dict[str, float] = {}
@@ -105,7 +105,7 @@ def _wants(
 
 def _divide(
     tree: QueueTree,
-    queue: Queue,
+    queue: CapacityQueue,
     amount: float,
     wants: Mapping[str, float],
     result: dict[str, float],
@@ -122,7 +122,7 @@ def _divide(
         _divide(tree, child, part, wants, result)
 
 
-def user_limit(place: Place, total: int, *, used: int, asked: int, active: int) -> float:
+def user_limit(place: QueuePlace, total: int, *, used: int, asked: int, active: int) -> float:
     """GPUs that one of `active` users of a leaf may hold, while the leaf holds `used`.
 
     max(present capacity / active users, present capacity x minimum-user-limit-percent), whole
@@ -146,7 +146,7 @@ def next_leaf(
     and among equals the one declared first.
     """
 
-    def find(queue: Queue) -> str | None:
+    def find(queue: CapacityQueue) -> str | None:
         if not queue.children:
             return queue.name if is_open(queue.name) else None
         for child in sorted(queue.children, key=served):
@@ -155,7 +155,7 @@ def next_leaf(
                 return found
         return None
 
-    def served(queue: Queue) -> tuple[bool, float]:
+    def served(queue: CapacityQueue) -> tuple[bool, float]:
         guaranteed = tree[queue.name].guaranteed * total
         used = usage.queues[queue.name]
         return guaranteed <= 0, used / guaranteed if guaranteed > 0 else float(used)

@@ -22,7 +22,7 @@ from wattherd.model.topology import Chain
 _ABSENT = object()
 
 
-class Journal:
+class CellJournal:
     """Changes of lists and dicts, each with its inverse, as long as somebody may want to undo."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Journal:
 class PhysicalCells:
     """The cells of one chain: free lists, health, guests, and promises not yet bound."""
 
-    def __init__(self, chain: Chain, journal: Journal) -> None:
+    def __init__(self, chain: Chain, journal: CellJournal) -> None:
         """Everything is free and healthy, nothing promised."""
         self.chain, self.journal = chain, journal
         levels = range(chain.top + 1)

@@ -30,7 +30,7 @@ def dominant_share(held: Vector, capacity: Vector, weights: Vector | None = None
 
 
 @dataclass(slots=True)
-class Filling:
+class ProgressiveFilling:
     """Progressive filling: what is left, what everybody holds, and how many tasks run."""
 
     left: list[float]
@@ -53,7 +53,7 @@ def progressive_filling(
     """
     _check(demands, weights or {})
     held = {user: [0.0] * len(capacity) for user in demands}
-    state = Filling(list(capacity), held, dict.fromkeys(demands, 0))
+    state = ProgressiveFilling(list(capacity), held, dict.fromkeys(demands, 0))
     while len(state.saturated) < len(demands):
         user = min(
             (user for user in demands if user not in state.saturated),
@@ -63,7 +63,7 @@ def progressive_filling(
     return state.tasks
 
 
-def _offer(state: Filling, user: str, demand: Vector) -> None:
+def _offer(state: ProgressiveFilling, user: str, demand: Vector) -> None:
     """Start one more task of `user`, or note that none fits."""
     if any(need > left for need, left in zip(demand, state.left, strict=True)):
         state.saturated[user] = None

@@ -31,7 +31,7 @@ KINDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GangShape:
     """A job at one width: so many tasks of each role, and GPUs in all."""
 
     spec: JobSpec
@@ -39,7 +39,7 @@ class Shape:
     gpus: int
 
 
-def shapes(spec: JobSpec) -> tuple[Shape, ...]:
+def shapes(spec: JobSpec) -> tuple[GangShape, ...]:
     """As submitted, then (if that is less) as small as the job runs."""
     ranges = [spec.counts(number) for number in range(len(spec.roles))]
     least = tuple(counts.start for counts in ranges)
@@ -50,12 +50,12 @@ def shapes(spec: JobSpec) -> tuple[Shape, ...]:
     return tuple(_shape(spec, counts) for counts in dict.fromkeys((most, least)))
 
 
-def _shape(spec: JobSpec, counts: tuple[int, ...]) -> Shape:
+def _shape(spec: JobSpec, counts: tuple[int, ...]) -> GangShape:
     gpus = sum(n * role.gpu_count for n, role in zip(counts, spec.roles, strict=True))
-    return Shape(spec, counts, gpus)
+    return GangShape(spec, counts, gpus)
 
 
-def _need_of(shape: Shape) -> tuple[Any, ...]:
+def _need_of(shape: GangShape) -> tuple[Any, ...]:
     """Equal for shapes that find the same room."""
     roles = shape.spec.roles
     tasks = tuple((role.cpu_milli, role.memory_mib, role.gpu_count) for role in roles)
@@ -70,19 +70,19 @@ def _guarded_as(spec: JobSpec) -> tuple[Any, ...]:
     return whose, draws, roles, spec.min_width, spec.max_width, spec.gpu_models
 
 
-class Shapes:
+class GangShapes:
     """The shapes of all live jobs, worked out once for each; kinds of jobs are numbered."""
 
     def __init__(self) -> None:
         """Start with no job."""
-        self._known: dict[str, tuple[JobSpec, tuple[Shape, ...]]] = {}
+        self._known: dict[str, tuple[JobSpec, tuple[GangShape, ...]]] = {}
         """With the specification they are of, which may be edited while a job waits."""
         self._needs: dict[str, int] = {}
         self._kin: dict[str, int] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._count = 0
 
-    def __getitem__(self, job: JobView) -> tuple[Shape, ...]:
+    def __getitem__(self, job: JobView) -> tuple[GangShape, ...]:
         """The shapes of a job."""
         known = self._known.get(job.id)
         if known is None or known[0] is not job.spec:
@@ -131,7 +131,7 @@ class Shapes:
             self._needs, self._kin = {}, {}
 
 
-class Room:
+class FreeRoom:
     """What is free on each node: (N, 3) milli-vCPU, MiB, whole GPUs."""
 
     def __init__(self, free: Ints, nodes: Sequence[NodeSpec]) -> None:
@@ -140,13 +140,13 @@ class Room:
         self._nodes = nodes
 
     @classmethod
-    def of(cls, draft: Draft, nodes: Sequence[NodeSpec]) -> Room:
+    def of(cls, draft: Draft, nodes: Sequence[NodeSpec]) -> FreeRoom:
         """What the plan so far leaves."""
         columns = (draft.free_cpu_milli(), draft.free_memory_mib(), draft.free_gpus())
         return cls(np.stack(columns, axis=1), nodes)
 
     @classmethod
-    def whole(cls, view: View) -> Room:
+    def whole(cls, view: View) -> FreeRoom:
         """All usable nodes, as if nothing ran."""
         nodes = view.nodes()
         rows = [(node.cpu_milli, node.memory_mib, node.gpu_count) for node in nodes]
@@ -163,13 +163,13 @@ class Room:
         """How many nodes there are."""
         return len(self.free)
 
-    def copy(self) -> Room:
+    def copy(self) -> FreeRoom:
         """The same room, to be changed alone."""
-        return Room(self.free.copy(), self._nodes)
+        return FreeRoom(self.free.copy(), self._nodes)
 
-    def without(self, needs: Ints) -> Room:
+    def without(self, needs: Ints) -> FreeRoom:
         """What remains if `needs` (N, 3) are set aside."""
-        return Room(np.maximum(self.free - needs, 0), self._nodes)
+        return FreeRoom(np.maximum(self.free - needs, 0), self._nodes)
 
     def take(self, spec: JobSpec, shares: Iterable[Share]) -> None:
         """Give shares away."""
@@ -182,7 +182,7 @@ class Room:
             request = one.request
             self.free[one.node] += (request.cpu_milli, request.memory_mib, len(one.gpus))
 
-    def place(self, shape: Shape) -> list[Share] | None:
+    def place(self, shape: GangShape) -> list[Share] | None:
         """Shares for all tasks, or None if they do not fit together.
 
         Roles are tried in every order, since the first to choose may take what another one needs.
@@ -195,7 +195,7 @@ class Room:
                 return sorted(shares, key=lambda share: share.role)
         return None
 
-    def _place_in(self, order: Sequence[int], shape: Shape) -> list[Share] | None:
+    def _place_in(self, order: Sequence[int], shape: GangShape) -> list[Share] | None:
         room = self.copy() if len(order) > 1 else self
         shares: list[Share] = []
         for number in order:
@@ -258,10 +258,10 @@ def _fill(fits: Ints, count: int) -> list[tuple[int, int]] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class GangHold:
     """Room kept for a waiting gang; a strong one is kept from everybody."""
 
-    shape: Shape
+    shape: GangShape
     shares: tuple[Share, ...]
     queue: str = ""
     strong: bool = True
@@ -280,14 +280,14 @@ class Hold:
         return same and all(bool(usable[share.node]) for share in self.shares)
 
 
-class Kept:
+class GangHolds:
     """All holds of a plan, and what a job must leave alone because of them.
 
     Within its own queue a job respects only holds that were confirmed in this plan, which are
     those of jobs ahead of it in line.
     """
 
-    def __init__(self, holds: dict[str, Hold], nodes: int) -> None:
+    def __init__(self, holds: dict[str, GangHold], nodes: int) -> None:
         """`holds` by job, oldest first, is the planner's memory and is changed in place."""
         self._holds = holds
         self._confirmed: dict[str, None] = {}
@@ -300,7 +300,7 @@ class Kept:
         for job_id, hold in holds.items():
             self._note(job_id, hold, 1)
 
-    def _note(self, job_id: str, hold: Hold, sign: int) -> None:
+    def _note(self, job_id: str, hold: GangHold, sign: int) -> None:
         self.changes += 1
         if hold.strong:
             key = hold.queue, job_id in self._confirmed
@@ -316,7 +316,7 @@ class Kept:
             del self._confirmed[job_id]
             self._note(job_id, hold, 1)
 
-    def confirm(self, job_id: str, hold: Hold) -> None:
+    def confirm(self, job_id: str, hold: GangHold) -> None:
         """Hold room for a job, from now on or still."""
         self.drop(job_id)
         self._holds[job_id] = hold
@@ -359,7 +359,7 @@ class Kept:
             gpus[hold.queue] += hold.shape.gpus
         return gpus
 
-    def _weak(self, queue: str, *, borrows: bool) -> Iterator[Hold]:
+    def _weak(self, queue: str, *, borrows: bool) -> Iterator[GangHold]:
         for job_id, hold in self._holds.items():
             if not hold.strong and (job_id in self._confirmed if hold.queue == queue else borrows):
                 yield hold

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 
 from wattherd.errors import Bug, UserError
 from wattherd.model.topology import Chain
-from wattherd.policy.queue.cells import Journal, PhysicalCells
-from wattherd.policy.queue.topology import Site, pack_close
-from wattherd.policy.queue.virtual import Terms, VirtualCell, VirtualCells, VirtualGpu
+from wattherd.policy.queue.cells import CellJournal, PhysicalCells
+from wattherd.policy.queue.topology import TaskSite, pack_close
+from wattherd.policy.queue.virtual import GangTerms, VirtualCell, VirtualCells, VirtualGpu
 
 OPPORTUNISTIC = -1
 """Priority of jobs that run on idle GPUs only; guaranteed ones have zero or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldCells:
     """What a job has: GPUs of the chain for each of its tasks, and virtual ones if guaranteed."""
 
     tenant: str
@@ -55,13 +55,13 @@ class Hive:
 
     def __init__(self, chain: Chain, shares: Mapping[str, Mapping[str, int]]) -> None:
         """Start with nobody on any GPU."""
-        self.chain, self.journal = chain, Journal()
+        self.chain, self.journal = chain, CellJournal()
         self.physical = PhysicalCells(chain, self.journal)
         self.users: list[str | None] = [None] * chain.gpus
         """The job on every GPU."""
         self.version = 0
         """Grows with every change; while it stays, what was refused is refused again."""
-        self.jobs: dict[str, Held] = {}
+        self.jobs: dict[str, HeldCells] = {}
         self.taken: dict[tuple[int, int], None] = {}
         """Physical cells that virtual ones are bound to, of all levels."""
         self.tenants: dict[str, VirtualCells] = {}
@@ -113,7 +113,7 @@ class Hive:
                 continue
             caps = {number: self._cap(cell) for number, cell in enumerate(virtual.cells)}
             while True:
-                terms = Terms(limit=limit, caps=caps, shunned=self._bad(virtual), barred=barred)
+                terms = GangTerms(limit=limit, caps=caps, shunned=self._bad(virtual), barred=barred)
                 picks = virtual.place(tasks, terms, self._priority)
                 if picks is None:
                     break
@@ -192,7 +192,9 @@ class Hive:
             tuple(virtual.cells[number].bound[0, gpu] for number, gpu in task) for task in picks
         )
         self._settle(
-            job, Held(tenant=tenant, priority=priority, tasks=tasks, virtual=tuple(gpus)), granted
+            job,
+            HeldCells(tenant=tenant, priority=priority, tasks=tasks, virtual=tuple(gpus)),
+            granted,
         )
         self.journal.end()
         return granted
@@ -201,7 +203,7 @@ class Hive:
         found = {virtual.cells[number].users[gpu]: None for number, gpu in gpus}
         return [user for user in found if user is not None]
 
-    def _settle(self, job: str, held: Held, granted: Granted) -> None:
+    def _settle(self, job: str, held: HeldCells, granted: Granted) -> None:
         """Put a guaranteed job on its GPUs; whoever is there must leave."""
         self.version += 1
         for gpu in held.gpus:
@@ -278,7 +280,7 @@ class Hive:
         unit = min(level, self.chain.node_level)
         return len({gpu // self.chain.sizes[unit] for gpu in gpus})
 
-    def _leave(self, held: Held) -> None:
+    def _leave(self, held: HeldCells) -> None:
         """Take virtual GPUs back and unbind every cell that nobody uses any more."""
         virtual = self.tenants[held.tenant]
         virtual.use(held.virtual, None)
@@ -303,7 +305,7 @@ class Hive:
         if picks is None:
             return None
         placed = tuple(tuple(key[0] * size + gpu for gpu in gpus) for key, gpus in picks)
-        held = Held(tenant=tenant, priority=OPPORTUNISTIC, tasks=placed)
+        held = HeldCells(tenant=tenant, priority=OPPORTUNISTIC, tasks=placed)
         self.version += 1
         for gpu in held.gpus:
             self.journal.put(self.users, gpu, job)
@@ -311,15 +313,15 @@ class Hive:
         self.journal.put(self.jobs, job, held)
         return Granted(placed)
 
-    def _idle(self, node: int, size: int) -> Site:
+    def _idle(self, node: int, size: int) -> TaskSite:
         """A physical node; those with few guaranteed and many opportunistic users come first."""
         first = node * size
         able = [] if node in self.physical.bad else range(size)
         open_ = [gpu for gpu in able if self.users[first + gpu] is None]
         guests = self.physical.guests[self.chain.node_level][node]
-        return Site((node,), size, open_, rank=(size - len(open_) - guests, -guests))
+        return TaskSite((node,), size, open_, rank=(size - len(open_) - guests, -guests))
 
-    def _group(self, site: Site, level: int) -> tuple[int, ...]:
+    def _group(self, site: TaskSite, level: int) -> tuple[int, ...]:
         return (site.key[0] * self.chain.sizes[self.chain.node_level] // self.chain.sizes[level],)
 
     def release(self, job: str) -> None:

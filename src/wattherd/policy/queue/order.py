@@ -87,7 +87,7 @@ def capacity_of(view: View) -> Vector:
     )
 
 
-class Line:
+class LeafLine:
     """The waiting jobs of one leaf, in its order."""
 
     def __init__(self, order: str, jobs: Iterable[JobView], now_s: float) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from wattherd.errors import UserError
 from wattherd.policy.contract import JobView
-from wattherd.policy.queue.gang import Hold, Room
+from wattherd.policy.queue.gang import FreeRoom, GangHold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ def budgets(reclaim: Reclaim, over: Mapping[str, float], total: int) -> dict[str
 
 
 def victims(
-    room: Room,
-    holds: Sequence[Hold],
+    room: FreeRoom,
+    holds: Sequence[GangHold],
     able: Sequence[JobView],
     leaf_of: Callable[[JobView], str],
     limits: Mapping[str, int],

@@ -13,7 +13,7 @@ from wattherd.model.topology import Chain
 
 
 @dataclass(slots=True)
-class Site:
+class TaskSite:
     """A node, or a part of one, as a place for tasks.
 
     `open` are GPUs that may be taken, offsets from the first, free ones before those that someone
@@ -31,7 +31,7 @@ Picks = list[tuple[tuple[int, ...], tuple[int, ...]]]
 """For each task, in the order asked: the key of its site and its GPUs there."""
 
 
-def pack(tasks: Sequence[int], sites: Sequence[Site], fanout: Sequence[int]) -> Picks | None:
+def pack(tasks: Sequence[int], sites: Sequence[TaskSite], fanout: Sequence[int]) -> Picks | None:
     """GPUs for tasks that need `tasks` GPUs each, or None if they do not all fit.
 
     Wide tasks first, each to the site where nobody need leave, then where least is left open.
@@ -49,7 +49,7 @@ def pack(tasks: Sequence[int], sites: Sequence[Site], fanout: Sequence[int]) -> 
     return picks
 
 
-def _fit(site: Site, left: Sequence[int], gpus: int) -> tuple[int, ...]:
+def _fit(site: TaskSite, left: Sequence[int], gpus: int) -> tuple[int, ...]:
     """Nobody leaves, then rank, then the fullest, then the first."""
     return (_leaving(left, gpus, site.cost), *site.rank, len(left), *site.key)
 
@@ -99,9 +99,9 @@ def _blocks(size: int, fanout: Sequence[int]) -> Iterator[int]:
 
 def pack_close(
     tasks: Sequence[int],
-    sites: Sequence[Site],
+    sites: Sequence[TaskSite],
     chain: Chain,
-    group_of: Callable[[Site, int], tuple[int, ...] | None],
+    group_of: Callable[[TaskSite, int], tuple[int, ...] | None],
 ) -> Picks | None:
     """Pack under the lowest cell that holds the whole gang (the fullest such), else anywhere.
 
@@ -109,7 +109,7 @@ def pack_close(
     """
     asked = sum(tasks)
     for level in range(chain.node_level, chain.top + 1):
-        groups: dict[tuple[int, ...], list[Site]] = {}
+        groups: dict[tuple[int, ...], list[TaskSite]] = {}
         for site in sites:
             key = group_of(site, level)
             if key is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.policy.contract import Use
+from wattherd.policy.contract import PlanUse
 from wattherd.policy.queue.order import ORDERS
 from wattherd.spelling import hint_for
 
@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class CapacityQueue:
     """One queue; percentages are of its parent.
 
     `user_limit_pct` is what each of many users of a leaf can still count on, `user_limit_factor`
@@ -35,7 +35,7 @@ class Queue:
     name: str
     guaranteed_pct: float = 100.0
     maximum_pct: float = 100.0
-    children: tuple[Queue, ...] = ()
+    children: tuple[CapacityQueue, ...] = ()
     user_limit_pct: float = 100.0
     user_limit_factor: float = 1.0
     order: str = "fifo"
@@ -70,10 +70,10 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class QueuePlace:
     """A queue where it stands in the tree; shares (0 to 1) are of the whole cluster."""
 
-    queue: Queue
+    queue: CapacityQueue
     path: str
     ancestors: tuple[str, ...]
     """Names from the root to the queue itself."""
@@ -94,13 +94,13 @@ class QueueTree:
         UserError: two queues carry the same name.
     """
 
-    root: Queue
-    _places: dict[str, Place] = field(init=False, repr=False, compare=False)
-    _leaves: dict[str, Place] = field(init=False, repr=False, compare=False)
+    root: CapacityQueue
+    _places: dict[str, QueuePlace] = field(init=False, repr=False, compare=False)
+    _leaves: dict[str, QueuePlace] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Walk the tree once."""
-        places: dict[str, Place] = {}
+        places: dict[str, QueuePlace] = {}
         for place in _walk(self.root, None):
             name = place.queue.name
             if name in places:
@@ -112,16 +112,16 @@ class QueueTree:
         object.__setattr__(self, "_places", places)
         object.__setattr__(self, "_leaves", leaves)
 
-    def __getitem__(self, name: str) -> Place:
+    def __getitem__(self, name: str) -> QueuePlace:
         """A queue by its name."""
         return self._places[name]
 
-    def leaf(self, queue: str) -> Place | None:
+    def leaf(self, queue: str) -> QueuePlace | None:
         """The leaf that a job names, by name or by dotted path, or None."""
         return self._leaves.get(queue)
 
     @property
-    def leaves(self) -> list[Place]:
+    def leaves(self) -> list[QueuePlace]:
         """All leaves, depth first, in the order in which they were declared."""
         return [place for place in self._places.values() if place.is_leaf]
 
@@ -132,7 +132,7 @@ class QueueTree:
         place = self.leaf(spec.queue)
         if place is None:
             return self.unknown(spec.queue, now_s)
-        refusal = self._beyond(place, spec, gpus, Use(now_s=now_s, total_gpus=total))
+        refusal = self._beyond(place, spec, gpus, PlanUse(now_s=now_s, total_gpus=total))
         if refusal is None:
             return None
         return Reason(
@@ -144,7 +144,7 @@ class QueueTree:
             unblocks=refusal.unblocks,
         )
 
-    def admits(self, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
+    def admits(self, spec: JobSpec, gpus: int, use: PlanUse) -> Reason | None:
         """Why a job may not hold `gpus` GPUs beside what `use` says, or None if it may.
 
         Raises nothing and promises nothing: only what no plan may exceed is looked at here, which
@@ -155,7 +155,7 @@ class QueueTree:
             return self.unknown(spec.queue, use.now_s)
         return self.stopped(place, use.stopped) or self._beyond(place, spec, gpus, use)
 
-    def stopped(self, place: Place, stopped: Mapping[str, float]) -> Reason | None:
+    def stopped(self, place: QueuePlace, stopped: Mapping[str, float]) -> Reason | None:
         """Why nothing may be started from a leaf now (it or one above it is stopped), or None."""
         for name in place.ancestors:
             if name in stopped:
@@ -169,7 +169,7 @@ class QueueTree:
         why = f"no leaf queue is called {queue!r}; there are {known}"
         return Reason(code=ReasonCode.UNKNOWN_QUEUE, since_s=now_s, unblocks=why)
 
-    def _beyond(self, place: Place, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
+    def _beyond(self, place: QueuePlace, spec: JobSpec, gpus: int, use: PlanUse) -> Reason | None:
         for name in place.ancestors:
             queue = self._places[name]
             most = queue.maximum * use.total_gpus
@@ -189,7 +189,7 @@ class QueueTree:
             return quota_exceeded(gpus, held, most, why, use.now_s)
         return None
 
-    def user_most(self, place: Place, total: int) -> float:
+    def user_most(self, place: QueuePlace, total: int) -> float:
         """GPUs one user may hold in a leaf, however idle the cluster is."""
         return place.queue.user_limit_factor * place.guaranteed * total
 
@@ -211,9 +211,9 @@ def quota_exceeded(asked: int, held: float, most: float, why: str, now_s: float)
     )
 
 
-def _walk(queue: Queue, parent: Place | None) -> Iterator[Place]:
+def _walk(queue: CapacityQueue, parent: QueuePlace | None) -> Iterator[QueuePlace]:
     """The queue and all below it, depth first."""
-    here = Place(
+    here = QueuePlace(
         queue=queue,
         path=f"{parent.path}.{queue.name}" if parent else queue.name,
         ancestors=(*(parent.ancestors if parent else ()), queue.name),
@@ -229,6 +229,7 @@ def equal_queues(names: Sequence[str]) -> QueueTree:
     """A flat tree: equal guarantees, everything else left to borrowing."""
     share, most = 100 / len(names), float(len(names))
     children = (
-        Queue(name=name, guaranteed_pct=share, user_limit_factor=most) for name in sorted(names)
+        CapacityQueue(name=name, guaranteed_pct=share, user_limit_factor=most)
+        for name in sorted(names)
     )
-    return QueueTree(Queue(name="root", children=tuple(children)))
+    return QueueTree(CapacityQueue(name="root", children=tuple(children)))

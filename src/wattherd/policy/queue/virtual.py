@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattherd.model.topology import Chain
-from wattherd.policy.queue.cells import Journal
-from wattherd.policy.queue.topology import Site, pack_close
+from wattherd.policy.queue.cells import CellJournal
+from wattherd.policy.queue.topology import TaskSite, pack_close
 
 VirtualGpu = tuple[int, int]
 """(number of the virtual cell, GPU within it)."""
@@ -31,7 +31,7 @@ class VirtualCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class GangTerms:
     """How a gang may be placed.
 
     Users of a priority below `limit` count as gone. `caps` is how many nodes that are not yet
@@ -48,7 +48,7 @@ class Terms:
 class VirtualCells:
     """All virtual cells of one tenant, large ones first."""
 
-    def __init__(self, chain: Chain, levels: Sequence[int], journal: Journal) -> None:
+    def __init__(self, chain: Chain, levels: Sequence[int], journal: CellJournal) -> None:
         """One cell of each of `levels`, nobody on it."""
         self.chain, self._journal = chain, journal
         self.cells = [self._new(level) for level in sorted(levels, reverse=True)]
@@ -80,7 +80,7 @@ class VirtualCells:
                 self._journal.put(counts, index, counts[index] + change)
 
     def place(
-        self, tasks: Sequence[int], terms: Terms, priority_of: PriorityOf
+        self, tasks: Sequence[int], terms: GangTerms, priority_of: PriorityOf
     ) -> list[tuple[VirtualGpu, ...]] | None:
         """GPUs for each task of a gang, or None."""
         sites = list(self._sites(terms, priority_of))
@@ -97,16 +97,16 @@ class VirtualCells:
     def place_somehow(self, tasks: Sequence[int]) -> list[tuple[VirtualGpu, ...]] | None:
         """GPUs of which as few as possible are in use, bad nodes or not; None if it never fits."""
         caps = dict.fromkeys(range(len(self.cells)), len(self.chain.nodes))
-        return self.place(tasks, Terms(limit=1, caps=caps), lambda _: 0)
+        return self.place(tasks, GangTerms(limit=1, caps=caps), lambda _: 0)
 
-    def _group(self, site: Site, level: int) -> tuple[int, ...] | None:
+    def _group(self, site: TaskSite, level: int) -> tuple[int, ...] | None:
         number, index = site.key
         if self.cells[number].level < level:
             return None
         width = self.chain.sizes[level] // self.chain.sizes[self.chain.node_level]
         return number, index // width
 
-    def _sites(self, terms: Terms, priority_of: PriorityOf) -> Iterator[Site]:
+    def _sites(self, terms: GangTerms, priority_of: PriorityOf) -> Iterator[TaskSite]:
         """Virtual nodes with what is open on each."""
         for number, cell in enumerate(self.cells):
             unit, left = self.unit(cell), terms.caps[number]
@@ -118,7 +118,7 @@ class VirtualCells:
                 if (number, index) not in terms.shunned:
                     yield self._site(number, index, terms, priority_of)
 
-    def _site(self, number: int, index: int, terms: Terms, priority_of: PriorityOf) -> Site:
+    def _site(self, number: int, index: int, terms: GangTerms, priority_of: PriorityOf) -> TaskSite:
         cell = self.cells[number]
         size = self.chain.sizes[self.unit(cell)]
         free, costly = [], []
@@ -131,4 +131,4 @@ class VirtualCells:
                 free.append(offset)
             elif terms.limit is not None and priority_of(user) < terms.limit:
                 costly.append(offset)
-        return Site((number, index), size, free + costly, frozenset(costly))
+        return TaskSite((number, index), size, free + costly, frozenset(costly))

@@ -68,7 +68,7 @@ class PoolRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class PodSeat:
     """Where a pod would go, and what it would add to that node's draw."""
 
     node: str
@@ -78,7 +78,7 @@ class Seat:
 class Fitting(Protocol):
     """Tries where waiting pods would go; what fits is booked until it is undone."""
 
-    def seats(self, group: str, among: Sequence[str]) -> Sequence[Seat] | None:
+    def seats(self, group: str, among: Sequence[str]) -> Sequence[PodSeat] | None:
         """Seats for all pods of a group on nodes in `among`, booked; None, and nothing booked."""
         ...
 
@@ -185,7 +185,7 @@ class _Round:
         blocked = [one for one in self.nodes if self._is_off(one) and self._short([one], ())]
         return self._short(blocked[:1], ()) or "no node of the pool would do"
 
-    def _costs(self, fresh: Iterable[PoolNode], seats: Iterable[Seat]) -> dict[str, float]:
+    def _costs(self, fresh: Iterable[PoolNode], seats: Iterable[PodSeat]) -> dict[str, float]:
         above = {one.name: one.domains for one in self.nodes}
         asks: dict[str, float] = {}
         for node in fresh:
@@ -196,7 +196,7 @@ class _Round:
                 asks[domain] = asks.get(domain, 0.0) + seat.adds_w
         return asks
 
-    def _short(self, fresh: Sequence[PoolNode], seats: Iterable[Seat]) -> str | None:
+    def _short(self, fresh: Sequence[PoolNode], seats: Iterable[PodSeat]) -> str | None:
         """Which domain cannot carry it, in words; None if all can."""
         for domain, asked_w in sorted(self._costs(fresh, seats).items()):
             left_w = self.left_w.get(domain)
@@ -205,7 +205,7 @@ class _Round:
                 return f"waking needs {asked_w:.0f} W, {where} has {max(left_w, 0.0):.0f} W left"
         return None
 
-    def _spend(self, fresh: Sequence[PoolNode], seats: Sequence[Seat]) -> None:
+    def _spend(self, fresh: Sequence[PoolNode], seats: Sequence[PodSeat]) -> None:
         for domain, asked_w in self._costs(fresh, seats).items():
             if domain in self.left_w:
                 self.left_w[domain] -= asked_w

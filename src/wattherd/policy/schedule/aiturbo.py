@@ -32,13 +32,13 @@ from typing import Any
 import numpy as np
 
 from wattherd.estimate.shapes import asked_shape, shape_of
-from wattherd.estimate.speed import Shape
+from wattherd.estimate.speed import JobShape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.schedule.aiturbo_swaps import Atlas, Sized, settle, spread, swap
-from wattherd.policy.schedule.foresight import Foresight
-from wattherd.policy.schedule.placing import Room
+from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.resize import Cost, cost_of
+from wattherd.policy.schedule.speed_forecast import SpeedForecast
 
 THRESHOLDS = (30.0, 180.0)
 ADAPT_S = 240.0
@@ -59,7 +59,7 @@ class _Memory:
 
     seen: dict[str, Any] = field(default_factory=dict)
     service: dict[str, float] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
+    shapes: dict[str, JobShape] = field(default_factory=dict)
     atlases: dict[str, Atlas] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     at_s: float = 0.0
@@ -70,7 +70,7 @@ class _Memory:
 class AITurbo:
     """`pause_s` is what a change of shape is taken to cost a job; `sizes_all` as above."""
 
-    foresight: Foresight
+    foresight: SpeedForecast
     thresholds: tuple[float, ...] = THRESHOLDS
     adapt_s: float = ADAPT_S
     look_s: float = LOOK_S
@@ -202,7 +202,7 @@ def _whole(view: View) -> Cost:
 
 def _admit(
     order: Iterable[JobView],
-    shapes: Mapping[str, Shape],
+    shapes: Mapping[str, JobShape],
     sized: Mapping[str, Sized],
     whole: Cost,
     *,
@@ -237,14 +237,14 @@ def _carry_out(
     are devices enough, but not on the right nodes, lets those behind it try.
     """
     chosen = {job.id for job in admitted}
-    before: dict[str, Shape] = {}
+    before: dict[str, JobShape] = {}
     for job in order:
         if job.wanted and job.id not in chosen:
             draft.stop(job, StopReason.PREEMPTED_FOR_PRIORITY)
         elif job.wanted and (ran := shape_of(job.spec, job.wanted)) != memory.shapes[job.id]:
             before[job.id] = ran
             draft.stop(job, StopReason.RESIZED)
-    room = Room.of(draft)
+    room = GangRoom.of(draft)
     for job in [*admitted, *(job for job in order if job.id not in chosen)]:
         if job.wanted:
             continue
@@ -256,7 +256,7 @@ def _carry_out(
             draft.wait(job, _waits(memory.shapes[job.id], room, now_s))
 
 
-def _waits(shape: Shape, room: Room, now_s: float) -> Reason:
+def _waits(shape: JobShape, room: GangRoom, now_s: float) -> Reason:
     return Reason(
         code=ReasonCode.WAITING_FOR_GPUS,
         since_s=now_s,

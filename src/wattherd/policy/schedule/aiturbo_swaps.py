@@ -22,9 +22,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wattherd.estimate.speed import Shape
+from wattherd.estimate.speed import JobShape
 from wattherd.model.job import JobSpec
-from wattherd.policy.schedule.resize import Axis, Cost, cost_of, moved
+from wattherd.policy.schedule.resize import Cost, ResizeAxis, cost_of, moved
 
 MOST_SWAPS = 200
 """Per adaptation; a guard against cycles of gains that differ in the last digit."""
@@ -36,8 +36,8 @@ class Known:
 
     cost: Cost
     step_s: float
-    adds: tuple[Shape | None, ...]
-    removals: tuple[Shape | None, ...]
+    adds: tuple[JobShape | None, ...]
+    removals: tuple[JobShape | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,20 @@ class Atlas:
     """All shapes of one job that were ever considered; `step_s` infinite where it is not known."""
 
     spec: JobSpec
-    step_s: Callable[[Shape], float | None]
-    _known: dict[Shape, Known] = field(default_factory=dict, repr=False)
+    step_s: Callable[[JobShape], float | None]
+    _known: dict[JobShape, Known] = field(default_factory=dict, repr=False)
 
-    def at(self, shape: Shape) -> Known:
+    def at(self, shape: JobShape) -> Known:
         """What is believed of a shape."""
         found = self._known.get(shape)
         if found is None:
             found = self._known[shape] = self._look(shape)
         return found
 
-    def _look(self, shape: Shape) -> Known:
+    def _look(self, shape: JobShape) -> Known:
         step_s = self.step_s(shape)
         adds, removals = (
-            tuple(moved(self.spec, shape, axis, sign) for axis in Axis) for sign in (1, -1)
+            tuple(moved(self.spec, shape, axis, sign) for axis in ResizeAxis) for sign in (1, -1)
         )
         return Known(cost_of(shape), math.inf if step_s is None else step_s, adds, removals)
 
@@ -72,20 +72,20 @@ class Sized:
 
     number: int
     atlas: Atlas
-    shape: Shape
-    runs_in: Shape | None
+    shape: JobShape
+    runs_in: JobShape | None
     steps_left: float
     pause_s: float
     kappa: float
     told: bool = True
-    _service: dict[Shape, float] = field(default_factory=dict)
+    _service: dict[JobShape, float] = field(default_factory=dict)
 
-    def time_s(self, shape: Shape) -> float:
+    def time_s(self, shape: JobShape) -> float:
         """Until it is done in this shape, the pause of a change included."""
         pause_s = 0.0 if shape == self.runs_in else self.pause_s
         return self.steps_left * self.atlas.at(shape).step_s + pause_s
 
-    def service(self, shape: Shape) -> float:
+    def service(self, shape: JobShape) -> float:
         """V."""
         known = self._service.get(shape)
         if known is None:
@@ -94,7 +94,7 @@ class Sized:
             self._service[shape] = known
         return known
 
-    def delta(self, shape: Shape) -> float:
+    def delta(self, shape: JobShape) -> float:
         """By how much V falls from the present shape to another one."""
         return self.service(self.shape) - self.service(shape)
 
@@ -113,7 +113,7 @@ class _Move:
     """One job's move along one axis."""
 
     job: Sized
-    shape: Shape
+    shape: JobShape
     gain: float
 
     @property
@@ -160,7 +160,7 @@ def _both(job: Sized) -> _Both:
     return [_move(job, one) for one in known.adds], [_move(job, one) for one in known.removals]
 
 
-def _move(job: Sized, shape: Shape | None) -> _Move | None:
+def _move(job: Sized, shape: JobShape | None) -> _Move | None:
     if shape is None or not math.isfinite(gain := job.delta(shape)):
         return None
     return _Move(job, shape, gain)
@@ -170,7 +170,7 @@ def _best_pair(found: dict[int, _Both], free: Cost) -> tuple[_Move, _Move] | Non
     """(removal, addition) of one resource by two jobs with the largest gain above zero."""
     best: tuple[_Move, _Move] | None = None
     gain = 0.0
-    for axis in Axis:
+    for axis in ResizeAxis:
         adds = _ranked([both[0][axis] for both in found.values()])
         removals = _ranked([both[1][axis] for both in found.values()])
         if not (adds and removals) or adds[0].gain + removals[0].gain <= gain:

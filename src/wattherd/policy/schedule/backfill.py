@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.policy.contract import Draft, Share, View
-from wattherd.policy.schedule.orders import Standing
-from wattherd.policy.schedule.placements import Place
+from wattherd.policy.schedule.node_choice import Place
+from wattherd.policy.schedule.priorities import JobStanding
 from wattherd.policy.schedule.shares import whole_tasks
 
 
@@ -27,11 +27,11 @@ class Reservation:
     at_s: float
     spare: NDArray[np.int64]
 
-    def ends_before(self, standing: Standing, now_s: float) -> bool:
+    def ends_before(self, standing: JobStanding, now_s: float) -> bool:
         """Whether a job that starts now is through in time."""
         return now_s + standing.pause_s + standing.left_s <= self.at_s
 
-    def take(self, standing: Standing, shares: Sequence[Share]) -> bool:
+    def take(self, standing: JobStanding, shares: Sequence[Share]) -> bool:
         """Let a job stay on `shares` past the time, if they are spare then."""
         roles = standing.job.spec.roles
         needs = [(share.node, share.tasks * roles[share.role].gpu_count) for share in shares]
@@ -43,7 +43,7 @@ class Reservation:
 
 
 def reserve(
-    standing: Standing, view: View, draft: Draft, running: Iterable[Standing], place: Place
+    standing: JobStanding, view: View, draft: Draft, running: Iterable[JobStanding], place: Place
 ) -> Reservation:
     """The reservation for a job that does not fit beside those who are `running`.
 
@@ -65,12 +65,12 @@ def reserve(
     return Reservation(math.inf, gpus.copy())
 
 
-def _ends(running: Iterable[Standing], now_s: float) -> list[tuple[float, Standing]]:
+def _ends(running: Iterable[JobStanding], now_s: float) -> list[tuple[float, JobStanding]]:
     """Jobs by expected end; some may only start now."""
     ends = [(_works_s(one, now_s) + one.remaining_s(now_s), one) for one in running]
     return sorted(ends, key=lambda end: (end[0], end[1].job.number))
 
 
-def _works_s(standing: Standing, now_s: float) -> float:
+def _works_s(standing: JobStanding, now_s: float) -> float:
     """From when on it works, now or later."""
     return max(now_s, standing.works_from_s) if standing.running else now_s + standing.pause_s

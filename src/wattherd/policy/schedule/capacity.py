@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
-from wattherd.policy.queue.gang import Hold, Kept, Room, Shape, Shapes
-from wattherd.policy.queue.order import Line, capacity_of, vector_of
+from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
+from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
 from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
-from wattherd.policy.queue.tree import ROUNDING, Place, QueueTree, quota_exceeded
+from wattherd.policy.queue.tree import ROUNDING, QueuePlace, QueueTree, quota_exceeded
 
 Alike = tuple[str, str, int, int]
 NEXT_STEP_S = 1.0
@@ -31,7 +31,7 @@ NEXT_STEP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class CapacityScheduler:
     """Capacity queues; `reclaim` None never takes back what was lent."""
 
     tree: QueueTree
@@ -46,27 +46,27 @@ class Capacity:
 class _Memory:
     """Holds, oldest first, and since when jobs have been marked for reclaim."""
 
-    holds: dict[str, Hold] = field(default_factory=dict)
+    holds: dict[str, GangHold] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
-    shapes: Shapes = field(default_factory=Shapes)
+    shapes: GangShapes = field(default_factory=GangShapes)
 
 
 class _Cycle:
     """One plan."""
 
-    def __init__(self, planner: Capacity, view: View, draft: Draft) -> None:
+    def __init__(self, planner: CapacityScheduler, view: View, draft: Draft) -> None:
         self.tree, self.reclaim = planner.tree, planner.reclaim
         self.view, self.draft = view, draft
         self.memory: _Memory = view.memory.setdefault("capacity", _Memory())
         self.total = view.gpu_total()
-        self.room = Room.of(draft, view.nodes())
+        self.room = FreeRoom.of(draft, view.nodes())
         self.capacity = capacity_of(view)
         self.usage = Usage()
         self.jobs = {job.id: job for job in view.live()}
         self.memory.shapes.keep(self.jobs)
         self.waiting: dict[str, dict[str, JobView]] = {}
         self.ideals: dict[str, float] = {}
-        self.kept = Kept(self.memory.holds, len(self.room))
+        self.kept = GangHolds(self.memory.holds, len(self.room))
         self.blocked: dict[tuple[str, str], Reason] = {}
         """Why a (leaf, user) is beyond his limit."""
         self.hopeless: dict[Alike, Reason] = {}
@@ -95,7 +95,7 @@ class _Cycle:
                 self._line_up(job, place)
         self.ideals = ideal(self.tree, self.total, self._demand())
 
-    def _line_up(self, job: JobView, place: Place | None) -> None:
+    def _line_up(self, job: JobView, place: QueuePlace | None) -> None:
         """Into the line of its leaf, unless that is unknown or stopped."""
         if place is None:
             self.draft.wait(job, self.tree.unknown(job.spec.queue, self.view.now_s))
@@ -131,7 +131,7 @@ class _Cycle:
     def _serve(self) -> bool:
         """Offer every waiting job what is free, once; whether any was started."""
         lines = {
-            name: Line(self.tree[name].queue.order, jobs.values(), self.view.now_s)
+            name: LeafLine(self.tree[name].queue.order, jobs.values(), self.view.now_s)
             for name, jobs in self.waiting.items()
         }
         active = {
@@ -152,7 +152,7 @@ class _Cycle:
                 del lines[name]
         return started
 
-    def _serve_leaf(self, place: Place, line: Iterator[JobView], active: int) -> bool:
+    def _serve_leaf(self, place: QueuePlace, line: Iterator[JobView], active: int) -> bool:
         """Offer the jobs in line what is free, until one is started: then others may be next."""
         name = place.queue.name
         for job in line:
@@ -189,7 +189,7 @@ class _Cycle:
         """The same for jobs that the guard refuses alike."""
         return self.memory.shapes.kin(job, self.view.now_s), self.kept.changes
 
-    def _over_limit(self, job: JobView, place: Place, active: int) -> Reason | None:
+    def _over_limit(self, job: JobView, place: QueuePlace, active: int) -> Reason | None:
         """Why the user may hold no more of this leaf, or None."""
         gpus = self.memory.shapes[job][-1].gpus
         name, user = place.queue.name, job.spec.user
@@ -208,7 +208,7 @@ class _Cycle:
         why = f"{why} of queue {name!r}"
         return quota_exceeded(gpus, own, min(limit, most), why, self.view.now_s)
 
-    def _offer(self, job: JobView, place: Place) -> bool:
+    def _offer(self, job: JobView, place: QueuePlace) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
         refusal, guarded, old = None, False, self.memory.holds.get(job.id)
         alike = self._alike(job)
@@ -236,7 +236,9 @@ class _Cycle:
             self.refused[kin] = refusal
         return False
 
-    def _started(self, job: JobView, place: Place, shape: Shape, shares: Sequence[Share]) -> None:
+    def _started(
+        self, job: JobView, place: QueuePlace, shape: GangShape, shares: Sequence[Share]
+    ) -> None:
         self.room.take(job.spec, shares)
         self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
         self.hopeless, self.refused = {}, {}
@@ -247,7 +249,7 @@ class _Cycle:
     def _borrows(self, name: str, gpus: int) -> bool:
         return self.usage.queues[name] + gpus > self.ideals[name] + ROUNDING
 
-    def _over_maximum(self, place: Place, gpus: int) -> Reason | None:
+    def _over_maximum(self, place: QueuePlace, gpus: int) -> Reason | None:
         """Why a queue on the way to the root may hold no more, holds counted, or None."""
         leaf = place.queue.name
         kept = self.kept.gpus(leaf, borrows=self._borrows(leaf, gpus))
@@ -263,12 +265,14 @@ class _Cycle:
                 return quota_exceeded(gpus, used, most, why, self.view.now_s)
         return None
 
-    def _room_for(self, place: Place, gpus: int) -> Room:
+    def _room_for(self, place: QueuePlace, gpus: int) -> FreeRoom:
         leaf = place.queue.name
         needs = self.kept.needs(leaf, borrows=self._borrows(leaf, gpus))
         return self.room if needs is None else self.room.without(needs)
 
-    def _hold_for(self, job: JobView, place: Place, shape: Shape, old: Hold | None) -> None:
+    def _hold_for(
+        self, job: JobView, place: QueuePlace, shape: GangShape, old: GangHold | None
+    ) -> None:
         """Keep room for a job that finds none, if its queue is owed it or can come to have it."""
         name = place.queue.name
         due = self.ideals[name] + ROUNDING
@@ -277,9 +281,9 @@ class _Cycle:
             return
         shares = old.shares if old and old.shape == shape else self._aim(shape, ())
         if shares:
-            self.kept.confirm(job.id, Hold(shape, shares, name, strong))
+            self.kept.confirm(job.id, GangHold(shape, shares, name, strong))
 
-    def _aim(self, shape: Shape, able: Sequence[JobView]) -> tuple[Share, ...]:
+    def _aim(self, shape: GangShape, able: Sequence[JobView]) -> tuple[Share, ...]:
         """Where to hold room: beside other holds, where the fewest of `able` must go, in order.
 
         If that is nowhere (or nobody is able), on nodes that will be free in the end.
@@ -290,7 +294,7 @@ class _Cycle:
             shares = soon.without(taken).place(shape)
             if shares is not None:
                 return tuple(shares)
-        shares = Room.whole(self.view).without(taken).place(shape)
+        shares = FreeRoom.whole(self.view).without(taken).place(shape)
         return tuple(shares or ())
 
     # Taking back ----------------------------------------------------------------------------------
@@ -335,7 +339,7 @@ class _Cycle:
             limit -= hold.shape.gpus
             self.kept.drop(job_id)
             shares = self._aim(hold.shape, able) or hold.shares
-            self.kept.confirm(job_id, Hold(hold.shape, shares, hold.queue))
+            self.kept.confirm(job_id, GangHold(hold.shape, shares, hold.queue))
 
     def _mark(self, chosen: Sequence[JobView], reclaim: Reclaim, owed: Sequence[str]) -> None:
         now_s, marks = self.view.now_s, self.memory.marks
@@ -394,7 +398,7 @@ def _gpus(job: JobView) -> int:
     return sum(len(allocation.gpus) for allocation in job.wanted)
 
 
-def _no_room(gpus: int, room: Room, now_s: float) -> Reason:
+def _no_room(gpus: int, room: FreeRoom, now_s: float) -> Reason:
     enough = gpus <= room.gpus
     return Reason(
         code=ReasonCode.FRAGMENTED if enough else ReasonCode.WAITING_FOR_GPUS,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.drf import Vector, dominant_share
-from wattherd.policy.queue.gang import Hold, Room, Shape, Shapes
+from wattherd.policy.queue.gang import FreeRoom, GangHold, GangShape, GangShapes
 from wattherd.policy.queue.order import capacity_of, vector_of
 
 OWNERS: Mapping[str, Callable[[JobView], str]] = {
@@ -63,9 +63,9 @@ class _Cycle:
     def __init__(self, planner: Drf, view: View, draft: Draft) -> None:
         self.planner, self.view, self.draft = planner, view, draft
         self.owner = OWNERS[planner.over]
-        self.holds: dict[str, Hold] = view.memory.setdefault("drf", {})
-        self.shapes: Shapes = view.memory.setdefault("drf shapes", Shapes())
-        self.room = Room.of(draft, view.nodes())
+        self.holds: dict[str, GangHold] = view.memory.setdefault("drf", {})
+        self.shapes: GangShapes = view.memory.setdefault("drf shapes", GangShapes())
+        self.room = FreeRoom.of(draft, view.nodes())
         self.capacity = capacity_of(view)
         self.held: dict[str, list[float]] = {}
         self.lines: dict[str, deque[JobView]] = {}
@@ -183,22 +183,22 @@ class _Cycle:
         """There is other room now than before."""
         self.hopeless, self.refused, self.calm = {}, {}, False
 
-    def _room_for(self, job_id: str) -> Room:
+    def _room_for(self, job_id: str) -> FreeRoom:
         for other, hold in self.holds.items():
             if other != job_id:
                 return self.room.without(hold.needs(len(self.room)))
         return self.room
 
-    def _hold_for(self, job: JobView, shape: Shape) -> None:
+    def _hold_for(self, job: JobView, shape: GangShape) -> None:
         """Only the first to find no room is given a hold, and keeps it until it starts."""
         if self.holds:
             return
-        shares = Room.whole(self.view).place(shape)
+        shares = FreeRoom.whole(self.view).place(shape)
         if shares is not None:
-            self.holds[job.id] = Hold(shape, tuple(shares))
+            self.holds[job.id] = GangHold(shape, tuple(shares))
             self._begin_anew()
 
-    def _no_room(self, job: JobView, shape: Shape, room: Room) -> Reason:
+    def _no_room(self, job: JobView, shape: GangShape, room: FreeRoom) -> Reason:
         owner, enough = self.owner(job), shape.gpus <= room.gpus
         return Reason(
             code=ReasonCode.FRAGMENTED if enough else ReasonCode.WAITING_FOR_GPUS,

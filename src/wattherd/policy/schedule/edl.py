@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.errors import UserError
-from wattherd.estimate.dvfs import FASTEST, DvfsModel, Operation, Setting, at, cheapest
+from wattherd.estimate.dvfs import FASTEST, ClockSetting, DvfsModel, Operation, at, cheapest
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ class DeadlineTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class EdlPool:
     """Nodes of `gpus_per_node`; what an idle GPU of a node that is on draws; cost of turning on.
 
     The defaults are those behind the published results: their idle energies are whole multiples of
@@ -57,7 +57,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ScheduleCost:
     """What a schedule costs; `missed` are tasks that no setting finishes in time."""
 
     run_j: float
@@ -131,12 +131,12 @@ HEURISTICS = ("edf+spt", "edf+bf", "edf+wf", "lpt+ff")
 def schedule(
     tasks: Sequence[DeadlineTask],
     heuristic: str,
-    pool: Pool,
+    pool: EdlPool,
     *,
     dvfs: bool = True,
     theta: float = 1.0,
     keep_deadlines: bool = True,
-) -> Outcome:
+) -> ScheduleCost:
     """Give every task a setting and a GPU.
 
     Raises:
@@ -150,7 +150,9 @@ def schedule(
     set_up = [
         (
             task,
-            _operation(task, keep_deadline=keep_deadlines) if dvfs else at(task.model, Setting()),
+            _operation(task, keep_deadline=keep_deadlines)
+            if dvfs
+            else at(task.model, ClockSetting()),
         )
         for task in tasks
     ]
@@ -174,7 +176,7 @@ def _operation(task: DeadlineTask, *, keep_deadline: bool) -> Operation:
 
 def _give(
     gpus: _Gpus,
-    pool: Pool,
+    pool: EdlPool,
     pair: tuple[DeadlineTask, Operation],
     choose: Chooser,
     theta: float | None,
@@ -201,7 +203,7 @@ def _sped_up(task: DeadlineTask, run: Operation, left_s: float, theta: float) ->
     return cheapest(task.model, left_s)
 
 
-def _turn_on(gpus: _Gpus, pool: Pool) -> int:
+def _turn_on(gpus: _Gpus, pool: EdlPool) -> int:
     """The first GPU of the next node."""
     first, gpus.used = gpus.used, gpus.used + pool.gpus_per_node
     if gpus.used > pool.gpus:
@@ -212,11 +214,11 @@ def _turn_on(gpus: _Gpus, pool: Pool) -> int:
 
 
 def _outcome(
-    gpus: _Gpus, pool: Pool, done: Sequence[tuple[Operation, bool]], missed: int
-) -> Outcome:
+    gpus: _Gpus, pool: EdlPool, done: Sequence[tuple[Operation, bool]], missed: int
+) -> ScheduleCost:
     busy = gpus.busy_s[: gpus.used].reshape(-1, pool.gpus_per_node)
     idle_s = float((busy.max(axis=1, initial=0.0)[:, None] - busy).sum())
-    return Outcome(
+    return ScheduleCost(
         run_j=math.fsum(run.energy_j for run, _ in done),
         idle_j=idle_s * pool.idle_w,
         turn_on_j=len(busy) * pool.turn_on_j,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from wattherd.estimate.shapes import asked_shape
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, View
-from wattherd.policy.schedule.placing import Room
+from wattherd.policy.schedule.gang_placement import GangRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class FifoGang:
 
     def plan(self, view: View, draft: Draft) -> None:
         """Start waiting jobs in order of submission."""
-        room = Room.of(draft)
+        room = GangRoom.of(draft)
         blocked = False
         for job in view.live():
             if job.wanted:

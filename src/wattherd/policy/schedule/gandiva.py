@@ -27,14 +27,14 @@ from wattherd.policy.schedule.gandiva_nodes import (
     crowded_home,
     spread_home,
 )
-from wattherd.policy.schedule.gandiva_packing import Packing
-from wattherd.policy.schedule.gandiva_turns import Turns
+from wattherd.policy.schedule.gandiva_packing import PairPacking
+from wattherd.policy.schedule.gandiva_turns import GandivaTurns
 
 
 @dataclass(slots=True)
 class _Memory:
     homes: Homes
-    packing: Packing
+    packing: PairPacking
     idle: Idle = field(default_factory=Idle)
     residents: dict[str, Resident] = field(default_factory=dict)
     queue: dict[str, Resident] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Gandiva:
         """Hear what changed; give homes and turns."""
         memory: _Memory | None = view.memory.get("gandiva")
         if memory is None:
-            memory = _Memory(Homes(view.nodes()), Packing(self.least_gain))
+            memory = _Memory(Homes(view.nodes()), PairPacking(self.least_gain))
             view.memory["gandiva"] = memory
         changed = self._hear(memory, view)
         new_slice = view.now_s >= memory.next_s
@@ -89,7 +89,7 @@ class Gandiva:
                 draft.wake_at(memory.next_s)
             return
         memory.restless = changed or not new_slice
-        turns = Turns(memory.homes, draft, view.now_s, self.packing, self.within)
+        turns = GandivaTurns(memory.homes, draft, view.now_s, self.packing, self.within)
         residents = memory.residents.values()
         if new_slice and self.packing:
             memory.packing.look(residents, memory.homes, turns, memory.slice_s)
@@ -113,7 +113,7 @@ class Gandiva:
         next_s = number * self.quantum_s
         return next_s if next_s > now_s else (number + 1) * self.quantum_s
 
-    def _improve(self, memory: _Memory, turns: Turns) -> None:
+    def _improve(self, memory: _Memory, turns: GandivaTurns) -> None:
         """What is done once a slice: pack, bring together, defragment."""
         if self.packing:
             memory.packing.form(memory.homes, turns)

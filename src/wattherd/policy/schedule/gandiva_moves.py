@@ -17,10 +17,10 @@ from wattherd.policy.schedule.gandiva_nodes import (
     arriving_home,
     whole_home,
 )
-from wattherd.policy.schedule.gandiva_turns import Turns
+from wattherd.policy.schedule.gandiva_turns import GandivaTurns
 
 
-def leave_crowds(residents: Iterable[Resident], homes: Homes, turns: Turns) -> None:
+def leave_crowds(residents: Iterable[Resident], homes: Homes, turns: GandivaTurns) -> None:
     """Those who wait for their turn go where there is room, least served first."""
     most = max(map(homes.free_gpus, range(len(homes.nodes))), default=0)
     waiting = [
@@ -35,7 +35,7 @@ def leave_crowds(residents: Iterable[Resident], homes: Homes, turns: Turns) -> N
                 turns.move(one, home)
 
 
-def gather(residents: Iterable[Resident], homes: Homes, turns: Turns) -> None:
+def gather(residents: Iterable[Resident], homes: Homes, turns: GandivaTurns) -> None:
     """Gangs that sit on several nodes go to one that has room for all of it."""
     for one in sorted(residents, key=lambda one: one.job.number):
         if len(one.needs) > 1:
@@ -44,7 +44,7 @@ def gather(residents: Iterable[Resident], homes: Homes, turns: Turns) -> None:
                 turns.move(one, home)
 
 
-def defragment(homes: Homes, turns: Turns, free_share: float) -> None:
+def defragment(homes: Homes, turns: GandivaTurns, free_share: float) -> None:
     """Empty nodes of whose GPUs at least `free_share` is free, as far as fuller ones take it."""
     stuck: set[int] = set()
     while True:
@@ -87,7 +87,7 @@ class Idle:
 
     gpus: dict[int, int] = field(default_factory=dict)
 
-    def lend(self, homes: Homes, turns: Turns) -> None:
+    def lend(self, homes: Homes, turns: GandivaTurns) -> None:
         """Give what was idle through the last slice to jobs that can use it, first jobs first."""
         now = {node: max(homes.free_gpus(node), 0) for node in range(len(homes.nodes))}
         for node, free in now.items():

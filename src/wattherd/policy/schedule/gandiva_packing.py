@@ -12,20 +12,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wattherd.policy.schedule.gandiva_nodes import Homes, Resident
-from wattherd.policy.schedule.gandiva_turns import Turns, memory_part_milli
+from wattherd.policy.schedule.gandiva_turns import GandivaTurns, memory_part_milli
 
 Pair = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Packing:
+class PairPacking:
     """What is known of pairs: `gains` are sums of packed over solo rates, by profiles."""
 
     least_gain: float
     gains: dict[Pair, float] = field(default_factory=dict)
 
     def look(
-        self, residents: Iterable[Resident], homes: Homes, turns: Turns, since_s: float
+        self, residents: Iterable[Resident], homes: Homes, turns: GandivaTurns, since_s: float
     ) -> None:
         """Read the rates of the slice that began at `since_s`; take pairs apart that do not pay."""
         residents = list(residents)
@@ -40,7 +40,7 @@ class Packing:
             one.seen = one.job.progress
 
     def _judge(
-        self, one: Resident, other: Resident, homes: Homes, turns: Turns, since_s: float
+        self, one: Resident, other: Resident, homes: Homes, turns: GandivaTurns, since_s: float
     ) -> None:
         (node,) = one.needs
         if _measured(one, since_s) and _measured(other, since_s):
@@ -51,7 +51,7 @@ class Packing:
             if one.running and other.running:
                 turns.suspend(other)
 
-    def form(self, homes: Homes, turns: Turns) -> None:
+    def form(self, homes: Homes, turns: GandivaTurns) -> None:
         """Pair residents wherever some wait for their turn, while that leaves fewer waiting."""
         for node in range(len(homes.nodes)):
             if homes.free_gpus(node) >= 0:
@@ -68,7 +68,7 @@ class Packing:
                 self._join(*best, homes, turns)
                 del able[best[0]], able[best[1]]
 
-    def _join(self, one: Resident, other: Resident, homes: Homes, turns: Turns) -> None:
+    def _join(self, one: Resident, other: Resident, homes: Homes, turns: GandivaTurns) -> None:
         homes.pair(one, other)
         if one.running and other.running:
             turns.suspend(other)

@@ -35,7 +35,7 @@ def memory_part_milli(spec: JobSpec, gpu_model: str) -> int | None:
 
 
 @dataclass(slots=True)
-class Turns:
+class GandivaTurns:
     """One plan's turns. `fanouts` tell, by a node's GPUs, how they are grouped (`Chain.fanout`)."""
 
     homes: Homes

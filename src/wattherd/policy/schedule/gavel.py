@@ -25,8 +25,8 @@ from wattherd.errors import UserError
 from wattherd.estimate.throughput_table import ThroughputTable, types_of, whole_steps
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.schedule.gavel_account import Account
-from wattherd.policy.schedule.gavel_goals import FIFO, Alone, Applicant, fifo, question
+from wattherd.policy.schedule.gavel_account import GavelAccount
+from wattherd.policy.schedule.gavel_goals import FIFO, GavelApplicant, IsolatedTime, fifo, question
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND
 from wattherd.policy.schedule.gavel_shuffle import Shuffle
 from wattherd.policy.schedule.most_free import most_free
@@ -52,9 +52,9 @@ class _Memory:
 
     types: list[str]
     node_type: NDArray[np.int64]
-    account: Account
+    account: GavelAccount
     shuffle: Shuffle
-    alone: Alone = field(default_factory=Alone)
+    alone: IsolatedTime = field(default_factory=IsolatedTime)
     count: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     gpus: list[int] = field(default_factory=list)
     rates: dict[tuple[str, int, int], tuple[float, ...]] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Gavel:
             memory = view.memory["gavel"] = _Memory(
                 types=types,
                 node_type=np.array([types.index(name) if name else -1 for name in names]),
-                account=Account(len(types), self.round_s / 2.0),
+                account=GavelAccount(len(types), self.round_s / 2.0),
                 shuffle=Shuffle(self.seed),
             )
         return memory
@@ -205,8 +205,8 @@ class Gavel:
             memory.asked_for = [one.job_id for one in applicants]
         return bool(memory.asked)
 
-    def _applicant(self, memory: _Memory, job: JobView, now_s: float) -> Applicant:
-        return Applicant(
+    def _applicant(self, memory: _Memory, job: JobView, now_s: float) -> GavelApplicant:
+        return GavelApplicant(
             job_id=job.id,
             rates=self._rates(memory, job),
             scale=job.spec.gpus,

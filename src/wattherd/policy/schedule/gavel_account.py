@@ -16,7 +16,7 @@ NEW_SHARE_PRIORITY = 1e9
 
 
 @dataclass(slots=True)
-class Standing:
+class GavelStanding:
     """One job; `shares` is None until it was part of an allocation."""
 
     job_id: str
@@ -31,12 +31,12 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Account:
+class GavelAccount:
     """All jobs that take part, in order of arrival."""
 
     types: int
     half_round_s: float
-    standings: dict[str, Standing] = field(default_factory=dict)
+    standings: dict[str, GavelStanding] = field(default_factory=dict)
     received_s: list[float] = field(default_factory=list)
     reset_s: float = 0.0
 
@@ -46,7 +46,7 @@ class Account:
 
     def enter(self, job_id: str, number: int) -> None:
         """Take a job in; it is owed nothing before the next allocation."""
-        self.standings[job_id] = Standing(
+        self.standings[job_id] = GavelStanding(
             job_id, number, [self.half_round_s] * self.types, [0.0] * self.types
         )
 
@@ -78,13 +78,13 @@ class Account:
         for standing in self.standings.values():
             standing.shares = shares.get(standing.job_id)
 
-    def priority(self, standing: Standing, worker_type: int) -> float:
+    def priority(self, standing: GavelStanding, worker_type: int) -> float:
         """The share owed over the fraction of the type's time received (OSDI'20, section 5)."""
         share, total_s = standing.share(worker_type), self.received_s[worker_type]
         fraction = standing.received_s[worker_type] / total_s if total_s else 0.0
         return share / fraction if fraction > 0 else share * NEW_SHARE_PRIORITY
 
-    def ranked(self, worker_type: int) -> list[tuple[float, Standing]]:
+    def ranked(self, worker_type: int) -> list[tuple[float, GavelStanding]]:
         """Everybody with their priority on a type, who is furthest behind first."""
         rated = [(self.priority(one, worker_type), one) for one in self.standings.values()]
         return sorted(

@@ -17,7 +17,7 @@ FIFO = "fifo"
 
 
 @dataclass(frozen=True, slots=True)
-class Applicant:
+class GavelApplicant:
     """A job as the goals see it; `rates` are steps per second by worker type."""
 
     job_id: str
@@ -29,7 +29,7 @@ class Applicant:
 
 
 @dataclass(slots=True)
-class Alone:
+class IsolatedTime:
     """How long jobs would have taken so far, each in an nth of the cluster by itself.
 
     n changes with every allocation, so the time is summed up stretch by stretch: steps done since
@@ -39,7 +39,7 @@ class Alone:
     spent_s: dict[str, float] = field(default_factory=dict)
     before: dict[str, tuple[int, float]] = field(default_factory=dict)
 
-    def total_s(self, applicants: Sequence[Applicant], gpus: Sequence[int]) -> list[float]:
+    def total_s(self, applicants: Sequence[GavelApplicant], gpus: Sequence[int]) -> list[float]:
         """Past and future seconds of each job, now that there are so many."""
         rates = isolated_rates(
             np.array([one.rates for one in applicants]),
@@ -58,7 +58,7 @@ class Alone:
 
 
 def question(
-    goal: str, applicants: Sequence[Applicant], gpus: Sequence[int], alone: Alone
+    goal: str, applicants: Sequence[GavelApplicant], gpus: Sequence[int], alone: IsolatedTime
 ) -> dict[str, Any]:
     """The payload of `gavel_lp.solve`."""
     payload: dict[str, Any] = {
@@ -76,7 +76,7 @@ def question(
     return payload
 
 
-def fifo(applicants: Sequence[Applicant], gpus: Sequence[int]) -> Mapping[str, list[float]]:
+def fifo(applicants: Sequence[GavelApplicant], gpus: Sequence[int]) -> Mapping[str, list[float]]:
     """All of its time on the fastest type that has room, job by job, until one finds no room.
 
     Gavel's performance-aware FIFO: nobody overtakes, and every allocation starts from nothing.

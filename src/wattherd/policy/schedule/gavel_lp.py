@@ -40,7 +40,7 @@ _CLOSE, _ROUNDS = 1e-10, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GavelProblem:
     """A payload as arrays: rates (M, N) in steps/s, scale and weights (M,), gpus (N,).
 
     For `makespan` and `ftf` also steps left (M,); for `ftf` seconds since submission (M,) and the
@@ -80,7 +80,7 @@ def _present(payload: Payload) -> NDArray[np.bool_]:
     return np.array(payload["gpus"], dtype=np.float64) > 0
 
 
-def _arrays(payload: Payload) -> Asked:
+def _arrays(payload: Payload) -> GavelProblem:
     goal = payload["goal"]
     if goal not in GOALS:
         raise Bug(f"no Gavel goal {goal!r}")
@@ -92,10 +92,10 @@ def _arrays(payload: Payload) -> Asked:
         name: np.array(payload.get(name, empty), dtype=np.float64)
         for name in ("scale", "weights", "steps", "elapsed_s", "isolated_s")
     }
-    return Asked(goal=goal, rates=rates, gpus=gpus, **columns)
+    return GavelProblem(goal=goal, rates=rates, gpus=gpus, **columns)
 
 
-def objective(asked: Asked, shares: Floats) -> float:
+def objective(asked: GavelProblem, shares: Floats) -> float:
     """The goal's own figure: a relative level, seconds, or a finish-time ratio."""
     if asked.goal == "ftf":
         return float(_ratios(asked, shares).max())
@@ -103,7 +103,7 @@ def objective(asked: Asked, shares: Floats) -> float:
     return 1.0 / level if asked.goal == "makespan" else level
 
 
-def _levels(asked: Asked) -> Floats:
+def _levels(asked: GavelProblem) -> Floats:
     """The coefficients of the level problem (M, N)."""
     if asked.goal == "makespan":
         return asked.rates / asked.steps[:, None]
@@ -115,7 +115,7 @@ def _levels(asked: Asked) -> Floats:
     return levels
 
 
-def _ratios(asked: Asked, shares: Floats) -> Floats:
+def _ratios(asked: GavelProblem, shares: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         left_s = asked.steps / (asked.rates * shares).sum(axis=1)
     ratios: Floats = (asked.elapsed_s + left_s) / asked.isolated_s
@@ -133,7 +133,7 @@ def isolated_rates(rates: Floats, scale: Floats, gpus: Floats) -> Floats:
 # The level problem ------------------------------------------------------------------------------
 
 
-def _level(levels: Floats, asked: Asked, name: str) -> Floats:
+def _level(levels: Floats, asked: GavelProblem, name: str) -> Floats:
     """Shares that maximise the least level; coefficients are brought near one first."""
     if asked.goal == "makespan":
         levels = levels / levels.max(axis=1).min()
@@ -160,7 +160,7 @@ def _at_least(rows: Triplets, levels: Floats) -> None:
     rows.grow(jobs)
 
 
-def _base_rows(rows: Triplets, asked: Asked, *, first: int) -> None:
+def _base_rows(rows: Triplets, asked: GavelProblem, *, first: int) -> None:
     """Shares are not negative, no type is over-committed, no job runs twice at a time.
 
     Variable `first` + j M + i is x[i, j].
@@ -175,7 +175,7 @@ def _base_rows(rows: Triplets, asked: Asked, *, first: int) -> None:
     rows.grow(jobs)
 
 
-def _base_limits(asked: Asked) -> Floats:
+def _base_limits(asked: GavelProblem) -> Floats:
     jobs, types = asked.rates.shape
     return np.concatenate([np.zeros(jobs * types), asked.gpus, np.ones(jobs)])
 
@@ -188,7 +188,7 @@ def _matrix(found: Floats, jobs: int, types: int) -> Floats:
 # Finish-time fairness ---------------------------------------------------------------------------
 
 
-def _conic_ftf(asked: Asked, name: str) -> Floats:
+def _conic_ftf(asked: GavelProblem, name: str) -> Floats:
     """One cone program: u[i] >= 1 / throughput[i], and every ratio below t.
 
     The variables are t, then x, then u; u y >= 1 is |(2, u - y)| <= u + y.
@@ -216,7 +216,7 @@ def _conic_ftf(asked: Asked, name: str) -> Floats:
     return _matrix(CONIC[name](cost, rows, limits, Cones(linear, jobs)), jobs, types)
 
 
-def _level_ftf(asked: Asked) -> Floats:
+def _level_ftf(asked: GavelProblem) -> Floats:
     """A sequence of level problems: can every job meet ratio r, and if not, how far is it?
 
     The least ratio is where throughput / needed throughput reaches one. Newton's steps along the

@@ -18,8 +18,8 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.model.topology import Chain
-from wattherd.policy.contract import Draft, JobView, Share, Use, View
-from wattherd.policy.queue.gang import Room, Shape, Shapes, shapes
+from wattherd.policy.contract import Draft, JobView, PlanUse, Share, View
+from wattherd.policy.queue.gang import FreeRoom, GangShape, GangShapes, shapes
 from wattherd.policy.queue.hive import Granted, Hive
 from wattherd.policy.queue.virtual import VirtualGpu
 
@@ -104,7 +104,7 @@ class HiveD:
             code=ReasonCode.NEVER_FITS, since_s=now_s, asked=gpus, unit="GPUs", unblocks=why
         )
 
-    def admits(self, spec: JobSpec, gpus: int, use: Use) -> Reason | None:
+    def admits(self, spec: JobSpec, gpus: int, use: PlanUse) -> Reason | None:
         """Only a stopped virtual cluster refuses: cells are counted by the planner itself."""
         del gpus
         return _stopped(spec, use.stopped, use.now_s)
@@ -121,7 +121,7 @@ class _Memory:
     """Chain of every job that runs."""
     holds: dict[str, _Ahead]
     """Per virtual cluster."""
-    shapes: Shapes = field(default_factory=Shapes)
+    shapes: GangShapes = field(default_factory=GangShapes)
     never: dict[str, Reason | None] = field(default_factory=dict)
     """Whether a job that was refused can run at all."""
     failed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -238,7 +238,7 @@ class _Cycle:
                 hive.journal.undo(mark)
         return False
 
-    def _carry_out(self, job: JobView, shape: Shape, hive: Hive, granted: Granted) -> bool:
+    def _carry_out(self, job: JobView, shape: GangShape, hive: Hive, granted: Granted) -> bool:
         """Have the evicted leave and the job start; if the guard refuses, all stays as it was."""
         before = {one: self.jobs[one].wanted for one in granted.evicted}
         for one in granted.evicted:
@@ -260,7 +260,7 @@ class _Cycle:
             self._wait(self.jobs[one], ReasonCode.LOWER_PRIORITY, why)
         return True
 
-    def _shares(self, shape: Shape, chain: Chain, granted: Granted) -> list[Share] | None:
+    def _shares(self, shape: GangShape, chain: Chain, granted: Granted) -> list[Share] | None:
         """Shares for all tasks; those without GPUs go wherever there is room for them."""
         size = chain.sizes[chain.node_level]
         parts: dict[tuple[int, int], list[int]] = {}
@@ -273,7 +273,7 @@ class _Cycle:
             Share(node, counts[role, node], role, gpus=tuple(sorted(gpus)))
             for (role, node), gpus in sorted(parts.items())
         ]
-        return _with_cpu_tasks(shape, shares, Room.of(self.draft, self.view.nodes()))
+        return _with_cpu_tasks(shape, shares, FreeRoom.of(self.draft, self.view.nodes()))
 
     def _hold(self, job: JobView, tenant: str) -> _Ahead | None:
         """The virtual GPUs that will be free soonest, were everybody asked to leave."""
@@ -346,18 +346,18 @@ def _stopped(spec: JobSpec, stopped: Mapping[str, float], now_s: float) -> Reaso
     return Reason(code=ReasonCode.QUEUE_STOPPED, since_s=since_s, unblocks=why)
 
 
-def _roles(shape: Shape) -> list[int]:
+def _roles(shape: GangShape) -> list[int]:
     """The role of every task that needs GPUs."""
     roles = enumerate(zip(shape.counts, shape.spec.roles, strict=True))
     return [i for i, (count, role) in roles if role.gpu_count for _ in range(count)]
 
 
-def _tasks(shape: Shape) -> list[int]:
+def _tasks(shape: GangShape) -> list[int]:
     """GPUs of every task that needs any."""
     return [shape.spec.roles[role].gpu_count for role in _roles(shape)]
 
 
-def _with_cpu_tasks(shape: Shape, shares: list[Share], room: Room) -> list[Share] | None:
+def _with_cpu_tasks(shape: GangShape, shares: list[Share], room: FreeRoom) -> list[Share] | None:
     """`shares`, and room for the tasks that need no GPU, on the same nodes if possible."""
     room.take(shape.spec, shares)
     for number, (count, role) in enumerate(zip(shape.counts, shape.spec.roles, strict=True)):

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattherd.estimate.shapes import asked_shape, shape_of
-from wattherd.estimate.speed import Shape
+from wattherd.estimate.speed import JobShape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
-from wattherd.policy.schedule.foresight import Foresight
-from wattherd.policy.schedule.placing import Room
-from wattherd.policy.schedule.resize import Axis, Cost, cost_of, moved
+from wattherd.policy.schedule.gang_placement import GangRoom
+from wattherd.policy.schedule.resize import Cost, ResizeAxis, cost_of, moved
+from wattherd.policy.schedule.speed_forecast import SpeedForecast
 
 INTERVAL_S = 600.0
 DAMPED = 0.95
@@ -42,7 +42,7 @@ class _Memory:
 class OptimusEstimated:
     """Sizes by servers and workers; cores and GPUs of a task stay as asked for."""
 
-    foresight: Foresight
+    foresight: SpeedForecast
     interval_s: float = INTERVAL_S
 
     def plan(self, view: View, draft: Draft) -> None:
@@ -60,10 +60,10 @@ class OptimusEstimated:
             soon_s = min(view.now_s + 60.0, memory.planned_s + self.interval_s)
             draft.wake_at(max(soon_s, view.now_s))
 
-    def _sizes(self, view: View, memory: _Memory, jobs: Sequence[JobView]) -> dict[str, Shape]:
+    def _sizes(self, view: View, memory: _Memory, jobs: Sequence[JobView]) -> dict[str, JobShape]:
         """The shape of every job that gets anything."""
         whole = _whole(view)
-        shapes: dict[str, Shape] = {}
+        shapes: dict[str, JobShape] = {}
         free = whole
         for job in sorted(jobs, key=lambda job: (self._left_s(memory, job), job.number)):
             least = _least(job)
@@ -92,8 +92,8 @@ class OptimusEstimated:
         return math.inf if left is None or step_s is None else left * step_s
 
     def _gain(
-        self, view: View, memory: _Memory, job: JobView, shape: Shape, whole: Cost
-    ) -> tuple[float, int, str, Shape] | None:
+        self, view: View, memory: _Memory, job: JobView, shape: JobShape, whole: Cost
+    ) -> tuple[float, int, str, JobShape] | None:
         """(minus the best gain per share, number, id, shape after), None if nothing is gained."""
         left = self.foresight.steps_left(job, memory.seen)
         now_s = self.foresight.step_s(job, shape)
@@ -101,7 +101,7 @@ class OptimusEstimated:
             return None
         damped = DAMPED if job.service_s(view.now_s) < YOUNG_S else 1.0
         found = []
-        for axis in (Axis.WORKER, Axis.SERVER):
+        for axis in (ResizeAxis.WORKER, ResizeAxis.SERVER):
             after = moved(job.spec, shape, axis, 1)
             step_s = None if after is None else self.foresight.step_s(job, after)
             if after is None or step_s is None or step_s >= now_s:
@@ -111,7 +111,7 @@ class OptimusEstimated:
             found.append((-damped * left * (now_s - step_s) / share, job.number, job.id, after))
         return min(found, key=lambda one: one[:2]) if found else None
 
-    def _place(self, view: View, draft: Draft, shapes: dict[str, Shape]) -> None:
+    def _place(self, view: View, draft: Draft, shapes: dict[str, JobShape]) -> None:
         jobs = sorted(view.live(), key=lambda job: (_demand(shapes.get(job.id)), job.number))
         for job in jobs:
             if job.wanted and shape_of(job.spec, job.wanted) != shapes.get(job.id):
@@ -119,7 +119,7 @@ class OptimusEstimated:
                 if job.id not in shapes:
                     why = StopReason.PREEMPTED_FOR_PRIORITY
                 draft.stop(job, why)
-        room = Room.of(draft)
+        room = GangRoom.of(draft)
         for job in jobs:
             if job.wanted:
                 continue
@@ -130,11 +130,11 @@ class OptimusEstimated:
                 draft.wait(job, _waits(job, view.now_s))
 
 
-def _demand(shape: Shape | None) -> float:
+def _demand(shape: JobShape | None) -> float:
     return math.inf if shape is None else shape.gpus + shape.workers + shape.servers
 
 
-def _least(job: JobView) -> Shape:
+def _least(job: JobView) -> JobShape:
     """One worker and one parameter server of the size that was asked for."""
     asked = asked_shape(job.spec)
     return replace(

@@ -20,10 +20,10 @@ from enum import Enum, StrEnum, auto
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.schedule.backfill import Reservation, reserve
-from wattherd.policy.schedule.lineup import Heads, Lineup, Rules
-from wattherd.policy.schedule.orders import Standing
-from wattherd.policy.schedule.placements import Place, consolidated
-from wattherd.policy.schedule.repack import Trial, admit_anew
+from wattherd.policy.schedule.job_order import Heads, JobOrder, RankingRules
+from wattherd.policy.schedule.node_choice import Place, consolidated
+from wattherd.policy.schedule.priorities import JobStanding
+from wattherd.policy.schedule.repack import RepackTrial, admit_anew
 from wattherd.policy.schedule.shares import Ints, shares_of, whole_tasks
 
 MEMORY = "ordered"
@@ -50,18 +50,18 @@ class Ordered:
     the rounds of the core.
     """
 
-    rules: Rules
+    rules: RankingRules
     place: Place = consolidated
     discipline: Discipline = Discipline.FIRST_FIT
     preemptive: bool = True
-    anew: Callable[[Sequence[int]], Trial] | None = None
+    anew: Callable[[Sequence[int]], RepackTrial] | None = None
     wakes: bool = True
 
     def plan(self, view: View, draft: Draft) -> None:
         """Admit in order; start what is admitted, stop what has to give way."""
         lineup = view.memory.get(MEMORY)
         if lineup is None:
-            lineup = view.memory[MEMORY] = Lineup(self.rules)
+            lineup = view.memory[MEMORY] = JobOrder(self.rules)
         lineup.update(view)
         if self.anew is None:
             _Cycle(self, view, draft, lineup).run()
@@ -71,7 +71,7 @@ class Ordered:
         _explain(view, draft, lineup)
         self._ask_for_wake(draft, lineup)
 
-    def _ask_for_wake(self, draft: Draft, lineup: Lineup) -> None:
+    def _ask_for_wake(self, draft: Draft, lineup: JobOrder) -> None:
         """Time changes nothing where nobody waits, unless events cost."""
         if self.wakes and (lineup.waiting or self.rules.cost.every_event):
             wake_s = lineup.wake_s()
@@ -96,18 +96,18 @@ class _Cycle:
     planner: Ordered
     view: View
     draft: Draft
-    lineup: Lineup
+    lineup: JobOrder
     whole: Ints = field(init=False)
     heads: Heads = field(init=False)
-    started: list[Standing] = field(default_factory=list)
-    victims: dict[str, Standing] = field(default_factory=dict)
-    moved: list[Standing] = field(default_factory=list)
+    started: list[JobStanding] = field(default_factory=list)
+    victims: dict[str, JobStanding] = field(default_factory=dict)
+    moved: list[JobStanding] = field(default_factory=list)
     reservation: Reservation | None = None
     unspared: set[int] = field(default_factory=set)
     """Shapes for which there is no room on the devices that are not reserved."""
     passed: int = 0
     """How many jobs were looked at in vain since there is a reservation."""
-    running: list[Standing] | None = None
+    running: list[JobStanding] | None = None
     """Jobs that ran before, in order, once they are asked for."""
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class _Cycle:
             if standing.requeued:
                 self.lineup.stays(standing, now_s)
 
-    def _start(self, standing: Standing) -> _Turn:
+    def _start(self, standing: JobStanding) -> _Turn:
         """Start it where it fits now, and keeps off what is reserved unless it ends in time."""
         reservation, shape = self.reservation, standing.shape
         if reservation is None or reservation.ends_before(standing, self.view.now_s):
@@ -149,10 +149,10 @@ class _Cycle:
             self.unspared.add(shape)
         return _Turn.ALONE
 
-    def _place(self, standing: Standing, within: Ints | None = None) -> list[Share] | None:
+    def _place(self, standing: JobStanding, within: Ints | None = None) -> list[Share] | None:
         return shares_of(standing.job, self.draft, self.planner.place, self.whole, within)
 
-    def _give(self, standing: Standing, shares: Sequence[Share]) -> _Turn:
+    def _give(self, standing: JobStanding, shares: Sequence[Share]) -> _Turn:
         """Start it, unless the guard refuses; its reason then stands."""
         refusal = self.draft.start(standing.job, shares)
         if refusal is not None:
@@ -164,7 +164,7 @@ class _Cycle:
             self.started.append(standing)
         return _Turn.STARTED
 
-    def _blocked(self, standing: Standing, turn: _Turn) -> None:
+    def _blocked(self, standing: JobStanding, turn: _Turn) -> None:
         """It does not start: what may pass it is for the discipline to say, unless it starves."""
         discipline = self.planner.discipline
         if discipline is Discipline.STRICT:
@@ -181,13 +181,13 @@ class _Cycle:
         else:
             self.heads.block()
 
-    def _reserve(self, standing: Standing) -> None:
+    def _reserve(self, standing: JobStanding) -> None:
         """The first one that does not fit gets a reservation; all after it respect it."""
         if self.reservation is None:
             running = [*self.lineup.running.values(), *self.started]
             self.reservation = reserve(standing, self.view, self.draft, running, self.planner.place)
 
-    def _preempt_for(self, standing: Standing) -> bool:
+    def _preempt_for(self, standing: JobStanding) -> bool:
         """Take devices from the last jobs in order, no more of them than are needed."""
         if not self.planner.preemptive or self.reservation is not None:
             return False
@@ -213,7 +213,7 @@ class _Cycle:
             self.heads.add(victim)
         return True
 
-    def _enough(self, standing: Standing, later: list[Standing]) -> list[Standing]:
+    def _enough(self, standing: JobStanding, later: list[JobStanding]) -> list[JobStanding]:
         """The last of those who come `later` that make room together; empty if all do not."""
         role = standing.job.spec.roles[0]
         room, each = self.draft.room(standing.job), max(role.gpu_count, 1)
@@ -227,11 +227,11 @@ class _Cycle:
         return []
 
 
-def _touches(standing: Standing, nodes: set[int]) -> bool:
+def _touches(standing: JobStanding, nodes: set[int]) -> bool:
     return any(allocation.node in nodes for allocation in standing.job.wanted)
 
 
-def _shares_held(standing: Standing) -> list[Share]:
+def _shares_held(standing: JobStanding) -> list[Share]:
     """The shares of a running job, device for device."""
     return [
         Share(node=one.node, tasks=one.tasks, role=one.role, gpus=one.gpus)
@@ -239,7 +239,7 @@ def _shares_held(standing: Standing) -> list[Share]:
     ]
 
 
-def _explain(view: View, draft: Draft, lineup: Lineup) -> None:
+def _explain(view: View, draft: Draft, lineup: JobOrder) -> None:
     """Tell those who began to wait why."""
     if not lineup.fresh:
         return
@@ -250,7 +250,7 @@ def _explain(view: View, draft: Draft, lineup: Lineup) -> None:
     lineup.fresh = {}
 
 
-def _waits(standing: Standing, total: int, free: int, order: str) -> Reason:
+def _waits(standing: JobStanding, total: int, free: int, order: str) -> Reason:
     scattered = free >= standing.gpus
     return make_reason(
         code=ReasonCode.FRAGMENTED if scattered else ReasonCode.WAITING_FOR_GPUS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from wattherd.policy.schedule.placements import YarnTrial
+from wattherd.policy.schedule.node_choice import YarnTrial
 
 MOST_NODES = 16
 """Larger clusters have too many states to see one of them twice."""
@@ -18,26 +18,29 @@ MOST_STATES = 10_000
 """Of one cluster (some MB); then remembering begins anew."""
 
 
-class Packing(dict[int, "Packing | None"]):
+class PackedCluster(dict[int, "PackedCluster | None"]):
     """A cluster half packed: by the size of a gang (GPUs) what it is then, None if it won't fit."""
 
     __slots__ = ("_gpus", "_known", "free", "left")
 
     def __init__(
-        self, gpus: tuple[int, ...], free: tuple[int, ...], known: dict[tuple[int, ...], Packing]
+        self,
+        gpus: tuple[int, ...],
+        free: tuple[int, ...],
+        known: dict[tuple[int, ...], PackedCluster],
     ) -> None:
         """`free` of all the `gpus` of each node; `known` are the states seen so far."""
         super().__init__()
         self._gpus, self._known = gpus, known
         self.free, self.left = free, sum(free)
 
-    def __missing__(self, gang: int) -> Packing | None:
+    def __missing__(self, gang: int) -> PackedCluster | None:
         """Place a gang by the rule of `yarn` where nobody did before."""
         trial = YarnTrial(self._gpus, self.free)
         self[gang] = then = self._of(trial.free) if trial.take(gang) else None
         return then
 
-    def _of(self, free: tuple[int, ...]) -> Packing:
+    def _of(self, free: tuple[int, ...]) -> PackedCluster:
         """The one state in which so much is free."""
         known = self._known
         if free not in known:
@@ -45,14 +48,14 @@ class Packing(dict[int, "Packing | None"]):
                 for packing in known.values():
                     packing.clear()
                 known.clear()
-            known[free] = Packing(self._gpus, free, known)
+            known[free] = PackedCluster(self._gpus, free, known)
         return known[free]
 
 
 @lru_cache(maxsize=8)
-def _empty(gpus: tuple[int, ...]) -> Packing:
+def _empty(gpus: tuple[int, ...]) -> PackedCluster:
     """A cluster of which nothing is given away."""
-    return Packing(gpus, gpus, {})
+    return PackedCluster(gpus, gpus, {})
 
 
 class RememberedTrial:

@@ -19,7 +19,7 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.schedule.most_free import most_free
 from wattherd.policy.schedule.pollux_genetic import GENERATIONS, POPULATION
-from wattherd.policy.schedule.pollux_problem import Applicant, question, restart_factor
+from wattherd.policy.schedule.pollux_problem import PolluxApplicant, question, restart_factor
 from wattherd.policy.schedule.pollux_search import KINDS
 
 INTERVAL_S = 60.0
@@ -198,13 +198,15 @@ def _held(job: JobView) -> Held:
     return tuple(sorted(tasks.items()))
 
 
-def _applicant(job: JobView, memory: _Memory, models: Sequence[str], now_s: float) -> Applicant:
+def _applicant(
+    job: JobView, memory: _Memory, models: Sequence[str], now_s: float
+) -> PolluxApplicant:
     spec, report = job.spec, job.report
     seen = report.most_replicas if report is not None else 0
     most = min(max(2 * seen, spec.least_width), MOST_TASKS, spec.most_width)
     restarts = max(memory.starts.get(job.id, 0) - 1, 0)
     barred = [node for node, model in enumerate(models) if not _allows(spec, model)]
-    return Applicant(
+    return PolluxApplicant(
         unit=spec.roles[0].gpu_count,
         least=spec.least_width,
         most=max(most, spec.least_width),

@@ -36,7 +36,7 @@ NOT_ZERO = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applicant:
+class PolluxApplicant:
     """A job that may run: GPUs per task, numbers of tasks, what it has now, what it reported.
 
     `factor` is what remains of its speedup if it is restarted; `held` are (node, tasks); it cannot
@@ -57,12 +57,12 @@ def restart_factor(age_s: float, restarts: int) -> float:
     return max(age_s - restarts * RESTART_S, 0.0) / (age_s + RESTART_S)
 
 
-def question(gpus: Sequence[int], applicants: Sequence[Applicant]) -> dict[str, Any]:
+def question(gpus: Sequence[int], applicants: Sequence[PolluxApplicant]) -> dict[str, Any]:
     """A problem as plain data: GPUs by node, and the jobs, the most important first."""
     return {"gpus": list(gpus), "jobs": [_plain(one) for one in applicants]}
 
 
-def _plain(one: Applicant) -> dict[str, Any]:
+def _plain(one: PolluxApplicant) -> dict[str, Any]:
     return {
         "unit": one.unit,
         "least": one.least,

@@ -17,9 +17,9 @@ from typing import Protocol
 
 from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Draft, Share, View
-from wattherd.policy.schedule.lineup import Heads, Lineup
-from wattherd.policy.schedule.orders import Standing
-from wattherd.policy.schedule.placements import Place
+from wattherd.policy.schedule.job_order import Heads, JobOrder
+from wattherd.policy.schedule.node_choice import Place
+from wattherd.policy.schedule.priorities import JobStanding
 from wattherd.policy.schedule.shares import shares_of
 
 _key = attrgetter("key")
@@ -28,7 +28,7 @@ Parts = list[tuple[int, int]]
 """Nodes and GPUs on them."""
 
 
-class Trial(Protocol):
+class RepackTrial(Protocol):
     """A packing in the making."""
 
     @property
@@ -52,8 +52,8 @@ class Trial(Protocol):
 def admit_anew(
     view: View,
     draft: Draft,
-    lineup: Lineup,
-    trial_of: Callable[[Sequence[int]], Trial],
+    lineup: JobOrder,
+    trial_of: Callable[[Sequence[int]], RepackTrial],
     place: Place,
     *,
     strict: bool,
@@ -69,7 +69,7 @@ def admit_anew(
     for standing in reversed(packed.stopped):
         draft.stop(standing.job, StopReason.PREEMPTED_FOR_PRIORITY)
         lineup.stopped(standing, now_s)
-    out: dict[str, Standing] = {}
+    out: dict[str, JobStanding] = {}
     unplaced = False
     for standing in packed.changed:
         if not standing.running:
@@ -90,7 +90,7 @@ def admit_anew(
             lineup.started(standing, now_s)
 
 
-def _put_back(standing: Standing, lineup: Lineup, now_s: float) -> None:
+def _put_back(standing: JobStanding, lineup: JobOrder, now_s: float) -> None:
     """The guard refused it; its reason stands."""
     if standing.running:
         lineup.stopped(standing, now_s)
@@ -101,11 +101,11 @@ def _put_back(standing: Standing, lineup: Lineup, now_s: float) -> None:
 class _Packed:
     """Who is admitted, in order; those of them who did not run before; who ran and is not."""
 
-    admitted: list[Standing]
-    changed: list[Standing]
-    stopped: list[Standing]
+    admitted: list[JobStanding]
+    changed: list[JobStanding]
+    stopped: list[JobStanding]
 
-    def sort_in(self, running: list[Standing], misfits: Collection[int]) -> None:
+    def sort_in(self, running: list[JobStanding], misfits: Collection[int]) -> None:
         """Note which of those who ran stay."""
         if not misfits:
             self.admitted += running
@@ -115,7 +115,7 @@ class _Packed:
             (self.stopped if at in out else self.admitted).append(standing)
 
 
-def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
+def _pack(trial: RepackTrial, lineup: JobOrder, *, strict: bool) -> _Packed:
     """Those who run and those who wait take their turns in one order."""
     heads, packed, running = Heads(lineup.lines), _Packed([], [], []), lineup.in_order()
     gangs, at = [standing.gpus for standing in running], 0
@@ -138,12 +138,12 @@ def _pack(trial: Trial, lineup: Lineup, *, strict: bool) -> _Packed:
 
 def _lay_out(
     layout: list[Parts] | None,
-    packed: list[Standing],
+    packed: list[JobStanding],
     out: Collection[str],
     draft: Draft,
-    lineup: Lineup,
+    lineup: JobOrder,
     view: View,
-) -> dict[str, Standing]:
+) -> dict[str, JobStanding]:
     """Place everybody as packed but those who are `out`; returns whom the guard refuses now."""
     if layout is None:
         return {one.job.id: one for one in packed if not one.job.wanted}
@@ -156,7 +156,7 @@ def _lay_out(
     others = [at for at, parts in enumerate(wanted) if sorted(parts) != sorted(held[at])]
     for at in others:
         draft.stop(admitted[at].job, StopReason.MIGRATED)
-    refused: dict[str, Standing] = {}
+    refused: dict[str, JobStanding] = {}
     for at in others:
         standing = admitted[at]
         if draft.start(standing.job, _shares(standing, wanted[at])) is not None:
@@ -166,11 +166,11 @@ def _lay_out(
     return refused
 
 
-def _held(standing: Standing) -> Parts:
+def _held(standing: JobStanding) -> Parts:
     return [(one.node, len(one.gpus)) for one in standing.job.wanted]
 
 
-def _shares(standing: Standing, parts: Parts) -> list[Share]:
+def _shares(standing: JobStanding, parts: Parts) -> list[Share]:
     each = max(standing.job.spec.roles[0].gpu_count, 1)
     return [Share(node, gpus // each) for node, gpus in parts]
 

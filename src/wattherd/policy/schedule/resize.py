@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from wattherd.estimate.speed import Shape
+from wattherd.estimate.speed import JobShape
 from wattherd.model.job import JobSpec
 
 
-class Axis(IntEnum):
+class ResizeAxis(IntEnum):
     """What is added or removed."""
 
     SERVER = 0
@@ -45,43 +45,43 @@ class Cost:
         return self.gpus <= other.gpus and self.cores <= other.cores + 1e-9
 
 
-def cost_of(shape: Shape) -> Cost:
+def cost_of(shape: JobShape) -> Cost:
     """GPUs and cores of all tasks."""
     cores = shape.workers * shape.worker_cores + shape.servers * shape.server_cores
     return Cost(shape.gpus, cores)
 
 
-def moved(spec: JobSpec, shape: Shape, axis: Axis, sign: int) -> Shape | None:
+def moved(spec: JobSpec, shape: JobShape, axis: ResizeAxis, sign: int) -> JobShape | None:
     """The shape after one move, or None where the job cannot run so."""
     worker = spec.roles[0]
     gpus = shape.gpus // shape.workers
-    if axis in (Axis.SERVER, Axis.SERVER_CORE) and not shape.servers:
+    if axis in (ResizeAxis.SERVER, ResizeAxis.SERVER_CORE) and not shape.servers:
         return None
     match axis:
-        case Axis.SERVER:
+        case ResizeAxis.SERVER:
             count = shape.servers + sign
             fits = count >= 1 and count in spec.counts(1)
             return replace(shape, servers=count) if fits else None
-        case Axis.WORKER:
+        case ResizeAxis.WORKER:
             count = shape.workers + sign
             fits = count in spec.counts(0)
             return replace(shape, workers=count, gpus=count * gpus) if fits else None
-        case Axis.SERVER_CORE:
+        case ResizeAxis.SERVER_CORE:
             cores = shape.server_cores + sign
             fits = round(1000 * cores) in spec.roles[1].cpus
             return replace(shape, server_cores=cores) if fits else None
-        case Axis.WORKER_CORE:
+        case ResizeAxis.WORKER_CORE:
             cores = shape.worker_cores + sign
             fits = round(1000 * cores) in worker.cpus
             return replace(shape, worker_cores=cores) if fits else None
-        case Axis.GPU:
+        case ResizeAxis.GPU:
             fits = gpus > 0 and gpus + sign in worker.gpu_counts
             return replace(shape, gpus=(gpus + sign) * shape.workers) if fits else None
 
 
-def moves(spec: JobSpec, shape: Shape, sign: int) -> Iterator[tuple[Axis, Shape]]:
+def moves(spec: JobSpec, shape: JobShape, sign: int) -> Iterator[tuple[ResizeAxis, JobShape]]:
     """Every possible move in one direction."""
-    for axis in Axis:
+    for axis in ResizeAxis:
         found = moved(spec, shape, axis, sign)
         if found is not None:
             yield axis, found

@@ -18,12 +18,12 @@ from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Planner, View
-from wattherd.policy.schedule.search_rules import Rule, Trial, Verdict
+from wattherd.policy.schedule.search_rules import Rule, SearchTrial, TrialVerdict
 
 
 @dataclass(slots=True)
 class _Memory:
-    groups: dict[str, dict[str, Trial]] = field(default_factory=dict)
+    groups: dict[str, dict[str, SearchTrial]] = field(default_factory=dict)
     """Trials by group and job id; a group goes when all its trials have."""
     hidden: dict[str, None] = field(default_factory=dict)
     """Jobs that the scheduler below does not see."""
@@ -62,7 +62,7 @@ class Search:
         for job in view.live():
             if job.spec.group:
                 group = memory.groups.setdefault(job.spec.group, {})
-                trial = group.setdefault(job.id, Trial(job.id, job.number))
+                trial = group.setdefault(job.id, SearchTrial(job.id, job.number))
                 trial.over = False
                 if job.loss is not None:
                     trial.see(job.progress, job.loss)
@@ -81,11 +81,11 @@ class Search:
                     self._apply(verdict, jobs[job_id], memory, draft, view.now_s)
 
     def _apply(
-        self, verdict: Verdict, job: JobView, memory: _Memory, draft: Draft, now_s: float
+        self, verdict: TrialVerdict, job: JobView, memory: _Memory, draft: Draft, now_s: float
     ) -> None:
-        if verdict is Verdict.GO:
+        if verdict is TrialVerdict.GO:
             memory.hidden.pop(job.id, None)
-        elif verdict is Verdict.PAUSE:
+        elif verdict is TrialVerdict.PAUSE:
             if job.id not in memory.hidden:
                 draft.stop(job, StopReason.TRIAL_PAUSED)
                 draft.wait(job, _awaits(job, now_s))
@@ -102,7 +102,7 @@ class Search:
             draft.wake_at(min(times))
 
 
-def _trials(memory: _Memory, job: JobView) -> list[Trial]:
+def _trials(memory: _Memory, job: JobView) -> list[SearchTrial]:
     trial = memory.groups.get(job.spec.group, {}).get(job.id)
     return [] if trial is None else [trial]
 

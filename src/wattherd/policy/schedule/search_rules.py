@@ -17,7 +17,7 @@ from statistics import fmean, median
 from typing import Protocol
 
 
-class Verdict(Enum):
+class TrialVerdict(Enum):
     """What becomes of a trial."""
 
     GO = "go"
@@ -26,7 +26,7 @@ class Verdict(Enum):
 
 
 @dataclass(slots=True)
-class Trial:
+class SearchTrial:
     """One trial of a group and the (progress, loss) points that were seen of it, in order.
 
     `over` when it reached its end, failed, or was ended: it reports nothing any more. `passed`
@@ -52,7 +52,7 @@ class Trial:
 class Rule(Protocol):
     """Judges the trials of one group."""
 
-    def judge(self, trials: Sequence[Trial]) -> dict[str, Verdict]:
+    def judge(self, trials: Sequence[SearchTrial]) -> dict[str, TrialVerdict]:
         """A verdict for each trial that is not over."""
         ...
 
@@ -66,15 +66,17 @@ class SuccessiveHalving:
     rungs: int = 4
     asynchronous: bool = False
 
-    def judge(self, trials: Sequence[Trial]) -> dict[str, Verdict]:
+    def judge(self, trials: Sequence[SearchTrial]) -> dict[str, TrialVerdict]:
         """Look at the rungs from the lowest up; whoever passes one is looked at on the next."""
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, TrialVerdict] = {}
         climbing = list(trials)
         for rung in range(self.rungs):
             climbing = self._pass(climbing, rung, verdicts)
         return verdicts
 
-    def _pass(self, climbing: list[Trial], rung: int, verdicts: dict[str, Verdict]) -> list[Trial]:
+    def _pass(
+        self, climbing: list[SearchTrial], rung: int, verdicts: dict[str, TrialVerdict]
+    ) -> list[SearchTrial]:
         """Those who go beyond a rung; the verdicts on the others, and on those not there yet."""
         height = self.first * self.eta**rung
         losses = {one.job_id: one.loss_at(height) for one in climbing}
@@ -88,7 +90,7 @@ class SuccessiveHalving:
             if not one.over:
                 verdicts[one.job_id] = _judged(one.passed > rung, waits=bool(coming))
         for one in coming:
-            verdicts[one.job_id] = Verdict.GO
+            verdicts[one.job_id] = TrialVerdict.GO
         return [one for one in there if one.passed > rung]
 
     def _best(self, there: int, coming: int) -> int:
@@ -98,10 +100,10 @@ class SuccessiveHalving:
         return there // self.eta if self.asynchronous else 0
 
 
-def _judged(goes_on: bool, *, waits: bool) -> Verdict:  # noqa: FBT001
+def _judged(goes_on: bool, *, waits: bool) -> TrialVerdict:  # noqa: FBT001
     if goes_on:
-        return Verdict.GO
-    return Verdict.PAUSE if waits else Verdict.END
+        return TrialVerdict.GO
+    return TrialVerdict.PAUSE if waits else TrialVerdict.END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +113,14 @@ class MedianStopping:
     grace: float
     least_trials: int = 3
 
-    def judge(self, trials: Sequence[Trial]) -> dict[str, Verdict]:
+    def judge(self, trials: Sequence[SearchTrial]) -> dict[str, TrialVerdict]:
         """Nobody pauses here."""
         return {one.job_id: self._verdict(one, trials) for one in trials if not one.over}
 
-    def _verdict(self, trial: Trial, trials: Sequence[Trial]) -> Verdict:
+    def _verdict(self, trial: SearchTrial, trials: Sequence[SearchTrial]) -> TrialVerdict:
         progress = trial.points[-1][0] if trial.points else 0.0
         if not trial.points or progress < self.grace:
-            return Verdict.GO
+            return TrialVerdict.GO
         averages = [
             fmean(loss for at, loss in other.points if at <= progress)
             for other in trials
@@ -127,6 +129,6 @@ class MedianStopping:
             and other.points[0][0] <= progress <= other.points[-1][0]
         ]
         if len(averages) < self.least_trials:
-            return Verdict.GO
+            return TrialVerdict.GO
         best = min(loss for _, loss in trial.points)
-        return Verdict.END if best > median(averages) else Verdict.GO
+        return TrialVerdict.END if best > median(averages) else TrialVerdict.GO

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from wattherd.model.job import TaskRole
 from wattherd.policy.contract import Draft, JobView, Share
-from wattherd.policy.schedule.placements import Place, consolidated
+from wattherd.policy.schedule.node_choice import Place, consolidated
 
 Ints = NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wattherd.estimate.shapes import asked_shape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
-from wattherd.policy.schedule.placing import Room
+from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.resize import Cost, cost_of
 from wattherd.policy.schedule.tiresias import POLLUX_THRESHOLD_GPU_S
 
@@ -32,7 +32,7 @@ class TiresiasGang:
         now_s = view.now_s
         order = sorted(view.live(), key=lambda job: (self._queue(job, now_s), job.number))
         admitted = self._admit(order, _whole(view), draft)
-        room = Room.of(draft)
+        room = GangRoom.of(draft)
         for job in order:
             if job.wanted:
                 continue

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from wattherd.devices.wire import web
+from wattherd.devices.wire.credentials import Credentials, read_credentials
+from wattherd.devices.wire.device_errors import DeviceError
+from wattherd.devices.wire.http_client import HttpClient, HttpRequest, HttpRules, NoAnswer, Origin
+from wattherd.devices.wire.uri import Uri, parse
 from wattherd.errors import UserError
-from wattherd.wire import web
-from wattherd.wire.credentials import Credentials, read_credentials
-from wattherd.wire.http_client import HttpClient, NoAnswer, Origin, Request, Rules
-from wattherd.wire.trouble import DeviceError
-from wattherd.wire.uri import Uri, parse
 from wattherd.workload.dcim.rest import LISTS, Answers
 
 OPTIONS = web.OPTIONS | {"timeout"}
@@ -38,7 +38,7 @@ Sleep = Callable[[float], None]
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchedLists:
     """Rows by list, and the lists of which pages disagreed about how many rows there are."""
 
     answers: dict[str, list[Any]]
@@ -103,7 +103,7 @@ def _rows(content: Any, where: str, name: str) -> list[Any]:
 # --- servers -------------------------------------------------------------------------------------
 
 
-def fetch(source: str, *, nautobot: bool, sleep: Sleep = time.sleep) -> Fetched:
+def fetch(source: str, *, nautobot: bool, sleep: Sleep = time.sleep) -> FetchedLists:
     """All lists of a server; `?credentials=FILE` names the file with its `token`.
 
     Raises:
@@ -126,13 +126,13 @@ class _Session:
         self._patience_s = MOST_PATIENCE_S
         self._moved: list[str] = []
 
-    def all(self) -> Fetched:
+    def all(self) -> FetchedLists:
         found: dict[str, list[Any]] = {}
         for name in LISTS:
             if name == "cables" and not _lacks_ends(found["power-ports"]):
                 continue
             found[name] = self._list(name)
-        return Fetched(found, self._moved)
+        return FetchedLists(found, self._moved)
 
     def _list(self, name: str) -> list[Any]:
         """All pages of a list; empty where this server has no such list."""
@@ -193,11 +193,11 @@ class _Session:
         }
         scheme = "http" if self._server.tls is None else "https"
         origin = Origin(scheme, self._server.host, self._server.port)
-        rules = Rules(
+        rules = HttpRules(
             timeout_s=self._timeout_s, most_bytes=MOST_BYTES, tls=self._server.tls, again=True
         )
         try:
-            return HttpClient(origin, rules).ask(Request("GET", target, head))
+            return HttpClient(origin, rules).ask(HttpRequest("GET", target, head))
         except NoAnswer as failure:
             raise DeviceError(failure.trouble, failure.problem, source=target) from None
 

@@ -14,7 +14,7 @@ CONTINUOUS = 0.8
 """Of a breaker's rating, for loads of three hours and more (NEC 210.20, 215.3)."""
 
 
-class Kind(StrEnum):
+class PartKind(StrEnum):
     """What a part of the site is; also the `level` of its domain."""
 
     SITE = "site"
@@ -26,10 +26,10 @@ class Kind(StrEnum):
     PHASE = "phase"
 
 
-PLACES = (Kind.SITE, Kind.LOCATION, Kind.RACK)
+PLACES = (PartKind.SITE, PartKind.LOCATION, PartKind.RACK)
 
 
-class About(StrEnum):
+class FindingKind(StrEnum):
     """What a finding tells: a gap, something that was assumed, or facts that exclude each other."""
 
     UNKNOWN = "unknown"
@@ -38,10 +38,10 @@ class About(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class InventoryFinding:
     """One thing that the inventory does not say, or says wrongly; `where` names the object."""
 
-    about: About
+    about: FindingKind
     where: str
     text: str
 
@@ -73,7 +73,7 @@ class Circuit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class InventoryPart:
     """A place, or a source of power.
 
     `within` is the place it stands in, `fed_by` are the sources above it. Its limit follows from
@@ -83,7 +83,7 @@ class Part:
 
     key: str
     name: str
-    kind: Kind
+    kind: PartKind
     within: str | None = None
     fed_by: tuple[str, ...] = ()
     circuit: Circuit | None = None
@@ -94,7 +94,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class InventoryLoad:
     """A device that draws: a `node` of the cluster, or something else whose watts are set aside.
 
     `fed_by` are (source, line) pairs, one for each cord; the line of a three-phase source is "A",
@@ -113,23 +113,23 @@ class Load:
 class Inventory:
     """All parts and loads by key; readers add what they could not make out to `findings`."""
 
-    parts: dict[str, Part] = field(default_factory=dict)
-    loads: dict[str, Load] = field(default_factory=dict)
+    parts: dict[str, InventoryPart] = field(default_factory=dict)
+    loads: dict[str, InventoryLoad] = field(default_factory=dict)
     lines: dict[tuple[str, str], str] = field(default_factory=dict)
     """(PDU, source above it) by the line of that source it hangs on, where that is stated."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[InventoryFinding] = field(default_factory=list)
 
     def unknown(self, where: str, text: str) -> None:
         """Note a gap."""
-        self.findings.append(Finding(About.UNKNOWN, where, text))
+        self.findings.append(InventoryFinding(FindingKind.UNKNOWN, where, text))
 
     def assumed(self, where: str, text: str) -> None:
         """Note what was assumed."""
-        self.findings.append(Finding(About.ASSUMED, where, text))
+        self.findings.append(InventoryFinding(FindingKind.ASSUMED, where, text))
 
     def conflict(self, where: str, text: str) -> None:
         """Note what cannot be true at once."""
-        self.findings.append(Finding(About.CONFLICT, where, text))
+        self.findings.append(InventoryFinding(FindingKind.CONFLICT, where, text))
 
     def name_of(self, key: str | None) -> str:
         """The name of a part, for messages."""

@@ -17,7 +17,7 @@ FIELDS = ("parent", "level", "budget", "loss", "signal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class FileDomain:
     """A domain as the file has it; `keys` are the inventory's objects in it, as far as known."""
 
     name: str
@@ -31,7 +31,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TreeChange:
     """One difference: `kept` is a hand edit that the inventory disagrees with."""
 
     kind: str
@@ -41,9 +41,9 @@ class Change:
     now: Any = None
 
 
-def branches_of(document: Mapping[str, Any], parent: str | None = None) -> list[Branch]:
+def branches_of(document: Mapping[str, Any], parent: str | None = None) -> list[FileDomain]:
     """The domains of a tree as its file describes it, each before those below it."""
-    one = Branch(
+    one = FileDomain(
         name=document["name"],
         parent=parent,
         level=document.get("level", ""),
@@ -56,11 +56,11 @@ def branches_of(document: Mapping[str, Any], parent: str | None = None) -> list[
     return [one, *(branch for found in below for branch in found)]
 
 
-def document_of(branches: Sequence[Branch]) -> dict[str, Any]:
+def document_of(branches: Sequence[FileDomain]) -> dict[str, Any]:
     """The nested document of a tree; a domain whose parent is gone hangs on the root."""
     names = {one.name for one in branches}
     root = next(one for one in branches if one.parent is None)
-    children: dict[str | None, list[Branch]] = {}
+    children: dict[str | None, list[FileDomain]] = {}
     for one in branches:
         if one is not root:
             above = one.parent if one.parent in names else root.name
@@ -68,7 +68,7 @@ def document_of(branches: Sequence[Branch]) -> dict[str, Any]:
     return _nested(root, children)
 
 
-def _nested(one: Branch, children: Mapping[str | None, Sequence[Branch]]) -> dict[str, Any]:
+def _nested(one: FileDomain, children: Mapping[str | None, Sequence[FileDomain]]) -> dict[str, Any]:
     found: dict[str, Any] = {"name": one.name}
     for field in ("level", "budget", "signal", "loss"):
         value = getattr(one, field)
@@ -83,19 +83,19 @@ def _nested(one: Branch, children: Mapping[str | None, Sequence[Branch]]) -> dic
 
 
 def merged(
-    before: Sequence[Branch], mine: Sequence[Branch], now: Sequence[Branch]
-) -> tuple[list[Branch], list[Change]]:
+    before: Sequence[FileDomain], mine: Sequence[FileDomain], now: Sequence[FileDomain]
+) -> tuple[list[FileDomain], list[TreeChange]]:
     """The tree to write, and how it differs from `mine`."""
     new_names = _renames(before, now)
     held = {_new(one.name, new_names): _with_new_names(one, new_names) for one in mine}
     old = {_new(one.name, new_names): _with_new_names(one, new_names) for one in before}
     there = {one.name: one for one in now}
     changes = [
-        Change(CHANGED, new, "name", name, new)
+        TreeChange(CHANGED, new, "name", name, new)
         for name, new in new_names.items()
         if any(one.name == name for one in mine)
     ]
-    found: list[Branch] = []
+    found: list[FileDomain] = []
     for name, one in there.items():
         if name in held:
             result, told = _fields(old.get(name), held[name], one)
@@ -103,18 +103,18 @@ def merged(
             changes += told
         elif name not in old:
             found.append(one)
-            changes.append(Change(ADDED, name, now=_summary(one)))
+            changes.append(TreeChange(ADDED, name, now=_summary(one)))
     for name, one in held.items():
         if name in there:
             continue
         if name not in old:
             found.append(one)  # added by hand
         else:
-            changes.append(Change(REMOVED, name, before=_summary(one)))
+            changes.append(TreeChange(REMOVED, name, before=_summary(one)))
     return _whole(found, now), changes
 
 
-def _renames(before: Sequence[Branch], now: Sequence[Branch]) -> dict[str, str]:
+def _renames(before: Sequence[FileDomain], now: Sequence[FileDomain]) -> dict[str, str]:
     """Domains made of the same objects that go by another name today."""
     names_now = {one.name for one in now}
     by_keys = {one.keys: one.name for one in now if one.keys}
@@ -130,11 +130,13 @@ def _new(name: str | None, names: Mapping[str, str]) -> Any:
     return None if name is None else names.get(name, name)
 
 
-def _with_new_names(one: Branch, names: Mapping[str, str]) -> Branch:
+def _with_new_names(one: FileDomain, names: Mapping[str, str]) -> FileDomain:
     return replace(one, name=_new(one.name, names), parent=_new(one.parent, names))
 
 
-def _fields(old: Branch | None, mine: Branch, now: Branch) -> tuple[Branch, list[Change]]:
+def _fields(
+    old: FileDomain | None, mine: FileDomain, now: FileDomain
+) -> tuple[FileDomain, list[TreeChange]]:
     base = old or now
     told, values = [], {}
     for field in FIELDS:
@@ -142,12 +144,12 @@ def _fields(old: Branch | None, mine: Branch, now: Branch) -> tuple[Branch, list
         edited = held != was
         values[field] = held if edited else said
         if edited and said not in (was, held):
-            told.append(Change(KEPT, mine.name, field, held, said))
+            told.append(TreeChange(KEPT, mine.name, field, held, said))
         elif not edited and said != held:
-            told.append(Change(CHANGED, mine.name, field, held, said))
+            told.append(TreeChange(CHANGED, mine.name, field, held, said))
     nodes = _nodes(base.nodes, mine.nodes, now.nodes)
     if set(nodes) != set(mine.nodes):
-        told.append(Change(CHANGED, mine.name, "nodes", list(mine.nodes), list(nodes)))
+        told.append(TreeChange(CHANGED, mine.name, "nodes", list(mine.nodes), list(nodes)))
     return replace(mine, **values, nodes=nodes, keys=now.keys), told
 
 
@@ -159,7 +161,7 @@ def _nodes(old: Iterable[str], mine: Iterable[str], now: Iterable[str]) -> tuple
     return tuple(kept + [one for one in now if one not in kept and one not in gone])
 
 
-def _whole(found: Sequence[Branch], now: Sequence[Branch]) -> list[Branch]:
+def _whole(found: Sequence[FileDomain], now: Sequence[FileDomain]) -> list[FileDomain]:
     """Each node on one domain, where a hand edit and the inventory both placed it."""
     said = {node: one.name for one in now for node in one.nodes}
     seen: dict[str, int] = {}
@@ -174,5 +176,5 @@ def _whole(found: Sequence[Branch], now: Sequence[Branch]) -> list[Branch]:
     return result
 
 
-def _summary(one: Branch) -> dict[str, Any]:
+def _summary(one: FileDomain) -> dict[str, Any]:
     return {"parent": one.parent, "level": one.level, "budget": one.budget, "nodes": len(one.nodes)}

@@ -15,7 +15,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from wattherd.errors import UserError
-from wattherd.workload.dcim.inventory import Circuit, Inventory, Kind, Load, Part
+from wattherd.workload.dcim.inventory import (
+    Circuit,
+    Inventory,
+    InventoryLoad,
+    InventoryPart,
+    PartKind,
+)
 
 Row = Mapping[str, Any]
 Answers = Mapping[str, Sequence[Row]]
@@ -39,7 +45,7 @@ _LINE_TO_NEUTRAL = (100, 110, 115, 120, 127, 230, 240, 277)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class NodeChoice:
     """Which devices are nodes (all that are named by any of these; none: all that draw)."""
 
     names: tuple[str, ...] = ()
@@ -61,7 +67,7 @@ class Choice:
         )
 
 
-def inventory_of(answers: Answers, choice: Choice) -> Inventory:
+def inventory_of(answers: Answers, choice: NodeChoice) -> Inventory:
     """The inventory that these rows describe.
 
     Raises:
@@ -73,7 +79,7 @@ def inventory_of(answers: Answers, choice: Choice) -> Inventory:
 class _Reading:
     """One set of answers while it is read."""
 
-    def __init__(self, answers: Answers, choice: Choice) -> None:
+    def __init__(self, answers: Answers, choice: NodeChoice) -> None:
         self._found = Inventory()
         self._choice = choice
         self._rows = {name: self._by_id(name, answers.get(name, ())) for name in LISTS}
@@ -112,13 +118,13 @@ class _Reading:
 
     def _places(self) -> None:
         for name, kind in (
-            ("sites", Kind.SITE),
-            ("locations", Kind.LOCATION),
-            ("racks", Kind.RACK),
+            ("sites", PartKind.SITE),
+            ("locations", PartKind.LOCATION),
+            ("racks", PartKind.RACK),
         ):
             for key, row in self._rows[name].items():
                 above = self._around(row)
-                level = Kind.SITE if kind is Kind.LOCATION and above is None else kind
+                level = PartKind.SITE if kind is PartKind.LOCATION and above is None else kind
                 self._add(f"{name}:{key}", row, level, within=above)
 
     def _around(self, row: Row) -> str | None:
@@ -134,10 +140,10 @@ class _Reading:
                 return f"{name}:{key}"
         return None
 
-    def _add(self, key: str, row: Row, kind: Kind, **more: Any) -> None:
+    def _add(self, key: str, row: Row, kind: PartKind, **more: Any) -> None:
         custom = row.get("custom_fields") or {}
         name = _name(row)
-        self._found.parts[key] = Part(
+        self._found.parts[key] = InventoryPart(
             key=key,
             name=name,
             kind=kind,
@@ -170,7 +176,7 @@ class _Reading:
 
     def _panels(self) -> None:
         for key, row in self._rows["power-panels"].items():
-            self._add(f"panel:{key}", row, Kind.PANEL, within=self._around(row))
+            self._add(f"panel:{key}", row, PartKind.PANEL, within=self._around(row))
 
     def _feeds(self) -> None:
         for key, row in self._rows["power-feeds"].items():
@@ -186,7 +192,7 @@ class _Reading:
             self._add(
                 f"feed:{key}",
                 row,
-                Kind.FEED,
+                PartKind.FEED,
                 within=self._around(row),
                 fed_by=above,
                 circuit=self._circuit(row, name),
@@ -245,7 +251,7 @@ class _Reading:
                 name = f"{name} ({key})"
             names[name] = key
             cords = self._cords(row, ports or self._ports.get(chassis, []))
-            self._found.loads[f"device:{key}"] = Load(
+            self._found.loads[f"device:{key}"] = InventoryLoad(
                 key=f"device:{key}",
                 name=name,
                 node=self._choice.takes(row),
@@ -281,7 +287,7 @@ class _Reading:
         self._add(
             f"pdu:{key}",
             row,
-            Kind.PDU,
+            PartKind.PDU,
             within=self._around(row),
             fed_by=tuple(dict.fromkeys(above)),
             limit_w=sum(stated) or None,
@@ -337,7 +343,7 @@ class _Reading:
 
     def _only_site(self) -> None:
         wanted = self._choice.site
-        sites = {key: part for key, part in self._found.parts.items() if part.kind is Kind.SITE}
+        sites = {key: part for key, part in self._found.parts.items() if part.kind is PartKind.SITE}
         if wanted is None:
             return
         slugs = {_slug(self._rows, key): key for key in sites} | {

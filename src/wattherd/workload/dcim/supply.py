@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from wattherd.errors import UserError
 from wattherd.units import show_exact_watts
-from wattherd.workload.dcim.inventory import CONTINUOUS, PLACES, Inventory, Kind, Part
+from wattherd.workload.dcim.inventory import CONTINUOUS, PLACES, Inventory, InventoryPart, PartKind
 
-_RANK = {kind: number for number, kind in enumerate(Kind)}
+_RANK = {kind: number for number, kind in enumerate(PartKind)}
 Reach = Mapping[str, float]
 """Sources above a load by key: watts at their input for a watt at the load."""
 
@@ -40,7 +40,7 @@ class Domain:
 class _Group:
     """Nodes that a source carries or a place holds; the watts are those left for the nodes."""
 
-    parts: list[Part]
+    parts: list[InventoryPart]
     nodes: frozenset[str]
     limit_w: float | None = None
     limits: list[str] = field(default_factory=list)
@@ -94,7 +94,9 @@ class _Builder:
                 self._nest_unlimited(group)
         everything = frozenset(nodes)
         if not any(one.nodes == everything for one in self._kept):
-            self._keep(_Group([Part(key="site", name="site", kind=Kind.SITE)], everything))
+            self._keep(
+                _Group([InventoryPart(key="site", name="site", kind=PartKind.SITE)], everything)
+            )
         self._tell()
         return self._named()
 
@@ -169,11 +171,13 @@ class _Builder:
             self._limit(group, key)
             yield group
 
-    def _phase(self, key: str) -> Part:
+    def _phase(self, key: str) -> InventoryPart:
         feed, _, line = key.rpartition(":")
         whole = self._all.parts[feed]
         name = f"{whole.name} phase {line}"
-        return Part(key=key, name=name, kind=Kind.PHASE, circuit=whole.circuit, phase_of=feed)
+        return InventoryPart(
+            key=key, name=name, kind=PartKind.PHASE, circuit=whole.circuit, phase_of=feed
+        )
 
     def _limit(self, group: _Group, key: str) -> None:
         """What the part may carry for hours, less what others draw from it."""
@@ -190,7 +194,7 @@ class _Builder:
         group.limit_w = max(0.0, whole_w - other_w)
         group.limits.append(text)
 
-    def _circuit_w(self, part: Part) -> float | None:
+    def _circuit_w(self, part: InventoryPart) -> float | None:
         if part.circuit is None:
             return None
         given = (self._rating.continuous, self._rating.power_factor)
@@ -198,7 +202,7 @@ class _Builder:
             part.circuit.limit_w(*given) if part.phase_of is None else part.circuit.phase_w(*given)
         )
 
-    def _how(self, part: Part, whole_w: float) -> str:
+    def _how(self, part: InventoryPart, whole_w: float) -> str:
         circuit = part.circuit
         if circuit is None or (part.limit_w is not None and part.limit_w <= whole_w):
             return f"{show_exact_watts(whole_w)}, as stated"
@@ -268,7 +272,7 @@ class _Builder:
 
     def _nest_unlimited(self, group: _Group) -> None:
         """Keep a place or a panel, and name the feeds and PDUs of a domain that is there anyway."""
-        grouping = group.parts[0].kind in (Kind.PANEL, *PLACES)
+        grouping = group.parts[0].kind in (PartKind.PANEL, *PLACES)
         crossing = self._overlaps(group.nodes)
         if not crossing and (grouping or self._same(group) is not None):
             self._keep(group)
@@ -335,14 +339,16 @@ class _Builder:
                 found.unknown(load.name, what)
         found.findings[:] = sorted(set(found.findings))
 
-    def _limits(self, part: Part) -> bool:
+    def _limits(self, part: InventoryPart) -> bool:
         """Whether a limit is known, of a PDU also that of the only source above it."""
         if part.circuit is not None or part.limit_w is not None:
             return True
-        return part.kind is Kind.PDU and any(
+        return part.kind is PartKind.PDU and any(
             self._limits(self._all.parts[one])
             for one in part.fed_by
-            if one in self._all.parts and one != part.key and self._all.parts[one].kind is Kind.FEED
+            if one in self._all.parts
+            and one != part.key
+            and self._all.parts[one].kind is PartKind.FEED
         )
 
     # --- names ---------------------------------------------------------------------------------
@@ -384,7 +390,7 @@ class _Builder:
     def _free_name(self, group: _Group, taken: set[str]) -> str:
         """What people call it: the place, if there is one, else the sources; no name twice."""
         places = [one for one in group.parts if one.kind in PLACES]
-        sites = [one for one in places if one.kind is Kind.SITE]
+        sites = [one for one in places if one.kind is PartKind.SITE]
         parts = sites or places or group.parts
         outermost = min(parts, key=lambda one: (_RANK[one.kind], one.name))
         innermost = max(parts, key=lambda one: (_RANK[one.kind], one.name))
@@ -396,7 +402,7 @@ class _Builder:
         numbered = (f"{name} {number}" for number in range(2, len(taken) + 3))
         return next(one for one in (*wished, *numbered) if one not in taken)
 
-    def _loss(self, parts: Sequence[Part]) -> float:
+    def _loss(self, parts: Sequence[InventoryPart]) -> float:
         """Sources in a row lose one after the other; of those side by side the worst counts."""
         by_key = {one.key: one for one in parts}
         factors: dict[str, float] = {}

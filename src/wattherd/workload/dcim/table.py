@@ -20,7 +20,13 @@ from pathlib import Path
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 from wattherd.units import plain, watts
-from wattherd.workload.dcim.inventory import Circuit, Inventory, Kind, Load, Part
+from wattherd.workload.dcim.inventory import (
+    Circuit,
+    Inventory,
+    InventoryLoad,
+    InventoryPart,
+    PartKind,
+)
 
 COLUMNS = (
     "name",
@@ -36,7 +42,7 @@ COLUMNS = (
     "max_draw",
 )
 NODE, OTHER = "node", "other"
-_KINDS = (*(str(one) for one in Kind if one is not Kind.PHASE), NODE, OTHER)
+_KINDS = (*(str(one) for one in PartKind if one is not PartKind.PHASE), NODE, OTHER)
 _PHASES = {"": False, "1": False, "dc": False, "3": True}
 
 
@@ -98,16 +104,16 @@ def _take(found: Inventory, row: dict[str, str], where: str) -> None:
             (source, line.upper()) for source, _, line in (one.partition(":") for one in fed_by)
         )
         draw_w = _watts(row, "max_draw", where)
-        found.loads[name] = Load(
+        found.loads[name] = InventoryLoad(
             key=name, name=name, node=kind == NODE, within=within, fed_by=cords, max_w=draw_w
         )
         return
     above = [one.partition(":") for one in fed_by]
     found.lines.update({(name, source): line.upper() for source, _, line in above if line})
-    found.parts[name] = Part(
+    found.parts[name] = InventoryPart(
         key=name,
         name=name,
-        kind=Kind(kind),
+        kind=PartKind(kind),
         within=within,
         fed_by=tuple(source for source, _, _ in above),
         circuit=_circuit(row, where),

@@ -1,0 +1,1 @@
+"""Instruments: meters, knobs, signals, and the wires to them."""

@@ -1,0 +1,1 @@
+"""What of the cluster is taken: devices planned and held, nodes asleep, devices drained."""

@@ -1,0 +1,1 @@
+"""The decision core: events in, commands out; what planners see, and the guard."""

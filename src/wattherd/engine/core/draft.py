@@ -1,0 +1,416 @@
+"""The plan in the making, guarded: no proposal can over-commit a device or split a gang.
+
+The draft books on the *planned* state: what every job will hold once all orders are carried out.
+What devices are held at this moment is the core's business; see `engine.core.core`.
+
+A planner tries things out on the real books: `mark` says where it stands, `undo` goes back there.
+From the first mark on every change writes down how it is taken back, newest last. Bookings are sums
+of integers, so that what is undone is as if it had never been: there is no copy that could differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.cycle import WAKE
+from wattherd.engine.jobs.lifecycle import State
+from wattherd.engine.jobs.questions import Questions
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.jobs.tenants import UNLIMITED, TenantUse
+from wattherd.engine.power.account import PowerAccount
+from wattherd.engine.power.sharing import Device
+from wattherd.errors import Bug
+from wattherd.model.allocation import Allocation, allocate
+from wattherd.model.cluster import WHOLE_GPU_MILLI
+from wattherd.model.command import Compute, GiveNotice, WakeAt
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
+from wattherd.model.request import Request, make_request
+from wattherd.policy.contract import JobView, PlanUse, Quota, Share
+
+_AS_ASKED = Share(node=0, tasks=0)[2:]
+"""What a share says of tasks of the first role that get what they ask for, on any devices.
+
+A `Share` is a tuple. Beyond node and tasks, its first two fields, all others have their defaults in
+nearly every proposal: one comparison of the rest tells that, for less than a look at each field.
+"""
+
+
+class GuardedDraft:
+    """Implements `policy.contract.Draft` on the planned cluster state."""
+
+    def __init__(
+        self,
+        planned: Book,
+        jobs: Mapping[str, JobRecord],
+        lost: set[int],
+        watts: PowerAccount,
+        questions: Questions,
+        now_s: float,
+        quota: Quota | None = None,
+        stopped: Mapping[str, float] | None = None,
+        strikes: Counter[str] | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        """`lost` are the indices of nodes that must not be used, `stopped` queues likewise.
+
+        `strikes` counts refused proposals by reason code; `limits` are the most GPUs of tenants.
+        """
+        self._planned = planned
+        self._jobs = jobs
+        self._watts = watts
+        self._questions = questions
+        self._lost = lost
+        self._now_s = now_s
+        self._quota = quota
+        self._stopped = stopped or {}
+        self._strikes = Counter[str]() if strikes is None else strikes
+        self._in_use = _in_use(jobs.values()) if quota is not None else {}
+        self._tenants = UNLIMITED
+        if limits:
+            given = ((job.spec, _gpus(job.wanted)) for job in jobs.values() if job.wanted)
+            self._tenants = TenantUse.of(limits, given)
+        self.touched: dict[str, None] = {}
+        self.stops: dict[str, StopReason] = {}
+        self.ended: dict[str, StopReason] = {}
+        self.reasons: dict[str, Reason] = {}
+        self.orders: list[WakeAt | Compute | GiveNotice] = []
+        self._undo: list[Callable[[], object]] | None = None
+        """How each change since the first mark is taken back; None: nothing was marked."""
+
+    def mark(self) -> int:
+        """Where the plan stands now; marks may be set within marks."""
+        if self._undo is None:
+            self._undo = []
+        return len(self._undo)
+
+    def undo(self, mark: int) -> None:
+        """Take back all that was proposed since `mark`, the newest first.
+
+        Only the count of refused proposals stays: they were made, and refused.
+
+        Raises:
+            Bug: no such mark, or what it marked has been taken back already.
+        """
+        if self._undo is None or not 0 <= mark <= len(self._undo):
+            raise Bug(f"the plan has no mark {mark}")
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def _note(self, notes: MutableMapping[str, Any], key: str, value: object) -> None:
+        """Set one of the plan's notes, in a way that can be taken back."""
+        if self._undo is not None:
+            if key in notes:
+                self._undo.append(partial(notes.__setitem__, key, notes[key]))
+            else:
+                self._undo.append(partial(notes.pop, key, None))
+        notes[key] = value
+
+    def _order(self, order: WakeAt | Compute | GiveNotice) -> None:
+        if self._undo is not None:
+            self._undo.append(self.orders.pop)
+        self.orders.append(order)
+
+    def _replan(self, record: JobRecord, wanted: tuple[Allocation, ...]) -> None:
+        """The plan gives a job something else, of which the devices are booked already."""
+        if self._undo is not None:
+            before = record.wanted
+            order = self._watts.plan_order((*before, *wanted))
+            self._undo.append(partial(self._put_back, record, before, order))
+        record.wanted = wanted
+        self._watts.plan(record)
+
+    def _put_back(
+        self,
+        record: JobRecord,
+        before: tuple[Allocation, ...],
+        order: Mapping[Device, Sequence[str]],
+    ) -> None:
+        """The plan gives a job again what it gave it `before`."""
+        for allocation in record.wanted:
+            self._planned.release(allocation)
+        self._spend(record, record.wanted, -1)
+        for allocation in before:
+            self._planned.place(allocation)
+        self._spend(record, before, 1)
+        record.wanted = before
+        self._watts.plan(record)
+        self._watts.restore_plan_order(order)
+
+    def free_gpus(self, least: int = 1) -> NDArray[np.int64]:
+        """Wholly free GPUs of each usable node that can be powered; all if these are too few."""
+        return self._watts.powered(self._usable(self._planned.whole.copy()), least)
+
+    def free_gpu_total(self) -> int:
+        """GPUs of `free_gpus` on all nodes together."""
+        plain = not self._lost and not self._watts.by_domain
+        return self._planned.whole_gpus if plain else int(self.free_gpus().sum())
+
+    def free_cpu_milli(self) -> NDArray[np.int64]:
+        """Free milli-vCPU of each usable node."""
+        return self._usable(self._planned.cpu_free.copy())
+
+    def free_memory_mib(self) -> NDArray[np.int64]:
+        """Free MiB of each usable node."""
+        return self._usable(self._planned.memory_free.copy())
+
+    def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:
+        """Tasks of a role that each usable node could still take."""
+        needs = job.spec.roles[role]
+        spec = job.spec
+        room = self._planned.room(needs, spec.gpu_models)
+        if self._lost:
+            self._usable(room)
+        if spec.energy_budget_j is not None:
+            room[self._watts.prices.too_dear(job.spec)] = 0
+        whole = needs.gpu_count and needs.gpu_milli == WHOLE_GPU_MILLI
+        if not (self._watts.by_domain and whole):
+            return room
+        least = job.spec.counts(role).start * needs.gpu_count
+        return self._watts.powered(room * needs.gpu_count, least) // needs.gpu_count
+
+    def _usable(self, column: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`column` with nothing on lost nodes."""
+        if self._lost:
+            column[list(self._lost)] = 0
+        return column
+
+    def start(self, job: JobView, shares: Sequence[Share]) -> Reason | None:
+        """All shares or none; what the job held in the plan before is given back first."""
+        record = self._jobs[job.id]
+        if record.id in self.ended:
+            return self._ended(record)
+        self._note(self.touched, record.id, None)
+        before = job.wanted
+        for allocation in before:
+            self._planned.release(allocation)
+        if before:
+            self._spend(record, before, -1)
+        booked = self._book(record, shares)
+        if isinstance(booked, Reason):
+            for allocation in before:
+                self._planned.place(allocation)
+            # What it had is its own again: else the next job would be given what this one keeps.
+            # Its watts were never taken from it, as the account changes with `plan` alone.
+            if before:
+                self._spend(record, before, 1)
+            self._note(self.reasons, job.id, booked)
+            self._strikes[str(booked.code)] += 1
+            return booked
+        self._replan(record, booked)
+        self._spend(record, booked, 1)
+        if before and before != booked and job.id not in self.stops:
+            self._note(self.stops, job.id, _why_moved(before, booked))
+        return None
+
+    def _spend(self, record: JobRecord, allocations: tuple[Allocation, ...], sign: int) -> None:
+        """Take (sign 1) or return a job's part of its quota and of its tenant's limit."""
+        if self._quota is not None and allocations:
+            self._in_use[_account(record)] += sign * _gpus(allocations)
+        if self._tenants.limits:
+            self._tenants.spend(record.spec, sign * _gpus(allocations))
+
+    def _allowed(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
+        if self._tenants.limits:
+            refusal = self._tenants.refuses(record.spec, _gpus(allocations), self._now_s)
+            if refusal is not None:
+                return refusal
+        if self._quota is None:
+            return None
+        total = self._planned.usable_gpu_total(self._lost)
+        use = PlanUse(now_s=self._now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
+        return self._quota.admits(record.spec, _gpus(allocations), use)
+
+    def over_budget(self) -> bool:
+        """Whether the plan needs more watts than there are, every job at its least."""
+        return self._watts.overloaded()
+
+    def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
+        spec = record.spec
+        booked: list[Allocation] = []
+        refusal = self._gang(spec, shares)
+        for share in () if refusal else shares:
+            allocation = self._fit(spec, share)
+            if isinstance(allocation, Reason):
+                refusal = allocation
+                break
+            self._planned.place(allocation)
+            booked.append(allocation)
+        given = tuple(booked)
+        refusal = refusal or self._allowed(record, given)
+        refusal = refusal or self._watts.refused(record, given, self._now_s)
+        if refusal is None and spec.energy_budget_j is not None:
+            refusal = self._watts.prices.refuse(record, booked, self._now_s)
+        if refusal is None:
+            return given
+        for allocation in booked:
+            self._planned.release(allocation)
+        return refusal
+
+    def _gang(self, spec: JobSpec, shares: Sequence[Share]) -> Reason | None:
+        """All tasks of every role, counts and sizes within what the job can use."""
+        if _plainly_whole(spec, shares):
+            return None
+        placed = [0] * len(spec.roles)
+        for share in shares:
+            placed[share.role] += share.tasks
+            role = spec.roles[share.role]
+            for asked, able, unit in (
+                (share.cpu_milli, role.cpus, "milli-vCPU per task"),
+                (share.gpu_count, role.gpu_counts, "GPUs per task"),
+            ):
+                if asked is not None and asked not in able:
+                    return self._refuse(ReasonCode.INVALID_SPEC, asked, able.stop - 1, unit)
+            if share.gpu_milli is not None and not 1 <= share.gpu_milli <= role.gpu_milli:
+                unit = "milli-GPU per GPU"
+                return self._refuse(ReasonCode.INVALID_SPEC, share.gpu_milli, role.gpu_milli, unit)
+        for number, role in enumerate(spec.roles):
+            able = spec.counts(number)
+            if placed[number] not in able:
+                unit = f"{role.name} tasks"
+                return self._refuse(ReasonCode.WAITING_FOR_GANG, able.start, placed[number], unit)
+        return None
+
+    def _fit(self, spec: JobSpec, share: Share) -> Allocation | Reason:
+        book, node = self._planned, share.node
+        request = share_request(spec.roles[share.role], share, spec.gpu_models)
+        gpus = book.choose(request, node, share.gpus)
+        model = book.cluster.nodes[node].gpu_model
+        if node in self._lost or not request.allows(model):
+            return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, 0, "GPUs")
+        if len(gpus) < request.gpu_count:
+            return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, len(gpus), "GPUs")
+        if share.gpu_milli is not None and request.gpu_count:
+            part_mib = self._watts.gpus[model].memory_mib * share.gpu_milli // WHOLE_GPU_MILLI
+            need_mib = spec.roles[share.role].gpu_memory_mib
+            if need_mib is None or need_mib > part_mib:
+                need_mib = self._watts.gpus[model].memory_mib if need_mib is None else need_mib
+                return self._refuse(ReasonCode.WAITING_FOR_GPUS, need_mib, part_mib, "MiB of GPU")
+        for asked, free, unit in (
+            (request.cpu_milli, book.cpu_free, "milli-vCPU"),
+            (request.memory_mib, book.memory_free, "MiB"),
+        ):
+            if asked and asked > free[node]:
+                return self._refuse(ReasonCode.FRAGMENTED, asked, int(free[node]), unit)
+        return allocate(request, node, gpus, share.role, share.tasks)
+
+    def _refuse(self, code: ReasonCode, asked: int, available: int, unit: str) -> Reason:
+        return make_reason(
+            code=code, since_s=self._now_s, asked=asked, available=available, unit=unit
+        )
+
+    def stop(self, job: JobView, why: StopReason) -> None:
+        """Take everything from a job."""
+        if not job.wanted:
+            return
+        record = self._jobs[job.id]
+        self._note(self.touched, record.id, None)
+        for allocation in job.wanted:
+            self._planned.release(allocation)
+        self._note(self.stops, record.id, why)
+        self._spend(record, job.wanted, -1)
+        self._replan(record, ())
+
+    def end(self, job: JobView, why: StopReason) -> Reason | None:
+        """Call a trial off; what is no trial is its user's alone to end."""
+        if not job.spec.group:
+            return Reason(
+                code=ReasonCode.INVALID_SPEC,
+                since_s=self._now_s,
+                unblocks="only trials of a search group are ended by a scheduler",
+            )
+        self.stop(job, why)
+        self._note(self.touched, job.id, None)
+        self._note(self.ended, job.id, why)
+        return None
+
+    def _ended(self, job: JobRecord) -> Reason:
+        why = f"the plan has just ended it: {self.ended[job.id]}"
+        return Reason(code=ReasonCode.INVALID_SPEC, since_s=self._now_s, unblocks=why)
+
+    def wait(self, job: JobView, reason: Reason) -> None:
+        """Note why a job gets nothing."""
+        if job.wanted:
+            raise Bug(f"job {job.id} is said to wait for {reason.code} while the plan runs it")
+        self._note(self.reasons, job.id, reason)
+        self._note(self.touched, job.id, None)
+
+    def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
+        """Tell a running job that its stop is near; one that has not begun needs no notice."""
+        record = self._jobs[job.id]
+        if record.state in (State.STARTING, State.RUNNING):
+            attempt = record.attempt
+            self._order(GiveNotice(job_id=job.id, attempt=attempt, reason=why, at_s=at_s))
+
+    def wake_at(self, at_s: float) -> None:
+        """Ask for a cycle at that time."""
+        self._order(WakeAt(at_s=max(at_s, self._now_s), key=WAKE))
+
+    def compute(self, kind: str, payload: Any) -> str:
+        """Have slow work done outside; returns the question's key."""
+        if self._undo is not None:
+            self._undo.append(partial(self._questions.restore, self._questions.saved()))
+        order = self._questions.ask(kind, payload)
+        self._order(order)
+        return order.key
+
+
+def _plainly_whole(spec: JobSpec, shares: Sequence[Share]) -> bool:
+    """The common case, told quickly: all tasks of the only role, none of them elastic."""
+    role, tasks = spec.roles[0], 0
+    for share in shares:
+        if share[2:] != _AS_ASKED:
+            return False
+        tasks += share.tasks
+    return (
+        tasks == role.count
+        and len(spec.roles) == 1
+        and spec.min_width is spec.max_width is role.min_count is role.max_count is None
+    )
+
+
+def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Request:
+    """What the tasks of a share are given together."""
+    tasks = share.tasks
+    gpus = (role.gpu_count if share.gpu_count is None else share.gpu_count) * tasks
+    cpu_milli = role.cpu_milli if share.cpu_milli is None else share.cpu_milli
+    return make_request(
+        cpu_milli=cpu_milli * tasks,
+        memory_mib=role.memory_mib * tasks,
+        gpu_count=gpus,
+        gpu_milli=_part(role, share) if gpus else 0,
+        models=models if gpus else (),
+    )
+
+
+def _part(role: TaskRole, share: Share) -> int:
+    return role.gpu_milli if share.gpu_milli is None else share.gpu_milli
+
+
+def _account(job: JobRecord) -> tuple[str, str]:
+    return job.spec.queue, job.spec.user
+
+
+def _gpus(allocations: tuple[Allocation, ...]) -> int:
+    return sum(len(allocation.gpus) for allocation in allocations)
+
+
+def _in_use(jobs: Iterable[JobRecord]) -> Counter[tuple[str, str]]:
+    """GPUs that the plan gives to each (queue, user)."""
+    use: Counter[tuple[str, str]] = Counter()
+    for job in jobs:
+        if job.wanted:
+            use[_account(job)] += _gpus(job.wanted)
+    return use
+
+
+def _why_moved(before: tuple[Allocation, ...], after: tuple[Allocation, ...]) -> StopReason:
+    same_size = sum(len(a.gpus) for a in before) == sum(len(a.gpus) for a in after)
+    return StopReason.MIGRATED if same_size else StopReason.RESIZED

@@ -1,0 +1,1 @@
+"""Jobs as the core knows them: their life, their record, what they wait for."""

@@ -1,0 +1,1 @@
+"""Which node and which GPUs: score tables over the state of a cluster."""

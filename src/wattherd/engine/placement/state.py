@@ -1,0 +1,230 @@
+"""The state of the cluster as arrays: what is free on every node and GPU.
+
+The only mutable state of a placement run. `place` and `release` are exact inverses: everything
+they touch is an integer or is recomputed from integers, so that releasing restores the state bit
+for bit. `checkpoint` and `rollback` undo any number of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from wattherd.engine.placement.kernels import (
+    CHANGES,
+    CPU_MW,
+    FRAGMENT,
+    FRAGMENT_UNIT,
+    GPU_MW,
+    IDLE_MILLI,
+    TOTALS,
+    USED_MILLI,
+    add_to_totals,
+    change,
+    derive,
+)
+from wattherd.engine.placement.shapes import ShapeBook
+from wattherd.errors import Bug, UserError
+from wattherd.estimate.expected_packing import Outlook, no_outlook
+from wattherd.estimate.node_power import PowerColumns
+from wattherd.estimate.target import Target
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
+from wattherd.model.request import Request
+from wattherd.policy.place.contract import Ints, Nodes, ScoredWorld
+
+_PLACE, _RELEASE = 1, -1
+_CLOSED = 1 << 40
+"""Counted as pods: a closed node takes no more of them."""
+MAX_GPUS_PER_NODE = 63
+"""The GPUs of a decision are bits of a signed 64-bit integer."""
+
+
+class ClusterState:
+    """Free resources of `cluster`, with running totals of use, fragmentation and power."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        target: Target,
+        power: PowerColumns,
+        outlook: Outlook | None = None,
+    ) -> None:
+        """Start with everything free.
+
+        Raises:
+            UserError: a node has more than `MAX_GPUS_PER_NODE` GPUs.
+        """
+        _check_width(cluster)
+        self.cluster = cluster
+        self.shapes = ShapeBook(cluster.gpu_models)
+        self.world = ScoredWorld(
+            _empty_nodes(cluster, target),
+            self.shapes.columns,
+            target,
+            power,
+            outlook if outlook is not None else no_outlook(),
+        )
+        self.totals: Ints = np.zeros(TOTALS + 1 + len(cluster.gpu_models), dtype=np.int64)
+        self.log: Ints = np.zeros(max(1024, 4 * len(cluster.nodes)), dtype=np.int64)
+        """Ring of the nodes that changed last; `totals[CHANGES]` counts all changes."""
+        self._journal: list[tuple[Allocation, int]] | None = None
+        self._closed: set[int] = set()
+        for n in range(len(cluster.nodes)):
+            derive(self.world, n)
+            add_to_totals(self.world, self.totals, n, 1)
+
+    @property
+    def used_gpu_milli(self) -> int:
+        """Allocated GPU, in milli-GPU."""
+        return int(self.totals[USED_MILLI])
+
+    @property
+    def idle_gpu_milli(self) -> int:
+        """GPU not allocated, in milli-GPU."""
+        return int(self.totals[IDLE_MILLI])
+
+    @property
+    def idle_by_model(self) -> Ints:
+        """GPU not allocated, in milli-GPU, of each model of the cluster."""
+        return self.totals[TOTALS + 1 :]
+
+    @property
+    def fragment_gpu_milli(self) -> float:
+        """Idle GPU that the target workload is expected not to be able to use, in milli-GPU."""
+        return float(self.totals[FRAGMENT] * FRAGMENT_UNIT)
+
+    @property
+    def cpu_power_w(self) -> float:
+        """Estimated draw of all CPUs, in watts."""
+        return float(self.totals[CPU_MW] / 1000)
+
+    @property
+    def gpu_power_w(self) -> float:
+        """Estimated draw of all GPUs, in watts."""
+        return float(self.totals[GPU_MW] / 1000)
+
+    @property
+    def changes(self) -> int:
+        """How many times a node changed since the start."""
+        return int(self.totals[CHANGES])
+
+    def place(self, allocation: Allocation) -> None:
+        """Give `allocation` its resources.
+
+        Raises:
+            Bug: the node or one of its GPUs has less room than that.
+        """
+        self._change(allocation, _PLACE)
+
+    def release(self, allocation: Allocation) -> None:
+        """Take back what `place` gave.
+
+        Raises:
+            Bug: more would be free than there is.
+        """
+        self._change(allocation, _RELEASE)
+
+    def _change(self, allocation: Allocation, sign: int) -> None:
+        verb = "place" if sign == _PLACE else "release"
+        # Kernels do not check indices.
+        if not 0 <= allocation.node < len(self.cluster.nodes):
+            raise Bug(f"cannot {verb} {allocation}: no such node")
+        shape = self.intern(allocation.request)
+        memory = allocation.request.memory_mib
+        mask = _bits_of(allocation.gpus)
+        if mask < 0 or not change(
+            self.world, self.totals, self.log, shape, memory, allocation.node, mask, sign
+        ):
+            raise Bug(f"cannot {verb} {allocation}: {self.describe(allocation.node)}")
+        if self._journal is not None:
+            self._journal.append((allocation, sign))
+
+    def close(self, nodes: Collection[int]) -> None:
+        """From now on nothing is placed on `nodes`, and on all others again.
+
+        What is free there still counts as idle; whatever is on them must be released first.
+        """
+        for n in sorted(self._closed ^ set(nodes)):
+            self.world.nodes.pods[n] += -_CLOSED if n in self._closed else _CLOSED
+            self.log[self.totals[CHANGES] % len(self.log)] = n
+            self.totals[CHANGES] += 1
+        self._closed = set(nodes)
+
+    def intern(self, request: Request) -> int:
+        """Shape number of `request`; refreshes the view if the book grew."""
+        shape = self.shapes.intern(request)
+        if self.world.shapes is not self.shapes.columns:
+            self.world = self.world._replace(shapes=self.shapes.columns)
+        return shape
+
+    def checkpoint(self) -> int:
+        """Start (or continue) recording changes; the mark is for `rollback`."""
+        if self._journal is None:
+            self._journal = []
+        return len(self._journal)
+
+    def rollback(self, mark: int) -> None:
+        """Undo every change since `mark`, newest first."""
+        journal, self._journal = self._journal or [], None
+        for allocation, sign in reversed(journal[mark:]):
+            self._change(allocation, -sign)
+        self._journal = journal[:mark]
+
+    def commit(self) -> None:
+        """Keep all changes and stop recording."""
+        self._journal = None
+
+    def describe(self, node: int) -> str:
+        """One node in words, for messages."""
+        nodes = self.world.nodes
+        gpus = "-".join(str(milli) for milli in nodes.gpu_free[node, : nodes.gpu_count[node]])
+        return (
+            f"{self.cluster.nodes[node].name} has {nodes.cpu_free[node]} milli-CPU, "
+            f"{nodes.memory_free[node]} MiB and GPUs [{gpus}] free"
+        )
+
+
+def _check_width(cluster: ClusterSpec) -> None:
+    widest = max(cluster.nodes, key=lambda node: node.gpu_count)
+    if widest.gpu_count > MAX_GPUS_PER_NODE:
+        raise UserError(
+            f"{widest.gpu_count} GPUs are more than the {MAX_GPUS_PER_NODE} a node may have here",
+            where=f"node {widest.name!r}",
+            field="gpu",
+            hint="describe it as several nodes",
+        )
+
+
+def _bits_of(gpus: tuple[int, ...]) -> int:
+    """GPU numbers as bits; negative if one repeats or is no GPU's number."""
+    if len(set(gpus)) != len(gpus) or not all(0 <= gpu < MAX_GPUS_PER_NODE for gpu in gpus):
+        return -1
+    return sum(1 << gpu for gpu in gpus)
+
+
+def _empty_nodes(cluster: ClusterSpec, target: Target) -> Nodes:
+    specs = cluster.nodes
+    rows, gpus = len(specs), max([1, *(node.gpu_count for node in specs)])
+    tasks = len(target.weight)
+    count = np.array([node.gpu_count for node in specs], dtype=np.int64)
+    models = {model: index for index, model in enumerate(cluster.gpu_models)}
+    cpu = np.array([node.cpu_milli for node in specs], dtype=np.int64)
+    memory = np.array([node.memory_mib for node in specs], dtype=np.int64)
+    return Nodes(
+        cpu_capacity=cpu,
+        cpu_free=cpu.copy(),
+        memory_capacity=memory,
+        memory_free=memory.copy(),
+        gpu_free=np.where(np.arange(gpus) < count[:, None], WHOLE_GPU_MILLI, 0),
+        gpu_count=count,
+        model=np.array([models[n.gpu_model] if n.gpu_count else -1 for n in specs]),
+        pods=np.zeros(rows, dtype=np.int64),
+        kinds=np.zeros((rows, gpus + 1), dtype=np.int64),
+        active=np.zeros(rows, dtype=np.int64),
+        idle=np.zeros(rows, dtype=np.int64),
+        fragment=np.zeros(rows, dtype=np.float64),
+        roomy=np.zeros((rows, tasks), dtype=np.int64),
+        small=np.zeros((rows, tasks), dtype=np.int64),
+    )

@@ -1,0 +1,1 @@
+"""The account of watts: demand, budgets, caps and their read-back, energy, losses."""

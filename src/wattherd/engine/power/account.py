@@ -1,0 +1,668 @@
+"""The power side of the guard: what devices may draw at most, now and under the plan.
+
+Theory of operation
+-------------------
+*Domains.* Watts are counted in the domains of a power tree (site, rows, racks). A single budget is
+a tree of one domain without a name that feeds every node: there is no other account.
+
+*Caps count, not measured draw*, because draw can jump within any control delay: power spikes of
+training last milliseconds, caps take effect in tens to hundreds of them (Zeus, NSDI'23; POLCA,
+ASPLOS'24). A device of a running job counts at the cap in force, a free one at its idle watts, a
+shared one once (`engine.power.sharing`). The guard can then promise that no budget is exceeded
+whatever the jobs do, as long as drivers keep their caps.
+
+*Two books* (`engine.power.domain_loads`) hold what jobs add above idling:
+
+    _plan   every planned job at the least watts that the policy lets it run with
+    _held   every job's devices at the cap in force
+
+A start is planned if `_plan` fits into every budget above it: then there is a way to share the
+watts, since everybody can be lowered to his least. It is carried out if `_held` fits with the
+job's planned cap. Between the two lies the time in which others are lowered:
+
+    plan        B is planned: A's least + B's least fit
+    share       caps are set so that all fit: A's falls, B's is what A gives up
+    order       A is told its lower cap; `_held` still has A at the higher one
+    read back   A's lower cap is confirmed: `note(A)`, only now do the watts exist
+    start       `fits(B)`: B may draw what A gave up
+
+*Sharing* takes what budgets leave above idling and asks the power policy for a cap per planned job.
+Caps go out in whole watts, rounded down, never below what a device can do.
+
+*Units.* Milliwatts at devices, nanowatts at the inputs of domains: a loss factor is a whole number
+of millionths (`engine.power.feeds`), so that all sums are integers and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.catalog.gpus import GPUS, GpuModel
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.budgets import Fall
+from wattherd.engine.power.demand import DemandClasses, DemandRows
+from wattherd.engine.power.domain_headroom import (
+    Branches,
+    DomainHeadroom,
+    branch_table,
+    branches_above,
+)
+from wattherd.engine.power.domain_loads import DomainLoads, Spread
+from wattherd.engine.power.energy_price import Prices
+from wattherd.engine.power.feeds import NW, PPM, Feeds, one_domain
+from wattherd.engine.power.measured_demand import Demands
+from wattherd.engine.power.ramp import Ramps, Refusal
+from wattherd.engine.power.reasons import new_to_plan, too_late, too_little
+from wattherd.engine.power.sharing import Device, shared_devices
+from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve, under_one_cap
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
+from wattherd.model.job import JobSpec
+from wattherd.model.power_tree import PowerTree
+from wattherd.model.reason import Reason
+from wattherd.policy.power.choices import Floats, Ints
+from wattherd.policy.power.contract import Asks, PowerAsk, PowerPolicy, SharesByClass
+from wattherd.policy.power.in_tree import SharesInTree, within
+
+
+def _mw(watts: float) -> int:
+    return round(watts * 1000)
+
+
+def _nw(watts: float) -> int:
+    # Through milliwatts: budgets and caps must round alike, or a cap of the whole budget misses it.
+    return _mw(watts) * PPM
+
+
+class PowerAccount:
+    """The budgets of all domains, and everything that counts against them."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        policy: PowerPolicy,
+        curve_of: CurveOf,
+        tree: PowerTree | None = None,
+        gpus: Mapping[str, GpuModel] = GPUS,
+    ) -> None:
+        """Start with the budgets that the tree begins with; a site budget may come on top.
+
+        Raises:
+            UserError: the tree does not feed exactly the nodes of the cluster.
+        """
+        self.policy = policy
+        self.gpus = gpus
+        self.curve_of = curve_of
+        self.feeds = Feeds(tree or one_domain(cluster), cluster)
+        self.by_domain = not self.feeds.plain
+        """Whether it matters for watts on which node a device is: not below one plain budget."""
+        self._models = [node.gpu_model for node in cluster.nodes]
+        self._idle_mw = [
+            _mw(gpus[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
+        ]
+        self._base_mw = [
+            idle_mw * node.gpu_count + _mw(node.idle_w)
+            for idle_mw, node in zip(self._idle_mw, cluster.nodes, strict=True)
+        ]
+        """What each node draws while nothing runs."""
+        self._all_base_mw = sum(self._base_mw)
+        self._idle_nw = self._carried_idle()
+        self._step_mw = [self._least_step_mw(model) for model in self._models]
+        """From idle to the least that a GPU of each node runs with, of a job like any."""
+        self.prices = Prices(self._models, curve_of)
+        self.demands = Demands()
+        # Budgets.
+        self._own_w = [domain.budget_w for domain in self.feeds.tree.domains]
+        """What each domain is held to."""
+        self._site_w: float | None = None
+        """What the site is held to beside its own domain's budget: the lower one counts."""
+        self._stated_w = {domain.name: domain.budget_w for domain in self.feeds.tree.domains}
+        self._soon: dict[int, list[Fall]] = {}
+        """Budgets of domains that are to come, within which new jobs must fit."""
+        self._set_limits()
+        # Jobs.
+        self._plan = DomainLoads(self.feeds, self._idle_mw)
+        self._held = DomainLoads(self.feeds, self._idle_mw)
+        self._asks: dict[str, PowerAsk] = {}
+        """What planned jobs ask for on their unshared devices."""
+        self._by_class = not self.by_domain and isinstance(policy, SharesByClass)
+        self._demand = self._no_demand()
+        """Planned jobs that share no device."""
+        self._due = True
+        """Whether the plan or a budget changed since the watts were shared out."""
+
+    def _carried_idle(self) -> list[int]:
+        """Nanowatts that every domain carries while nothing runs."""
+        idle_nw = [0] * len(self.feeds.names)
+        for base_mw, path in zip(self._base_mw, self.feeds.paths, strict=True):
+            for domain, ppm in path:
+                idle_nw[domain] += base_mw * ppm
+        return idle_nw
+
+    def _least_step_mw(self, model: str) -> int:
+        # At least one, since it divides what a domain has left.
+        least_w = self.least_w(prior_curve(self.gpus[model])) if model else 0.0
+        return max(_mw(least_w) - _mw(self.gpus[model].idle_w), 1) if model else 1
+
+    def _no_demand(self) -> DemandClasses | DemandRows:
+        return DemandClasses() if self._by_class else DemandRows()
+
+    # Budgets ------------------------------------------------------------------------------------
+
+    @property
+    def limited(self) -> bool:
+        """Whether planned jobs are booked and capped.
+
+        Below a single budget only while there is one. A tree of several is always booked: any of
+        its branches may be given a budget at work, and there would be nobody's plan to hold to it.
+        """
+        return self.by_domain or self.limits_nw[0] is not None
+
+    def set_budget(
+        self, budget_w: float | None, jobs: Iterable[JobRecord], domain: str = ""
+    ) -> None:
+        """Hold a domain (empty: the site, beside its own budget) to a budget; None lifts it.
+
+        `jobs` are all that may be planned. Unheard-of domains have no budget.
+        """
+        number = self.feeds.number_of(domain)
+        if number is None:
+            return
+        if domain:
+            self._own_w[number] = budget_w
+        else:
+            self._site_w = budget_w
+        self._set_limits()
+        self._due = True
+        if not self.by_domain:
+            self._book_plan_anew(jobs)
+
+    def _book_plan_anew(self, jobs: Iterable[JobRecord]) -> None:
+        # Nothing was booked while there was no budget. With one there before it is done as well:
+        # of classes that gain alike the one of the earliest job comes first from then on.
+        self._asks, self._demand = {}, self._no_demand()
+        self._plan = DomainLoads(self.feeds, self._idle_mw)
+        for job in jobs:
+            self.plan(job)
+
+    def _set_limits(self) -> None:
+        limits_w = list(self._own_w)
+        limits_w[self.feeds.root] = _least(self._site_w, limits_w[self.feeds.root])
+        self.budget_w: float | None = limits_w[self.feeds.root]
+        """What the guard holds the site to."""
+        self.limits_nw: list[int | None] = [None if one is None else _nw(one) for one in limits_w]
+        """What it holds each domain to."""
+
+    def state(self, budget_w: float | None, domain: str = "") -> None:
+        """What a domain is said to be allowed; the guard may already hold it to less."""
+        self._stated_w[domain] = budget_w
+
+    @property
+    def stated_w(self) -> float | None:
+        """The site's budget."""
+        root = self.feeds.names[self.feeds.root]
+        return _least(self._stated_w.get(""), self._stated_w.get(root))
+
+    @property
+    def stated_nw(self) -> list[int | None]:
+        """The budget of each domain."""
+        stated_w = [self._stated_w[name] for name in self.feeds.names]
+        stated_w[self.feeds.root] = self.stated_w
+        return [None if one is None else _nw(one) for one in stated_w]
+
+    @property
+    def held_mw(self) -> list[int | None]:
+        """What the guard holds each domain to."""
+        return [None if one is None else one // PPM for one in self.limits_nw]
+
+    def limits_mw(self, levels: Mapping[str, float | None]) -> list[int | None]:
+        """Budgets of each domain, where `levels` are those of the domains and of the site."""
+        limits_w = [levels.get(name) for name in self.feeds.names]
+        limits_w[self.feeds.root] = _least(levels.get(""), limits_w[self.feeds.root])
+        return [None if one is None else _mw(one) for one in limits_w]
+
+    def expect(self, domain: str, fall: Fall | None) -> None:
+        """A budget that new jobs must fit into because it comes soon; None: none does."""
+        number = self.feeds.number_of(domain)
+        if number is None:
+            return
+        others = [one for one in self._soon.pop(number, ()) if one.domain != domain]
+        falls = others if fall is None else [*others, fall]
+        if falls:
+            self._soon[number] = falls
+
+    # Curves -------------------------------------------------------------------------------------
+
+    def curve(self, spec: JobSpec, allocations: Iterable[Allocation]) -> PowerCurve | None:
+        """The job's curve where it is placed, None if it holds no GPU.
+
+        Across GPU models it is that of the one cap for all of them (`under_one_cap`).
+        """
+        first = ""
+        others: dict[str, None] = {}
+        for one in allocations:
+            if one.gpus and self._models[one.node] != first:
+                if first:
+                    others[self._models[one.node]] = None
+                else:
+                    first = self._models[one.node]
+        if not first:
+            return None
+        curve = self.curve_of(spec, first)
+        if others:
+            curve = under_one_cap((curve, *(self.curve_of(spec, model) for model in others)))
+        return self.prices.within(spec.id, curve)
+
+    def speed(self, job: JobRecord) -> float:
+        """Speed of a running job at its cap, relative to full draw; its slowest device counts."""
+        curves = [
+            self.curve_of(job.spec, self._models[one.node]) for one in job.allocations if one.gpus
+        ]
+        if job.cap_w is None or not curves:
+            return 1.0
+        return min(one.rate(job.cap_w) / one.rates[-1] for one in curves)
+
+    def least_w(self, curve: PowerCurve) -> float:
+        """The least per device with which the policy lets a job run."""
+        return curve.max_w if self.policy.all_or_nothing else curve.floor_w
+
+    def idle_mw_of(self, model: str) -> int:
+        """What a device of a model draws idle."""
+        return _mw(self.gpus[model].idle_w)
+
+    def idle_w(self, job: JobRecord) -> float:
+        """What a device of a running job would draw idle; of its first one, 0 without any."""
+        nodes = [one.node for one in job.allocations if one.gpus]
+        return self._idle_mw[nodes[0]] / 1000 if nodes else 0.0
+
+    def idle_nw(self, domain: int) -> int:
+        """What a domain carries while nothing runs, losses included."""
+        return self._idle_nw[domain]
+
+    # The plan -----------------------------------------------------------------------------------
+
+    def plan(self, job: JobRecord) -> None:
+        """Book anew what the plan gives a job; nothing needs to be booked where nothing limits."""
+        if not self.limited:
+            return
+        self._due = True
+        if self._asks.pop(job.id, None) is not None:
+            self._demand.drop(job)
+        curve = self.curve(job.spec, job.wanted)
+        if curve is None:
+            self._plan.drop(job.id)
+            return
+        # The least is that of the whole curve: a measured demand may turn out to be too low, and
+        # then the job must still have its floor.
+        self._plan.put(job.id, job.wanted, _mw(self.least_w(curve)))
+        curve = self.demands.within(job.id, curve)
+        devices = sum(len(one.gpus) for one in job.wanted if _is_whole(one))
+        ask = PowerAsk(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
+        self._asks[job.id] = ask
+        if devices and not self._plan.shared.devices(job.id):
+            if isinstance(self._demand, DemandClasses):
+                self._demand.put(job, ask)
+            else:
+                self._demand.put(job, ask, self._branches_of(job))
+
+    def plan_order(self, allocations: Iterable[Allocation]) -> dict[Device, list[str]]:
+        """Who was booked first on the shared devices of `allocations`, under the plan."""
+        return self._plan.shared.order(shared_devices(allocations)) if self.limited else {}
+
+    def restore_plan_order(self, order: Mapping[Device, Sequence[str]]) -> None:
+        """A change of the plan was taken back: its shared devices are as they were."""
+        self._plan.shared.restore_order(order)
+
+    def room_mw(self) -> int | None:
+        """What the plan leaves of the site's budget above all least needs; None: no budget."""
+        limit_nw, root = self.limits_nw[self.feeds.root], self.feeds.root
+        return None if limit_nw is None else (limit_nw - self._planned_nw(root)) // PPM
+
+    def _planned_nw(self, domain: int) -> int:
+        return self._idle_nw[domain] + self._plan.nw[domain]
+
+    def needs_mw(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> int:
+        """The least above idle with which the policy lets a job run there, at its devices.
+
+        Of a device that it shares, only what it adds to the others of the plan.
+        """
+        curve = self.curve(job.spec, allocations)
+        if curve is None:
+            return 0
+        return self._plan.added_mw(job.id, allocations, _mw(self.least_w(curve)))
+
+    def refused(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], now_s: float
+    ) -> Reason | None:
+        """Why the plan's other jobs leave too few watts for the least needs of a job there.
+
+        Named is the domain that is nearest to the devices: what is short there is not to be had by
+        raising a budget further up.
+        """
+        if not self.limited:
+            return None
+        rise_nw = self._least_rise(job, allocations)
+        used_nw = self._beside(self._plan, job.id, rise_nw)
+        over = [one for one, nw in rise_nw.items() if self._over(one, used_nw[one] + nw)]
+        if not over:
+            return self._doomed(job, rise_nw, used_nw, now_s) if self._soon else None
+        domain = self._deepest(over)
+        limit_nw, name = self.limits_nw[domain] or 0, self.feeds.names[domain]
+        return too_little(rise_nw[domain], used_nw[domain], limit_nw, name, now_s)
+
+    def _least_rise(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> Spread:
+        """What a job's least needs there would add to the plan, by domain above its devices."""
+        curve = self.curve(job.spec, allocations)
+        if curve is not None:
+            return self._plan.rise_nw(job.id, allocations, _mw(self.least_w(curve)))
+        # A job without GPUs adds no watts that are counted. Below a single budget that is too low
+        # already it waits all the same: nothing starts there before that is mended. In a tree only
+        # branches with devices of the job are looked at, and it has none.
+        return {} if self.by_domain else {self.feeds.root: 0}
+
+    def _doomed(
+        self, job: JobRecord, rise_nw: Spread, used_nw: Spread, now_s: float
+    ) -> Reason | None:
+        """Why a job must not be started now that a fall would soon leave without its floor."""
+        if not new_to_plan(job):
+            return None
+        falls = {domain: self._lowest_soon(domain) for domain in rise_nw if domain in self._soon}
+        over = [one for one, to in falls.items() if used_nw[one] + rise_nw[one] > _nw(to.budget_w)]
+        if not over:
+            return None
+        domain = self._deepest(over)
+        fall, name = falls[domain], self._name(domain)
+        if not name:
+            return too_late(rise_nw[domain], _nw(fall.budget_w) - used_nw[domain], fall, now_s)
+        idle_nw = self._idle_nw[domain]
+        carried_nw = used_nw[domain] + rise_nw[domain]
+        return too_late(carried_nw - idle_nw, _nw(fall.budget_w) - idle_nw, fall, now_s, name)
+
+    def _lowest_soon(self, domain: int) -> Fall:
+        return min(self._soon[domain], key=lambda fall: fall.budget_w)
+
+    def cut(self, job: JobRecord, wanted: tuple[Allocation, ...], now_s: float) -> Reason:
+        """Why a job lost what it was planned for, to a budget that fell."""
+        if self.by_domain:
+            refused = self.refused(job, wanted, now_s)
+            if refused is not None:
+                return refused
+        # The others may need less than the budget by now: what was stopped first is not judged by
+        # what later ones gave up.
+        need_nw, limit_nw = self.needs_mw(job, job.allocations) * PPM, _nw(self.budget_w or 0.0)
+        return too_little(need_nw, limit_nw, limit_nw, "", now_s)
+
+    def overloaded(self, job: JobRecord | None = None) -> bool:
+        """Whether the plan's least needs are too much for a domain (one that feeds `job`)."""
+        if job is not None:
+            above = {domain for one in job.wanted for domain, _ in self.feeds.paths[one.node]}
+            return any(self._over(domain, self._planned_nw(domain)) for domain in above)
+        for limit_nw, idle_nw, nw in zip(self.limits_nw, self._idle_nw, self._plan.nw, strict=True):
+            if limit_nw is not None and idle_nw + nw > limit_nw:
+                return True
+        return False
+
+    def too_many(self, fall: Fall) -> bool:
+        """Whether a fall would leave less than the least needs of a domain's planned jobs."""
+        domain = self.feeds.number_of(fall.domain)
+        return domain is not None and self._planned_nw(domain) > _nw(fall.budget_w)
+
+    def powered(self, gpus: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+        """Of free `gpus` (N,) those that all domains together could carry at their floors.
+
+        Whole nodes come first. Where these are fewer than `least` it is all of them: the guard will
+        say what they lack. Below one plain budget all places are alike, and nothing is hidden.
+        """
+        if not self.by_domain:
+            return gpus
+        left = {
+            domain: limit_nw - self._planned_nw(domain)
+            for domain, limit_nw in enumerate(self.limits_nw)
+            if limit_nw is not None
+        }
+        free = {node: int(gpus[node]) for node in np.flatnonzero(gpus).tolist()}
+        wanted_nw = dict.fromkeys(left, 0)
+        for node, count in free.items():
+            step_mw = count * self._step_mw[node]
+            for domain, ppm in self.feeds.paths[node]:
+                if domain in left:
+                    wanted_nw[domain] += step_mw * ppm
+        # A domain that can carry all at once limits nobody, whoever comes first.
+        left = {domain: nw for domain, nw in left.items() if wanted_nw[domain] > nw}
+        if not left:
+            return gpus
+        shown = np.zeros_like(gpus)
+        for node in sorted(free, key=lambda one: (-free[one], one)):
+            above = [(left[one], ppm, one) for one, ppm in self.feeds.paths[node] if one in left]
+            step_mw = self._step_mw[node]
+            count = min([free[node], *(nw // (ppm * step_mw) for nw, ppm, _ in above)])
+            if count > 0:
+                shown[node] = count
+                for nw, ppm, domain in above:
+                    left[domain] = nw - count * ppm * step_mw
+        return shown if int(shown.sum()) >= min(least, sum(free.values())) else gpus
+
+    def _over(self, domain: int, nw: int) -> bool:
+        limit_nw = self.limits_nw[domain]
+        return limit_nw is not None and nw > limit_nw
+
+    def _beside(self, book: DomainLoads, job_id: str, domains: Iterable[int]) -> Spread:
+        """What domains carry in a book without a job, idle devices included."""
+        others = book.without_nw(job_id, domains)
+        return {domain: self._idle_nw[domain] + nw for domain, nw in others.items()}
+
+    def _deepest(self, domains: Iterable[int]) -> int:
+        return max(domains, key=lambda one: (self.feeds.depth[one], -one))
+
+    def _name(self, domain: int) -> str:
+        return self.feeds.names[domain]
+
+    # Now ----------------------------------------------------------------------------------------
+
+    def note(self, job: JobRecord) -> None:
+        """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
+        curve = self.curve(job.spec, job.allocations)
+        if curve is None:
+            self._held.drop(job.id)
+        else:
+            self._held.put(job.id, job.allocations, _mw(_capped(job.cap_w, curve)))
+
+    def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
+        """Whether every domain could carry the job's planned cap there, beside what is in force."""
+        if not self.limited:
+            return True
+        rise_nw, own_nw = self._rise_at_cap(job, allocations), self._held.job_nw(job.id)
+        # Asked of every job that waits for watts, after every event: nothing is built for it.
+        idle_nw, held_nw, limits_nw = self._idle_nw, self._held.nw, self.limits_nw
+        for domain, nw in rise_nw.items():
+            limit_nw = limits_nw[domain]
+            if limit_nw is not None:
+                others_nw = idle_nw[domain] + held_nw[domain] - own_nw.get(domain, 0)
+                if others_nw + nw > limit_nw:
+                    return False
+        return True
+
+    def climbs(
+        self, job: JobRecord, allocations: tuple[Allocation, ...], ramps: Ramps, now_s: float
+    ) -> Refusal | None:
+        """Why a ramp does not let `job` have its planned cap there now."""
+        rise_nw = self._rise_at_cap(job, allocations) if ramps.limits else {}
+        if not rise_nw:
+            return None
+        used_nw = self._beside(self._held, job.id, rise_nw)
+        carried_nw = {domain: used_nw[domain] + nw for domain, nw in rise_nw.items()}
+        return ramps.refusal(job.id, self._by_name(carried_nw), now_s)
+
+    def _by_name(self, nw: Mapping[int, int]) -> dict[str, int]:
+        """Milliwatts by the names of domains; the site's also under the empty name."""
+        names, root = self.feeds.names, self.feeds.root
+        return {"": nw.get(root, 0) // PPM, **{names[one]: nw[one] // PPM for one in nw}}
+
+    def _rise_at_cap(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> Spread:
+        """What a job would add there at its planned cap; nothing without GPUs."""
+        curve = self.curve(job.spec, allocations)
+        if curve is None:
+            return {}
+        return self._held.rise_nw(job.id, allocations, _mw(_capped(job.wanted_cap_w, curve)))
+
+    def exceeded(self) -> bool:
+        """Whether any domain may carry more now than its budget."""
+        return any(self._over(domain, nw) for domain, nw in enumerate(self.carried_nw()))
+
+    def carried_nw(self, off: Iterable[int] = ()) -> list[int]:
+        """What every domain carries now at most; nodes that are `off` draw nothing."""
+        carried = [a + b for a, b in zip(self._idle_nw, self._held.nw, strict=True)]
+        for node in off:
+            for domain, ppm in self.feeds.paths[node]:
+                carried[domain] -= self._base_mw[node] * ppm
+        return carried
+
+    @property
+    def drawn_mw(self) -> int:
+        """What the site may take now, losses included."""
+        root = self.feeds.root
+        return (self._idle_nw[root] + self._held.nw[root]) // PPM
+
+    @property
+    def drawn_by(self) -> dict[str, int]:
+        """What everything may draw now (mW), by domain; the site also under its empty name."""
+        return self._by_name(dict(enumerate(self.carried_nw())))
+
+    def load_mw(self, job: JobRecord) -> dict[str, int]:
+        """What a job adds to every domain now, losses included; the site also as in `drawn_by`."""
+        return self._by_name(self._held.job_nw(job.id))
+
+    @property
+    def run_w(self) -> float:
+        """Upper bound of what the devices of running jobs draw now."""
+        shared = self._held.shared
+        return (self._held.run_mw + shared.idle_mw + shared.above_idle_mw) / 1000
+
+    @property
+    def free_w(self) -> float:
+        """Idle watts of the devices that no job holds, and of the machines around all of them."""
+        held = self._held
+        return (self._all_base_mw - held.idle_mw - held.shared.idle_mw) / 1000
+
+    def held_w(self, job_id: str) -> float:
+        """Upper bound of what the devices of one job draw now; shared ones count in equal parts."""
+        return self._held.job_mw(job_id) / 1000
+
+    @property
+    def shares(self) -> bool:
+        """Whether any device is shared now."""
+        return self._held.shared.any
+
+    def partners(self, job_id: str) -> list[str]:
+        """Jobs that share a device with this one now."""
+        return self._held.shared.partners(job_id)
+
+    # Sharing out --------------------------------------------------------------------------------
+
+    def share(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
+        """Set every planned job's cap, none without a budget; returns jobs whose cap changed."""
+        if not self.limited:
+            changed = [job for job in jobs if job.wanted_cap_w is not None]
+            for job in changed:
+                job.wanted_cap_w = None
+            return changed
+        if not self._due:
+            return []
+        self._due = False
+        if self._plan.shared.any:
+            return self._share_by_device(jobs)
+        if isinstance(self._demand, DemandRows):
+            asks, branches = self._demand.asks, self._demand.branches
+            return self._demand.give(self._caps_w(asks, branches))
+        root = self.feeds.root
+        room_nw = (self.limits_nw[root] or 0) - self._idle_nw[root] + self._plan.idle_mw * PPM
+        if self._demand.top_mw * PPM <= room_nw or not isinstance(self.policy, SharesByClass):
+            return self._demand.give(self._demand.uncapped())
+        return self._demand.give(self.policy.levels(self._demand.classes(), room_nw / NW))
+
+    def _share_by_device(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
+        """Caps where jobs share devices: a job has the least cap of any device it is on.
+
+        A device has one cap, and its dearest job asks for it; the others have what that gets.
+        """
+        self._demand.forget_caps()
+        planned = [job for job in jobs if job.id in self._asks]
+        shared = self._plan.shared
+        asking, asks = [], []
+        for job in planned:
+            ask, owned = self._asks[job.id], len(shared.owned(job.id))
+            if ask.devices + owned:
+                asking.append(job)
+                asks.append(replace(ask, devices=ask.devices + owned) if owned else ask)
+        branches = branch_table([self._branches_of(job) for job in asking])
+        caps = self._caps_w(Asks(asks), branches)
+        caps_w = {job.id: cap_w for job, cap_w in zip(asking, caps, strict=True)}
+        changed = []
+        for job in planned:
+            owners = (job.id, *shared.owners(job.id))
+            cap_w = min(caps_w[one] for one in owners if one in caps_w)
+            if cap_w != job.wanted_cap_w:
+                job.wanted_cap_w = cap_w
+                changed.append(job)
+        return changed
+
+    def _caps_w(self, asks: Asks, branches: Ints) -> list[float]:
+        """Caps (J,) in whole watts, within every domain; `branches` (J, L, 3) are above each job.
+
+        Below one plain budget a policy is taken at its word, and `fits` holds back what it gave too
+        much. What it proposes for a tree is cut to fit: a policy that does not know of trees is
+        asked as if there were the widest room only.
+        """
+        if not asks:
+            return []
+        headroom = DomainHeadroom(self.feeds, self.limits_nw, self._idle_nw, branches)
+        limits, policy = headroom.limits(asks), self.policy
+        widest_w = float(max(limits.room_w, default=0.0))
+        if not self.by_domain:
+            return list(_whole(np.array(policy.share(asks, widest_w)), asks).tolist())
+        tops = _whole(asks.top_w, asks)
+        if headroom.hold(tops):
+            return list(tops.tolist())
+        if isinstance(policy, SharesInTree):
+            caps = policy.share_in(asks, limits)
+        else:
+            caps = policy.share(asks, widest_w)
+        return headroom.trimmed(asks, _whole(np.array(within(asks, caps, limits)), asks))
+
+    def _branches_of(self, job: JobRecord) -> Branches:
+        """What stands above the devices that a job's cap is for."""
+        return branches_above(self.feeds, self._devices_at(job), self._idle_mw)
+
+    def _devices_at(self, job: JobRecord) -> dict[int, int]:
+        """Devices by node: the job's own, and shared ones where it is the dearest."""
+        found: dict[int, int] = {}
+        for one in job.wanted:
+            if one.gpus and _is_whole(one):
+                found[one.node] = found.get(one.node, 0) + len(one.gpus)
+        for node, _ in self._plan.shared.owned(job.id):
+            found[node] = found.get(node, 0) + 1
+        return found
+
+
+def _is_whole(allocation: Allocation) -> bool:
+    return allocation.request.gpu_milli == WHOLE_GPU_MILLI
+
+
+def _capped(cap_w: float | None, curve: PowerCurve) -> float:
+    """What a device draws at most: a cap above its top is none."""
+    return curve.max_w if cap_w is None else min(cap_w, curve.max_w)
+
+
+def _least(*budgets_w: float | None) -> float | None:
+    return min((one for one in budgets_w if one is not None), default=None)
+
+
+def _whole(caps_w: Floats, asks: Asks) -> Floats:
+    """Caps (J,) as drivers take them, in whole watts, but never below what a device can do."""
+    # A policy that means 200 W may say 199.9999999: its sums were rounded.
+    whole: Floats = np.maximum(np.trunc(caps_w + 1e-6), asks.floor_w)
+    return whole

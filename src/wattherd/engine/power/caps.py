@@ -1,0 +1,168 @@
+"""Power caps as orders: lower ones at once, higher ones when there are watts for them.
+
+What a device may draw counts at the cap in force until a lower one has been read back
+(`PowerAccount`), so that nothing is raised on the strength of a cap that was only ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from wattherd.engine.jobs.lifecycle import State
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.account import PowerAccount
+from wattherd.engine.power.cap_orders import CapOrders, as_number
+from wattherd.engine.power.ramp import Ramps
+from wattherd.model.cap_rules import CapRules
+from wattherd.model.command import SetCap
+
+
+class JobCaps:
+    """The caps of running jobs under a budget; without one there is nothing to do."""
+
+    def __init__(self, watts: PowerAccount, rules: CapRules, ramps: Ramps) -> None:
+        """Nothing is capped."""
+        self._watts, self._rules, self._ramps = watts, rules, ramps
+        self._orders = CapOrders()
+        self._deferred: dict[str, None] = {}
+        """Jobs whose lower caps wait until somebody needs the watts."""
+        self.next_s: float | None = None
+        """When a cap that was changed lately may be raised."""
+        self._active = watts.limited
+        """Whether a budget holds, or caps of an earlier one may still be in force."""
+        self._to_lower: dict[str, None] = {}
+        """Jobs whose planned cap may be lower than the one in force."""
+        self._held_back: dict[str, None] = {}
+        """Jobs that are to get a higher cap when there are watts for it, in order."""
+
+    def go_by(self, rules: CapRules, ramps: Ramps) -> None:
+        """Follow other rules from now on."""
+        self._rules, self._ramps = rules, ramps
+
+    def set_budget(
+        self, budget_w: float | None, jobs: Iterable[JobRecord], domain: str = ""
+    ) -> None:
+        """A domain (the site) may draw this much from now on; None lifts the budget."""
+        self._watts.set_budget(budget_w, jobs, domain)
+        self._active = True
+
+    def applied(self, job: JobRecord, cap_w: float | None, jobs: Mapping[str, JobRecord]) -> None:
+        """A cap was read back on a job's devices; a later order may already have raised it."""
+        job.cap_w = self._orders.read_back(job, cap_w)
+        self._active = True
+        self._watts.note(job)
+        self._sort_in([job], jobs)
+
+    def _sort_in(self, changed: Iterable[JobRecord], jobs: Mapping[str, JobRecord]) -> None:
+        """Note where the planned cap and the one in force differ; one of the two has changed."""
+        later = []
+        for job in changed:
+            if _to_lower(job):
+                self._to_lower[job.id] = None
+            elif _held_back(job) and job.id not in self._held_back:
+                later.append(job)
+        if later:
+            known = [jobs[one] for one in self._held_back if one in jobs] + later
+            self._held_back = {one.id: None for one in sorted(known, key=_number)}
+
+    def share_out(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
+        """Share the watts out anew; without a budget once more, to lift the caps.
+
+        Orders lower caps at once, and again in every plan until they are read back.
+        """
+        if not self._active:
+            return []
+        self._orders.forget(live)
+        self._sort_in(self._watts.share(live.values()), live)
+        if not self._watts.limited:
+            self._active = any(job.cap_w is not None for job in live.values())
+        return self._lower(live, now_s)
+
+    def _lower(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
+        """Order the lower caps that were not read back yet, in order of submission.
+
+        Others count on a lower cap once it is under way: more than that is a raise, for later.
+        """
+        known = [live[one] for one in self._to_lower if one in live]
+        due = sorted((job for job in known if _to_lower(job)), key=_number)
+        self._to_lower = {job.id: None for job in due}
+        self._deferred = {}
+        if self._rules.steady and not self._watts.exceeded():
+            self._deferred = {job.id: None for job in due if not self._worthwhile(job, now_s)}
+        return [
+            self._lower_one(job, now_s)
+            for job in due
+            if _runs(job) and job.id not in self._deferred
+        ]
+
+    def _lower_one(self, job: JobRecord, now_s: float) -> SetCap:
+        promised_w = self._orders.promised_w(job)
+        return self._orders.give(job, min(as_number(job.wanted_cap_w), promised_w), now_s)
+
+    def _worthwhile(self, job: JobRecord, now_s: float) -> bool:
+        """Whether a change of a job's cap is large enough, and not too soon after the last one."""
+        if not self._rules.steady:
+            return True
+        change_w = abs(as_number(job.wanted_cap_w) - as_number(job.cap_w))
+        if change_w < self._rules.change_w and not self._to_top(job):
+            return False
+        at_s = self._orders.changed_s(job.id) + self._rules.hold_s
+        if now_s < at_s:
+            self.next_s = at_s if self.next_s is None else min(self.next_s, at_s)
+        return now_s >= at_s
+
+    def _to_top(self, job: JobRecord) -> bool:
+        """Whether the planned cap is the highest that the job can use."""
+        curve = self._watts.curve(job.spec, job.allocations)
+        return curve is None or as_number(job.wanted_cap_w) >= int(curve.max_w)
+
+    def press(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
+        """Somebody needs watts: order what was deferred."""
+        found = [live[one] for one in self._deferred if one in live]
+        self._deferred = {}
+        due = [job for job in found if _runs(job) and _to_lower(job)]
+        return [self._lower_one(job, now_s) for job in due]
+
+    def raise_due(
+        self, jobs: Mapping[str, JobRecord], *, replanned: bool, now_s: float
+    ) -> list[SetCap]:
+        """Order higher caps as far as what others gave up has been read back."""
+        orders: list[SetCap] = []
+        self.next_s = None
+        if not self._held_back or (not self._watts.limited and not replanned):
+            return orders
+        for job_id in list(self._held_back):
+            job = jobs.get(job_id)
+            if job is None or not _held_back(job):
+                del self._held_back[job_id]
+            elif _runs(job) and self._worthwhile(job, now_s):
+                if not self._watts.fits(job, job.allocations):
+                    orders += self.press(jobs, now_s)
+                elif self._watts.climbs(job, job.allocations, self._ramps, now_s) is None:
+                    # In force from the order on: the device may draw more before it is read back.
+                    job.cap_w = job.wanted_cap_w
+                    self._watts.note(job)
+                    orders.append(self._orders.give(job, job.cap_w, now_s))
+        return orders
+
+
+def _number(job: JobRecord) -> int:
+    return job.number
+
+
+def _runs(job: JobRecord) -> bool:
+    """Whether it runs as planned."""
+    return job.state in (State.STARTING, State.RUNNING) and job.wanted == job.allocations
+
+
+def _to_lower(job: JobRecord) -> bool:
+    """Whether the planned cap is lower than the one in force."""
+    cap_w = job.wanted_cap_w
+    return cap_w is not None and (job.cap_w is None or cap_w < job.cap_w)
+
+
+def _held_back(job: JobRecord) -> bool:
+    """Whether the cap in force is lower than the planned one."""
+    if job.cap_w is None:
+        return False
+    return job.wanted_cap_w is None or job.wanted_cap_w > job.cap_w

@@ -1,0 +1,124 @@
+"""What a power tree has for the devices that a plan runs: as policies read it, and to the watt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from wattherd.engine.power.feeds import NW, PPM, Feeds
+from wattherd.policy.power.choices import Floats, Ints
+from wattherd.policy.power.contract import Asks
+from wattherd.policy.power.limits import DomainRoom
+
+_ENDLESS_NW = 2**62
+"""4.6 GW: more than any tree carries, and still an integer of 64 bits."""
+
+
+Branches = tuple[tuple[int, int, int], ...]
+"""The domains above one job's devices, the nearest first, and what it takes from each.
+
+(Domain, millionths of a watt there for a watt of the job's cap on all its devices together,
+nanowatts there when these devices idle.)
+"""
+_NONE = (-1, 0, 0)
+
+
+def branches_above(feeds: Feeds, devices: Mapping[int, int], idle_mw: Sequence[int]) -> Branches:
+    """What stands above `devices`, counts by node, of which each idles at its node's `idle_mw`."""
+    ppm: dict[int, int] = {}
+    idle_nw: dict[int, int] = {}
+    for node, count in devices.items():
+        for domain, each in feeds.paths[node]:
+            ppm[domain] = ppm.get(domain, 0) + count * each
+            idle_nw[domain] = idle_nw.get(domain, 0) + count * each * idle_mw[node]
+    return tuple((domain, each, idle_nw[domain]) for domain, each in ppm.items())
+
+
+def branch_table(rows: Sequence[Branches], depth: int = 0) -> Ints:
+    """(J, L, 3) of rows that may differ in length; L is the longest one's, at least `depth`."""
+    depth = max(depth, *(len(one) for one in rows)) if rows else depth
+    filled = [one + (_NONE,) * (depth - len(one)) for one in rows]
+    return np.array(filled, dtype=np.int64).reshape(len(rows), depth, 3)
+
+
+class DomainHeadroom:
+    """Nanowatts for whole devices at their caps, by domain with a budget.
+
+    `limits_nw` (all domains of the tree; None: no budget) less what is drawn beside those devices:
+    `idle_nw` is what each domain carries when everything idles.
+    """
+
+    def __init__(
+        self,
+        feeds: Feeds,
+        limits_nw: Sequence[int | None],
+        idle_nw: Sequence[int],
+        branches: Ints,
+    ) -> None:
+        """The rooms of one plan; `branches` (J, L, 3) are those of each job, domain -1 for none."""
+        limited = [domain for domain, nw in enumerate(limits_nw) if nw is not None]
+        self._names = tuple(feeds.names[one] for one in limited)
+        number = np.full(len(limits_nw) + 1, -1, dtype=np.int64)
+        number[limited] = np.arange(len(limited))
+        path, ppm, idle = number[branches[:, :, 0]], branches[:, :, 1], branches[:, :, 2]
+        if len(limited) < len(limits_nw):
+            path, ppm, idle = _packed(path, ppm, idle)
+        self._path, self._ppm = path, ppm
+        freed_nw = self._sums(idle).tolist()
+        self._nw = [
+            (limits_nw[domain] or 0) - idle_nw[domain] + nw
+            for domain, nw in zip(limited, freed_nw, strict=True)
+        ]
+        self._room_nw = np.array([min(nw, _ENDLESS_NW) for nw in self._nw], dtype=np.int64)
+
+    def _sums(self, nw: Ints) -> Ints:
+        """What `nw` (J, L) add up to in each domain (D,)."""
+        sums = np.zeros(len(self._names) + 1, dtype=np.int64)
+        np.add.at(sums, self._path, nw)  # what has no domain, -1, goes to the last
+        return sums[:-1]
+
+    def limits(self, asks: Asks) -> DomainRoom:
+        """As policies read it."""
+        scale = np.where(self._path >= 0, self._ppm / (PPM * asks.devices)[:, None], 1.0)
+        return DomainRoom(np.array([nw / NW for nw in self._nw]), self._path, scale, self._names)
+
+    def hold(self, caps_w: Floats) -> bool:
+        """Whether every domain has enough for these caps (J,)."""
+        return bool((self._used(caps_w) <= self._room_nw).all())
+
+    def _used(self, caps_w: Floats) -> Ints:
+        mw = np.rint(caps_w * 1000).astype(np.int64)
+        return self._sums(self._ppm * mw[:, None])
+
+    def trimmed(self, asks: Asks, caps_w: Floats) -> list[float]:
+        """The caps less single watts where roundings add up to more than a domain has."""
+        used = self._used(caps_w)
+        found: list[float] = caps_w.tolist()
+        for domain in np.flatnonzero(used > self._room_nw).tolist():
+            while used[domain] > self._room_nw[domain]:
+                if not self._lower(domain, asks, found, used):
+                    break
+        return found
+
+    def _lower(self, domain: int, asks: Asks, caps_w: list[float], used: Ints) -> bool:
+        """Take a watt from the last job below a domain that has one to give."""
+        below = np.flatnonzero((self._path == domain).any(axis=1))
+        for at in below[::-1].tolist():
+            lower_w = max(caps_w[at] - 1.0, float(asks.floor_w[at]))
+            if lower_w < caps_w[at]:
+                here = self._path[at] >= 0
+                mw = round((lower_w - caps_w[at]) * 1000)
+                used[self._path[at][here]] += self._ppm[at][here] * mw
+                caps_w[at] = lower_w
+                return True
+        return False
+
+
+def _packed(path: Ints, *values: Ints) -> tuple[Ints, ...]:
+    """Domains without a budget (-1 in `path`) moved behind the others, with their `values` as 0."""
+    absent = path < 0
+    order = np.argsort(absent, axis=1, kind="stable")
+    depth = max(1, int((~absent).sum(axis=1).max(initial=0)))
+    columns = (path, *(np.where(absent, 0, one) for one in values))
+    return tuple(np.take_along_axis(one, order, axis=1)[:, :depth] for one in columns)

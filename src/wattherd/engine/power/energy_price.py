@@ -1,0 +1,74 @@
+"""What a second's work of a job may cost in joules, and on which GPUs it would cost more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from wattherd.engine.jobs.record import JobRecord
+from wattherd.estimate.energy_limited_curve import price_j, thriftiest_w, thrifty
+from wattherd.estimate.power_curve import CurveOf, PowerCurve
+from wattherd.model.allocation import Allocation
+from wattherd.model.job import JobSpec
+from wattherd.model.reason import Reason, ReasonCode
+
+
+class Prices:
+    """Of jobs with an energy budget; `models` are the GPU models by node, empty for none."""
+
+    def __init__(self, models: Sequence[str], curve_of: CurveOf) -> None:
+        """No job has an energy budget."""
+        self._models, self._curve_of = models, curve_of
+        self._most_j: dict[str, float] = {}
+
+    def set(self, job_id: str, most_j: float | None) -> None:
+        """The most that a second's work of a job may cost, None if that is not known."""
+        self.forget(job_id)
+        if most_j is not None:
+            self._most_j[job_id] = most_j
+
+    def forget(self, job_id: str) -> None:
+        """A job has no energy budget, or is over."""
+        self._most_j.pop(job_id, None)
+
+    def within(self, job_id: str, curve: PowerCurve) -> PowerCurve:
+        """The part of a job's curve that it can afford."""
+        most_j = self._most_j.get(job_id) if self._most_j else None
+        return curve if most_j is None else thrifty(curve, most_j)
+
+    def least_j(self, spec: JobSpec) -> float | None:
+        """Joules for a second's work at the thriftiest cap of any GPU that the job can use."""
+        models = {*self._models} - {""}
+        able = models & {*spec.gpu_models} if spec.gpu_models else models
+        return min((self._least_j(spec, model) for model in sorted(able)), default=None)
+
+    def _least_j(self, spec: JobSpec, model: str) -> float:
+        curve = self._curve_of(spec, model)
+        return price_j(curve, thriftiest_w(curve))
+
+    def too_dear(self, spec: JobSpec) -> list[int]:
+        """Nodes on whose GPUs the joules of a job would not do."""
+        most_j = self._most_j.get(spec.id)
+        if most_j is None:
+            return []
+        least_j = {model: self._least_j(spec, model) for model in {*self._models} - {""}}
+        return [at for at, one in enumerate(self._models) if one and least_j[one] > most_j]
+
+    def refuse(
+        self, job: JobRecord, allocations: Iterable[Allocation], now_s: float
+    ) -> Reason | None:
+        """Why the joules of a job would not do on these GPUs, though they might on others."""
+        most_j = self._most_j.get(job.id)
+        models = sorted({self._models[one.node] for one in allocations if one.gpus})
+        if most_j is None or not models:
+            return None
+        least_j = max(self._least_j(job.spec, model) for model in models)
+        if least_j <= most_j:
+            return None
+        return Reason(
+            code=ReasonCode.ENERGY_BUDGET,
+            since_s=now_s,
+            asked=least_j,
+            available=most_j,
+            unit="J per second of work",
+            unblocks=f"a thriftier GPU than {', '.join(models)}",
+        )

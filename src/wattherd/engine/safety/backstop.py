@@ -1,0 +1,177 @@
+"""The last resort: jobs on devices that follow no cap are stopped, then their outlets switched off.
+
+Outlets come first only where a breaker is too warm to wait for a job to end. Either happens only
+where the limit is really exceeded, or nobody can tell: counting a silent device at its maximum is
+reason to cut others, never by itself reason to stop a job. A stopped job's devices draw what their
+meters show and no more until it runs again. It runs again once its devices fit at their worst, and
+after every stop it waits twice as long as before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattherd.engine.safety.caps import CapBook
+from wattherd.engine.safety.contract import (
+    Bools,
+    Fleet,
+    Floats,
+    SafetyConfig,
+    no_streak,
+)
+from wattherd.engine.safety.meters import TrustedReadings
+
+PATIENCE, LONGEST_WAIT_S = 2.5, 15.0
+"""Knobs that usually take long are waited for, so many times as long as they usually take."""
+ABOUT_TO_TRIP = 0.8
+"""Thermal state of a breaker from which on also devices that follow are stopped."""
+
+
+class JobStops:
+    """Devices (N,) whose jobs are stopped, and since when."""
+
+    def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
+        """Every job runs."""
+        self._fleet, self._config = fleet, config
+        self.stopped: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self._at_s: Floats = np.full(fleet.size, np.nan)
+        self._tries = np.zeros(fleet.size)
+        self._restart: Bools = np.zeros(fleet.size, dtype=np.bool_)
+
+    def take_over(self, stopped: Bools) -> None:
+        """Jobs that a predecessor stopped, as if it had been just now."""
+        self.stopped = stopped.copy()
+        self._tries = stopped.astype(np.float64)
+        self._restart = stopped.copy()
+
+    def ending(self, now_s: float) -> Bools:
+        """Devices whose jobs were told to stop and may still be at it."""
+        with np.errstate(invalid="ignore"):
+            return self.stopped & (now_s - self._at_s < self._config.stop_s)
+
+    def stop(self, chosen: Bools, now_s: float) -> None:
+        """Stop the jobs of these devices as well."""
+        self.stopped |= chosen
+        self._at_s = np.where(chosen, now_s, self._at_s)
+        self._tries = self._tries + chosen
+
+    def resume(self, caps: CapBook, budget_w: Floats, now_s: float) -> None:
+        """Let one device's job run again if it fits as if it had not been stopped."""
+        self._at_s = np.where(self._restart, now_s, self._at_s)
+        self._restart[:] = False
+        wait_s = self._config.retry_s * 2.0 ** (self._tries - 1)
+        with np.errstate(invalid="ignore"):
+            due = self.stopped & (now_s - self._at_s >= wait_s)
+        more_w = caps.running_w - caps.counted_w
+        free_w = self._fleet.least(budget_w - self._fleet.levels(caps.counted_w))
+        rows = np.flatnonzero(due & (more_w <= free_w))
+        self.stopped[rows[:1]] = False
+
+
+class Backstop:
+    """Decides over jobs and outlets; remembers when it switched which device off."""
+
+    def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
+        """Everything is on."""
+        self._fleet, self._config = fleet, config
+        self._stuck = no_streak(fleet.feeds + 1)
+        self.off_at_s: Floats = np.full(fleet.size, np.nan)
+        self._off_ages_s: Floats | None = None
+        self._tries = np.zeros(fleet.size)
+        self.jobs = JobStops(fleet, config)
+
+    def take_over(self, stopped: Bools, off_ages_s: Floats) -> None:
+        """Go on with the jobs and outlets that a predecessor had stopped."""
+        self.jobs.take_over(stopped)
+        self._off_ages_s = off_ages_s
+
+    def to_stop(
+        self,
+        caps: CapBook,
+        budget_w: Floats,
+        limit_w: Floats,
+        seen: TrustedReadings,
+        *,
+        heat: Floats,
+        now_s: float,
+    ) -> Bools:
+        """Devices (N,) to switch off now, because nothing else brings the draw down.
+
+        Jobs that are to stop instead are noted in `jobs`. A breaker whose `heat` (F + 1,) is above
+        half of a trip leaves no time for that; one that is about to trip spares nobody.
+        """
+        fleet, hot = self._fleet, heat > self._config.hot
+        if self._off_ages_s is not None:
+            self.off_at_s, self._off_ages_s = now_s - self._off_ages_s, None
+        over_w = self._over(caps, budget_w, limit_w, seen, now_s)
+        chosen = np.zeros(fleet.size, dtype=np.bool_)
+        for number in np.flatnonzero(over_w > 0):
+            low = caps.fixed | (heat[number] > ABOUT_TO_TRIP)
+            among = low & ~self._gone(caps, now_s) & fleet.below(int(number)) & ~chosen
+            hears = among & ~caps.silent & ~self.jobs.stopped & self._config.stops_jobs
+            if hears.any() and not hot[number]:
+                self.jobs.stop(self._largest(caps.counted_w, hears, float(over_w[number])), now_s)
+            elif hot[number] or not (among & self.jobs.ending(now_s)).any():
+                chosen |= self._largest(caps.counted_w, among, float(over_w[number]))
+        self.off_at_s = np.where(chosen, now_s, self.off_at_s)
+        self._tries = self._tries + chosen
+        return chosen
+
+    def _gone(self, caps: CapBook, now_s: float) -> Bools:
+        """Devices that are off, or on their way to it."""
+        with np.errstate(invalid="ignore"):
+            going = now_s - self.off_at_s < self._config.outlet_s
+        return caps.off | going
+
+    def _over(
+        self, caps: CapBook, budget_w: Floats, limit_w: Floats, seen: TrustedReadings, now_s: float
+    ) -> Floats:
+        """By how many watts levels (F + 1,) will stay above their budgets, whatever is ordered."""
+        fleet = self._fleet
+        gone = self._gone(caps, now_s)
+        fixed = caps.fixed & ~gone & ~self.jobs.ending(now_s)
+        worst_w = np.where(fixed, caps.counted_w, caps.response.at(caps.lowest_w))
+        least_w = fleet.levels(np.where(gone, 0.0, worst_w))
+        exceeded = self._drawn(caps, seen) > limit_w  # an unread feed may well be
+        stuck = (least_w > budget_w) & exceeded
+        wait_s = max(self._config.backstop_s, min(PATIENCE * caps.answer_s, LONGEST_WAIT_S))
+        lasting = self._stuck.note(stuck, now_s) >= wait_s
+        return np.where(lasting & stuck, least_w - budget_w, 0.0)
+
+    def _drawn(self, caps: CapBook, seen: TrustedReadings) -> Floats:
+        """What levels (F + 1,) draw by their meters, else by those below; infinite where unread."""
+        fleet = self._fleet
+        level_w = np.where(fleet.level_read & np.isnan(seen.level_w), np.inf, seen.level_w)
+        unread_w = np.where(fleet.device_read, np.inf, caps.counted_w)
+        device_w = np.where(np.isnan(seen.draw_w), unread_w, seen.draw_w)
+        return fleet.tree.filled_in(level_w, fleet.own(np.where(caps.off, 0.0, device_w)))
+
+    @staticmethod
+    def _largest(counted_w: Floats, among: Bools, over_w: float) -> Bools:
+        """As few as possible of the devices that do not follow, to save `over_w`."""
+        order = np.flatnonzero(among)
+        order = order[np.argsort(-counted_w[order], kind="stable")]
+        saved_w = np.cumsum(counted_w[order])
+        chosen = np.zeros(len(among), dtype=np.bool_)
+        chosen[order[: int(np.searchsorted(saved_w, over_w)) + 1]] = True
+        return chosen
+
+    def due(self, caps: CapBook, now_s: float) -> int | None:
+        """The device to switch on next; it waits twice as long after every time it was stopped."""
+        wait_s = self._config.retry_s * 2.0 ** (self._tries - 1)
+        with np.errstate(invalid="ignore"):
+            # Off for another reason: a tripped breaker, or a predecessor stopped it.
+            found = np.isnan(self.off_at_s) & self._config.wake_found
+            waited = found | (now_s - self.off_at_s >= wait_s)
+        rows = np.flatnonzero(caps.off & waited)
+        return int(rows[0]) if len(rows) and not caps.waking.any() else None
+
+    def to_wake(self, caps: CapBook, budget_w: Floats, due: int | None) -> Bools:
+        """Switch `due` on once it fits at its maximum: a reboot has reset its cap."""
+        wake = np.zeros(self._fleet.size, dtype=np.bool_)
+        if due is None:
+            return wake
+        free_w = budget_w - self._fleet.levels(caps.counted_w)
+        if self._fleet.least(free_w)[due] >= self._fleet.max_w[due]:
+            wake[due] = caps.waking[due] = True
+        return wake

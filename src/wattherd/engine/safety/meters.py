@@ -1,0 +1,267 @@
+"""Which readings may be believed: missing, stale, skewed, frozen, spiking, coarse and slow meters.
+
+A reading that is higher than expected is believed at once; one that is lower must not come from a
+meter that is silent, old or frozen. What is normal for a meter is learned from itself: how often it
+has news, and the smallest step it makes. A meter in steps of 40 W that repeats itself is coarse;
+one that used to flicker at every look and no longer does is frozen; and so is one whose devices'
+own meters have moved far while it stood still. The module knows no caps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wattherd.engine.safety.contract import Bools, Fleet, Floats, Readings, SafetyConfig
+
+MOST_W = 1e12
+"""No site draws that: a reading beyond it is no number that could be reckoned with."""
+LIVELY = 1.1
+"""A meter whose runs of the same digits were no longer than that in the mean always has news."""
+ENOUGH_RUNS = 8
+"""So many changes tell how often a meter has news."""
+LONGEST_RUN = 4.0
+"""Longer runs count as this long in the mean: one long pause makes no slow meter."""
+SLOWEST_LOOKS = 12.0
+"""Meters whose digits stand still for longer are not taken to be so slow: their load stands."""
+COARSE = 0.003
+"""Share of a reading: meters in larger steps may repeat themselves because their load does."""
+ON_GRID, STEPPED = 0.03, 0.9
+SLOWEST_S = 40.0
+"""Boards and exporters that have news less often than that are not waited for."""
+MOVED = 0.03
+"""Devices that moved by this share of what their feed draws must show on the feed's meter."""
+FALSE_ALARMS = 3.0
+"""After so many refuted spikes a meter's next one waits for a second reading."""
+FORGET_ALARM_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedReadings:
+    """Readings as far as they are trusted, NaN where they are not.
+
+    `draw_w` (N,) and `feed_w` (F,) are medians of three; `now_w` (N,) and `level_now_w` (F + 1,)
+    what is read now, for whatever is higher than expected; `level_w` (F + 1,) the medians with the
+    site's. `agreed` (F,) is false where a feed's meter shows less than its devices' together.
+    """
+
+    draw_w: Floats
+    feed_w: Floats
+    agreed: Bools
+    missing_share: float
+    now_w: Floats = field(default_factory=lambda: np.zeros(0))
+    level_w: Floats = field(default_factory=lambda: np.zeros(0))
+    level_now_w: Floats = field(default_factory=lambda: np.zeros(0))
+    alarmed: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Levels whose reading is beyond all that was ever to be expected, and not confirmed yet."""
+    still: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Devices (N,) whose meters never said anything else: what is lower there proves nothing."""
+
+
+class Meters:
+    """Judges every meter by its own past, feeds' also by their devices'.
+
+    Arrays over the N + F + 1 meters of devices, feeds and site.
+    """
+
+    def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
+        """Nothing has been read yet."""
+        self._fleet, self._config = fleet, config
+        count = fleet.size + fleet.feeds + 1
+        self._last = np.full((3, count), np.nan)
+        self._same = np.zeros(count)
+        self._run = np.ones(count)
+        self._mean_run = np.ones(count)
+        self._mean_looks = np.ones(count)
+        self._period_s = max(config.refresh_s, 1.0)
+        self._runs = np.zeros(count)
+        self._ended_run = np.zeros(count)
+        """Of the run that the last look ended, if the next one does not go back to its digits."""
+        self._looked_s = -np.inf
+        self._news_at_s = np.full(count, np.nan)
+        self._gaps_s = np.full((2, count), np.nan)
+        self.resolution_w: Floats = np.full(count, np.nan)
+        """The smallest step seen."""
+        self._on_grid: Floats = np.ones(count)
+        """The share of late news that were multiples of that step."""
+        self._alarms = np.zeros(count)
+        self._alarm_run = np.zeros(count)
+        self._most_w = np.concatenate((fleet.max_w, fleet.levels(fleet.max_w)))
+        self._below_w = np.zeros(fleet.feeds + 1)
+        """What devices showed together when their level's meter last had news, and before that."""
+        self._below_before_w = np.zeros(fleet.feeds + 1)
+        self.frozen: Bools = np.zeros(count, dtype=np.bool_)
+        self._at_s = -np.inf
+
+    @property
+    def renews_s(self) -> Floats:
+        """How often each meter (N + F + 1,) has news, in seconds; 0 where that is not known.
+
+        By its timestamps, or by how long it shows the same digits; but a coarse meter's digits may
+        stand still because its load does.
+        """
+        stamped_s = np.minimum(np.fmin(self._gaps_s[0], self._gaps_s[1]), SLOWEST_S)
+        with np.errstate(invalid="ignore"):
+            coarse = (self.resolution_w > COARSE * self._last[-1]) & (self._on_grid > 0.5)
+        digits_s = np.where(coarse | (self._runs < 3), 0.0, self._mean_looks * self._period_s)
+        return np.asarray(np.maximum(np.nan_to_num(stamped_s), digits_s))
+
+    @property
+    def in_steps(self) -> Bools:
+        """Meters (N + F + 1,) whose news were all multiples of their smallest step."""
+        return (self._on_grid > STEPPED) & (self._runs >= 3)
+
+    @property
+    def slowest_s(self) -> float:
+        """How often the slowest of the meters have news, in seconds."""
+        renews_s = self.renews_s
+        return float(np.quantile(renews_s, 0.9)) if len(renews_s) else 0.0
+
+    def expect(self, most_w: Floats) -> None:
+        """Tell what each level (F + 1,) may draw at most: beyond that a reading raises an alarm."""
+        self._most_w[self._fleet.size :] = most_w
+
+    def judge(self, readings: Readings) -> TrustedReadings:
+        """Take in one cycle's readings."""
+        fleet, size = self._fleet, self._fleet.size
+        value = np.concatenate((readings.draw_w, readings.feed_w, [readings.site_w]))
+        at_s = np.concatenate((readings.draw_at_s, readings.feed_at_s, [readings.site_at_s]))
+        with np.errstate(invalid="ignore"):
+            value = np.where((value >= 0) & (value <= MOST_W), value, np.nan)
+        fresh = np.isfinite(value) & self._recent(readings.now_s, at_s)
+        self._note_digits(value, readings.now_s)
+        now_w, alarmed = self._confirmed(np.where(fresh, value, np.nan), readings.now_s)
+        self.frozen = self._frozen(value)
+        trusted = fresh & ~self.frozen
+        median_w = np.where(trusted, self._median(), np.nan)
+        now_w = np.where(trusted, now_w, np.nan)
+        draw_w, feed_w = median_w[:size], median_w[size:-1]
+        missing = np.isnan(draw_w) & ~readings.off & fleet.device_read
+        return TrustedReadings(
+            draw_w=draw_w,
+            feed_w=feed_w,
+            agreed=self._agreement(draw_w, feed_w),
+            missing_share=float(missing.mean()) if size else 0.0,
+            now_w=now_w[:size],
+            level_w=median_w[size:],
+            level_now_w=now_w[size:],
+            alarmed=self._alarmed_levels(alarmed, np.isfinite(now_w[size:])),
+            still=self._runs[:size] == 0,
+        )
+
+    def _alarmed_levels(self, alarmed: Bools, read: Bools) -> Bools:
+        """Levels (F + 1,) that an alarm concerns: the meter's own, and all above it.
+
+        A device's alarm is its level's where that has no reading of its own.
+        """
+        size = self._fleet.size
+        devices = self._fleet.own(alarmed[:size].astype(np.float64)) * ~read
+        return np.asarray(self._fleet.tree.sums(devices + alarmed[size:]) > 0)
+
+    def _recent(self, now_s: float, at_s: Floats) -> Bools:
+        """Readings no older than their meter's news use to be; from the future is as useless.
+
+        A meter that has news every ten seconds is ten seconds old by right; one whose timestamps
+        go on second by second but lie half a minute back is stale, or its clock is wrong.
+        """
+        with np.errstate(invalid="ignore"):
+            gap_s = at_s - self._news_at_s
+            news = np.isfinite(at_s) & ~(gap_s <= 0)
+        steps = news & (gap_s > 0)
+        self._gaps_s[0] = np.where(steps, self._gaps_s[1], self._gaps_s[0])
+        self._gaps_s[1] = np.where(steps, gap_s, self._gaps_s[1])
+        self._news_at_s = np.where(np.isfinite(at_s), at_s, self._news_at_s)
+        oldest_s = np.maximum(self._config.max_age_s, 2.5 * self.renews_s)
+        with np.errstate(invalid="ignore"):
+            late = now_s - at_s > oldest_s
+            ahead = at_s - now_s > self._config.max_age_s
+        return np.isfinite(at_s) & ~late & ~ahead
+
+    def _note_digits(self, value: Floats, now_s: float) -> None:
+        """Learn how long each meter shows the same digits, and its smallest step."""
+        previous = self._last[-1]
+        with np.errstate(invalid="ignore"):
+            step_w = np.abs(value - previous)
+            self.resolution_w = np.where(step_w > 0, np.fmin(self.resolution_w, step_w),
+                                         self.resolution_w)  # fmt: skip
+            steps = value / self.resolution_w
+            fits = np.abs(steps - np.rint(steps)) < ON_GRID
+        self._on_grid = np.where(step_w > 0, 0.7 * self._on_grid + 0.3 * fits, self._on_grid)
+        if now_s - self._looked_s < self._config.refresh_s:
+            self._last[-1] = value
+            return
+        if np.isfinite(self._looked_s):
+            self._period_s += 0.1 * (now_s - self._looked_s - self._period_s)
+        self._looked_s = now_s
+        # Spikes between the same digits are no news.
+        again = (value == self._last).any(axis=0)
+        read = np.isfinite(value)
+        back = value == self._last[-2]
+        ended = read & ~back & (self._ended_run > 0)
+        run = np.minimum(self._ended_run, LONGEST_RUN)
+        self._mean_run = np.where(ended, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
+        self._runs = np.where(ended, self._runs + 1, self._runs)
+        self._run = np.where(back & (self._ended_run > 0), self._ended_run + 1, self._run)
+        looks = np.minimum(self._ended_run, SLOWEST_LOOKS)
+        self._mean_looks = np.where(ended, 0.7 * self._mean_looks + 0.3 * looks, self._mean_looks)
+        changed = read & (value != previous) & np.isfinite(previous) & ~back
+        self._ended_run = np.where(read, np.where(changed, self._run, 0.0), self._ended_run)
+        self._run = np.where(changed, 1.0, np.where(read, self._run + 1, self._run))
+        self._same = np.where(again, self._same + 1, np.maximum(self._same - 1, 0))
+        self._same = np.minimum(self._same, 2 * self._config.frozen_after)
+        self._last = np.vstack((self._last[1:], value))
+
+    def _frozen(self, value: Floats) -> Bools:
+        """Meters that repeat themselves against their habit, or though their load has moved."""
+        fleet, size = self._fleet, self._fleet.size
+        silent = self._same >= self._config.frozen_after
+        lively = (self._runs >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
+        below_w = fleet.levels(np.where(np.isfinite(value[:size]), value[:size], 0.0))
+        changed = self._run[size:] <= 1.0
+        self._below_before_w = np.where(changed, self._below_w, self._below_before_w)
+        self._below_w = np.where(changed, below_w, self._below_w)
+        with np.errstate(invalid="ignore"):
+            far_w = np.fmax(MOVED * value[size:], 3 * np.nan_to_num(self.resolution_w[size:]))
+            moved = np.abs(below_w - self._below_w) > far_w
+        moved &= self._run[size:] > 2.5 * self._mean_looks[size:]
+        contradicted = np.concatenate((np.zeros(size, dtype=np.bool_), moved))
+        return np.asarray(silent & (lively | contradicted))
+
+    def _confirmed(self, value: Floats, now_s: float) -> tuple[Floats, Bools]:
+        """What is read now, and which of it raises an alarm that no second reading confirmed yet.
+
+        Believed at once all the same, but of meters that cried wolf: there the median speaks until
+        the next reading says the same.
+        """
+        passed_s = max(now_s - self._at_s, 0.0) if np.isfinite(self._at_s) else 0.0
+        self._at_s = now_s
+        with np.errstate(invalid="ignore"):
+            alarm = value > self._config.plausible * self._most_w
+        refuted = np.isfinite(value) & ~alarm & (self._alarm_run == 1)
+        self._alarms = self._alarms * np.exp(-passed_s / FORGET_ALARM_S) + refuted
+        self._alarm_run = np.where(alarm, self._alarm_run + 1, 0.0)
+        single = alarm & (self._alarm_run < 2)
+        wolf = single & (self._alarms >= FALSE_ALARMS - 0.5)
+        return np.where(wolf, self._median(), value), single & ~wolf
+
+    def _median(self) -> Floats:
+        """Medians over what was read of the last three: one spike moves nothing."""
+        # `np.nanmedian` warns of what was never read; to mute that would mute all threads.
+        last, known = np.sort(self._last, axis=0), (~np.isnan(self._last)).sum(axis=0)
+        low, high = np.maximum((known - 1) // 2, 0), np.maximum(known // 2, 0)
+        every = np.arange(last.shape[1])
+        return np.asarray((last[low, every] + last[high, every]) / 2.0)
+
+    def _agreement(self, draw_w: Floats, feed_w: Floats) -> Bools:
+        """Whether each feed's meter shows as much as its devices' do.
+
+        More is other load and no contradiction. A feed that has no meter contradicts nobody, and a
+        slow one tells of devices as they were when it last had news.
+        """
+        known_w = np.where(np.isfinite(draw_w), draw_w, 0.0)
+        then_w = np.minimum(self._below_w, self._below_before_w)
+        read_w = np.minimum(self._fleet.levels(known_w), then_w)[:-1]
+        with np.errstate(invalid="ignore"):
+            less = feed_w < read_w * (1.0 - self._config.disagree)
+        return np.asarray(~less | ~self._fleet.read)

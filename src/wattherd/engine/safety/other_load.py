@@ -1,0 +1,496 @@
+"""Other load: what a level draws beside its devices, or beyond what they were counted at.
+
+Cooling, switches, processors, losses of power supplies, tenants without knobs; and bursts of many
+devices at once. It is an unknown of its own for every level, in three parts:
+
+* *Now.* At least what is read less what the devices can at most draw: that is believed at once. At
+  most what is read less what their own meters show: believed when it has lasted (meters tell of the
+  same watts at different times), and only as far as the level's own draw rose. Devices that read
+  lower while the level does not prove nothing.
+* *Soon.* Its own ramp goes on for as long as loop and knobs take to answer.
+* *Again.* What it once did within that time it may do again, up to the highest it ever reached: a
+  compressor or a night's backup is met as a surprise only once. Held for days.
+
+And it may grow with the devices' draw (fans, losses): how fast is a regression on its own past; as
+long as that says nothing, in proportion.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattherd.engine.safety.contract import Bools, Fleet, Floats, no_streak
+from wattherd.engine.safety.meters import TrustedReadings
+from wattherd.engine.safety_hidden import HiddenDraw
+
+TAKEN = 5
+"""Looks of which the median counts: two odd ones among them change nothing."""
+RECENT_S = 3.0
+"""Draw follows a cap that is in force within that time."""
+MEANS = 2.5
+"""Slow meters show means: so many of their periods pass until all is told."""
+MOMENT_S = 5.0
+"""Other load that was read within one to two of these is still counted."""
+WINDOW_S = 20.0
+UNPROVEN_S = 120.0
+"""How slowly a rise is believed that only the devices' meters tell of, by reading lower."""
+FIRST_S = 15.0
+KEEP_S = 2 * 86_400.0
+"""Ramps and peaks fade by 1/e in this time: the same hour of tomorrow finds most of them."""
+UNREAD_FORGET_S = 600.0
+"""Where no meter tells whether devices idle or other load has gone, the latter slowly counts."""
+NOISE = 0.005
+"""Changes below this share of a level's draw are noise of meters."""
+FARTHEST = 0.10
+"""A ramp is never drawn out by more than this share of the level's draw."""
+DOUBT = 0.05
+"""Devices that read lower by this share of their level's draw, without it, are not believed."""
+SWING_LOOKS = 32
+SWING = 0.15
+"""Peak to peak, as a share of the mean."""
+TURNS = 6
+"""From one third of the span to the other and back: what may be a few dips turns less often."""
+ODD_LOOKS = 2
+"""A start or a single dip makes no swing, nor hides one."""
+ALARM_S = 8.0
+SWING_KEPT_S = 1_800.0
+BETWEEN_LOOKS, UNSEEN = 1.4, 0.7
+HIGHEST_PEAK = 0.43
+"""The most that was seen above a cap: B300, 500 ms."""
+OWN_PAST, LATE = 64, 1.0
+"""A slow meter shows what was so within that many of its periods."""
+FAR_S = 4.0
+SLOPE_S = 3.0
+SLOPE_MEMORY = 0.98
+
+
+@dataclass(slots=True)
+class _Extremes:
+    """Lowest, highest and second highest values of the last one to two windows, by entry."""
+
+    window_s: float
+    low: Floats
+    high: Floats
+    _turned_s: float = -np.inf
+
+    def __init__(self, size: int, window_s: float) -> None:
+        self.window_s = window_s
+        self.low = np.full((2, size), np.inf)
+        self.high = np.full((4, size), -np.inf)
+        self._turned_s = -np.inf
+
+    def note(self, value: Floats, now_s: float) -> None:
+        """Take a value; NaN is none."""
+        if now_s - self._turned_s >= self.window_s:
+            self._turned_s = now_s
+            self.low[1] = self.low[0]
+            self.low[0] = np.inf
+            self.high[2:] = self.high[:2]
+            self.high[:2] = -np.inf
+        self.low[0] = np.fmin(self.low[0], value)
+        known = np.where(np.isnan(value), -np.inf, value)
+        self.high[1] = np.maximum(self.high[1], np.minimum(self.high[0], known))
+        self.high[0] = np.maximum(self.high[0], known)
+
+    @property
+    def lowest(self) -> Floats:
+        return np.asarray(self.low.min(axis=0))
+
+    @property
+    def highest(self) -> Floats:
+        return np.asarray(np.maximum(self.high[0], self.high[2]))
+
+    @property
+    def second(self) -> Floats:
+        """What was reached at least twice."""
+        return np.asarray(np.sort(self.high, axis=0)[-2])
+
+    def forget(self, which: Bools) -> None:
+        self.low[:, which] = np.inf
+        self.high[:, which] = -np.inf
+
+    def shift(self, by: Floats) -> None:
+        self.low -= by
+        self.high -= by
+
+
+class BaseLoad:
+    """Arrays over levels (F + 1,), each with what is below it."""
+
+    def __init__(self, fleet: Fleet, unproven: float = 0.0) -> None:
+        """Nothing is known but what is stated."""
+        levels = fleet.feeds + 1
+        self._fleet = fleet
+        self.stated_w: Floats = fleet.tree.sums(fleet.stated_base_w)
+        self.now_w: Floats = self.stated_w.copy()
+        """Other load as it is believed to be."""
+        self.steady_w: Floats = np.full(levels, np.nan)
+        """The same without what only this cycle showed; NaN before the first."""
+        self.reserve_w: Floats = np.zeros(levels)
+        """What is kept for its rise before the loop could answer."""
+        self.slope: Floats = np.zeros(levels)
+        """Watts of other load that come with a watt of the devices', at most."""
+        self.drawn_w: Floats = np.zeros(levels)
+        """What each level draws, by its own meter or by those below."""
+        self.explained_w: Floats = np.zeros(levels)
+        """How much of that is the devices'."""
+        self.doubted: Bools = np.zeros(levels, dtype=np.bool_)
+        """Levels whose devices read lower while the level itself did not."""
+        self.rise_w: Floats = np.zeros(levels)
+        self.peak_w: Floats = np.zeros(levels)
+        self._soft_w = np.full((TAKEN, levels), np.nan)
+        self._own_w = np.full((TAKEN, levels), np.nan)
+        self._hard_w = np.full((TAKEN, levels), np.nan)
+        self._level_w = np.full((TAKEN, levels), np.nan)
+        self._recent_w = np.full((2, fleet.size), -np.inf)
+        self._recent_s = -np.inf
+        self._counted_w: Floats = np.zeros(fleet.size)
+        self._known: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self._read_w: Floats = np.zeros(levels)
+        self._quiet = no_streak(levels)
+        self._trend = _Extremes(levels, WINDOW_S / 2)
+        self._moments = _Extremes(levels, MOMENT_S)
+        self._hard_low = _Extremes(levels, WINDOW_S / 2)
+        self._level_low = _Extremes(levels, WINDOW_S / 2)
+        self._rises = _Extremes(levels, 2 * WINDOW_S)
+        self._lows = _Extremes(levels, WINDOW_S / 2)
+        self._peaks = _Extremes(levels, WINDOW_S)
+        self._sure_slope = np.zeros(levels)
+        self.swing_w: Floats = np.zeros(levels)
+        """Peak to peak of levels whose devices rise and fall together; 0 for the others."""
+        self._swing_part: Floats = np.zeros(levels)
+        self._past_looks: deque[Floats] = deque(maxlen=SWING_LOOKS)
+        self._alarmed_s = -np.inf
+        self._began_s: float | None = None
+        self._past_s = np.full(6, np.nan)
+        self._past_w = np.full((6, levels), np.nan)
+        self._far_s = np.full(6, np.nan)
+        self._far_w = np.full((6, levels), np.nan)
+        self._sums = np.zeros((4, levels))
+        self._mark: tuple[float, Floats, Floats] | None = None
+        self._unproven: Bools = np.zeros(levels, dtype=np.bool_)
+        self._learned_slope: Floats = np.full(levels, np.inf)
+        self._hidden = HiddenDraw(fleet, unproven)
+        self._shown_w: Floats = np.full(levels, np.nan)
+        self._own_then_w: Floats = np.full(levels, np.nan)
+        """The least that devices drew when a slow meter measured what it shows."""
+        self._own_past: deque[tuple[float, Floats]] = deque(maxlen=OWN_PAST)
+
+    def restore(self, base_w: Floats, rise_w: Floats, peak_w: Floats) -> None:
+        """Take over what a predecessor learned; NaN is nothing."""
+        self.steady_w = base_w.copy()
+        self.now_w = np.fmax(base_w, self.stated_w)
+        self.rise_w, self.peak_w = np.nan_to_num(rise_w), np.nan_to_num(peak_w)
+
+    @property
+    def highest_w(self) -> Floats:
+        """The highest that it was or may be next."""
+        with_devices_w = self._sure_slope * self.explained_w
+        return np.maximum(np.nan_to_num(self.steady_w), self.peak_w + with_devices_w)
+
+    def look(
+        self, seen: TrustedReadings, counted_w: Floats, off: Bools, *, now_s: float, step_s: float,
+        ahead_s: float, news_s: float = 0.0, level_news_s: Floats | None = None,
+    ) -> None:  # fmt: skip
+        """Take in a cycle; `counted_w` (N,) is what every device may draw at most.
+
+        `ahead_s` is how long the loop takes to answer, `news_s` how seldom meters have news, and
+        `level_news_s` (F + 1,) how seldom each level's.
+        """
+        fleet = self._fleet
+        recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
+        known = np.isfinite(seen.now_w) & ~seen.still
+        own_w = np.where(off, 0.0, np.where(known, np.fmin(seen.now_w, recent_w), recent_w))
+        more_w = np.where(known, seen.now_w, np.fmax(seen.now_w, recent_w))
+        more_w = np.where(off, 0.0, more_w)
+        self.explained_w = fleet.levels(own_w)
+        # A meter that shows less than its devices draw, of which all else is told, shows nothing.
+        with np.errstate(invalid="ignore"):
+            low = seen.level_w < (1.0 - DOUBT) * fleet.levels(np.where(known, own_w, 0.0))
+        read_w = np.where(low, np.nan, seen.level_now_w)
+        self.drawn_w = self._drawn(read_w, own_w, more_w)
+        most_w = fleet.levels(np.where(off, 0.0, recent_w))
+        hard_w = self.drawn_w - most_w
+        soft_w = self.drawn_w - self.explained_w
+        self._disturb(counted_w, known, now_s)
+        complete = fleet.levels((~known & ~off).astype(np.float64)) == 0
+        unread = fleet.level_read & np.isnan(read_w)
+        self._settle(soft_w, hard_w, complete, unread, seen.alarmed, now_s, step_s)
+        self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
+        self._regress(now_s)
+        self._hidden.note(
+            np.minimum(np.median(self._level_w, axis=0), self.drawn_w), most_w, self._learned_slope,
+            told=~unread & ~seen.alarmed, step_s=step_s,
+        )  # fmt: skip
+        devices_w = np.where(complete, self.explained_w, self.drawn_w)
+        self._note_swing(devices_w, seen.alarmed, now_s, step_s)
+        self._foresee(unread, now_s, ahead_s)
+        self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
+        if level_news_s is not None:
+            risen_w = self._risen_unread_w(read_w, level_news_s, now_s, step_s)
+            self.reserve_w = np.maximum(self.reserve_w, risen_w)
+
+    def transfer(self, watts: Floats) -> None:
+        """Watts (N,) that devices now answer for themselves are no other load any more."""
+        if not watts.any():
+            return
+        by_w = self._fleet.levels(watts)
+        self._quiet.seconds = np.where(by_w > 0, -1.0, self._quiet.seconds)
+        self.now_w = np.maximum(self.now_w - by_w, self.stated_w)
+        self.steady_w = np.maximum(self.steady_w - by_w, self.stated_w)
+        self._soft_w -= by_w
+        self.peak_w = np.maximum(self.peak_w - by_w, 0.0)
+        self.rise_w = np.maximum(self.rise_w - by_w, 0.0)
+        for one in (self._trend, self._moments, self._lows, self._peaks, self._rises):
+            one.shift(by_w)
+        self._past_w -= by_w
+        self._far_w -= by_w
+
+    def take_back(self, watts: Floats) -> None:
+        """Watts (N,) that devices do not answer for any more are other load, as far as it is read.
+
+        Else it would be found only after others had been given the same watts.
+        """
+        if not watts.any():
+            return
+        soft_w = np.nan_to_num(np.median(self._soft_w, axis=0))
+        more_w = np.clip(soft_w - self.steady_w, 0.0, self._fleet.levels(watts))
+        more_w = np.nan_to_num(more_w)
+        self.steady_w = self.steady_w + more_w
+        self.now_w = np.maximum(self.now_w, np.nan_to_num(self.steady_w))
+
+    def budget_w(self, room_w: Floats) -> Floats:
+        """What devices may be counted at (F + 1,) where levels may draw `room_w` (F + 1,).
+
+        Other load that grows with the devices takes its part of every further watt.
+        """
+        left_w = room_w - self.now_w - self.reserve_w
+        more_w = np.maximum(left_w - self.explained_w, 0.0)
+        found_w = np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
+        return np.minimum(found_w, self._hidden.budget_w(room_w))
+
+    def _risen_unread_w(
+        self, read_w: Floats, news_s: Floats, now_s: float, step_s: float
+    ) -> Floats:
+        """How much more (F + 1,) is drawn now than slow meters told, beyond what is believed.
+
+        Until a meter has news its level is what it was then, but for the devices, which have news
+        of their own; and when it has, it tells of a moment within its last period.
+        """
+        slow = news_s > 1.5 * max(step_s, 0.1)
+        if not slow.any():
+            return np.zeros_like(read_w)
+        self._own_past.append((now_s, self.explained_w))
+        known = np.isfinite(read_w)
+        news = slow & known & (read_w != self._shown_w)
+        if news.any():
+            then_w = np.full(len(read_w), np.inf)
+            for at_s, own_w in self._own_past:
+                within = now_s - at_s <= LATE * news_s + 1e-9
+                then_w = np.where(within, np.minimum(then_w, own_w), then_w)
+            self._own_then_w = np.where(news, then_w, self._own_then_w)
+            self._shown_w = np.where(news, read_w, self._shown_w)
+        risen_w = np.fmax(self.explained_w - self._own_then_w, 0.0)
+        beside_w = read_w + (1.0 + self.slope) * risen_w - self.explained_w
+        rises = slow & known & (risen_w > 2 * NOISE * self.drawn_w)
+        return np.where(rises, np.maximum(beside_w - self.now_w, 0.0), 0.0)
+
+    def _recently(self, counted_w: Floats, now_s: float, over_s: float) -> Floats:
+        """The highest count of the time that draw and meters take to follow, or half of it."""
+        if now_s - self._recent_s >= over_s / 2:
+            self._recent_s = now_s
+            self._recent_w[1] = self._recent_w[0]
+            self._recent_w[0] = counted_w
+        self._recent_w[0] = np.maximum(self._recent_w[0], counted_w)
+        return np.asarray(self._recent_w.max(axis=0))
+
+    def _drawn(self, read_w: Floats, own_w: Floats, more_w: Floats) -> Floats:
+        """What levels draw: as read, and never less than what is below them."""
+        fleet = self._fleet
+        # A broken meter's level keeps the other load that it had.
+        blind = fleet.level_read & np.isnan(read_w) & np.isfinite(self.steady_w)
+        read_w = np.where(blind, self.explained_w + self.steady_w, read_w)
+        return fleet.tree.believed(
+            read_w, least=fleet.own(own_w), unread=fleet.own(more_w) + fleet.stated_base_w
+        )
+
+    def _disturb(self, counted_w: Floats, known: Bools, now_s: float) -> None:
+        """Levels are quiet again a while after caps fell or meters came and went below them."""
+        moved_w = np.where(known != self._known, counted_w, self._counted_w - counted_w)
+        much = self._fleet.levels(np.maximum(moved_w, 0.0)) > 2 * NOISE * self.drawn_w
+        self._quiet.note(~much, now_s)
+        self._counted_w, self._known = counted_w.copy(), known
+
+    def _settle(
+        self, soft_w: Floats, hard_w: Floats, complete: Bools, unread: Bools, alarmed: Bools,
+        now_s: float, step_s: float,
+    ) -> None:  # fmt: skip
+        """What the other load is now."""
+        self._take(soft_w)
+        if np.isnan(self._hard_w).any():
+            self._hard_w[:] = hard_w
+        self._hard_w = np.vstack((self._hard_w[1:], hard_w))
+        soft_w, level_w = np.median(self._soft_w, axis=0), np.median(self._level_w, axis=0)
+        beyond_w = np.median(self._hard_w, axis=0)
+        was_w = np.where(np.isnan(self.steady_w), soft_w, self.steady_w)
+        self._level_low.note(level_w, now_s)
+        self._trend.note(was_w, now_s)
+        self._hard_low.note(beyond_w, now_s)
+        # Its own draw rose; or caps fell and it did not.
+        rise_w = np.fmax(level_w - self._level_low.lowest, beyond_w - self._hard_low.lowest)
+        proven_w = self._trend.lowest + np.maximum(rise_w, 0.0)
+        proven_w += 2 * NOISE * self.drawn_w
+        slow_w = was_w + (soft_w - was_w) * min(step_s / UNPROVEN_S, 1.0)
+        rising_w = np.minimum(soft_w, np.maximum(np.maximum(was_w, proven_w), slow_w))
+        # What nobody reads proves no fall: the other load may be all that is drawn beyond it.
+        fade_w = was_w + (soft_w - was_w) * min(step_s / UNREAD_FORGET_S, 1.0)
+        falling_w = np.where(complete, soft_w, fade_w)
+        steady_w = np.where(soft_w > was_w, rising_w, falling_w)
+        steady_w = np.where(unread, was_w, steady_w)
+        self.steady_w = np.maximum(steady_w, self.stated_w)
+        self.doubted = soft_w - self.steady_w > DOUBT * self.drawn_w
+        self._unproven = soft_w - self.steady_w > NOISE * self.drawn_w
+        surely = (hard_w > NOISE * self.drawn_w) & ~unread
+        now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
+        # What was there a moment ago is not gone because caps that were cut hide it now.
+        self._moments.note(np.where(alarmed, np.nan, now_w), now_s)
+        self._read_w = now_w
+        self.now_w = np.maximum(now_w, self._moments.highest)
+
+    def _take(self, soft_w: Floats) -> None:
+        if np.isnan(self._soft_w).any():
+            self._soft_w[:] = soft_w
+            self._own_w[:] = self.explained_w
+            self._level_w[:] = self.drawn_w
+        self._soft_w = np.vstack((self._soft_w[1:], soft_w))
+        self._own_w = np.vstack((self._own_w[1:], self.explained_w))
+        self._level_w = np.vstack((self._level_w[1:], self.drawn_w))
+
+    def _remember(
+        self, seen: TrustedReadings, unread: Bools, *, now_s: float, step_s: float, ahead_s: float
+    ) -> None:
+        """Learn its rises and peaks, each only when it came twice: a spike is no load."""
+        fade = np.exp(-step_s / KEEP_S)
+        self.rise_w, self.peak_w = self.rise_w * fade, self.peak_w * fade
+        quiet = (self._quiet.seconds >= 2 * RECENT_S) & ~unread & ~seen.alarmed
+        self._began_s = now_s if self._began_s is None else self._began_s
+        quiet &= now_s - self._began_s >= FIRST_S  # until then devices are got to know
+        noise_w = NOISE * self.drawn_w
+        # Of the same looks as what is believed now: the devices' draw of this moment is ahead.
+        with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
+        free_w = np.where(quiet, self._read_w - with_devices_w, np.nan)
+        self._peaks.note(free_w, now_s)
+        self._lows.window_s = 0.5 * ahead_s
+        self._lows.note(np.where(unread, np.nan, self.steady_w - with_devices_w), now_s)
+        low_w = np.where(np.isfinite(self._lows.lowest), self._lows.lowest, np.nan)
+        rise_w = free_w - low_w
+        self._rises.note(np.where(rise_w > 2 * noise_w, rise_w, rise_w - noise_w), now_s)
+        self.peak_w = np.maximum(self.peak_w, self._peaks.second)
+        self.rise_w = np.maximum(self.rise_w, self._rises.second)
+
+    def _regress(self, now_s: float) -> None:
+        """How the other load moves with the devices' draw: a regression of changes, forgetting."""
+        if self._mark is not None and now_s - self._mark[0] < SLOPE_S:
+            return
+        base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.nan_to_num(np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
+        if self._mark is not None:
+            by, rise = own_w - self._mark[2], base_w - self._mark[1]
+            self._sums *= SLOPE_MEMORY
+            self._sums += np.vstack((by * by, by * rise, rise * rise, np.ones(len(by))))
+        xx, xy, yy, count = self._sums
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = xy / xx
+            spread = np.sqrt(np.maximum(yy - slope * xy, 0.0) / np.maximum(count - 1, 1) / xx)
+            most = slope + 2 * spread
+            least = slope - 2 * spread
+        moved = (count >= 3) & (xx > np.square(0.05 * np.maximum(own_w, 1.0)))
+        self.slope = np.where(moved & np.isfinite(most), np.clip(most, 0.0, share), share)
+        self._learned_slope = np.where(moved & np.isfinite(most), np.maximum(most, 0.0), np.inf)
+        sure = np.where(moved & (least > 0.02), np.clip(slope, 0.0, share), 0.0)
+        # What was learned as rises of its own came with the devices: learn it anew without them.
+        found = (sure > 0) & (self._sure_slope == 0)
+        self.rise_w, self.peak_w = (
+            np.where(found, 0.0, self.rise_w),
+            np.where(found, 0.0, self.peak_w),
+        )
+        for one in (self._peaks, self._lows, self._rises):
+            one.forget(found)
+        self._sure_slope = sure
+        self._mark = now_s, base_w, own_w
+
+    def _note_swing(self, devices_w: Floats, alarmed: Bools, now_s: float, step_s: float) -> None:
+        """Levels whose devices rise and fall together, and how far."""
+        if alarmed.any():
+            self._alarmed_s = now_s
+        if now_s - self._alarmed_s > ALARM_S:  # until then it is our own doing
+            self._past_looks.append(devices_w)
+        if not self._past_looks:
+            return
+        past_w = np.array(self._past_looks)
+        mean_w, sorted_w = past_w.mean(axis=0), np.sort(past_w, axis=0)
+        odd = min(ODD_LOOKS, len(past_w) // 4)
+        low_w, span_w = sorted_w[odd], sorted_w[-1 - odd] - sorted_w[odd]
+        turns = _turns(past_w, low_w, span_w)
+        now = (span_w > SWING * mean_w) & (turns >= TURNS)
+        fading = self._swing_part * np.exp(-step_s / SWING_KEPT_S)
+        part = span_w / np.maximum(mean_w, 1.0)
+        self._swing_part = np.where(now, np.maximum(part, fading), fading)
+        self.swing_w = np.where(self._swing_part > SWING, self._swing_part * mean_w, 0.0)
+
+    def _for_swing_w(self, most_w: Floats) -> Floats:
+        """What caps that hold a mean may let through between two looks.
+
+        Looks once a second need not meet the peaks of a swing, and may meet the same flank of it
+        for ever. So what they did see beyond the caps is taken to be a part of it, and where they
+        saw nothing, most of how far they lie apart.
+        """
+        swings = self.swing_w > 0
+        seen_w = np.where(swings, BETWEEN_LOOKS * self.rise_w, 0.0)
+        part = np.minimum(UNSEEN * self._swing_part, HIGHEST_PEAK)
+        unseen_w = np.where(swings & (self.rise_w < 0.05 * most_w), part * most_w, 0.0)
+        return np.maximum(seen_w, unseen_w)
+
+    def _foresee(self, unread: Bools, now_s: float, ahead_s: float) -> None:
+        """What to keep for the time until loop and knobs will have answered."""
+        with np.errstate(invalid="ignore"):
+            ramp = (self.now_w - self._past_w[0]) / (now_s - self._past_s[0])
+        ramp = np.maximum(np.nan_to_num(ramp) - 0.1 * NOISE * self.drawn_w, self._lasting(now_s))
+        self._past_w = np.vstack((self._past_w[1:], self.now_w))
+        self._past_s = np.append(self._past_s[1:], now_s)
+        soon_w = np.minimum(ramp * ahead_s, FARTHEST * self.drawn_w)
+        left_w = self.peak_w - (self.now_w - self._sure_slope * self.explained_w)
+        again_w = np.clip(left_w, 0.0, np.where(unread, np.inf, self.rise_w))
+        # Within what it has ever been, its past is the better guide than drawing out a ramp.
+        been = (left_w > 0) & (self.peak_w > 2 * NOISE * self.drawn_w)
+        self.reserve_w = np.where(been, again_w, soon_w)
+
+    def _lasting(self, now_s: float) -> Floats:
+        """A ramp, W/s, that goes on for long enough to be told from what comes and goes.
+
+        The lesser of the slopes of two times in a row: a step has but one.
+        """
+        if now_s - self._far_s[-1] >= FAR_S or np.isnan(self._far_s[-1]):
+            self._far_w = np.vstack((self._far_w[1:], self.steady_w))
+            self._far_s = np.append(self._far_s[1:], now_s)
+        middle = len(self._far_s) // 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            late = (self.steady_w - self._far_w[middle]) / (now_s - self._far_s[middle])
+            early = (self._far_w[middle] - self._far_w[0]) / (self._far_s[middle] - self._far_s[0])
+            lesser = np.nan_to_num(np.minimum(late, early), posinf=0.0)
+        lesser = np.where(self._unproven, 0.0, lesser - 0.04 * NOISE * self.drawn_w)
+        return np.asarray(np.maximum(lesser, 0.0))
+
+
+def _turns(past_w: Floats, low_w: Floats, span_w: Floats) -> Floats:
+    """How often each column of `past_w` (T, L) went from its upper to its lower third or back."""
+    place = np.sign(np.round((past_w - low_w) / np.maximum(span_w, 1e-9) * 3.0 - 1.5))
+    side, turns = np.zeros(past_w.shape[1]), np.zeros(past_w.shape[1])
+    for row in place:
+        turns += row * side < 0
+        side = np.where(row == 0, side, row)
+    return turns

@@ -1,0 +1,172 @@
+"""What each device draws under a cap: as much, or more. Learned, never assumed.
+
+Caps regulate some percent high; a node's knob caps its GPUs, while its meter also shows processors
+and fans (1.82 times as much on eight H100); below some point caps are not met at all (an A40 draws
+120.7 W at 100 W). So a device has one point that was seen, and two slopes that are on the safe side
+of it: above, draw grows in proportion; below, it only falls as the cap does. And it has a reach:
+what it draws at the least.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattherd.engine.safety.contract import Bools, Fleet, Floats, no_streak
+
+SAME = 0.01
+"""Draw within this share of what was expected is as expected."""
+NEAR_FLOOR = 1.5
+"""A device that cannot get lower than this multiple of its lowest cap is no wonder."""
+PRESSING = 0.9
+"""Above this share of its cap a device may be held back by it."""
+AS_EXPECTED = 0.95
+"""And above this share of what is expected under that cap it surely is: beside parts that no cap
+acts on, a device that rests may still draw more than its cap."""
+DRIFT = 0.03
+LASTS_S = 3.0
+"""A higher draw of that length is the device's own and no spike."""
+WINDOW_S = 6.0
+"""Lower draw counts after one to two of these, as the highest that was read meanwhile."""
+IDLE_FORGET_S = 600.0
+"""While a device does not press against its cap, an excess fades this slowly."""
+
+
+class DrawResponse:
+    """Arrays (N,): the draw to be expected at most under any cap."""
+
+    def __init__(self, fleet: Fleet, unproven: float = 0.0) -> None:
+        """Every device is taken to keep its cap but for a share, where its meter will tell."""
+        size = fleet.size
+        self._fleet, self._unproven = fleet, unproven
+        self._cap_w: Floats = np.ones(size)
+        self._draw_w: Floats = np.where(fleet.device_read, 1.0 + unproven, 1.0)
+        self.reach_w: Floats = np.zeros(size)
+        """What the device still draws where its cap is lower."""
+        self._kept_w: Floats = np.full(size, np.nan)
+        """A cap that it was seen to keep."""
+        self._above = no_streak(size)
+        self._stable = no_streak(size)
+        self._rising = no_streak(size)
+        self._drifts = no_streak(size)
+        self._drift_w: Floats = np.full(size, np.nan)
+        self._fresh: Bools = fleet.device_read.copy()
+        """Devices whose excess is an assumption still."""
+        self._before_w: Floats = np.full(size, np.nan)
+        self._held_w: Floats = np.full(size, np.nan)
+        self._peak_w: Floats = np.zeros((2, size))
+        self._least_w: Floats = np.zeros((2, size))
+        self._turned_s = np.full(size, -np.inf)
+
+    @property
+    def beyond_w(self) -> Floats:
+        """The excess (N,) over the cap where it was seen last."""
+        return self._draw_w - self._cap_w
+
+    def restore(self, reach_w: Floats, beyond_w: Floats, held_w: Floats) -> None:
+        """Take over what a predecessor learned; NaN is nothing."""
+        self.reach_w = np.nan_to_num(reach_w)
+        known = np.isfinite(beyond_w) & np.isfinite(held_w) & (held_w > 0)
+        self._cap_w = np.where(known, held_w, self._cap_w)
+        self._draw_w = np.where(known, held_w + np.maximum(beyond_w, 0.0), self._draw_w)
+
+    def at(self, cap_w: Floats) -> Floats:
+        """Draw (N,) to be expected at most under `cap_w` (N,)."""
+        above = cap_w * (self._draw_w / self._cap_w)
+        below = cap_w + self.beyond_w
+        return np.maximum(np.where(cap_w >= self._cap_w, above, below), self.reach_w)
+
+    def cap_for(self, draw_w: Floats) -> Floats:
+        """The highest caps (N,) under which no more than `draw_w` (N,) is to be expected."""
+        above = draw_w * (self._cap_w / self._draw_w)
+        return np.where(draw_w >= self._draw_w, above, draw_w - self.beyond_w)
+
+    def learn(
+        self, held_w: Floats, draw_w: Floats, *, may: Bools, told: Bools, now_s: float,
+        settle_s: Floats, step_s: float,
+    ) -> Floats:  # fmt: skip
+        """Take in a draw (N,) under caps in force; how much more (N,) it explains, or less.
+
+        `may` (N,) says where meter and knob are to be trusted, `told` (N,) where the meter alone
+        is; `settle_s` (N,) for how long a cap must have stood before its draw means anything. Draw
+        beyond a cap that is only on its way up says as much as beyond one that stands.
+        """
+        before_w = self.at(held_w)
+        with np.errstate(invalid="ignore"):
+            same = np.abs(held_w - self._held_w) <= SAME * held_w
+            stable_s = self._stable.note(same & may, now_s)
+            self._held_w = np.where(same, self._held_w, held_w)
+            usable = may & same & (stable_s >= settle_s)
+            fell = held_w < self._before_w * (1.0 - SAME)
+            rising_s = self._rising.note(told & ~fell, now_s)
+            above = told & ~fell & (rising_s >= settle_s) & (draw_w > before_w * (1.0 + SAME))
+        self._before_w = np.where(fell | ~(self._before_w > held_w), held_w, self._before_w)
+        with np.errstate(invalid="ignore"):
+            drifts = may & (np.abs(held_w - self._drift_w) <= DRIFT * held_w)
+        drifts_s = self._drifts.note(drifts, now_s)
+        self._drift_w = np.where(drifts, self._drift_w, held_w)
+        slow = drifts & (drifts_s >= settle_s + LASTS_S)
+        lasts = self._above.note(above, now_s) >= LASTS_S
+        # While caps rise fast draw lags behind: so much is the least that it will be.
+        sure = usable | slow
+        self._fresh |= lasts & ~sure
+        self._see_more(lasts, held_w, np.where(sure, 1.0, 1.0 + self._unproven) * draw_w)
+        self._prove(slow, held_w, draw_w)
+        self._see_less(usable, held_w, draw_w, now_s, step_s)
+        return np.asarray(self.at(held_w) - before_w)
+
+    def _prove(self, slow: Bools, held_w: Floats, draw_w: Floats) -> None:
+        """What was only assumed goes once a cap that hardly moves was seen to be kept."""
+        expected_w = self.at(held_w)
+        with np.errstate(invalid="ignore"):
+            kept = slow & self._fresh & (draw_w >= AS_EXPECTED * expected_w)
+            kept &= draw_w <= expected_w * (1.0 - SAME)
+        self._set_point(kept, held_w, np.maximum(draw_w, held_w) * (1.0 + SAME / 2))
+        self._fresh &= ~kept
+
+    def _see_more(self, lasts: Bools, held_w: Floats, draw_w: Floats) -> None:
+        """A point with more draw: the cap's own reach if higher caps were kept, else an excess."""
+        with np.errstate(invalid="ignore"):
+            reach = lasts & (self._kept_w > held_w * (1.0 + SAME))
+            excess = lasts & ~reach
+        self.reach_w = np.where(reach, draw_w, self.reach_w)
+        self._set_point(excess, held_w, draw_w)
+        with np.errstate(invalid="ignore"):
+            self._kept_w = np.where(excess & (self._kept_w <= held_w), np.nan, self._kept_w)
+
+    def _see_less(
+        self, usable: Bools, held_w: Floats, draw_w: Floats, now_s: float, step_s: float
+    ) -> None:
+        """What was expected and does not come, though the device presses, is taken back."""
+        turn = usable & (now_s - self._turned_s >= WINDOW_S)
+        fresh = ~usable
+        self._turned_s = np.where(turn | fresh, now_s, self._turned_s)
+        self._peak_w[0] = np.where(turn, self._peak_w[1], np.where(fresh, np.inf, self._peak_w[0]))
+        self._least_w[0] = np.where(turn, self._least_w[1], np.where(fresh, 0.0, self._least_w[0]))
+        begun = turn | fresh
+        self._peak_w[1] = np.where(begun, 0.0, self._peak_w[1])
+        self._least_w[1] = np.where(begun, np.inf, self._least_w[1])
+        self._peak_w[1] = np.fmax(self._peak_w[1], draw_w)
+        self._least_w[1] = np.fmin(self._least_w[1], draw_w)
+        peak_w, least_w = self._peak_w.max(axis=0), self._least_w.min(axis=0)
+        proven = usable & np.isfinite(peak_w)
+        near = (least_w >= AS_EXPECTED * self.at(held_w)) | (peak_w <= held_w * (1.0 + SAME))
+        near |= np.abs(peak_w - self._draw_w) <= 2 * SAME * self._draw_w
+        pressing = proven & (least_w >= PRESSING * held_w) & near
+        less = pressing & (peak_w < self.at(held_w) * (1.0 - SAME))
+        # Draw that stood still while the cap rose was the device's reach.
+        was_reach = less & (held_w > self._cap_w * (1.0 + SAME)) & (self.beyond_w > 0)
+        self.reach_w = np.where(was_reach, np.maximum(self.reach_w, self._draw_w), self.reach_w)
+        self.reach_w = np.where(less & (self.reach_w > peak_w),
+                                np.where(peak_w > held_w, peak_w, 0.0), self.reach_w)  # fmt: skip
+        self._set_point(less, held_w, np.maximum(peak_w, held_w))
+        self._fresh &= ~less
+        kept = pressing & (peak_w <= held_w * (1.0 + SAME))
+        self._kept_w = np.where(kept, held_w, self._kept_w)
+        idle = proven & ~pressing & (self.beyond_w > 0)
+        fade = np.exp(-step_s / IDLE_FORGET_S)
+        self._draw_w = np.where(idle, self._cap_w + fade * self.beyond_w, self._draw_w)
+
+    def _set_point(self, which: Bools, cap_w: Floats, draw_w: Floats) -> None:
+        positive = which & (cap_w > 0)
+        self._cap_w = np.where(positive, cap_w, self._cap_w)
+        self._draw_w = np.where(positive, np.maximum(draw_w, cap_w), self._draw_w)

@@ -1,0 +1,44 @@
+"""How high a cap each device has a use for, by what it draws: who gives back, and who wants more.
+
+A device close to its cap wants all it can get, at once; one that stays well below gives back what
+is above its draw, but only after a while. Meters that are not trusted take nothing away and give
+nothing. The bands are Dynamo's (ISCA'16), see `SafetyConfig`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattherd.engine.safety.contract import Bools, Fleet, Floats, SafetyConfig, no_streak
+from wattherd.engine.safety.meters import TrustedReadings
+
+
+class Wants:
+    """Remembers for how long every device has drawn less than its cap."""
+
+    def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
+        """Nobody was seen yet."""
+        self._fleet, self._config = fleet, config
+        self._idle = no_streak(fleet.size)
+
+    def caps(
+        self, seen: TrustedReadings, held_w: Floats, now_s: float, *, doubted: Bools | None = None
+    ) -> Floats:
+        """Caps (N,) with a use, beside those in force `held_w` (N,); that where nothing is read.
+
+        Below `doubted` levels (F + 1,) devices' meters may read low.
+        """
+        config, fleet = self._config, self._fleet
+        with np.errstate(invalid="ignore"):
+            capped = seen.draw_w > config.capped_at * held_w
+            below = seen.draw_w < config.idle_below * held_w
+        below &= ~seen.still
+        idle = self._idle.note(below, now_s) >= config.idle_s
+        wanted_w = np.where(capped, fleet.max_w, held_w)
+        wanted_w = np.where(idle, seen.draw_w / config.idle_to, wanted_w)
+        # Where meters contradict each other none of them may take a cap away: they may read low.
+        levels = np.append(~seen.agreed, np.False_)
+        levels = levels if doubted is None else levels | doubted
+        doubt = fleet.any_above(levels) & np.isfinite(seen.draw_w)
+        wanted_w = np.where(doubt, fleet.max_w, wanted_w)
+        return np.asarray(np.clip(wanted_w, fleet.floor_w, fleet.max_w))

@@ -1,0 +1,1 @@
+"""Studies: simulated schedules, placement, power models, published papers, the grid side."""

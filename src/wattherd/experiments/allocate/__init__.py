@@ -1,0 +1,1 @@
+"""`power allocate`: watts shared among measured curves, against optimum and baselines."""

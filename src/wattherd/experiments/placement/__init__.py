@@ -1,0 +1,1 @@
+"""`sim pack`: lists of pods placed on a cluster by each policy."""

@@ -1,0 +1,1 @@
+"""`power bench`: the safety loop in rooms that flatter nobody."""

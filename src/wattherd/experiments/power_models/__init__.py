@@ -1,0 +1,1 @@
+"""`power fit` and `power predict`: models of draw, fitted and judged."""

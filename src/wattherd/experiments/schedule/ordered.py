@@ -1,0 +1,130 @@
+"""Schedulers that serve jobs in an order, by the names users know, for any way of running jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from wattherd.errors import UserError
+from wattherd.estimate.gittins import gittins_index
+from wattherd.estimate.restart_cost import FREE, RestartCost
+from wattherd.estimate.work import Work, as_submitted
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given, SchedulerOf
+from wattherd.policy.schedule.job_order import RankingRules
+from wattherd.policy.schedule.node_choice import CountTrial, Place, anywhere, consolidated
+from wattherd.policy.schedule.ordered import Discipline, Ordered
+from wattherd.policy.schedule.priorities import (
+    Deadline,
+    Fifo,
+    Gittins,
+    LeastAttained,
+    Order,
+    Priority,
+    Shortest,
+    ShortestRemaining,
+    SmallestRemainingService,
+)
+from wattherd.policy.schedule.repack import RepackTrial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """What planners know of jobs in a setting, and how they place them there.
+
+    With `anew` a preemptive planner packs the whole cluster anew in every cycle, with `counted`
+    instead of it where the order is by service received. Who has waited `starve_s` comes before
+    all others; as published (None) such orders may starve jobs. With `whole_seconds` a planner
+    wakes at whole seconds of service; without `wakes` it plans in the rounds of the core only.
+    """
+
+    work: Work = as_submitted
+    cost: RestartCost = FREE
+    place: Place = consolidated
+    anew: Callable[[Sequence[int]], RepackTrial] | None = None
+    counted: bool = False
+    starve_s: float | None = None
+    whole_seconds: bool = False
+    wakes: bool = True
+
+
+MannerOf = Callable[[Given], Manner]
+
+
+def ordered(manner_of: MannerOf) -> dict[str, SchedulerOf]:
+    """All of them, in the manner of one setting."""
+    return {name: partial(_build, make, manner_of) for name, make in MAKERS.items()}
+
+
+def _build(
+    make: Callable[[Manner, Given], Ordered], manner_of: MannerOf, given: Given
+) -> BuiltScheduler:
+    return BuiltScheduler(planner=make(manner_of(given), given), rigid=True)
+
+
+def in_turn(manner: Manner, order: Order, discipline: Discipline) -> Ordered:
+    """Who has started runs to its end."""
+    return Ordered(
+        rules=RankingRules(
+            order=order, work=manner.work, cost=manner.cost, starve_s=manner.starve_s
+        ),
+        place=manner.place,
+        discipline=discipline,
+        preemptive=False,
+        wakes=manner.wakes,
+    )
+
+
+def preemptive(manner: Manner, order: Order) -> Ordered:
+    """Who comes earlier in the order takes from those who come later."""
+    by_service = bool(order.thresholds_gpu_s)
+    rules = RankingRules(
+        order=order,
+        work=manner.work,
+        cost=manner.cost,
+        starve_s=manner.starve_s,
+        whole_seconds=manner.whole_seconds and by_service,
+    )
+    counted = manner.counted and by_service
+    return Ordered(
+        rules=rules,
+        place=anywhere if counted else manner.place,
+        anew=CountTrial if counted else manner.anew,
+        wakes=manner.wakes,
+    )
+
+
+def _gittins(manner: Manner, given: Given) -> Ordered:
+    """The services from which chances are told are those of the workload itself."""
+    jobs = [(manner.work(spec), spec.gpus) for spec in given.jobs.specs]
+    services = [work_s * gpus for work_s, gpus in jobs if work_s is not None and gpus]
+    if not services:
+        hint = "use tiresias, which needs no durations"
+        raise UserError("needs jobs of known duration", field="--policy", hint=hint)
+    return preemptive(manner, Gittins(index=gittins_index(services)))
+
+
+def _preemptive(order: Order) -> Callable[[Manner, Given], Ordered]:
+    return lambda manner, _: preemptive(manner, order)
+
+
+def _in_turn(order: Order, discipline: Discipline) -> Callable[[Manner, Given], Ordered]:
+    return lambda manner, _: in_turn(manner, order, discipline)
+
+
+MAKERS: Mapping[str, Callable[[Manner, Given], Ordered]] = {
+    "fifo": _in_turn(Fifo(), Discipline.STRICT),
+    "fifo-first-fit": _in_turn(Fifo(), Discipline.FIRST_FIT),
+    "fifo-backfill": _in_turn(Fifo(), Discipline.BACKFILL),
+    "priority-backfill": _in_turn(Priority(), Discipline.BACKFILL),
+    "sjf": _in_turn(Shortest(), Discipline.FIRST_FIT),
+    "priority": _preemptive(Priority()),
+    "deadline": _preemptive(Deadline()),
+    "srtf": _preemptive(ShortestRemaining()),
+    "srsf": _preemptive(SmallestRemainingService()),
+    "tiresias": _preemptive(LeastAttained()),
+    "tiresias-gittins": _gittins,
+}
+"""`fifo` lets nobody pass, `fifo-first-fit` whoever fits, `fifo-backfill` whoever delays nobody."""
+IN_TURN = frozenset({"fifo", "fifo-first-fit", "fifo-backfill", "priority-backfill", "sjf"})
+"""Who has started runs to its end: one of these can take over from another at work."""

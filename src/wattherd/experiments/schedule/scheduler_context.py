@@ -1,0 +1,86 @@
+"""What a scheduler is built for, and what building one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wattherd.estimate.power_curve import PowerCurve, prior
+from wattherd.experiments.schedule.workloads import ReadJobs
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.job import JobSpec
+from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.queue.tree import QueueTree, equal_queues
+from wattherd.policy.schedule.hived import Shares
+from wattherd.sim.world import Computer
+from wattherd.workload.power_profiles import Profiles, built_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """How the cluster is cut for virtual clusters (HiveD): see `policy.queue.topology.chains_of`.
+
+    `shares` None gives every queue of the workload an equal part of the nodes of each kind.
+    """
+
+    within: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    per_rack: int | None = None
+    shares: Shares | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One workload on one cluster; `queues` None means equal queues, as many as jobs name.
+
+    `restart_s` is the pause of a restart, where schedulers may reckon with it.
+    """
+
+    jobs: ReadJobs
+    cluster: ClusterSpec
+    seed: int = 1
+    queues: QueueTree | None = None
+    cells: Cells = Cells()
+    restart_s: float = 0.0
+    power_profiles: Profiles = field(default_factory=built_in)
+
+    def curve_of(self, spec: JobSpec, gpu_model: str) -> PowerCurve:
+        """A job's power curve: as measured of its profile on that GPU, else the prior."""
+        measured = self.power_profiles.get(spec.power_profile, {}).get(gpu_model)
+        return prior(spec, gpu_model) if measured is None else measured
+
+    @property
+    def queue_names(self) -> list[str]:
+        """Queues that jobs name, sorted."""
+        return sorted({spec.queue for spec in self.jobs.specs}) or ["default"]
+
+    def tree(self) -> QueueTree:
+        """The queues as configured, else equal ones."""
+        return self.queues if self.queues is not None else equal_queues(self.queue_names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltScheduler:
+    """A planner, the quota its guard enforces, and who answers its questions.
+
+    A `rigid` one never runs a job at another width than it was submitted with, so that a job that
+    does not fit whole never fits. Where batch sizes are adapted, `adapts_batch`, jobs of measured
+    applications leave theirs to their agents.
+    """
+
+    planner: Planner
+    quota: Quota | None = None
+    computers: Mapping[str, Computer] = field(default_factory=dict)
+    rigid: bool = False
+    adapts_batch: bool = False
+
+
+SchedulerOf = Callable[[Given], BuiltScheduler]
+
+
+def plain(planner_of: Callable[[Given], Planner], *, rigid: bool = False) -> SchedulerOf:
+    """A planner without quota or questions."""
+
+    def build(given: Given) -> BuiltScheduler:
+        return BuiltScheduler(planner=planner_of(given), rigid=rigid)
+
+    return build

@@ -1,0 +1,245 @@
+"""Settings of published simulators: round length, restart pause, job model, planners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from wattherd.engine.core.executor import Plant
+from wattherd.errors import UserError
+from wattherd.estimate.locality import Locality
+from wattherd.estimate.restart_cost import EVERY_EVENT, constant
+from wattherd.estimate.throughput_table import ThroughputTable
+from wattherd.estimate.work import by_application, stretched
+from wattherd.experiments.schedule.ordered import Manner, in_turn, ordered, preemptive
+from wattherd.experiments.schedule.pollux import POLLUX
+from wattherd.experiments.schedule.ps_schedulers import PS_SCHEDULERS, ps_plant
+from wattherd.experiments.schedule.scheduler_context import (
+    BuiltScheduler,
+    Given,
+    SchedulerOf,
+    plain,
+)
+from wattherd.experiments.schedule.schedulers import GENERAL
+from wattherd.experiments.schedule.workloads import ReadJobs
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.topology import topology_of
+from wattherd.policy.schedule.gandiva import Gandiva
+from wattherd.policy.schedule.gavel import ROUND_S, Gavel
+from wattherd.policy.schedule.gavel_goals import FIFO
+from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
+from wattherd.policy.schedule.gavel_solvers import best_solver
+from wattherd.policy.schedule.node_choice import CountTrial, anywhere, spread, yarn
+from wattherd.policy.schedule.optimus import Optimus
+from wattherd.policy.schedule.ordered import Discipline
+from wattherd.policy.schedule.packings import yarn_trial
+from wattherd.policy.schedule.priorities import Fifo, LeastAttained, Smallest
+from wattherd.policy.schedule.tiresias import Tiresias
+from wattherd.sim.application_plant import RESTART_S, SLICE_S, ApplicationPlant
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.event_charged_plant import EventChargedPlant
+from wattherd.sim.gavel_plant import GavelPlant
+from wattherd.sim.ps_plant import RESTART_S as PS_RESTART_S
+from wattherd.sim.speed import SpeedAt
+from wattherd.sim.surroundings import Surroundings
+from wattherd.spelling import hint_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """How a published simulator runs jobs; with `any_restart` the pause of a restart may be set."""
+
+    about: str
+    round_s: float | None
+    restart_s: float
+    plant: Callable[[ReadJobs, ClusterSpec, SpeedAt, float], Plant]
+    schedulers: Mapping[str, SchedulerOf]
+    any_restart: bool = False
+
+    def scheduler(self, name: str, given: Given) -> BuiltScheduler:
+        """A scheduler by policy name.
+
+        Raises:
+            UserError: no such policy here, or one that lacks something of the workload.
+        """
+        if name not in self.schedulers:
+            hint = hint_for(name, self.schedulers)
+            raise UserError(f"unknown policy {name!r} here", field="--policy", hint=hint)
+        return self.schedulers[name](given)
+
+
+def _application_plant(
+    jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float
+) -> Plant:
+    del cluster
+    for application in jobs.applications.values():
+        application.prepare()
+    return ApplicationPlant(jobs.applications, restart_s=restart_s, speed_at=speed_at)
+
+
+def _gavel_plant(
+    jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float
+) -> Plant:
+    del restart_s
+    return GavelPlant(_throughputs(jobs), cluster, round_s=ROUND_S, speed_at=speed_at)
+
+
+def _gavel(goal: str, given: Given) -> BuiltScheduler:
+    jobs = given.jobs
+    planner = Gavel(table=_throughputs(jobs), goal=goal, last_submit_s=_last_submit_s(jobs))
+    return BuiltScheduler(planner=planner, computers={KIND: solver(best_solver())})
+
+
+def _throughputs(jobs: ReadJobs) -> ThroughputTable:
+    if jobs.throughputs is None:
+        raise UserError(
+            "needs measured throughputs", field="--preset", hint="use it with --format gavel"
+        )
+    return jobs.throughputs
+
+
+def _duration_plant(
+    jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float
+) -> Plant:
+    del cluster
+    _known(jobs)
+    return DurationPlant(cost=constant(restart_s), speed_at=speed_at)
+
+
+def _locality_plant(
+    jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float
+) -> Plant:
+    """Jobs report where some of them may share a GPU: whether that pays is seen by their rates."""
+    _known(jobs)
+    shares = any(role.gpu_memory_mib is not None for spec in jobs.specs for role in spec.roles)
+    return DurationPlant(
+        cost=constant(restart_s),
+        speed_at=speed_at,
+        report_s=REPORT_S if shares else None,
+        surroundings=Surroundings(locality=Locality(topology_of(cluster)).factor),
+    )
+
+
+def _muri_plant(jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
+    del cluster, restart_s
+    _known(jobs)
+    return EventChargedPlant(cost=EVERY_EVENT, work=MURI_WORK, speed_at=speed_at)
+
+
+def _known(jobs: ReadJobs) -> None:
+    for spec in jobs.specs:
+        if spec.duration_s is None:
+            hint = "use the preset of its format, or give every job a duration_s"
+            raise UserError("has no duration", where=f"job {spec.id}", field="--preset", hint=hint)
+
+
+def _measured(given: Given) -> Manner:
+    """Lengths of jobs are what their applications' true models say."""
+    work = by_application(given.jobs.applications, POLLUX_NODE_GPUS)
+    return Manner(work=work, cost=constant(RESTART_S), place=spread, wakes=False)
+
+
+POLLUX_NODE_GPUS = 4
+SLOW_RESTART_QUANTUM_S = 20 * RESTART_S
+"""Time slices where a restart takes half a minute: at most a twentieth of them is lost."""
+REPORT_S = 30.0
+"""How often jobs that may share a GPU report their progress."""
+MURI_WORK = stretched(1.015)
+"""Muri's simulator has every iteration take 1.5 % longer than measured."""
+_MURI = Manner(
+    work=MURI_WORK,
+    cost=EVERY_EVENT,
+    place=yarn,
+    anew=yarn_trial,
+    counted=True,
+    whole_seconds=True,
+)
+_NSDI = Manner(place=anywhere, anew=CountTrial, whole_seconds=True)
+_NSDI_YARN = Manner(place=yarn, anew=yarn_trial, counted=True, whole_seconds=True)
+
+
+def _plain(given: Given) -> Manner:
+    """Planners know what a restart costs."""
+    return Manner(cost=constant(given.restart_s)) if given.restart_s else Manner()
+
+
+PRESETS: Mapping[str, Preset] = {
+    "pollux-osdi21": Preset(
+        about="measured applications, 60 s rounds, 30 s restarts (Pollux artifact, OSDI'21)",
+        round_s=SLICE_S,
+        restart_s=RESTART_S,
+        plant=_application_plant,
+        schedulers={
+            **GENERAL,
+            **ordered(_measured),
+            "tiresias": plain(lambda _: Tiresias(), rigid=True),
+            "optimus": plain(lambda given: Optimus(applications=given.jobs.applications)),
+            "gandiva": plain(lambda _: Gandiva(quantum_s=SLOW_RESTART_QUANTUM_S)),
+            **POLLUX,
+        },
+    ),
+    "gavel-osdi20": Preset(
+        about="measured throughputs by GPU type, 360 s rounds (Gavel's simulator, OSDI'20)",
+        round_s=None,
+        restart_s=0.0,
+        plant=_gavel_plant,
+        schedulers={f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
+    ),
+    "muri-sigcomm22": Preset(
+        about="known durations, YARN's placement, all restart at every event (Muri, SIGCOMM'22)",
+        round_s=0.0,
+        restart_s=0.0,
+        plant=_muri_plant,
+        schedulers=ordered(lambda _: _MURI),
+    ),
+    "tiresias-nsdi19": Preset(
+        about="known durations, GPUs only counted, restarts are free (Tiresias, NSDI'19)",
+        round_s=0.0,
+        restart_s=0.0,
+        plant=_duration_plant,
+        schedulers={
+            **ordered(lambda _: _NSDI),
+            "sjf": plain(lambda _: preemptive(_NSDI, Smallest()), rigid=True),
+            "fifo@yarn": plain(
+                lambda _: in_turn(_NSDI_YARN, Fifo(), Discipline.STRICT), rigid=True
+            ),
+            "tiresias@yarn": plain(lambda _: preemptive(_NSDI_YARN, LeastAttained()), rigid=True),
+        },
+    ),
+    "aiturbo-hpdc21": Preset(
+        about="parameter-server jobs of modelled speed and loss, 30 s restarts (AITurbo, HPDC'21)",
+        round_s=None,
+        restart_s=PS_RESTART_S,
+        plant=ps_plant,
+        schedulers=PS_SCHEDULERS,
+    ),
+    "none": Preset(
+        about="known durations, plans at every event, restarts are free unless you say otherwise",
+        round_s=0.0,
+        restart_s=0.0,
+        plant=_duration_plant,
+        schedulers={**GENERAL, **ordered(_plain)},
+        any_restart=True,
+    ),
+    "locality": Preset(
+        about="durations at the best placement; models are slower where their GPUs are apart",
+        round_s=0.0,
+        restart_s=1.0,
+        plant=_locality_plant,
+        schedulers={**GENERAL, **ordered(_plain)},
+        any_restart=True,
+    ),
+}
+
+
+def _last_submit_s(jobs: ReadJobs) -> float:
+    return max((spec.submit_s for spec in jobs.specs), default=0.0)
+
+
+def preset(name: str) -> Preset:
+    """A preset by name."""
+    if name not in PRESETS:
+        hint = hint_for(name, PRESETS)
+        raise UserError(f"unknown preset {name!r}", field="--preset", hint=hint)
+    return PRESETS[name]

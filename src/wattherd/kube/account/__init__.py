@@ -1,0 +1,1 @@
+"""The account of the cluster: who holds which GPUs and watts, and who may go where."""

@@ -1,0 +1,143 @@
+"""Nodes a pod may go to at all, as masks: computed once for all pods that wish for the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattherd.kube.account.fleet import Mask, NodeFleet
+from wattherd.kube.api.api_objects import encode
+from wattherd.kube.api.objects import NodeAffinity, Object, Pod, PodSpec, Toleration
+from wattherd.kube.facts.node_filter import (
+    Neighbour,
+    Volumes,
+    claim_name,
+    host_ports,
+    node_check,
+    ports_clash,
+    repelled,
+)
+from wattherd.kube.facts.refusal import NodeRefusal
+
+_MOST_KEPT = 512
+
+
+class Eligible:
+    """Masks (N,) of `fleet`'s nodes for pods, minding the pods that are there."""
+
+    def __init__(self, fleet: NodeFleet, volumes: Volumes, pods: Mapping[str, Pod]) -> None:
+        """`pods` are all that are known, by uid."""
+        self._fleet = fleet
+        self._volumes = volumes
+        self._pods = pods
+        self._version = (-1, -1)
+        self._found: dict[bytes, _Found] = {}
+        self._shy: dict[str, Pod] = {}
+
+    def note(self, pod: Pod) -> None:
+        """A pod is there; some will not have certain others near."""
+        if _is_shy(pod.spec):
+            self._shy[pod.metadata.uid] = pod
+
+    def drop(self, uid: str) -> None:
+        """A pod is gone."""
+        self._shy.pop(uid, None)
+
+    def mask(self, pod: Pod) -> Mask:
+        """Where `pod` may go, room aside; a fresh array."""
+        mask = self._look(pod).mask.copy()
+        self._mind_ports(pod, mask)
+        self._mind_others(pod, mask)
+        return mask
+
+    def why(self, pod: Pod) -> Sequence[tuple[NodeRefusal, int]]:
+        """What keeps `pod` off how many nodes, most nodes first."""
+        return self._look(pod).refusals
+
+    def forget(self) -> None:
+        """Volumes changed."""
+        self._found = {}
+
+    def _look(self, pod: Pod) -> _Found:
+        """At every node once, for all pods that wish for the same."""
+        if self._version != (version := (self._fleet.version, len(self._fleet.order))):
+            self._version, self._found = version, {}
+        wish = _wish(pod)
+        if wish not in self._found:
+            if len(self._found) >= _MOST_KEPT:
+                self._found.clear()
+            check = node_check(pod, self._volumes)
+            self._found[wish] = _found([check(facts) for facts in self._fleet.order])
+        return self._found[wish]
+
+    def _mind_ports(self, pod: Pod, mask: Mask) -> None:
+        wanted = host_ports(pod.spec)
+        if not wanted:
+            return
+        for row in np.flatnonzero(mask).tolist():
+            name = self._fleet.order[row].name
+            taken = {
+                port
+                for one in self._fleet.held_on(name)
+                if one.uid in self._pods
+                for port in host_ports(self._pods[one.uid].spec)
+            }
+            mask[row] = ports_clash(wanted, taken) is None
+
+    def _mind_others(self, pod: Pod, mask: Mask) -> None:
+        holdings = self._fleet.holdings
+        shy = [
+            Neighbour(other, holdings[uid].node)
+            for uid, other in self._shy.items()
+            if uid in holdings
+        ]
+        away = repelled(pod, shy, self._fleet.nodes) if shy else set()
+        for row in np.flatnonzero(mask).tolist() if away else ():
+            labels = self._fleet.order[row].labels
+            mask[row] = not any(labels.get(key) == value for key, value in away)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    mask: Mask
+    refusals: tuple[tuple[NodeRefusal, int], ...]
+
+
+def _found(refusals: list[NodeRefusal | None]) -> _Found:
+    counts = Counter(refusal for refusal in refusals if refusal is not None)
+    mask = np.array([refusal is None for refusal in refusals], dtype=np.bool_)
+    return _Found(mask, tuple(counts.most_common()))
+
+
+def _is_shy(spec: PodSpec) -> bool:
+    affinity = spec.affinity and spec.affinity.pod_anti_affinity
+    return bool(affinity and affinity.required)
+
+
+class _Wish(Object, frozen=True):
+    selector: dict[str, str] | None = None
+    affinity: NodeAffinity | None = None
+    tolerations: list[Toleration] | None = None
+    namespace: str = ""
+    claims: list[str] | None = None
+
+
+def _wish(pod: Pod) -> bytes:
+    """All that `node_check` looks at, as a key.
+
+    Of volumes that is their claims: every pod has a volume of its own name for its token, and few
+    have another.
+    """
+    spec, meta = pod.spec, pod.metadata
+    claims = [name for one in spec.volumes or () if (name := claim_name(pod, one)) is not None]
+    wish = _Wish(
+        selector=spec.node_selector,
+        affinity=spec.affinity.node_affinity if spec.affinity else None,
+        tolerations=spec.tolerations,
+        namespace=meta.namespace if claims else "",
+        claims=claims or None,
+    )
+    return encode(wish)

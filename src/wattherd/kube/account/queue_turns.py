@@ -1,0 +1,129 @@
+"""Whose turn it is among capacity queues, who must wait for quota, and who gives back; pure.
+
+The arithmetic is the core's (`policy.queue`): the most under-served queue first, maxima and user
+limits on the way to the root, and what is lent is taken back by those who are promised it. Within a
+queue works go by priority, then in order of coming; only there does priority stop others: for room,
+and for quota where the queue says so. A share of a GPU counts as a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+
+from wattherd.kube.facts.queue_limits import QueueLimits
+from wattherd.kube.facts.queue_plan import DEFAULT
+from wattherd.kube.facts.workload import FOREIGN
+from wattherd.model.reason import Reason
+from wattherd.policy.contract import JobView, View
+from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served
+from wattherd.policy.queue.order import vector_of
+from wattherd.policy.queue.tree import ROUNDING, QueueTree
+
+Turn = Callable[[JobView], tuple[int, int]]
+
+
+class QueueTurns:
+    """One plan among the queues of `tree`; `turn` orders works of one queue."""
+
+    def __init__(
+        self,
+        tree: QueueTree,
+        view: View,
+        waiting: Iterable[JobView],
+        turn: Turn,
+        preempting: AbstractSet[str] = frozenset(),
+    ) -> None:
+        """Count what is held, and who waits; in some queues quota is no bar to the important."""
+        self._tree, self._turn, self._now_s = tree, turn, view.now_s
+        self._preempting = preempting
+        self._total = int(view.gpus_per_node().sum())
+        self._usage = Usage()
+        demand: dict[str, float] = {}
+        for job in view.live():
+            if job.wanted:
+                self._book(self._usage, job)
+        for place in tree.leaves:
+            demand[place.queue.name] = float(self._usage.queues[place.queue.name])
+        for job in waiting:
+            leaf = tree.leaf(job.spec.queue)
+            if leaf is not None:
+                demand[leaf.queue.name] += job.spec.gpus
+        self._ideals = ideal(tree, self._total, demand)
+
+    def _leaf(self, job: JobView) -> str:
+        """Its queue; what runs in one that is no more is in the default queue."""
+        place = self._tree.leaf(job.spec.queue) or self._tree.leaf(DEFAULT)
+        return "" if place is None else place.queue.name
+
+    def _book(self, usage: Usage, job: JobView) -> None:
+        place = self._tree.leaf(self._leaf(job))
+        if place is not None:
+            gpus = sum(len(one.gpus) for one in job.wanted)
+            usage.add(place, job.spec.user, gpus, vector_of(job.wanted))
+
+    def in_turn(self, trying: Iterable[JobView]) -> Iterator[JobView]:
+        """Those who are `trying`, in order; who was started meanwhile counts for the next."""
+        lines: dict[str, list[JobView]] = {}
+        for job in sorted(trying, key=self._turn, reverse=True):
+            lines.setdefault(self._leaf(job), []).append(job)
+        yield from reversed(lines.pop("", []))
+        while lines:
+            leaf = next_leaf(self._tree, self._usage, self._total, lines.__contains__) or ""
+            job = lines[leaf].pop()
+            if not lines[leaf]:
+                del lines[leaf]
+            yield job
+            if job.wanted:
+                self._book(self._usage, job)
+
+    def refused(self, job: JobView, without: Iterable[JobView] = ()) -> Reason | None:
+        """Why quota keeps a work from starting now, or would if some were stopped; or None."""
+        freed = Usage()
+        for one in without:
+            self._book(freed, one)
+        limits = QueueLimits(self._tree, self._total, self._usage, freed)
+        return limits.refused(job.spec, job.spec.gpus, self._now_s)
+
+    def stops_for_quota(self, job: JobView) -> bool:
+        """Whether its queue has less important works stopped where quota is what is lacking."""
+        return self._leaf(job) in self._preempting
+
+    def may_stop(self, job: JobView, running: Iterable[JobView]) -> list[JobView]:
+        """Of those `running`, who may be stopped for `job`, in order.
+
+        Less important ones of its queue; then, if its queue is promised what it asks for, those of
+        queues that hold more than is theirs, as far as they do.
+        """
+        own, others = self._leaf(job), list[JobView]()
+        less = [
+            one
+            for one in running
+            if self._leaf(one) == own and one.spec.priority < job.spec.priority
+        ]
+        if self._owed(own, job.spec.gpus):
+            others = self._borrowers(own, running)
+        return [*sorted(less, key=_least_first), *others]
+
+    def _owed(self, leaf: str, gpus: int) -> bool:
+        place = self._tree.leaf(leaf)
+        if place is None or not gpus:
+            return False
+        promised = max(place.guaranteed * self._total, self._ideals.get(leaf, 0.0))
+        return self._usage.queues[leaf] + gpus <= promised + ROUNDING
+
+    def _borrowers(self, own: str, running: Iterable[JobView]) -> list[JobView]:
+        over = over_served(self._tree, self._usage, self._ideals, self._total, dead_zone=0.0)
+        found = []
+        for one in sorted(running, key=_least_first):
+            leaf = self._leaf(one)
+            gpus = sum(len(each.gpus) for each in one.wanted)
+            lends = leaf != own and gpus and one.spec.priority < FOREIGN
+            if lends and over.get(leaf, 0.0) > ROUNDING:
+                over[leaf] -= gpus
+                found.append(one)
+        return found
+
+
+def _least_first(job: JobView) -> tuple[int, int]:
+    return job.spec.priority, -job.number

@@ -1,0 +1,1 @@
+"""Decisions, without I/O: places, evictions, caps, reasons."""

@@ -1,0 +1,283 @@
+"""Why a pod finds no place: the one thing that keeps it, found on the account of the cluster.
+
+Looked for from the most lasting to the most passing: nodes that may take it at all; that could take
+it if they were empty; that have room now; whose domains have watts. The first of these that no node
+passes is the reason: who can never be placed is not told to wait, and who has room on some node
+lacks only watts. What would help is counted on the same account.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.kube.account.chooser import Chooser
+from wattherd.kube.account.eligibility import Eligible
+from wattherd.kube.account.fleet import Mask
+from wattherd.kube.decide.shortage import NodeShortage
+from wattherd.kube.facts.finding import (
+    ADVICE,
+    PodFinding,
+    counted,
+    cpus,
+    memory,
+    watts_down,
+    watts_up,
+)
+from wattherd.kube.facts.node_filter import host_ports
+from wattherd.kube.facts.pod_request import PodRequest
+from wattherd.kube.facts.refusal import RefusalToken
+from wattherd.kube.facts.workload import WorkloadPod
+from wattherd.model.reason import ReasonCode
+
+Ints = NDArray[np.int64]
+_MOST_CAUSES = 3
+"""Of nodes that are out of the question, named in one text."""
+_PLENTY = 1 << 60
+_NO_PLACE = PodFinding(str(ReasonCode.WAITING_FOR_TURN), "no node is known yet", "add a node")
+
+
+@dataclass(frozen=True, slots=True)
+class _Could:
+    suits: Mask
+    large: Mask
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """Looks at what `chooser` chooses from; books nothing."""
+
+    chooser: Chooser
+    eligible: Eligible
+    _seen: tuple[int, int] = (-1, -1)
+    _could: dict[tuple[object, ...], _Could] = field(default_factory=dict)
+
+    def of(self, member: WorkloadPod, behind: int = 0, within: Mask | None = None) -> PodFinding:
+        """What keeps `member`, for which no node was chosen, from being placed.
+
+        `behind` are pods like it that need a place as well: what they all need is counted. Of nodes
+        that it may use only those `within` (N,) matter, where any are left.
+        """
+        if self.chooser.fleet.placer is None:
+            return _NO_PLACE
+        may = self.eligible.mask(member.pod)
+        if not may.any():
+            return self._nowhere(member)
+        if within is not None and (may & within).any():
+            may &= within
+        could = self._lasting(member.ask)
+        suits, large = may & could.suits, may & could.large
+        if not suits.any():
+            return self._wrong_gpus(member.ask, may)
+        if not large.any():
+            return self._too_large(member.ask, suits)
+        roomy = large & self.chooser.fleet.open_for(member.ask) & self._roomy(member.ask)
+        if not roomy.any():
+            return self._short(member.ask, large, behind)
+        return self._never(member.ask, large) or self._watts(member.ask, roomy, behind)
+
+    def _lasting(self, ask: PodRequest) -> _Could:
+        """The same for all pods that ask for the same, until nodes change."""
+        if self._seen != (now := (self.chooser.fleet.version, len(self.chooser.fleet.order))):
+            self._seen, self._could = now, {}
+        key = ask.key
+        if key not in self._could:
+            self._could[key] = _Could(self._suits(ask), self._large(ask))
+        return self._could[key]
+
+    # Nodes that may take it -----------------------------------------------------------------------
+
+    def _nowhere(self, member: WorkloadPod) -> PodFinding:
+        order = self.chooser.fleet.order
+        nodes, models = len(order), member.ask.models
+        if models and not any(facts.spec.gpu_model in models for facts in order):
+            return self._wrong_gpus(member.ask, np.ones(nodes, dtype=np.bool_))
+        causes = self.eligible.why(member.pod)
+        if sum(count for _, count in causes) < nodes:
+            token = (
+                RefusalToken.HOST_PORT
+                if host_ports(member.pod.spec)
+                else RefusalToken.ANTI_AFFINITY
+            )
+            who = "its host port is taken" if token is RefusalToken.HOST_PORT else "pods repel it"
+            return PodFinding(token, f"on every node that it may use {who}", ADVICE[token])
+        token = causes[0][0].token
+        told = "; ".join(f"{counted(n, 'node')}: {one.line()}" for one, n in causes[:_MOST_CAUSES])
+        return PodFinding(
+            token, f"none of {counted(nodes, 'node')} may take the pod: {told}", ADVICE[token]
+        )
+
+    def _suits(self, ask: PodRequest) -> Mask:
+        """(N,) nodes that give GPUs as asked, of a model that will do."""
+        fleet = self.chooser.fleet
+        suits = np.zeros(len(fleet.order), dtype=np.bool_)
+        for request, giving in fleet.requests(ask):
+            models = [request.allows(facts.spec.gpu_model) for facts in fleet.order]
+            suits |= giving & np.array(models, dtype=np.bool_)
+        return suits
+
+    def _wrong_gpus(self, ask: PodRequest, may: Mask) -> PodFinding:
+        nodes = [self.chooser.fleet.order[row] for row in np.flatnonzero(may).tolist()]
+        unknown = sorted({facts.unknown_gpu for facts in nodes if facts.unknown_gpu})
+        there = sorted({facts.spec.gpu_model for facts in nodes if facts.spec.gpu_count})
+        if unknown and not there:
+            token, facts = RefusalToken.GPU_UNKNOWN, f"{', '.join(unknown)} is not in the catalog"
+        elif not there:
+            token, facts = RefusalToken.GPU_MODEL, "no node that it may use has a GPU"
+        elif ask.models and not set(ask.models) & set(there):
+            wanted = " or ".join(ask.models)
+            token, facts = RefusalToken.GPU_MODEL, f"asks for {wanted}, there is {', '.join(there)}"
+        else:
+            token = RefusalToken.GPU_SHARES
+            ways = sorted({str(one.offer.giving) for one in nodes if one.spec.gpu_count})
+            facts = f"nodes give GPUs as {', '.join(ways)}, not as asked"
+        return PodFinding(token, facts, ADVICE[token])
+
+    # Nodes that could, if they were empty ---------------------------------------------------------
+
+    def _large(self, ask: PodRequest) -> Mask:
+        fleet = self.chooser.fleet
+        large = np.zeros(len(fleet.order), dtype=np.bool_)
+        for request, giving in fleet.requests(ask):
+            fits = [
+                request.fits(facts.spec)
+                and all(facts.amounts.get(name, 0) >= n for name, n in ask.others.items())
+                for facts in fleet.order
+            ]
+            large |= giving & np.array(fits, dtype=np.bool_)
+        return large
+
+    def _too_large(self, ask: PodRequest, suits: Mask) -> PodFinding:
+        nodes = [self.chooser.fleet.order[row] for row in np.flatnonzero(suits).tolist()]
+        wanted = ask.whole + ask.slots
+        most_gpus = max(facts.spec.gpu_count for facts in nodes)
+        most_cpu = max(facts.spec.cpu_milli for facts in nodes)
+        most_mib = max(facts.spec.memory_mib for facts in nodes)
+        short = [
+            (counted(wanted, "GPU"), str(most_gpus)) if wanted > most_gpus else None,
+            (cpus(ask.cpu_milli), cpus(most_cpu)) if ask.cpu_milli > most_cpu else None,
+            (memory(ask.memory_mib), memory(most_mib)) if ask.memory_mib > most_mib else None,
+            *(
+                (f"{amount} of {name}", str(most))
+                for name, amount in sorted(ask.others.items())
+                if amount > (most := max(facts.amounts.get(name, 0) for facts in nodes))
+            ),
+        ]
+        needs, has = next(
+            (one for one in short if one), ("all that it asks for", "only a part of it")
+        )
+        facts = f"asks for {needs} on one node, the largest of {counted(len(nodes), 'node')}"
+        return PodFinding(
+            str(ReasonCode.NEVER_FITS),
+            f"{facts} that it may use has {has}",
+            "ask for less in one pod, or add a larger node",
+        )
+
+    # Nodes that have room now ---------------------------------------------------------------------
+
+    def _roomy(self, ask: PodRequest) -> Mask:
+        """(N,) nodes with room, watts aside."""
+        fleet = self.chooser.fleet
+        roomy = np.zeros(len(fleet.order), dtype=np.bool_)
+        if fleet.placer is None:
+            return roomy
+        nodes = fleet.placer.state.world.nodes
+        for request, giving in fleet.requests(ask):
+            fits = (nodes.cpu_free >= request.cpu_milli) & (nodes.memory_free >= request.memory_mib)
+            devices = (nodes.gpu_free >= max(1, request.gpu_milli)).sum(axis=1)
+            roomy |= giving & fits & (devices >= request.gpu_count)
+        return roomy
+
+    def _short(self, ask: PodRequest, large: Mask, behind: int) -> PodFinding:
+        fleet = self.chooser.fleet
+        if fleet.placer is None:
+            return _NO_PLACE
+        request, giving = next(one for one in fleet.requests(ask) if (one[1] & large).any())
+        rows = np.flatnonzero(large & giving)
+        return NodeShortage(fleet, fleet.placer.state, ask, request, rows, behind).finding()
+
+    # Nodes whose domains have watts ---------------------------------------------------------------
+
+    def _never(self, ask: PodRequest, large: Mask) -> PodFinding | None:
+        """What keeps a pod from every node as budgets stand, were nobody else there."""
+        chooser = self.chooser
+        if any(request.is_sharing for request, _ in chooser.fleet.requests(ask)):
+            return None  # it may join others on a device that draws already
+        domains, columns, needs = chooser.domains, chooser.columns(), self._needs(ask)
+        lacks, rows = needs - domains.most_mw(columns), np.flatnonzero(large)
+        if not rows.size or (lacks[rows] <= 0).any():
+            return None
+        row = int(rows[np.argmin(lacks[rows])])
+        idle, budgets, need = domains.idle_mw(columns), domains.budgets_mw, int(needs[row])
+        facts, helps = f"the pod adds {watts_up(need)}", []
+        for name in domains.tree.path(chooser.fleet.order[row].domain):
+            short = need + idle[name] - budgets[name] if name in budgets else 0
+            if short > 0:
+                who = f"power domain {name}" if name else "the site"
+                facts += f", {who} may draw {watts_down(budgets[name])}"
+                facts += f" and draws {watts_up(idle[name])} with idle nodes"
+                helps.append(f"raise the budget of {who} by {watts_up(short)}")
+        return PodFinding(
+            str(ReasonCode.NEVER_FITS), facts, f"{' and '.join(helps)}, or ask for less"
+        )
+
+    def _watts(self, ask: PodRequest, roomy: Mask, behind: int) -> PodFinding:
+        """Of the nodes with room, the one that lacks the fewest watts says what is lacking."""
+        chooser = self.chooser
+        needs, room = self._needs(ask), self._left()
+        rows = np.flatnonzero(roomy)
+        row = int(rows[np.argmin((needs - room)[rows])])
+        need, domain = int(needs[row]), chooser.fleet.order[row].domain
+        lacks = (self._lack(one, need, need * (1 + behind)) for one in self._limits(domain))
+        lacking = [one for one in lacks if one is not None]
+        if not lacking:
+            return PodFinding(
+                str(ReasonCode.WAITING_FOR_TURN), "the policy chose no node for it yet"
+            )
+        facts = f"the pod adds {watts_up(need)}" + "".join(f", {has}" for has, _ in lacking)
+        if behind:
+            facts += f"; {counted(behind, 'more pod')} of its gang must start with it"
+        helps = " and ".join(one for _, one in lacking)
+        return PodFinding(str(ReasonCode.WAITING_FOR_POWER), facts, helps)
+
+    def _needs(self, ask: PodRequest) -> Ints:
+        """(N,) what the pod would add in mW, with a device of its own."""
+        chooser = self.chooser
+        columns = chooser.columns()
+        needs = np.full(len(columns.base_mw), _PLENTY, dtype=np.int64)
+        for request, giving in chooser.fleet.requests(ask):
+            needs = np.where(giving, columns.rise_mw * request.gpu_count, needs)
+        return needs
+
+    def _left(self) -> Ints:
+        placer = self.chooser.fleet.placer
+        return np.zeros(0, dtype=np.int64) if placer is None else self.chooser.room_mw(placer.state)
+
+    def _limits(self, domain: str) -> list[tuple[str, int, int]]:
+        """Of the domain and those that feed it: who has a budget, which, and how much may be drawn.
+
+        The lowest first; milliwatts.
+        """
+        domains, placer = self.chooser.domains, self.chooser.fleet.placer
+        if placer is None:
+            return []
+        carried, budgets = self.chooser.carried_mw(placer.state), domains.budgets_mw
+        above = domains.tree.path(domain)
+        return [(name, budgets[name], carried[name]) for name in above if name in budgets]
+
+    def _lack(
+        self, limit: tuple[str, int, int], need_mw: int, all_mw: int
+    ) -> tuple[str, str] | None:
+        """What a domain has left, and what would be enough, if it is too little for the pod."""
+        domain, budget, draw = limit
+        if draw + need_mw <= budget:
+            return None
+        who = f"power domain {domain}" if domain else "the site"
+        more = watts_up(draw + all_mw - budget)
+        left = watts_down(max(0, budget - draw))
+        return (
+            f"{who} has {left} left of {watts_down(budget)}",
+            f"raise the budget of {who} by {more}, or free {more} there",
+        )

@@ -1,0 +1,1 @@
+"""What objects of the cluster say, read once: pods, nodes, workloads, budgets, claims."""

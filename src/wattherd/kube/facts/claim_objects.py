@@ -1,0 +1,165 @@
+"""Objects of dynamic resource allocation (resource.k8s.io/v1), as far as we read and write them.
+
+Of the same make as `kube.api.objects`. Consumable capacity needs Kubernetes 1.34 with the
+feature gate DRAConsumableCapacity, which 1.36 has on by default.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wattherd.kube.api.objects import NodeSelector, Object, ObjectMeta
+
+API = "/apis/resource.k8s.io/v1"
+
+
+class DeviceClass(Object, frozen=True):
+    """A kind of devices that claims ask for."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class Attribute(Object, frozen=True):
+    """A fact about a device, of one of these types."""
+
+    int_: int | None = msgspec.field(default=None, name="int")
+    string: str | None = None
+
+
+class DeviceCapacity(Object, frozen=True):
+    """How much of something a device has."""
+
+    value: str | int = "0"
+
+
+class ClaimDevice(Object, frozen=True):
+    """A device; one with `allow_multiple_allocations` is shared until its capacity is used up."""
+
+    name: str = ""
+    attributes: dict[str, Attribute] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
+    allow_multiple_allocations: bool | None = None
+
+
+class ClaimPool(Object, frozen=True):
+    """Devices that are described together; of several generations the highest counts."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class SliceSpec(Object, frozen=True):
+    """Devices of a driver, and the nodes that reach them."""
+
+    driver: str = ""
+    pool: ClaimPool = ClaimPool()
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    devices: list[ClaimDevice] | None = None
+
+
+class ResourceSlice(Object, frozen=True):
+    """What a driver offers."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: SliceSpec = SliceSpec()
+
+
+class Cel(Object, frozen=True):
+    """A condition on a device."""
+
+    expression: str = ""
+
+
+class Selector(Object, frozen=True):
+    """Which devices."""
+
+    cel: Cel = Cel()
+
+
+class CapacityAsked(Object, frozen=True):
+    """How much of each capacity is asked for."""
+
+    requests: dict[str, str | int] | None = None
+
+
+class ExactRequest(Object, frozen=True):
+    """One device of a class."""
+
+    device_class_name: str = ""
+    selectors: list[Selector] | None = None
+    capacity: CapacityAsked | None = None
+
+
+class DeviceRequest(Object, frozen=True):
+    """One wish of a claim."""
+
+    name: str = ""
+    exactly: ExactRequest | None = None
+
+
+class DeviceClaim(Object, frozen=True):
+    """All wishes of a claim, which are met together."""
+
+    requests: list[DeviceRequest] | None = None
+
+
+class ClaimSpec(Object, frozen=True):
+    """What is claimed."""
+
+    devices: DeviceClaim = DeviceClaim()
+
+
+class ClaimTemplateSpec(Object, frozen=True):
+    """What claims are made of, and what is written on them."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ClaimSpec = ClaimSpec()
+
+
+class ResourceClaimTemplate(Object, frozen=True):
+    """From it every pod that names it gets a claim of its own."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ClaimTemplateSpec = ClaimTemplateSpec()
+
+
+class ClaimResult(Object, frozen=True):
+    """What one wish was given."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    consumed_capacity: dict[str, str | int] | None = None
+
+
+class Results(Object, frozen=True):
+    """What all wishes were given."""
+
+    results: list[ClaimResult] | None = None
+
+
+class ClaimAllocation(Object, frozen=True):
+    """What a claim was given."""
+
+    devices: Results = Results()
+
+
+class ClaimStatus(Object, frozen=True):
+    """Where a claim stands."""
+
+    allocation: ClaimAllocation | None = None
+
+
+class ResourceClaim(Object, frozen=True):
+    """A claim."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ClaimSpec = ClaimSpec()
+    status: ClaimStatus = ClaimStatus()

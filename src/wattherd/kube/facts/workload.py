@@ -1,0 +1,166 @@
+"""Works: sets of pods that start together, as jobs of the core.
+
+A work is one attempt to run certain pods: a gang whole, any other pod alone, a pod that is on its
+node already as what it is. When its pods change, it is called off and another one takes its place;
+nothing is remembered that the API does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wattherd.kube.api import names
+from wattherd.kube.api.objects import Pod
+from wattherd.kube.facts.pod_request import PodRequest
+from wattherd.model.allocation import Allocation
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.request import Request
+from wattherd.policy.contract import Share
+
+_DEFAULT_GRACE_S = 30.0
+FOREIGN = 1 << 40
+"""Of what is not ours to stop: above everything, as priorities of Kubernetes are 32 bits wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPod:
+    """A pod of a work and what it asks for."""
+
+    pod: Pod
+    ask: PodRequest
+
+    @property
+    def uid(self) -> str:
+        """Of the pod."""
+        return self.pod.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """Namespace and name."""
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`members` in the order of their roles; `spec` is the job that stands for them."""
+
+    spec: JobSpec
+    members: tuple[WorkloadPod, ...]
+    seated: bool = False
+    """Whether its pods are on their nodes; then `shares` say where."""
+    shares: tuple[Share, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Of the job."""
+        return self.spec.id
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Of its pods."""
+        return frozenset(member.uid for member in self.members)
+
+
+def work_of(
+    job_id: str,
+    members: Sequence[WorkloadPod],
+    requests: Sequence[Request],
+    at_s: float,
+    *,
+    priority: int = 0,
+) -> Workload:
+    """A job with one role for each different request; members by role, then by name."""
+    kinds = list(dict.fromkeys(requests))
+    pairs = sorted(
+        zip(members, requests, strict=True), key=lambda pair: (kinds.index(pair[1]), pair[0].key)
+    )
+    first = members[0].pod
+    spec = JobSpec(
+        id=job_id,
+        submit_s=at_s,
+        roles=tuple(_role(number, kind, requests.count(kind)) for number, kind in enumerate(kinds)),
+        gpu_models=_models(kinds),
+        priority=priority,
+        queue=queue_of(first),
+        tenant=first.metadata.namespace,
+        user=first.metadata.namespace,
+        grace_s=max(grace_s(member.pod) for member in members),
+    )
+    return Workload(spec, tuple(member for member, _ in pairs))
+
+
+def seated_work(
+    job_id: str,
+    members: Sequence[WorkloadPod],
+    seats: Sequence[Allocation],
+    at_s: float,
+    *,
+    priority: int,
+) -> Workload:
+    """A job that runs already, in exactly these seats: facts, of whatever sizes they are."""
+    kinds = list(dict.fromkeys(seat.request for seat in seats))
+    requests = [seat.request for seat in seats]
+    first = members[0].pod
+    spec = JobSpec(
+        id=job_id,
+        submit_s=at_s,
+        roles=tuple(_role(number, kind, requests.count(kind)) for number, kind in enumerate(kinds)),
+        priority=priority,
+        queue=queue_of(first),
+        tenant=first.metadata.namespace,
+        user=first.metadata.namespace,
+        grace_s=max(grace_s(member.pod) for member in members),
+    )
+    shares = [Share(seat.node, 1, kinds.index(seat.request), gpus=seat.gpus) for seat in seats]
+    return Workload(spec, tuple(members), seated=True, shares=tuple(shares))
+
+
+def queue_of(pod: Pod) -> str:
+    """The queue that a pod names, by our label or Kueue's; `default` where it names none."""
+    meta = pod.metadata
+    return meta.label(names.QUEUE) or meta.label(names.KUEUE_QUEUE) or "default"
+
+
+def _role(number: int, request: Request, count: int) -> TaskRole:
+    return TaskRole(
+        name=f"pod (kind {number + 1})" if number else "pod",
+        count=count,
+        cpu_milli=request.cpu_milli,
+        memory_mib=request.memory_mib,
+        gpu_count=request.gpu_count,
+        gpu_milli=request.gpu_milli,
+    )
+
+
+def grace_s(pod: Pod) -> float:
+    """How long a pod may take to stop."""
+    given = pod.spec.termination_grace_period_seconds
+    return _DEFAULT_GRACE_S if given is None else max(0.0, float(given))
+
+
+def _models(kinds: Sequence[Request]) -> tuple[str, ...]:
+    """Models that any of them may use; whoever chooses knows which one may use which."""
+    using = [kind.models for kind in kinds if kind.gpu_count]
+    if not all(using):
+        return ()
+    return tuple(dict.fromkeys(model for models in using for model in models))
+
+
+def role_of(work: Workload, position: int) -> int:
+    """The role of member number `position`."""
+    for number, role in enumerate(work.spec.roles):
+        if position < role.count:
+            return number
+        position -= role.count
+    raise IndexError(position)
+
+
+def alike(one: Pod, other: Pod) -> bool:
+    """Whether a pod is as it was in all that decides when and where it goes."""
+    before, now = one.metadata, other.metadata
+    return one.spec == other.spec and (
+        before.labels == now.labels
+        and before.annotations == now.annotations
+        and before.deletion_timestamp == now.deletion_timestamp
+    )

@@ -1,0 +1,1 @@
+"""Everything that speaks with the API server and keeps running."""

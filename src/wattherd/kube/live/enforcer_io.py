@@ -1,0 +1,232 @@
+"""Carries out what budgets ask of those who run: caps, suspended jobs, evictions; and runs them on.
+
+A job is suspended at the object that decides over it: a Job of a JobSet would be started again at
+once, so that the JobSet is suspended, and the TrainJob above that. What was suspended is labelled
+(`names.SUSPENDED`) and found again by that, whoever leads then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from wattherd.kube.account.enforcement_tally import Suspended, owner_of
+from wattherd.kube.api import names
+from wattherd.kube.api.api_objects import (
+    DeleteOptions,
+    Eviction,
+    Preconditions,
+    decoder,
+    encode,
+)
+from wattherd.kube.api.changes import ObjectChange
+from wattherd.kube.api.feed import ApiFeed
+from wattherd.kube.api.objects import Object, ObjectMeta, OwnerReference, Pod
+from wattherd.kube.api.reflector import Selection, Served
+from wattherd.kube.api.transport import MERGE, ApiUnreachable, RefusedByApi, Transport
+from wattherd.kube.decide.budget_enforcer import BudgetEnforcer
+from wattherd.kube.facts.orders import CapPod, EvictPod, ResumeOwner, StopPods
+
+AGAIN_S = 5.0
+POWER = "power"
+PRIORITY = "priority"
+"""Beside the domains in the annotation of what a suspended job needs."""
+
+
+class PodOwner(Object, frozen=True):
+    """Whatever owns pods, or other owners: who it is."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+_OWNER = decoder(PodOwner)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspendable:
+    """A kind that can be suspended: where it is, and by which field of its spec."""
+
+    kind: str
+    group: str
+    version: str
+    plural: str
+    field: tuple[str, ...] = ("suspend",)
+
+    @property
+    def api(self) -> str:
+        """The address of its group and version."""
+        return f"/apis/{self.group}/{self.version}"
+
+    def path(self, namespace: str, name: str) -> str:
+        """The address of one object."""
+        return f"{self.api}/namespaces/{namespace}/{self.plural}/{name}"
+
+    def spec(self, *, suspend: bool) -> dict[str, Any]:
+        """The part of a spec that suspends it, or lets it run."""
+        found: Any = suspend
+        for name in reversed(self.field):
+            found = {name: found}
+        made: dict[str, Any] = found
+        return made
+
+
+KINDS = (
+    Suspendable("Job", "batch", "v1", "jobs"),
+    Suspendable("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets"),
+    Suspendable("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+    Suspendable("PyTorchJob", "kubeflow.org", "v1", "pytorchjobs", ("runPolicy", "suspend")),
+)
+
+
+class Decider(Protocol):
+    """Who keeps to budgets."""
+
+    @property
+    def curb(self) -> BudgetEnforcer:
+        """What it does about those who run."""
+        ...
+
+
+class EnforcerIo:
+    """At work for `decider` on the cluster of `feed`; `begin` it before its feed.
+
+    `evict` is told the pods that nothing can be suspended for, and why they are to go.
+    """
+
+    def __init__(
+        self, feed: ApiFeed, decider: Decider, evict: Callable[[Iterable[str], str], None]
+    ) -> None:
+        """Nothing is asked for yet."""
+        self._feed, self._decider, self._evict = feed, decider, evict
+        self._by_kind: dict[str, dict[str, Suspended]] = {}
+
+    def begin(self) -> None:
+        """Follow what was suspended, of those kinds that the API server knows at the time."""
+        labels = f"{names.SUSPENDED}={POWER}"
+        for kind in KINDS:
+            path = f"{kind.api}/{kind.plural}"
+            selection = Selection(path, PodOwner, labels=labels, served=Served.WHILE_INSTALLED)
+            self._feed.follow(selection, self._hear(kind))
+
+    def _hear(self, kind: Suspendable) -> Callable[[list[ObjectChange[PodOwner]]], None]:
+        def hear(batch: list[ObjectChange[PodOwner]]) -> None:
+            suspended = self._decider.curb.suspended
+            for change in batch:
+                suspended.pop(change.key.uid, None)
+                if change.item is not None:
+                    suspended[change.key.uid] = _suspended(kind, change.item.metadata)
+
+        return hear
+
+    def carry_out(self, order: CapPod | StopPods | ResumeOwner) -> None:
+        """Begin to."""
+        match order:
+            case CapPod():
+                self._feed.loop.begin(self._cap(order))
+            case StopPods():
+                self._feed.loop.begin(self._stop(order))
+            case ResumeOwner():
+                self._feed.loop.begin(self._resume(order))
+
+    async def _patch(self, path: str, body: dict[str, Any]) -> None:
+        text = json.dumps(body).encode()
+        await self._feed.transport.request("PATCH", path, body=text, kind=MERGE)
+
+    async def _cap(self, order: CapPod) -> None:
+        """One that does not arrive is ordered again: what it asks for is not seen on the pod."""
+        namespace, _, name = order.key.partition("/")
+        asked = None if order.cap_w is None else f"{order.cap_w:g}"
+        notes = {names.CAP_ASKED_W: asked}
+        if order.forgets:
+            notes[names.CAP_APPLIED_W] = None
+        about = {"uid": order.uid, "annotations": notes}
+        try:
+            await self._patch(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": about})
+        except (RefusedByApi, ApiUnreachable):
+            return
+
+    # Jobs -----------------------------------------------------------------------------------------
+
+    async def _stop(self, order: StopPods) -> None:
+        try:
+            found = await self._top(order)
+            if found is None:
+                self._feed.turns.submit(self._evict, order.uids, order.why)
+                return
+            kind, about = found
+            needs = json.dumps({**order.needs_w, PRIORITY: order.priority}, sort_keys=True)
+            meta = {
+                "uid": about.uid,
+                "labels": {names.SUSPENDED: POWER},
+                "annotations": {names.SUSPENDED_W: needs, names.SUSPENDED_WHY: order.why},
+            }
+            path = kind.path(about.namespace, about.name)
+            await self._patch(path, {"metadata": meta, "spec": kind.spec(suspend=True)})
+        except RefusedByApi:
+            self._feed.turns.submit(self._evict, order.uids, order.why)
+        except ApiUnreachable:
+            await asyncio.sleep(AGAIN_S)
+            self._feed.turns.submit(self._decider.curb.not_stopped, order.uids)
+
+    async def _top(self, order: StopPods) -> tuple[Suspendable, ObjectMeta] | None:
+        """The highest owner that can be suspended."""
+        found, owner = None, order.owner
+        while owner is not None and (kind := _kind(owner)) is not None:
+            path = kind.path(order.namespace, owner.name)
+            answer = await self._feed.transport.request("GET", path)
+            about = _OWNER.decode(answer.body).metadata
+            found = kind, about
+            owner = owner_of(Pod(metadata=about))
+        return found
+
+    async def _resume(self, order: ResumeOwner) -> None:
+        kind = next(one for one in KINDS if order.path.startswith(one.api))
+        gone = {names.SUSPENDED_W: None, names.SUSPENDED_WHY: None}
+        meta = {"uid": order.uid, "labels": {names.SUSPENDED: None}, "annotations": gone}
+        try:
+            await self._patch(order.path, {"metadata": meta, "spec": kind.spec(suspend=False)})
+        except (RefusedByApi, ApiUnreachable):
+            await asyncio.sleep(AGAIN_S)
+            self._feed.turns.submit(self._decider.curb.not_resumed, order.uid)
+
+
+def _kind(owner: OwnerReference) -> Suspendable | None:
+    group = owner.api_version.partition("/")[0]
+    return next((one for one in KINDS if (one.kind, one.group) == (owner.kind, group)), None)
+
+
+def _suspended(kind: Suspendable, about: ObjectMeta) -> Suspended:
+    """As it is written; what cannot be read needs nothing, and runs again at once."""
+    try:
+        written = json.loads(about.annotation(names.SUSPENDED_W) or "{}")
+        priority = int(written.pop(PRIORITY, 0))
+        needs = {str(name): round(1000 * float(watts)) for name, watts in written.items()}
+    except (ValueError, TypeError, AttributeError):
+        priority, needs = 0, {}
+    path = kind.path(about.namespace, about.name)
+    return Suspended(path, needs, priority, about.creation_timestamp or "")
+
+
+async def evicted(transport: Transport, order: EvictPod) -> bool:
+    """Whether a pod is on its way, by the eviction API: disruption budgets are kept."""
+    namespace, _, name = order.key.partition("/")
+    body = Eviction(
+        api_version="policy/v1",
+        kind="Eviction",
+        metadata=ObjectMeta(name=name, namespace=namespace),
+        delete_options=DeleteOptions(
+            grace_period_seconds=int(order.grace_s), preconditions=Preconditions(uid=order.uid)
+        ),
+    )
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+    try:
+        await transport.request("POST", path, body=encode(body))
+    except RefusedByApi as refused:
+        return refused.status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT)
+    except ApiUnreachable:
+        return False
+    return True

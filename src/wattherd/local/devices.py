@@ -1,0 +1,134 @@
+"""What jobs are given of this machine: its GPUs or, where there is none, parts of its processor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from wattherd.catalog.gpus import GpuModel
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import NodeSpec
+
+CPU_SLOT = "CPU"
+"""Model name of a part of the processor that is given away as if it were a GPU."""
+CORE_IDLE_W, CORE_MAX_W = 1.0, 5.0
+"""Estimated, per hardware thread: the 104th part of the 100 W (idle) and 520 W (full load) that are
+assumed of a server with two 26-core processors of 205 W. Say so wherever it is shown."""
+LEAST_DUTY = 0.1
+"""The lowest duty at which a job is worth running."""
+DUTY_MARGIN = 0.05
+"""Part of a duty that is kept back: the kernel hands processor time out in periods of 0.1 s, and
+within the second of a meter up to 4 % more than the mean were seen (docs/guides/budgets.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device: a GPU, or a slot with so many vCPUs.
+
+    A GPU has its UUID, its PCI `address`, its `number` in its `maker`'s library, and the addresses
+    of what measures and limits it.
+    """
+
+    model: str
+    uuid: str = ""
+    address: str = ""
+    number: int = 0
+    maker: str = ""
+    meter: str = ""
+    knob: str = ""
+    cpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """This node as the core sees it, what its devices are, and what one of them draws.
+
+    `stated` says where watts come from: `model` (an estimate) or `measured`.
+    """
+
+    node: NodeSpec
+    devices: tuple[Device, ...]
+    gpu: GpuModel
+    stated: str
+
+    def uuids(self, allocations: Iterable[Allocation]) -> tuple[str, ...]:
+        """Of the GPUs in these allocations; slots have none."""
+        numbers = dict.fromkeys(gpu for one in allocations for gpu in one.gpus)
+        return tuple(uuid for gpu in numbers if (uuid := self.devices[gpu].uuid))
+
+    def at(self, address: str) -> int | None:
+        """Number of the GPU at a PCI address, however it is written; None if none is known.
+
+        Kernels write `0000:3b:00` or `0000:3b:00.0`, drivers `00000000:3B:00.0`.
+        """
+        wanted = _slot(address)
+        known = [_slot(one.address) for one in self.devices]
+        found = [at for at, slot in enumerate(known) if slot and slot == wanted]
+        return found[0] if len(found) == 1 else None
+
+    def duty(self, cap_w: float | None, full_w: float | None = None) -> float:
+        """The part of the time a slot may compute so as to stay below `cap_w` in every second.
+
+        `full_w` is what it draws while it computes all of the time; the most it can if not known.
+        """
+        if cap_w is None:
+            return 1.0
+        most_w = self.gpu.max_w if full_w is None else min(full_w, self.gpu.max_w)
+        span_w = most_w - self.gpu.idle_w
+        if span_w <= 0:
+            return 1.0
+        part = (cap_w - self.gpu.idle_w) / span_w
+        return 1.0 if part >= 1.0 else max(0.0, (1.0 - DUTY_MARGIN) * part)
+
+
+def _slot(address: str) -> tuple[int, ...]:
+    """Domain, bus and device of a PCI address; nothing where it is none."""
+    parts = address.partition(".")[0].split(":")
+    try:
+        return tuple(int(part, 16) for part in parts) if len(parts) == 3 else ()
+    except ValueError:
+        return ()
+
+
+class CapSetter(Protocol):
+    """Sets power limits of GPUs."""
+
+    def set(self, uuids: Iterable[str], cap_w: float | None) -> bool:
+        """Cap all of them, or put them back as they were found; whether that is so now."""
+        ...
+
+
+def slots(name: str, count: int | None = None) -> Machine:
+    """This machine without GPUs: `count` equal slots of its processor (default: one per vCPU)."""
+    cpus = len(os.sched_getaffinity(0))
+    count = count or cpus
+    each = cpus / count
+    gpu = GpuModel(
+        name=CPU_SLOT,
+        idle_w=CORE_IDLE_W * each,
+        max_w=CORE_MAX_W * each,
+        min_cap_w=(CORE_IDLE_W + LEAST_DUTY * (CORE_MAX_W - CORE_IDLE_W)) * each,
+        memory_mib=memory_mib() // count,
+        source="model of watts by processor time",
+        note="estimated",
+    )
+    node = NodeSpec(
+        name=name,
+        cpu_milli=cpus * 1000,
+        memory_mib=memory_mib(),
+        gpu_count=count,
+        gpu_model=CPU_SLOT,
+    )
+    devices = (Device(model=CPU_SLOT, cpus=each),) * count
+    return Machine(node=node, devices=devices, gpu=gpu, stated="model")
+
+
+def memory_mib() -> int:
+    """Memory of this machine."""
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) // 1024
+    return 0

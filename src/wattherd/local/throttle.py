@@ -1,0 +1,47 @@
+"""Duty: the part of its time for which a run may compute, where no cap of watts can be set.
+
+By quota where the kernel keeps one; otherwise the run is frozen for the rest of every period.
+"""
+
+from __future__ import annotations
+
+import time
+
+from wattherd.local.cgroups import Group
+
+PERIOD_S = 0.2
+LEAST_DUTY = 0.01
+
+
+class Throttle:
+    """Keeps one group to its duty; without a quota this takes a call of `sleep` all the time."""
+
+    def __init__(self, group: Group) -> None:
+        """All of the time."""
+        self._group = group
+        self.duty = 1.0
+        self._by_quota = True
+
+    def set(self, duty: float) -> None:
+        """A new duty, from 0 (nothing at all) to 1.
+
+        Raises:
+            OSError: it may not be in force; to be set once more.
+        """
+        self.duty = min(1.0, max(0.0, duty))
+        self._by_quota = self.duty >= LEAST_DUTY and self._group.share_cpu(self.duty)
+        self._group.freeze(frozen=self.duty < LEAST_DUTY)
+
+    def sleep(self, pause_s: float) -> None:
+        """Let `pause_s` or one period pass, the run frozen for what it is not owed of it.
+
+        Raises:
+            OSError: it may still be frozen; the next call lets it go.
+        """
+        if self._by_quota or self.duty in (0.0, 1.0) or self.duty < LEAST_DUTY:
+            time.sleep(pause_s)
+            return
+        time.sleep(PERIOD_S * self.duty)
+        self._group.freeze(frozen=True)
+        time.sleep(PERIOD_S * (1 - self.duty))
+        self._group.freeze(frozen=False)

@@ -1,0 +1,152 @@
+"""Water-filling on a power tree: the linear optimum, in a few passes over arrays.
+
+Serving the steepest piece first is optimal for a sum of concave functions under one budget. Under
+nested budgets it is optimal as well, because what fits below them is a polymatroid (Edmonds, 1970);
+losses change nothing in that: counted in watts at the root, every domain's constraint is a plain
+sum again, since above a domain all of its watts take the same way.
+
+Merged from the racks up, each domain keeps of its pieces, steepest first, what fits into it: that
+is the same optimum, and each generation of domains is one cumulative sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattherd.policy.power.choices import Bools, Floats, Ints, PowerChoices
+from wattherd.policy.power.hull_segments import Hulls, Pieces, hulls_of, pieces_of
+from wattherd.policy.power.limits import SLACK_W, DomainRoom
+
+WHOLE_W = SLACK_W / 10
+"""A piece that lacks no more than this is served whole: cumulative sums round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Domains none of which feeds another; all their children belong to earlier generations.
+
+    Of the pieces below them (Q,), by domain and then steepest first: which, in which domain, what a
+    watt is there; `first` is where a domain's run begins, for every piece of it.
+    """
+
+    piece: Ints
+    domain: Ints
+    scale: Floats
+    first: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFilling:
+    """Pieces arranged for the domains above them; serves any budgets of the same tree."""
+
+    hulls: Hulls
+    limits: DomainRoom
+    pieces: Pieces
+    generations: tuple[Generation, ...]
+
+    @property
+    def menu(self) -> PowerChoices:
+        """The choices."""
+        return self.hulls.menu
+
+    def served(self, room_w: Floats) -> Floats:
+        """Watts of each piece (P,) where domains have `room_w` (D,) above the least choices."""
+        given = self.pieces.watts.copy()
+        for one in self.generations:
+            given[one.piece] = self._cut(one, given, room_w)[0]
+        return given
+
+    def _cut(self, one: Generation, given: Floats, room_w: Floats) -> tuple[Floats, Bools]:
+        """What a generation lets through of what the one below did, and which pieces it cut."""
+        asked = given[one.piece]
+        load = asked * one.scale
+        total = np.cumsum(load)
+        before = total - load
+        before -= before[one.first]
+        left = np.maximum(room_w[one.domain] - before, 0.0)
+        cut = load - left > WHOLE_W
+        return np.where(cut, left / one.scale, asked), cut
+
+    def prices(self, room_w: Floats) -> Floats:
+        """Worth of one more watt of each domain's budget (D,): the dual solution.
+
+        0 where watts are left over or a budget further out is the tighter one.
+        """
+        given, slope = self.pieces.watts.copy(), self.pieces.slope
+        level = np.zeros(len(room_w))
+        for one in self.generations:
+            given[one.piece], cut = self._cut(one, given, room_w)
+            # The steepest piece that a domain could not serve in full says what a watt is worth:
+            # written from behind, the first of every run stands.
+            level[one.domain[cut][::-1]] = slope[one.piece[cut]][::-1]
+        return price_steps(self.limits, level)
+
+    def watts(self, given: Floats) -> Floats:
+        """Watts of each job (J,)."""
+        pieces = self.pieces
+        return np.asarray(
+            pieces.start_w + np.bincount(pieces.job, given, len(pieces.start_w)), dtype=np.float64
+        )
+
+    def value(self, given: Floats) -> float:
+        """What all of it is worth."""
+        pieces = self.pieces
+        return float(pieces.start_value.sum() + (pieces.worth * given / pieces.watts).sum())
+
+    def room(self, room_w: Floats) -> Floats:
+        """What domains of `room_w` (D,) have left above the least choices.
+
+        Raises:
+            UserError: the least choices do not fit.
+        """
+        return self.limits.with_room(room_w).left_w(self.pieces.start_w)
+
+
+def price_steps(limits: DomainRoom, level: Floats) -> Floats:
+    """Prices of domains (D,): what each one's `level` (D,) exceeds all levels further out by.
+
+    Levels are per watt at the outermost budget, prices per watt of the domain itself.
+    """
+    price, outer = np.zeros(len(level)), np.zeros(len(limits.path))
+    for domain, scale in zip(limits.path.T[::-1], limits.scale.T[::-1], strict=True):
+        here = domain >= 0
+        own = level[domain[here]]
+        more = np.maximum(own - outer[here], 0.0)
+        price[domain[here]] = more * (limits.price / scale)[here]
+        outer[here] = np.maximum(own, outer[here])
+    return price
+
+
+def filling(hulls: Hulls, limits: DomainRoom) -> TreeFilling:
+    """Arrange the hulls of a menu for the domains of `limits`."""
+    pieces = pieces_of(hulls, limits.price)
+    return TreeFilling(hulls, limits, pieces, tuple(_generations(pieces, limits)))
+
+
+def filling_of(menu: PowerChoices, limits: DomainRoom) -> TreeFilling:
+    """The same from choices."""
+    return filling(hulls_of(menu), limits)
+
+
+def _generations(pieces: Pieces, limits: DomainRoom) -> Iterator[Generation]:
+    """From the innermost outwards."""
+    rank, every = limits.ranks, np.arange(len(limits.path))
+    for number in range(int(rank.max(initial=-1)) + 1):
+        level = limits.above(rank == number)
+        domain = np.where(level >= 0, limits.path[every, level], -1)[pieces.job]
+        scale = limits.scale[every, level][pieces.job]
+        yield _generation(np.flatnonzero(domain >= 0), domain, scale)
+
+
+def _generation(piece: Ints, domain: Ints, scale: Floats) -> Generation:
+    """Group pieces by domain; NumPy sorts integers of 16 bits in linear time."""
+    few = domain.max(initial=0) < np.iinfo(np.int16).max
+    keys = domain[piece].astype(np.int16) if few else domain[piece]
+    piece = piece[np.argsort(keys, kind="stable")]
+    domain = domain[piece]
+    starts = np.flatnonzero(np.diff(domain, prepend=-1))
+    first = np.repeat(starts, np.diff(starts, append=len(domain)))
+    return Generation(piece, domain, scale[piece], first)

@@ -1,0 +1,73 @@
+"""Placement of a gang of roles: workers on few nodes, parameter servers where cores are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wattherd.estimate.speed import JobShape
+from wattherd.policy.contract import Draft, Share
+
+
+@dataclass(slots=True)
+class GangRoom:
+    """Free GPUs and milli-vCPU of each node; what is placed is taken out at once."""
+
+    gpus: list[int]
+    cpu_milli: list[int]
+
+    @classmethod
+    def of(cls, draft: Draft) -> GangRoom:
+        """What the plan so far leaves."""
+        return cls(draft.free_gpus().tolist(), draft.free_cpu_milli().tolist())
+
+    def place(self, shape: JobShape) -> list[Share] | None:
+        """Shares for all tasks of a shape, or None, with nothing taken, if they do not fit.
+
+        Workers go to the node that they fill best if one holds them all, else to as few as they
+        need, largest first; servers one by one to the node with most free cores.
+        """
+        before = self.gpus.copy(), self.cpu_milli.copy()
+        shares = self._workers(shape)
+        servers = None if shares is None else self._servers(shape)
+        if shares is None or servers is None:
+            self.gpus, self.cpu_milli = before
+            return None
+        return shares + servers
+
+    def _workers(self, shape: JobShape) -> list[Share] | None:
+        gpus = shape.gpus // shape.workers
+        cpu = round(1000 * shape.worker_cores)
+        holds = [self._holds(node, gpus, cpu) for node in range(len(self.gpus))]
+        whole = [node for node, tasks in enumerate(holds) if tasks >= shape.workers]
+        if whole:
+            order: Sequence[int] = [min(whole, key=lambda node: (holds[node], node))]
+        else:
+            order = sorted(range(len(holds)), key=lambda node: (-holds[node], node))
+        shares: list[Share] = []
+        left = shape.workers
+        for node in order:
+            tasks = min(holds[node], left)
+            if tasks == 0:
+                break
+            shares.append(Share(node, tasks, 0, cpu, gpus))
+            self.gpus[node] -= tasks * gpus
+            self.cpu_milli[node] -= tasks * cpu
+            left -= tasks
+        return None if left else shares
+
+    def _holds(self, node: int, gpus: int, cpu: int) -> int:
+        """How many such tasks a node has room for."""
+        by_cpu = self.cpu_milli[node] // cpu if cpu else 1_000_000
+        return min(by_cpu, self.gpus[node] // gpus) if gpus else by_cpu
+
+    def _servers(self, shape: JobShape) -> list[Share] | None:
+        cpu = round(1000 * shape.server_cores)
+        tasks: dict[int, int] = {}
+        for _ in range(shape.servers):
+            node = max(range(len(self.cpu_milli)), key=lambda one: (self.cpu_milli[one], -one))
+            if self.cpu_milli[node] < cpu:
+                return None
+            self.cpu_milli[node] -= cpu
+            tasks[node] = tasks.get(node, 0) + 1
+        return [Share(node, tasks[node], 1, cpu, 0) for node in sorted(tasks)]

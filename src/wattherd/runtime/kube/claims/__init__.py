@@ -1,1 +1,0 @@
-"""Watts as devices that a stock kube-scheduler allocates (dynamic resource allocation)."""

@@ -1,1 +1,0 @@
-"""Answers to a stock kube-scheduler that asks where a pod should go."""

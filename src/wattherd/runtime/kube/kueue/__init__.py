@@ -1,1 +1,0 @@
-"""An admission check for those who admit with Kueue."""

@@ -1,1 +1,0 @@
-"""Power domains, budgets and queues as API objects, and what they add up to."""

@@ -1,1 +1,0 @@
-"""Queue objects as capacity queues of the core."""

@@ -1,1 +1,0 @@
-"""Snapshots of a cluster, and what would happen on them: decisions without effect."""

@@ -1,0 +1,1 @@
+"""`wattherd serve`: one cluster as a service, from journal to dashboard."""

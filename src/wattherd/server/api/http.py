@@ -1,0 +1,233 @@
+"""What all routes share: the site and the caller, what an error looks like, looking things up."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, FastAPI, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
+from starlette.exceptions import HTTPException
+
+from wattherd.errors import ClusterError, UserError
+from wattherd.server.auth.caller import Caller
+from wattherd.server.auth.gate import Denied
+from wattherd.server.documents.arrays import Array, array_of, one_task
+from wattherd.server.documents.documents import SiteView
+from wattherd.server.journal.job_history import PastJob
+from wattherd.server.site.site import LiveSite
+from wattherd.store.entry import StoreDoubt, StoreFailure
+from wattherd.workload.job_array import tasks_called
+
+Answer = TypeVar("Answer")
+_DAY = re.compile(r"\d{4}-\d\d-\d\dT")
+PATIENCE_S = 30.0
+
+
+class ApiRefusal(BaseModel):
+    """What every error looks like."""
+
+    error: str = Field(description="what is wrong", examples=["no job 'j-99'"])
+    where: str = Field(default="", description="file or thing", examples=[""])
+    field: str = Field(default="", description="field at fault", examples=[""])
+    hint: str = Field(
+        default="", description="what to do", examples=["`wattherd history` lists all"]
+    )
+
+
+class NotFound(UserError):
+    """There is no such thing, or it is not for this caller; 404."""
+
+
+async def _site(request: Request) -> LiveSite:
+    site: LiveSite = request.app.state.site
+    return site
+
+
+async def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+TheSite = Annotated[LiveSite, Depends(_site)]
+TheCaller = Annotated[Caller, Depends(_caller)]
+
+
+async def _job_id(
+    site: TheSite,
+    caller: TheCaller,
+    job_id: Annotated[
+        str, Path(description="given at submission; of a task also a-7[3]", examples=["j-12"])
+    ],
+) -> str:
+    return await job_called(site, caller, job_id)
+
+
+async def job_called(site: LiveSite, caller: Caller, job_id: str) -> str:
+    """The job that is meant: also one that is named as a task of its array.
+
+    Raises:
+        UserError: the array has no such task, or more than one is meant.
+    """
+    called = tasks_called(job_id)
+    if called is None:
+        return job_id
+
+    def found(look: SiteView) -> str | None:
+        array = array_of(look.history, called.array)
+        if array is None or not caller.sees(array.first.spec):
+            return None
+        return one_task(array, called)
+
+    return await look_up(site, found) or job_id
+
+
+def _written_out(text: object) -> object:
+    """Numbers would be taken for seconds or milliseconds, whichever looks likelier."""
+    if isinstance(text, str) and not _DAY.match(text):
+        raise ValueError("is no date and time, such as 2026-11-21T08:00:00Z")
+    return text
+
+
+Since = Annotated[
+    AwareDatetime | None,
+    BeforeValidator(_written_out),
+    Query(description="ISO 8601 with zone"),
+]
+JobId = Annotated[str, Depends(_job_id)]
+ArrayId = Annotated[str, Path(description="given at submission", examples=["a-7"])]
+
+
+def action_of(actions: Iterable[str]) -> Any:
+    """What a path may end in; others are not there."""
+    known = list(actions)
+    return Path(description="what to do", examples=known, json_schema_extra={"enum": list(known)})
+
+
+async def look_up(site: LiveSite, of: Callable[[SiteView], Answer]) -> Answer:
+    """Something of the state between two turns.
+
+    Raises:
+        ClusterError: the core thinks for too long.
+    """
+    found = await answer_within(PATIENCE_S, site.asking(of))
+    if found is None:
+        raise ClusterError(f"the core has not answered within {PATIENCE_S:.0f} s")
+    return found[0]
+
+
+async def answer_within(patience_s: float, asked: Future[Answer]) -> tuple[Answer] | None:
+    """An answer of the core, or None if it takes longer."""
+    try:
+        async with asyncio.timeout(patience_s):
+            return (await asyncio.wrap_future(asked),)
+    except TimeoutError:
+        return None
+
+
+async def done(asked: Future[str]) -> str:
+    """What was asked of the keeper has happened; the id of the job that it is about.
+
+    Raises:
+        StoreFailure: it was not kept.
+        ClusterError: nobody can tell within the time, or the core has stopped.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            # What times out here may happen yet: its future is not cancelled.
+            return await asyncio.shield(asyncio.wrap_future(asked))
+    except TimeoutError:
+        raise ClusterError(f"it has not been done within {PATIENCE_S:.0f} s") from None
+
+
+async def the_job(site: LiveSite, caller: Caller, job_id: str, *, touch: bool = False) -> PastJob:
+    """A job of the caller's; with `touch` one that the caller may do something to.
+
+    Raises:
+        NotFound: there is none, or it is another tenant's: which of the two is not told.
+        Denied: it may be looked at only.
+    """
+    past = await look_up(site, lambda look: look.history.get(job_id))
+    if past is None or not caller.sees(past.spec):
+        hint = "`wattherd history` lists all"
+        if job_id.startswith("a-"):
+            hint = f"of an array name one task: {job_id}[0]"
+        raise NotFound(f"no job {job_id!r}", hint=hint)
+    if touch and not caller.touches(past.spec):
+        raise Denied(403, f"{job_id} belongs to {past.spec.user or 'somebody else'}")
+    return past
+
+
+async def the_array(site: LiveSite, caller: Caller, name: str, *, touch: bool = False) -> Array:
+    """An array of the caller's; with `touch` one that the caller may do something to.
+
+    Raises:
+        NotFound: there is none, or it is another tenant's: which of the two is not told.
+        Denied: it may be looked at only.
+    """
+    found = await look_up(site, lambda look: array_of(look.history, name))
+    if found is None or not caller.sees(found.first.spec):
+        raise NotFound(f"no array {name!r}", hint="`wattherd queue` lists those that wait")
+    if touch and not caller.touches(found.first.spec):
+        raise Denied(403, f"{name} belongs to {found.first.spec.user or 'somebody else'}")
+    return found
+
+
+def add_errors(app: FastAPI) -> None:
+    """Every error as a `ApiRefusal`."""
+    app.add_exception_handler(UserError, _refused)
+    app.add_exception_handler(ClusterError, _unavailable)
+    app.add_exception_handler(Denied, _denied)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, UserError)  # noqa: S101 - registered for nothing else
+    refusal = ApiRefusal(error=error.problem, where=error.where, field=error.field, hint=error.hint)
+    code = 404 if isinstance(error, NotFound) else 400
+    return JSONResponse(refusal.model_dump(), status_code=code)
+
+
+UNSURE = "it may have been done: look, or ask again with the same Idempotency-Key"
+
+
+async def _unavailable(request: Request, error: Exception) -> JSONResponse:
+    """503: nothing was changed. 504: that is all that can be told."""
+    if request.method in ("GET", "HEAD"):
+        code, hint = 503, "try again"
+    elif isinstance(error, StoreFailure) and not isinstance(error, StoreDoubt):
+        code, hint = 503, "nothing was changed; try again"
+    else:
+        code, hint = 504, UNSURE
+    return JSONResponse(ApiRefusal(error=str(error), hint=hint).model_dump(), status_code=code)
+
+
+async def _denied(request: Request, error: Exception) -> JSONResponse:
+    del request
+    assert isinstance(error, Denied)  # noqa: S101 - registered for nothing else
+    return error.response()
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    """What the framework itself refuses, such as a body that cannot be decoded."""
+    del request
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
+    refusal = ApiRefusal(error=str(error.detail)).model_dump()
+    return JSONResponse(refusal, status_code=error.status_code, headers=error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """The first field that is wrong."""
+    del request
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for nothing else
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:])
+    refusal = ApiRefusal(error=str(first["msg"]).removeprefix("Value error, "), field=field)
+    return JSONResponse(refusal.model_dump(), status_code=422)

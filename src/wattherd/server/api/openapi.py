@@ -1,0 +1,93 @@
+"""The application, and its OpenAPI document: who may ask for what, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from wattherd import __version__
+from wattherd.server.api.http import ApiRefusal
+from wattherd.server.api.schemas.shape import example, shapes
+from wattherd.server.auth.caller import Role
+from wattherd.server.auth.rules import RULES, V1, Free
+
+REFUSALS = {
+    400: "What was asked for makes no sense",
+    401: "No token, or one that opens nothing",
+    403: "The token may not do this",
+    404: "There is no such thing, or it is another tenant's",
+    413: "The body is too long",
+    422: "A field is missing or wrong",
+    429: "Too many requests; `Retry-After` says when to come again",
+    503: "The store takes nothing at the moment: nothing was changed",
+    504: "It is not known whether it was done: look, or ask again with the same key",
+}
+ROLE = "x-least-role"
+"""Says the least role of an operation, or `anyone`, or `own`: a secret of its own is asked for."""
+SCHEME = "token"
+_SCHEMES = {SCHEME: {"type": "http", "scheme": "bearer", "description": "`wattherd token create`"}}
+
+
+class DocumentedApi(FastAPI):
+    """FastAPI, with a document that knows the rules of access."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, made once."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            document["components"]["securitySchemes"] = _SCHEMES
+            _show_examples(document["components"]["schemas"])
+            for method, path, operation in operations(document):
+                _finish(method, path, operation)
+        return super().openapi()
+
+
+def new_application() -> DocumentedApi:
+    """One without any address but that of its document."""
+    return DocumentedApi(
+        title="wattherd",
+        version=__version__,
+        openapi_url=f"{V1}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={
+            code: {"model": ApiRefusal, "description": text} for code, text in REFUSALS.items()
+        },
+    )
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, path and the rest of all that can be asked for."""
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield method.upper(), path, operation
+
+
+def _finish(method: str, path: str, operation: dict[str, Any]) -> None:
+    rule = RULES[method, path]
+    operation[ROLE] = str(rule.value)
+    operation["security"] = [{SCHEME: []}] if isinstance(rule, Role) or rule is Free.OWN else []
+    operation["tags"] = [path.removeprefix(V1).split("/")[1]]
+    operation["summary"] = operation["description"].split("\n", 1)[0].removesuffix(".")
+    for response in operation["responses"].values():
+        for content in response.get("content", {}).values():
+            _only_reference(content.get("schema", {}))
+
+
+def _show_examples(schemas: dict[str, Any]) -> None:
+    """Whole ones, by hand: FastAPI leaves out of its document what is null."""
+    known: dict[str, type[BaseModel]] = {ApiRefusal.__name__: ApiRefusal, **shapes()}
+    for name in known.keys() & schemas.keys():
+        schemas[name]["examples"] = [example(known[name])]
+
+
+def _only_reference(schema: dict[str, Any]) -> None:
+    """What FastAPI knows of the mapping that is sent says less than the document's own shape."""
+    if "$ref" in schema:
+        reference = schema["$ref"]
+        schema.clear()
+        schema["$ref"] = reference

@@ -1,0 +1,160 @@
+"""The site's watts: budget, draw, and limits from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattherd.errors import UserError
+from wattherd.experiments.schedule.budget_notes import notes_at_work
+from wattherd.model.event import BudgetAnnounced, BudgetChanged
+from wattherd.server.api.http import TheCaller, TheSite, done, look_up
+from wattherd.server.api.schemas.power import LiveTreeDocument, PowerDocument
+from wattherd.server.api.schemas.shape import answers
+from wattherd.server.auth.caller import Caller
+from wattherd.server.documents.documents import SiteView, power_document
+from wattherd.server.documents.privacy import of_power, seen_by
+from wattherd.server.site.power_tree import tree_document
+from wattherd.server.site.site import LiveSite
+from wattherd.units import seconds, watts
+
+FARTHEST_S = 366 * 86_400.0
+LONGEST_SCHEDULE = 1 << 18
+MOST_SIGNALS = 16
+Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
+class Budget(BaseModel):
+    """A budget: `40kW`, a number of watts, or null for none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    budget: str | Number | None = Field(examples=["40kW"])
+    within: str | Number | None = Field(
+        default=None, alias="in", examples=["10m"], description="from then on, not at once"
+    )
+
+    def event(self, now_s: float) -> BudgetChanged | BudgetAnnounced:
+        """What is to happen.
+
+        Raises:
+            UserError: neither watts nor time, or no limit for a time to come.
+        """
+        budget_w = None if self.budget is None else watts(self.budget, field="budget")
+        if self.within is None:
+            return BudgetChanged(at_s=0.0, budget_w=budget_w)
+        if budget_w is None:
+            raise UserError("no limit cannot be announced", field="in", hint="leave it out")
+        ahead_s = seconds(self.within, field="in")
+        if not 0 <= ahead_s <= FARTHEST_S:
+            raise UserError(f"{self.within} is out of range", field="in", hint="a year at most")
+        return BudgetAnnounced(at_s=0.0, begins_s=now_s + ahead_s, budget_w=budget_w)
+
+
+class ScheduleUpload(BaseModel):
+    """Limits by time, as a file has them; its name tells CSV from YAML."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(max_length=200, examples=["limits.csv"])
+    text: str = Field(max_length=LONGEST_SCHEDULE, examples=["at,limit,until\n18:00,6kW,22:00\n"])
+
+
+class Scheduled(BaseModel):
+    """A schedule, or null for none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schedule: ScheduleUpload | None = Field(description="its limits take the place of earlier ones")
+
+
+class Signals(BaseModel):
+    """Addresses of limits from outside; none ends what was listened to."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    signals: list[Annotated[str, Field(max_length=2000)]] = Field(
+        max_length=MOST_SIGNALS, examples=[["https://grid.example/limits?safe=8kW"]]
+    )
+
+
+def routes(app: FastAPI) -> None:
+    """Add these addresses to an application that serves a site."""
+    _signal_routes(app)
+
+    @app.get("/api/v1/power", responses=answers(PowerDocument))
+    async def power(
+        site: TheSite,
+        caller: TheCaller,
+        last: Annotated[int, Query(ge=0, le=7200, description="samples")] = 1,
+    ) -> dict[str, Any]:
+        """Budget, draw and headroom, the last samples, and what limits from outside say."""
+        return await _document(site, caller, last)
+
+    @app.get("/api/v1/power/tree", responses=answers(LiveTreeDocument))
+    async def power_tree(site: TheSite) -> dict[str, Any]:
+        """The power tree: levels above the machine, the machine and its devices, with their draw.
+
+        Rows stand in the order of the drawing. What no meter says is null, never 0.
+        """
+        levels, now_s = site.levels(), site.clock.now_s()
+        return await look_up(site, lambda look: tree_document(look, levels, site.tree, now_s))
+
+    @app.put("/api/v1/power", responses=answers(PowerDocument))
+    async def set_power(
+        site: TheSite, caller: TheCaller, budget: Annotated[Budget, Body()]
+    ) -> dict[str, Any]:
+        """Another budget, from now on or announced for later: then it is met when it comes."""
+        event = budget.event(site.clock.now_s())
+        await done(site.keeper.post(event, by=caller.by))
+        return await _document(site, caller)
+
+
+def _signal_routes(app: FastAPI) -> None:
+    @app.put("/api/v1/power/schedule", responses=answers(PowerDocument))
+    async def set_schedule(
+        site: TheSite, caller: TheCaller, asked: Annotated[Scheduled, Body()]
+    ) -> dict[str, Any]:
+        """Limits by date or time of day, or none any more; falls are met when they come."""
+        plan = asked.schedule
+        if plan is None:
+            return await _changed(site, caller, site.signals.drop_schedule)
+        return await _changed(site, caller, lambda: site.signals.set_schedule(plan.name, plan.text))
+
+    @app.put("/api/v1/power/signals", responses=answers(PowerDocument))
+    async def set_signals(
+        site: TheSite, caller: TheCaller, asked: Annotated[Signals, Body()]
+    ) -> dict[str, Any]:
+        """Whom to listen to for limits: web documents, a grid operator; all others no more."""
+        return await _changed(site, caller, lambda: site.signals.set_signals(asked.signals))
+
+
+def _seen(look: SiteView, caller: Caller, last: int) -> dict[str, Any]:
+    seen = seen_by(look, caller)
+    return of_power(power_document(look, last=last), seen) | {
+        "notes": notes_at_work(look.core, seen)
+    }
+
+
+async def _changed(site: LiveSite, caller: Caller, change: Callable[[], None]) -> dict[str, Any]:
+    def do() -> None:
+        change()
+        site.signals.look()
+
+    await asyncio.to_thread(do)
+    return await _document(site, caller)
+
+
+async def _document(site: LiveSite, caller: Caller, last: int = 1) -> dict[str, Any]:
+    document = await look_up(site, lambda look: _seen(look, caller, last))
+    told = {**document, **site.signals.told()}
+    if site.limits is not None and site.config.site is not None:
+        levels = [level.words() for level in site.limits.levels()]
+        told["notes"] = [*told["notes"], *levels]
+    told["rates"] = None if site.rates is None else site.rates.document(time.time())
+    return {**told, "instruments": await asyncio.to_thread(site.instruments.rows)}

@@ -1,0 +1,1 @@
+"""The processes that run on Kubernetes, put together from settings."""

@@ -1,0 +1,1 @@
+"""What a site may draw: limits of its levels, signals, announced budgets, headroom."""

@@ -1,0 +1,189 @@
+"""How one notification is sent: a POST with JSON, or a mail.
+
+Mail goes by the standard library (`smtplib`, `email`): one message at a time, in a thread of its
+own, is all that is needed; `aiosmtplib` would bring an event loop and nothing that is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import smtplib
+import ssl
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from email.message import EmailMessage
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from wattherd.devices.wire.credentials import read_credentials
+from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.http_client import (
+    HttpClient,
+    HttpRequest,
+    HttpRules,
+    NoAnswer,
+    origin_of,
+)
+from wattherd.errors import UserError
+from wattherd.server.notify.reach import guard
+from wattherd.server.settings.notify_settings import NotifySettings, SmtpSettings
+
+LATER = frozenset({408, 425, 429})
+"""Refusals that may be over later; other ones of the kind 4xx would come again."""
+
+
+MOST_TOLD = 200
+"""Characters kept of a problem: a receiver may answer with as many as it likes."""
+
+
+class NotSent(Exception):
+    """It was not taken; `final` if it would not be the next time either.
+
+    The problem may be a stranger's words. They are shown in terminals and stand in the log, so
+    there are only printable ASCII characters in it, and not many.
+    """
+
+    def __init__(self, problem: str, *, final: bool = False) -> None:
+        """Keep both."""
+        super().__init__(_printable(problem))
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Sends by the operator's settings; `own_ports` are those of this service."""
+
+    settings: NotifySettings
+    own_ports: Collection[int] = ()
+
+    def send(self, kind: str, target: str, document: Mapping[str, Any]) -> None:
+        """One notification, within the time limit.
+
+        Raises:
+            NotSent: nobody has taken it.
+        """
+        if kind == "webhook":
+            self._post(target, document)
+        else:
+            self._mail(target, document)
+
+    def _post(self, url: str, document: Mapping[str, Any]) -> None:
+        origin, parts = origin_of(url), urlsplit(url)
+        may = guard(origin.host, origin.port, self.settings.allow, self.own_ports)
+        rules = HttpRules(timeout_s=self.settings.timeout_s, most_bytes=65_536, may_connect=may)
+        body = json.dumps(document, sort_keys=True).encode()
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        head = {"Content-Type": "application/json", "X-Wattherd-Id": document["id"]}
+        request = HttpRequest("POST", target, {**head, **self._signed(body)}, body)
+        try:
+            answer = HttpClient(origin, rules).ask(request)
+        except NoAnswer as error:
+            raise NotSent(str(error), final=error.trouble is Trouble.REFUSED) from None
+        if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            final = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status not in LATER
+            raise NotSent(f"answers {answer.status} {answer.reason}", final=final)
+
+    def _signed(self, body: bytes) -> dict[str, str]:
+        path = self.settings.secret_file
+        if path is None:
+            return {}
+        try:
+            secret = path.read_bytes().strip()
+        except OSError as error:
+            raise NotSent(f"secret in {path}: {error.strerror}") from None
+        stamp = str(int(time.time()))
+        return {"X-Wattherd-Timestamp": stamp,
+                "X-Wattherd-Signature": f"sha256={signature(secret, stamp, body)}"}  # fmt: skip
+
+    def _mail(self, address: str, document: Mapping[str, Any]) -> None:
+        smtp = self.settings.smtp
+        if smtp is None:
+            raise NotSent("no mail server is configured (`notify.smtp`)", final=True)
+        try:
+            with _opened(smtp, self.settings.timeout_s) as server:
+                server.send_message(mail_of(smtp, address, document))
+        except smtplib.SMTPResponseException as error:
+            words: str | bytes = error.smtp_error
+            told = words.decode(errors="replace") if isinstance(words, bytes) else words
+            permanent = error.smtp_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+            raise NotSent(f"mail server: {error.smtp_code} {told}", final=permanent) from None
+        except smtplib.SMTPRecipientsRefused as error:
+            code, reply = next(iter(error.recipients.values()))
+            final = code >= HTTPStatus.INTERNAL_SERVER_ERROR
+            raise NotSent(
+                f"mail server: {code} {reply.decode(errors='replace')}", final=final
+            ) from None
+        except (OSError, smtplib.SMTPException, DeviceError, ValueError) as error:
+            raise NotSent(f"mail server {smtp.host}: {error}") from None
+
+
+def _printable(text: str) -> str:
+    """One line without anything that a terminal would obey."""
+    # Cut twice: the whole is not gone through, and what is left after that is no more than it says.
+    words = " ".join(text[: 4 * MOST_TOLD].split())
+    shown = "".join(one if " " <= one <= "~" else "?" for one in words)
+    return shown if len(shown) <= MOST_TOLD else f"{shown[: MOST_TOLD - 3]}..."
+
+
+def signature(secret: bytes, stamp: str, body: bytes) -> str:
+    """HMAC-SHA256 of the time stamp, a dot, and the body, in hexadecimal digits."""
+    return hmac.new(secret, stamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def _opened(smtp: SmtpSettings, timeout_s: float) -> smtplib.SMTP:
+    tls = ssl.create_default_context(cafile=str(smtp.ca_file) if smtp.ca_file else None)
+    if smtp.tls == "tls":
+        server: smtplib.SMTP = smtplib.SMTP_SSL(
+            smtp.host, smtp.port, timeout=timeout_s, context=tls
+        )
+    else:
+        server = smtplib.SMTP(smtp.host, smtp.port, timeout=timeout_s)
+    try:
+        if smtp.tls == "starttls":
+            server.starttls(context=tls)
+        if smtp.credentials is not None:
+            known = read_credentials(Path(smtp.credentials))
+            server.login(known.username, known.password.get_secret_value())
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def mail_of(smtp: SmtpSettings, address: str, document: Mapping[str, Any]) -> EmailMessage:
+    """The notification as a mail; one that is sent twice has the same Message-ID."""
+    job, message = document["job"], EmailMessage()
+    what = str(document["what"]).replace("_", " ")
+    message["From"], message["To"] = smtp.sender, address
+    message["Subject"] = f"{job['id']} {job['name']}".strip() + f": {what}"
+    message["Message-ID"] = f"<{document['id']}@{smtp.sender.rpartition('@')[2] or 'wattherd'}>"
+    message["Auto-Submitted"] = "auto-generated"
+    rows = {"time": document["at"], "user": job["user"], "queue": job["queue"],
+            "attempt": document["attempt"], "exit code": document["exit_code"],
+            "why": document["why"], "page": document["url"]}  # fmt: skip
+    known = (f"{name}: {value}" for name, value in rows.items() if value not in (None, ""))
+    message.set_content("\n".join([f"{job['id']} {job['name']}: {what}", "", *known]) + "\n")
+    return message
+
+
+def check_notify(settings: NotifySettings, asked: Mapping[str, Any] | None) -> None:
+    """What can be told of a wish when a job is handed in.
+
+    Raises:
+        UserError: mail cannot be sent here, or not to that address.
+    """
+    address = None if asked is None else asked.get("email")
+    if address is None:
+        return
+    if settings.smtp is None:
+        hint = "an operator sets `notify.smtp`; a `webhook` needs nothing"
+        raise UserError("this service sends no mail", field="notify.email", hint=hint)
+    domain = address.rpartition("@")[2].lower()
+    if settings.smtp.domains and domain not in {one.lower() for one in settings.smtp.domains}:
+        hint = f"one of {', '.join(settings.smtp.domains)}"
+        raise UserError(f"no mail is sent to {domain}", field="notify.email", hint=hint)

@@ -1,0 +1,1 @@
+"""From the store back to a core: replay, snapshots, checks, what-if."""

@@ -1,0 +1,1 @@
+"""What a service is told at its start."""

@@ -1,0 +1,174 @@
+"""What a service is to manage, and how: one YAML file, all of it optional."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from wattherd.errors import UserError
+from wattherd.server.auth.caller import Role
+from wattherd.server.auth.oidc.settings import OidcSettings
+from wattherd.server.limits.site_limits import SiteLimits
+from wattherd.server.settings.notify_settings import NotifySettings
+from wattherd.server.structured_log import Form
+from wattherd.units import seconds
+from wattherd.validation import misfit
+from wattherd.workload.job_file import Level
+from wattherd.workload.scenario import CellsSpec, QueueField, load
+from wattherd.workload.yaml_lines import lines_of
+
+MOST_SLOTS = 4096
+HINT = "fields are called as options of `wattherd serve`"
+
+
+class TenantSpec(BaseModel):
+    """What is one tenant's: the system accounts its jobs run as, and places of its secrets."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    account: str | None = Field(default=None, min_length=1, description="of all its jobs")
+    accounts: tuple[str, ...] = Field(
+        default=(), description="others that its jobs may name by `user:`"
+    )
+    users: dict[str, str] = Field(default={}, description="account of a single user's jobs")
+    own_accounts: bool = Field(
+        default=False, description="each user's jobs run as the system account of that name"
+    )
+    secret_dirs: tuple[Path, ...] = Field(default=(), description="folders of its secrets")
+    secret_env: tuple[str, ...] = Field(default=(), description="variables of the service")
+    containers: bool = Field(
+        default=False, description="its jobs may use a container engine, which works as root"
+    )
+
+
+class ServeConfig(BaseModel):
+    """Fields of `serve.yaml`; each has an option of the same name on the command line."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Path = Field(default=Path(".wattherd"), description="folder of journal and runs")
+    store: str | None = Field(default=None, description="database URL, instead of one in `state`")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8700, ge=0, le=65535, description="0 takes any that is free")
+    tls_cert: Path | None = Field(default=None, description="certificate chain (PEM)")
+    tls_key: Path | None = Field(default=None, description="its key (PEM)")
+    trusted_proxies: tuple[str, ...] = Field(
+        default=(), description="addresses or networks whose word for a caller's address is taken"
+    )
+    rate_per_s: float = Field(default=250.0, gt=0, description="requests of one token, on average")
+    rate_burst: float = Field(default=1000.0, ge=1, description="requests of one token at once")
+    snapshot_every: int = Field(default=10_000, ge=1, description="entries between snapshots")
+    policy: str = "priority-backfill"
+    power: str = "water-filling"
+    budget: str | None = Field(default=None, description="40kW; None is without limit")
+    signals: tuple[str, ...] = Field(
+        default=(), description="limits from outside, as of `wattherd power signal`"
+    )
+    schedule: Path | None = Field(default=None, description="limits by time: CSV or YAML")
+    rates: str | None = Field(
+        default=None, description="prices and carbon intensities of energy: a file or an address"
+    )
+    slots: int | None = Field(
+        default=None, ge=1, le=MOST_SLOTS, description="parts of the processor, without GPU"
+    )
+    log: Form = Field(default=Form.NONE, description="decisions on standard error")
+    kernel_log: Path = Field(default=Path("/dev/kmsg"), description="tells faults of devices")
+    powercap: Path | None = Field(
+        default=None, description="meters and limits of the processor, also for slots asked for"
+    )
+    zeusd: Path | None = Field(default=None, description="socket of a zeusd that sets GPU limits")
+    job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
+    runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
+    app_url: str | None = Field(
+        default=None,
+        description="where jobs' pages are shown: https://{job}.apps.example, or another port",
+    )
+    oidc: OidcSettings | None = Field(default=None, description="single sign-on")
+    priority_ceiling: dict[Role, Level] = Field(
+        default={Role.USER: "normal"},
+        description="the highest that callers of a role may give: low, normal, high, a number",
+    )
+    tenants: dict[str, TenantSpec] = Field(
+        default={}, description="system accounts of tenants' jobs, and what else is theirs"
+    )
+    default_account: str | None = Field(
+        default=None, description="system account of all other jobs (root's service only)"
+    )
+    require_account: bool = Field(
+        default=False, description="refuse jobs of tenants that have no account of their own"
+    )
+    require_limits: bool = Field(
+        default=False, description="refuse jobs whose limits this machine does not keep"
+    )
+    exec: bool = Field(
+        default=True,
+        description="users may run commands inside their running jobs, and give them input",
+    )
+    exec_idle: str = Field(
+        default="1h", description="a command inside ends when nothing came or went for so long"
+    )
+    allow_root_jobs: bool = Field(
+        default=False, description="root's service: jobs without an account run as root"
+    )
+    secret_dirs: tuple[Path, ...] = Field(
+        default=(), description="folders of files that jobs of all tenants may have as secrets"
+    )
+    secret_env: tuple[str, ...] = Field(
+        default=(), description="variables of the service that they may have so"
+    )
+    notify: NotifySettings = Field(
+        default=NotifySettings(), description="how users are told of their jobs"
+    )
+    site: SiteLimits | None = Field(
+        default=None, description="limits above this machine that others draw on, too"
+    )
+    queues: QueueField | None = None
+    cells: CellsSpec = CellsSpec()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _can_be_a_name(cls, value: Any) -> Any:
+        """No file, address or program has a null byte in its name; Python would fail later."""
+        if isinstance(value, str | Path) and "\0" in str(value):
+            raise ValueError("has a null byte in it")
+        return value
+
+    @field_validator("exec_idle")
+    @classmethod
+    def _time(cls, given: str) -> str:
+        try:
+            positive = seconds(given) > 0
+        except UserError as error:
+            raise ValueError(error.problem) from None
+        if not positive:
+            raise ValueError("is no time to wait")
+        return given
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for one in given:
+            ipaddress.ip_network(one, strict=False)
+        return given
+
+
+def read_config(path: Path | None, changes: Mapping[str, Any]) -> ServeConfig:
+    """The configuration of a file with `changes` that are not None; defaults without a file.
+
+    Raises:
+        UserError: an unknown or wrong field.
+    """
+    document = load(path, hint=HINT) if path is not None else {}
+    given = {name: value for name, value in changes.items() if value is not None}
+    try:
+        return ServeConfig.model_validate(document | given)
+    except ValidationError as problem:
+        error = misfit(problem, str(path or "serve"), ServeConfig)
+        if path is None or error.field.partition(".")[0] in given:
+            raise error from None
+        with lines_of(path):
+            raise error from None

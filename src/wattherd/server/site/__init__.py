@@ -1,0 +1,1 @@
+"""A running service as one object, and what watches its jobs."""

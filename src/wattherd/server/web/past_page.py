@@ -1,0 +1,103 @@
+"""From a store to the page of its past; a service may be at work on it meanwhile."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wattherd.errors import UserError
+from wattherd.model.event import JobExited, JobStarted, JobStopped
+from wattherd.report.state_page import SiteJob, SitePast, StateSample, render_state
+from wattherd.server.recovery.projector import OVER
+from wattherd.store.database import in_folder
+from wattherd.store.entry import JournalEntry
+from wattherd.store.projection import JobFilter
+from wattherd.store.store import ClusterStore
+
+MOST_JOBS = 10_000
+Runs = dict[str, list[tuple[float, float]]]
+
+
+def write_state_report(state: Path, page: Path) -> Path:
+    """Write the page of a state folder's store.
+
+    Raises:
+        UserError: there is no store, or the page cannot be written.
+    """
+    url = in_folder(state)
+    if not Path(url.removeprefix("sqlite:///")).is_file():
+        raise UserError("holds no store", where=str(state), hint="name what `serve --state` names")
+    text = render_state(site_past(url, str(state)))
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise UserError(f"cannot be written: {problem.strerror}", where=str(page)) from None
+    return page
+
+
+def site_past(url: str, source: str) -> SitePast:
+    """What a store tells of a site.
+
+    Raises:
+        UserError: it cannot be opened.
+        StoreFailure: it cannot be read.
+    """
+    store = ClusterStore.open(url, sole=False)
+    try:
+        rows = store.projection.samples(0.0)
+        runs = runs_of(store.journal.entries(), store.journal.last_s())
+        jobs = store.projection.jobs(JobFilter(limit=MOST_JOBS))
+        over_s, over_j = json.loads(store.journal.known_fact(OVER) or "[0, 0]")
+        epoch = float(store.journal.known_fact("epoch") or 0.0)
+    finally:
+        store.close()
+    return SitePast(
+        jobs=[_job(row, runs) for row in reversed(jobs)],
+        samples=[_sample(row) for row in rows],
+        began=datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        estimated=any(row["stated"] == "model" for row in rows),
+        over_s=over_s,
+        over_j=over_j,
+        source=source,
+    )
+
+
+def runs_of(entries: Iterable[JournalEntry], end_s: float) -> Runs:
+    """Begin and end of every run by job; those that go on end at `end_s`."""
+    found: Runs = {}
+    begun: dict[tuple[str, int], float] = {}
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, JobStarted):
+            begun[event.job_id, event.attempt] = event.at_s
+        elif isinstance(event, JobStopped | JobExited):
+            start_s = begun.pop((event.job_id, event.attempt), None)
+            if start_s is not None:
+                found.setdefault(event.job_id, []).append((start_s, event.at_s))
+    for (job_id, _), start_s in begun.items():
+        found.setdefault(job_id, []).append((start_s, end_s))
+    return found
+
+
+def _job(row: Mapping[str, Any], runs: Runs) -> SiteJob:
+    same = ("id", "name", "state", "submit_s", "finish_s", "progress", "loss", "energy_j")
+    return SiteJob(
+        user=row["owner"],
+        runs=tuple(runs.get(row["id"], ())),
+        **{name: row[name] for name in same},
+    )
+
+
+def _sample(row: Mapping[str, Any]) -> StateSample:
+    budget_w = math.inf if row["budget_w"] is None else row["budget_w"]
+    return StateSample(
+        at_s=row["at_s"],
+        draw_w=row["draw_w"],
+        budget_w=budget_w,
+        by_job=json.loads(row["by_job"]),
+    )

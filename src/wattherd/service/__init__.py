@@ -1,1 +1,0 @@
-"""Where the rooms meet: the only place that wires readers, core, shells and writers together."""

@@ -1,1 +1,0 @@
-"""What acts on the nodes of a cluster, put together: meters, knobs and switches behind the API."""

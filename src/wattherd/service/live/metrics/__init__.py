@@ -1,1 +1,0 @@
-"""What a Prometheus may scrape of a live site."""

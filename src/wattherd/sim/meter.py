@@ -1,0 +1,129 @@
+"""Energy and budget of a simulated run, integrated exactly between events.
+
+A device of a running job draws its cap (or what it draws uncapped), a free device its idle watts,
+a sleeping node nothing. Energy of a restart's pause counts as wasted, not as run, and that of a
+booting node as wake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.engine.core.core import Core
+from wattherd.model.cluster import ClusterSpec
+from wattherd.model.command import Command, StartJob, WakeNode
+from wattherd.model.event import Event, JobProgressed, JobStarted, JobSubmitted, Woke
+
+UNMOVED: frozenset[type[Event]] = frozenset({JobProgressed, JobStarted, JobSubmitted, Woke})
+"""Events that change nothing of what devices draw, unless orders follow from them."""
+
+
+@dataclass(slots=True)
+class EnergyMeter:
+    """Watches a core from event to event; all energies in joules.
+
+    `reaction_s` is how long after an unannounced budget change a shell may take; draw above the
+    budget within it is not counted in `over_budget_s`. `boot_j` is what a wake-up costs beyond the
+    idle draw of the node while it boots.
+    """
+
+    core: Core
+    restart_s: float = 0.0
+    reaction_s: float = 0.0
+    boot_j: float = 0.0
+    run_j: list[float] = field(default_factory=list)
+    idle_j: list[float] = field(default_factory=list)
+    wake_j: list[float] = field(default_factory=list)
+    wasted_j: list[float] = field(default_factory=list)
+    over_budget_s: float = 0.0
+    over_budget_j: float = 0.0
+    _at_s: float = 0.0
+    _stale: bool = False
+    _run_w: float = 0.0
+    _free_w: float = 0.0
+    _waking_w: float = 0.0
+    _budget_w: float | None = None
+    _surprised_s: float = -math.inf
+
+    def until(self, now_s: float) -> None:
+        """Integrate what is drawn up to then."""
+        if self._stale:
+            self._look()
+        self._integrate(now_s - self._at_s)
+        self._at_s = now_s
+
+    @property
+    def ignores(self) -> frozenset[type[Event]]:
+        """What changes nothing by itself."""
+        return UNMOVED
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """Count the restarts just ordered; what is drawn is looked at once time passes."""
+        del event
+        self._stale = True
+        for command in commands:
+            if type(command) is StartJob:
+                if command.attempt > 1 and self.restart_s:
+                    self.wasted_j.append(self.core.watts.held_w(command.job_id) * self.restart_s)
+            elif type(command) is WakeNode:
+                self.wake_j.append(self.boot_j)
+
+    def _look(self) -> None:
+        """Look at the core as it is since `_at_s`."""
+        watts, cluster, rest = self.core.watts, self.core.config.cluster, self.core.rest
+        self._stale = False
+        self._waking_w = _idle_w(cluster, rest.waking)
+        self._run_w = watts.run_w
+        self._free_w = watts.free_w - self._waking_w - _idle_w(cluster, rest.asleep)
+        self._budget_w = watts.stated_w
+        self._surprised_s = self.core.budgets.surprised_s.get("", -math.inf)
+
+    @property
+    def run_w(self) -> float:
+        """What running jobs draw now."""
+        return self._run_w
+
+    @property
+    def draw_w(self) -> float:
+        """What everything draws now."""
+        return self._run_w + self._free_w + self._waking_w
+
+    @property
+    def budget_w(self) -> float | None:
+        """The budget in force, None without one."""
+        return self._budget_w
+
+    def _integrate(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        self.idle_j.append(self._free_w * seconds)
+        self.run_j.append(self._run_w * seconds)
+        if self._waking_w:
+            self.wake_j.append(self._waking_w * seconds)
+        above_w = self.draw_w - self._budget_w if self._budget_w is not None else 0.0
+        late_s = self._at_s + seconds - (self._surprised_s + self.reaction_s)
+        if above_w > 1e-6 and late_s > 0:
+            self.over_budget_s += min(seconds, late_s)
+            self.over_budget_j += above_w * min(seconds, late_s)
+
+    def energy_j(self) -> dict[str, float]:
+        """Joules by kind."""
+        wasted = math.fsum(self.wasted_j)
+        return {
+            "run": max(math.fsum(self.run_j) - wasted, 0.0),
+            "idle": math.fsum(self.idle_j),
+            "wake": math.fsum(self.wake_j),
+            "wasted": wasted,
+        }
+
+
+def _idle_w(cluster: ClusterSpec, nodes: Sequence[int]) -> float:
+    """What `nodes` draw when nothing runs on them."""
+    if not nodes:
+        return 0.0
+    found = [cluster.nodes[node] for node in nodes]
+    gpus_w = sum(GPUS[node.gpu_model].idle_w * node.gpu_count for node in found if node.gpu_count)
+    return gpus_w + sum(node.idle_w for node in found)
