@@ -31,10 +31,10 @@ class Rounding(Board):
 
 
 class Stiff(Board):
-    """Draws 320 W at least while it computes, whatever its cap."""
+    """Draws 240 W at least while it computes, whatever its cap: a fifth above its lowest."""
 
     def draw_w(self) -> float:
-        return max(super().draw_w(), min(self.demand_w, 320.0))
+        return max(super().draw_w(), min(self.demand_w, 240.0))
 
 
 def settled(rack: Rack, seconds: float = 6.0) -> None:
@@ -61,12 +61,12 @@ def test_other_load_that_jumps_is_made_way_for_and_given_back(tmp_path: Path) ->
 
 def test_a_board_that_ignores_its_cap_loses_its_job_with_a_reason(tmp_path: Path) -> None:
     with a_rack(1500.0) as rack:
-        rack.other_w = 800.0
+        rack.other_w = 900.0  # with that, one board at full draw is too much
         rack.room.boards[0].deaf = True
         config = rack.config(tmp_path / "serve.yaml")
         with served(rack, tmp_path, config, jobs=0) as now:
             now += [now[0].call("submit", "--", "sleep", "600").strip() for _ in range(2)]
-            eventually(lambda: "Drained" in now[0].call("gpus"), 60.0)
+            eventually(lambda: "Drained" in now[0].call("gpus"), 90.0)
             settled(rack, 3.0)
             states = {one["number"]: one for one in gpus(rack)}
             assert states[0]["cause"].startswith("follows no cap: rack-1: limit 1,500.0 W")
@@ -95,8 +95,8 @@ def test_a_scheduler_that_is_stuck_holds_up_no_cap(tmp_path: Path) -> None:
         site = open_site(config.model_copy(update={"state": tmp_path / "state"}))
         try:
             eventually(lambda: 0.9 * 1300.0 < rack.draw_w() <= 1300.0, 60.0)
-            stuck = site.keeper.ask(lambda _: time.sleep(12.0))
-            rack.other_w, since_s = 450.0, time.monotonic() + 4.0
+            stuck = site.keeper.ask(lambda _: time.sleep(16.0))
+            rack.other_w, since_s = 450.0, time.monotonic() + 8.0
             stuck.result(60.0)
             assert len(rack.seen_w) > 0
             assert rack.above_s(since_s) == []
@@ -134,6 +134,7 @@ def test_without_a_successor_the_watchdog_lowers_the_boards(tmp_path: Path) -> N
             eventually(lambda: rack.draw_w() > 0.9 * 1200.0, 60.0)
             now[0].process.kill()
             now[0].process.wait(30.0)
+            now[0].process.stderr.close()
             eventually(lambda: rack.caps_w() == [200.0, 200.0], 30.0)
             again(rack, tmp_path, config, now)
             eventually(lambda: rack.draw_w() > 0.85 * 1200.0, 60.0)
