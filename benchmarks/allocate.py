@@ -27,11 +27,10 @@ from wattherd.estimate.measured_curve import Count, JobCurve, Point
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.allocation import Allocator, tree_limits
 from wattherd.policy.power.choices import PowerChoices, menu_of
-from wattherd.policy.power.hull_segments import hulls_of
 from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.market import equilibrium
 from wattherd.policy.power.max_min import leximin_rows
-from wattherd.policy.power.tree_filling import filling
+from wattherd.policy.power.tree_filling import filling, hulls_of
 
 T = TypeVar("T")
 TARGET_MS = {1_000: 3.0, 10_000: 40.0}
@@ -139,7 +138,7 @@ def judges(
     jobs: int, menu: PowerChoices, limits: DomainRoom, most: float, ours_ms: float
 ) -> list[Figure]:
     """The same linear program in solvers; each must find the same optimum."""
-    from wattherd.experiments.allocate.lp import by_clarabel, by_highs
+    from wattherd.experiments.allocate.milp import by_clarabel, by_highs
 
     solvers: dict[str, Callable[[PowerChoices, DomainRoom], float]] = {
         "Clarabel": by_clarabel,

@@ -18,8 +18,7 @@ from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
 from wattherd.policy.schedule.priorities import Fifo
-from wattherd.policy.schedule.search import Search
-from wattherd.policy.schedule.search_rules import MedianStopping, SuccessiveHalving
+from wattherd.policy.schedule.search import MedianStopping, Search, SuccessiveHalving
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.streams import stream
 

@@ -48,7 +48,6 @@ TESTS = {
     "engine/power/caps.py": (
         "unit core", "unit core_races", "property held_watts", "unit cap_rules",
     ),
-    "engine/power/cap_orders.py": ("unit core_races", "property held_watts", "unit cap_rules"),
     "engine/jobs/lifecycle.py": ("unit core", "unit core_races"),
     "engine/jobs/waits.py": (
         "unit waits", "unit arrays", "unit begin_time", "unit array_submission",

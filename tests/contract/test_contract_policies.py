@@ -30,8 +30,7 @@ from wattherd.policy.schedule.priorities import (
     ShortestRemaining,
     SmallestRemainingService,
 )
-from wattherd.policy.schedule.search import Search
-from wattherd.policy.schedule.search_rules import SuccessiveHalving
+from wattherd.policy.schedule.search import Search, SuccessiveHalving
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.config import ServeConfig
 

@@ -14,7 +14,7 @@ from kube_server import wait_until
 
 from wattherd.kube.api.access import find_access
 from wattherd.kube.api.changes import Changes, Key
-from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.feed import LoopThread
 from wattherd.kube.api.reflector import Reflector, Selection
 from wattherd.kube.api.transport import RequestLimits, Transport
 

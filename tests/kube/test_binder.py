@@ -21,7 +21,7 @@ from wattherd.kube.api.binder import (
     BindingOutcome,
     BindingState,
 )
-from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.feed import LoopThread
 from wattherd.kube.api.names import DECISION, DOMAIN, EPOCH, WATTS
 
 NODES = ("bind-one", "bind-two")

@@ -16,7 +16,7 @@ from wattherd.kube.api.binder import Bind, Binder, BindingState
 from wattherd.kube.api.lease import Elector, Term, Times
 from wattherd.kube.api.objects import ObjectMeta
 from wattherd.kube.facts.orders import ReleasePod
-from wattherd.kube.live.releaser import Releaser
+from wattherd.kube.live.leadership import Releaser
 
 LEASE, TERM, HOLDER = "leader", 5, "the-leader"
 NEVER = {

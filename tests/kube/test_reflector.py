@@ -19,7 +19,7 @@ from kube_parts import Picture, a_transport
 from kube_server import wait_until
 
 from wattherd.kube.api import reflector as reflectors
-from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.feed import LoopThread
 from wattherd.kube.api.objects import Node, Object, ObjectMeta, Pod
 from wattherd.kube.api.reflector import Reflector, Selection
 from wattherd.kube.api.transport import ApiAnswer, Transport

@@ -18,7 +18,7 @@ from kube_parts import a_transport
 from kube_server import wait_until
 
 from wattherd.kube.api.access import find_access, in_cluster
-from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.feed import LoopThread
 from wattherd.kube.api.transport import ApiUnreachable, RefusedByApi, RequestLimits, Transport
 
 RBAC = "rbac.authorization.k8s.io"

@@ -53,8 +53,7 @@ from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.hived import HiveD
 from wattherd.policy.schedule.per_job_placement import PerJobPlacement
-from wattherd.policy.schedule.search import Search
-from wattherd.policy.schedule.search_rules import SuccessiveHalving
+from wattherd.policy.schedule.search import Search, SuccessiveHalving
 from wattherd.policy.schedule.tiresias import Tiresias
 
 NAMES = [f"j{number}" for number in range(14)]

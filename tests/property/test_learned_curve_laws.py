@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.estimate.isotonic import non_falling
-from wattherd.estimate.learned_curve import CurvePrior, CurveSample, LearnedCurve
+from wattherd.estimate.learned_curve import CurvePrior, CurveSample, LearnedCurve, non_falling
 
 VALUES = st.floats(-100, 100)
 PAIRS = st.lists(st.tuples(VALUES, st.floats(0.1, 10)), min_size=1, max_size=12)

@@ -27,8 +27,8 @@ from wattherd.devices.wire.http_client import MayNotConnect
 from wattherd.engine.jobs.lifecycle import FINAL
 from wattherd.errors import UserError
 from wattherd.model.event import Woke
-from wattherd.server.notify.notices_of import notices_of
-from wattherd.server.notify.reach import guard
+from wattherd.server.notify.channels import guard
+from wattherd.server.notify.notifier import notices_of
 from wattherd.store.entry import JournalEntry
 from wattherd.workload.job_file import validated_job
 from wattherd.workload.notify_spec import ENDINGS

@@ -12,9 +12,8 @@ pytest.importorskip("jwt", reason="the extra `oidc` is not installed")
 
 from wattherd.errors import UserError
 from wattherd.server.auth.caller import Caller, Role
-from wattherd.server.auth.oidc.mapping import Unmapped, caller_of
-from wattherd.server.auth.oidc.sessions import BrowserSessions
 from wattherd.server.auth.oidc.settings import OidcSettings
+from wattherd.server.auth.oidc.sign_in import BrowserSessions, Unmapped, caller_of
 from wattherd.server.settings.config import read_config
 
 RULES = [

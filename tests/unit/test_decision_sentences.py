@@ -27,7 +27,7 @@ from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
 from wattherd.server.journal.timeline import SYSTEM, SiteTimeline
 from wattherd.server.web import sentences
-from wattherd.server.web.budget_changes import signal_name
+from wattherd.server.web.now import signal_name
 from wattherd.server.web.sentences import ToldDecision, told
 from wattherd.store.entry import JournalEntry
 

@@ -12,8 +12,8 @@ pytest.importorskip("sqlalchemy", reason="the extra `server` is not installed")
 from wattherd.report.draw_picture import draw_draw, hue_of
 from wattherd.report.svg import Frame
 from wattherd.server.hardware.draw import DrawSample
+from wattherd.server.web.now import MOST_LAYERS, draw_picture
 from wattherd.server.web.paging import paged
-from wattherd.server.web.watts_view import MOST_LAYERS, draw_picture
 
 FRAME = Frame(width=600, height=300)
 

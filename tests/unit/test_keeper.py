@@ -14,8 +14,7 @@ from wattherd.errors import ClusterError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.drf import Drf
-from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.journal.plan_pause import GAP_S
+from wattherd.server.journal.core_loop import GAP_S, CoreLoop
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes

@@ -25,7 +25,7 @@ from wattherd.kube.decide.agent_caps import (
     wishes_of,
 )
 from wattherd.kube.decide.agent_notes import NodeNotes, PodNotes, limits_labels, show
-from wattherd.kube.live.agent_contact import LeaderContact
+from wattherd.kube.live.agent import LeaderContact
 
 ANNOTATED = {"wattherd.dev/gpu-shares": "annotation"}
 

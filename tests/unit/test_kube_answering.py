@@ -17,7 +17,7 @@ import trustme
 from kube_builders import an_extender, pod_json
 
 from wattherd.cli.listening import listen_on
-from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.feed import LoopThread
 from wattherd.kube.api.serial import SerialExecutor
 from wattherd.kube.decide.extender import Grant
 from wattherd.kube.decide.extender_wire import BindArgs

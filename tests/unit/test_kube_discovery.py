@@ -14,11 +14,10 @@ pytest.importorskip("msgspec", reason="needs the extra kube")
 from wattherd.kube.api import discovery
 from wattherd.kube.api.api_objects import PodGroup, decoder
 from wattherd.kube.api.discovery import is_kind_served
-from wattherd.kube.api.feed import ApiFeed
-from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.feed import ApiFeed, LoopThread
 from wattherd.kube.api.transport import ApiAnswer, ApiUnreachable, RefusedByApi
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind, least_members
-from wattherd.kube.live.group_apis import GroupApis, condition_type
+from wattherd.kube.live.reason_events import GroupApis, condition_type
 
 BEGINNING = "scheduling.k8s.io"
 RING = GroupId(GroupKind.NATIVE, "default", "ring")

@@ -9,7 +9,7 @@ import threading
 
 import trustme
 
-from wattherd.kube.api.loops import LoopThread
+from wattherd.kube.api.feed import LoopThread
 
 
 def test_who_is_cancelled_may_still_say_goodbye_before_anything_is_closed() -> None:

@@ -18,8 +18,7 @@ from wattherd.kube.api.api_objects import (
     decoder,
 )
 from wattherd.kube.api.objects import Pod
-from wattherd.kube.facts.gpu_products import catalog_model
-from wattherd.kube.facts.node_facts import Giving, GpuOffer, NodeFacts, node_facts
+from wattherd.kube.facts.node_facts import Giving, GpuOffer, NodeFacts, catalog_model, node_facts
 from wattherd.kube.facts.node_filter import (
     Neighbour,
     Volumes,
@@ -29,9 +28,8 @@ from wattherd.kube.facts.node_filter import (
     repelled,
     unsupported,
 )
-from wattherd.kube.facts.pod_amounts import pod_amounts
 from wattherd.kube.facts.pod_groups import GroupKind, group_of, least_members, stated_size
-from wattherd.kube.facts.pod_request import ask_of, ask_of_foreign
+from wattherd.kube.facts.pod_request import ask_of, ask_of_foreign, pod_amounts
 from wattherd.kube.facts.refusal import PodRefused, RefusalToken
 from wattherd.model.request import Request
 from wattherd.testing.builders import a_node as a_machine

@@ -7,8 +7,13 @@ import pytest
 
 from wattherd.catalog.gpus import gpu
 from wattherd.errors import UserError
-from wattherd.estimate.isotonic import non_falling
-from wattherd.estimate.learned_curve import CurvePrior, CurveSample, LearnedCurve, gpu_prior
+from wattherd.estimate.learned_curve import (
+    CurvePrior,
+    CurveSample,
+    LearnedCurve,
+    gpu_prior,
+    non_falling,
+)
 from wattherd.estimate.measured_curve import Count
 
 CAPS = (100.0, 150.0, 200.0, 250.0)

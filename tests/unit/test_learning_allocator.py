@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.estimate.cumulative_sum import Alarms
-from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms
+from wattherd.estimate.fleet_curves import Alarms, FleetCurves, FleetTerms
 from wattherd.estimate.learned_curve import CurveSample
 from wattherd.estimate.measured_curve import JobCurve, Point
 from wattherd.experiments.power_models.curves import Lesson, lesson
-from wattherd.policy.power.learning import LearningAllocator, Manners
-from wattherd.policy.power.meter_feedback import FeedbackReading, MeterFeedback
+from wattherd.policy.power.learning import (
+    FeedbackReading,
+    LearningAllocator,
+    Manners,
+    MeterFeedback,
+)
 
 CAPS = (100.0, 150.0, 200.0, 250.0)
 

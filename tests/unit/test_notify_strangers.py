@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wattherd.devices.wire.http_client import MayNotConnect
-from wattherd.server.notify.channels import NotSent
-from wattherd.server.notify.reach import guard
+from wattherd.server.notify.channels import NotSent, guard
 
 
 @pytest.mark.parametrize(

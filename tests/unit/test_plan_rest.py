@@ -18,7 +18,7 @@ from wattherd.model.event import (
     Woke,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.server.journal.plan_pause import GAP_S, LONGEST_S, PART, PlanPause
+from wattherd.server.journal.core_loop import GAP_S, LONGEST_S, PART, PlanPause
 
 SUBMITTED = JobSubmitted(
     at_s=10.0, job=JobSpec(id="j-1", submit_s=10.0, roles=(TaskRole(count=1),))

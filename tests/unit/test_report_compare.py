@@ -12,7 +12,7 @@ from report_runs import GPUS, POLICIES, a_pack, a_run, all_runs, write_pack
 
 from wattherd.report import CompareRow, RunSet, comparison_table, load_runs
 from wattherd.report.compare import curves, pareto_front, power_and_gpus, spread, trace_rows
-from wattherd.report.findings import findings
+from wattherd.report.page import findings
 from wattherd.report.table import cells, fields
 
 Payload = dict[str, Any]

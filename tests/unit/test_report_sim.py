@@ -16,8 +16,13 @@ from test_report_page import HOSTILE, check, pictures
 
 from wattherd.errors import UserError
 from wattherd.report import write_report
-from wattherd.report.gantt import MOST_ROWS, draw_gantt, shown_jobs
-from wattherd.report.schedule_charts import policy_charts, sim_charts
+from wattherd.report.schedule_charts import (
+    MOST_ROWS,
+    draw_gantt,
+    policy_charts,
+    shown_jobs,
+    sim_charts,
+)
 from wattherd.report.schedule_page import render_sim, sim_plots
 from wattherd.report.schedule_pareto import front
 from wattherd.report.schedule_runs import load_sim

@@ -13,9 +13,9 @@ from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
 from wattherd.policy.schedule.priorities import Fifo
-from wattherd.policy.schedule.search import Search
-from wattherd.policy.schedule.search_rules import (
+from wattherd.policy.schedule.search import (
     MedianStopping,
+    Search,
     SearchTrial,
     SuccessiveHalving,
     TrialVerdict,

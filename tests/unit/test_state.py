@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from wattherd.engine.placement.kernels import CHANGES
-from wattherd.engine.placement.shapes import ShapeBook
-from wattherd.engine.placement.state import MAX_GPUS_PER_NODE, ClusterState
+from wattherd.engine.placement.state import MAX_GPUS_PER_NODE, ClusterState, ShapeBook
 from wattherd.errors import Bug, UserError
 from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request

@@ -12,7 +12,7 @@ import pytest
 from wattherd.report.svg import Frame
 from wattherd.report.training_picture import RunLine, TrainingPicture, draw_training
 from wattherd.server.documents.training_reports import MOST, Report, training_reports
-from wattherd.server.web.training import training
+from wattherd.server.web.job import training
 
 
 def _write(root: Path, attempt: int, text: str) -> Path:

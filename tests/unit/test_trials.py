@@ -9,8 +9,7 @@ from wattherd.experiments.schedule.search_trials import SearchGroup, a_search
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
 from wattherd.policy.schedule.priorities import Fifo
-from wattherd.policy.schedule.search import Search
-from wattherd.policy.schedule.search_rules import SuccessiveHalving
+from wattherd.policy.schedule.search import Search, SuccessiveHalving
 from wattherd.testing.timed_world import t4_nodes
 
 FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)

@@ -7,7 +7,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ import click
 
 from wattherd.cli.kube_clusters import clusters
 from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
-from wattherd.cli.kube_troubles import troubles_told
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
 from wattherd.cli.listening import listen_on
 from wattherd.errors import UserError
@@ -26,6 +25,45 @@ if TYPE_CHECKING:
     from wattherd.kube.api.health import Checkup
     from wattherd.kube.live.scheduler import LiveScheduler
     from wattherd.server.kube.dashboard import Pages
+
+
+# --- What is wrong with a controller on a cluster, told in its log when it begins and when it is
+# over.
+#
+# Rights that were taken away and tokens that expired are seen by nobody else: whoever has no rights
+# cannot write an event either.
+
+EVERY_S = 1.0
+
+
+@contextmanager
+def troubles_told(complaints: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """Meanwhile what `complaints` says is written to standard error, as it comes and goes."""
+    over = threading.Event()
+
+    def tell() -> None:
+        told: list[str] = []
+        while not over.wait(EVERY_S):
+            told = tell_changes(told, list(dict.fromkeys(complaints())))
+
+    thread = threading.Thread(target=tell, name="wattherd-troubles", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def tell_changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Write what is new and, once nothing is wrong any more, that it is over; `now` as a list."""
+    for one in now:
+        if one not in before:
+            click.echo(f"trouble: {one}", err=True)
+    if before and not now:
+        click.echo("trouble: over", err=True)
+    return list(now)
+
 
 _LAST_PORT = 65535
 _HERE = ("127.0.0.1", "::1", "localhost")

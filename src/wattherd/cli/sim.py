@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,22 @@ from wattherd.cli.sim_explain import explain
 from wattherd.cli.sim_mix import mix
 from wattherd.cli.sim_replay import replay
 from wattherd.cli.sim_run import run
-from wattherd.cli.sim_schema import schema
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.experiments.placement.pack import Experiment
+
+
+# --- `wattherd sim schema`: the JSON Schema of scenario files, for editors.
+
+
+@click.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of scenario files."""
+    from wattherd.workload.scenario import Scenario
+
+    click.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+
 
 DEFAULT_POLICIES = "wattherd,fgd,pwr+fgd:0.1,best-fit"
 

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -22,6 +25,7 @@ from pydantic import (
 )
 
 from wattherd import units
+from wattherd.devices.wire import file_places as places
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.validation import misfit
@@ -30,6 +34,7 @@ from wattherd.workload.begin_time import begin_time, moment
 from wattherd.workload.job_array import job_array, tasks
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_parts import (
+    SHARED,
     AfterSpec,
     BatchSpec,
     CheckpointSpec,
@@ -48,10 +53,57 @@ from wattherd.workload.job_parts import (
     WidthRange,
     no_number,
 )
-from wattherd.workload.job_places import OutputSpec, Place, S3Spec, Target
 from wattherd.workload.notify_spec import NotifySpec
 from wattherd.workload.scenario import load
 from wattherd.workload.yaml_lines import lines_of
+
+# --- The parts of a job file that say where data, code and results are, and how to get there.
+
+
+def _is_place(uri: str) -> str:
+    places.parse(uri)
+    return uri
+
+
+def _is_target(uri: str) -> str:
+    if isinstance(places.parse(uri), places.GitPlace):
+        raise ValueError(f"{uri!r}: results cannot be taken to a git repository")  # noqa: TRY004
+    return uri
+
+
+Place = Annotated[str, AfterValidator(_is_place)]
+Target = Annotated[str, AfterValidator(_is_target)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OutputSpec(_Strict):
+    """Where a result is taken, and when: after success only, or also at stops."""
+
+    to: Target
+    when: Literal["success", "checkpoint"] = Field(
+        default="success", description="`checkpoint`: also whenever it stops with its state saved"
+    )
+
+
+class S3Spec(_Strict):
+    """How to reach s3:// places. Keys come as secrets (AWS_ACCESS_KEY_ID, ...) or by profile."""
+
+    model_config = SHARED
+
+    endpoint: str | None = Field(
+        default=None, pattern=r"^https?://[^/@\s]+/?$", description="of a store that is not AWS's"
+    )
+    region: str | None = None
+    profile: str | None = Field(default=None, description="of the credentials file")
+    credentials: str | None = Field(default=None, description="file, if not ~/.aws/credentials")
+    ca: str | None = Field(default=None, description="file of the authority of its certificate")
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    anonymous: bool = Field(default=False, description="public buckets, asked without credentials")
+    tries: int = Field(default=6, ge=1, le=100, description="of each request, pauses growing")
+
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
 Level = Literal["low", "normal", "high"] | int

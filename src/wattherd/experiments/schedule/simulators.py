@@ -4,36 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+
+import numpy as np
 
 from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
+from wattherd.estimate.curve_judge import CurveJudge
 from wattherd.estimate.locality import Locality
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.estimate.work import by_application, stretched
 from wattherd.experiments.schedule.ordered import Manner, in_turn, ordered, preemptive
-from wattherd.experiments.schedule.pollux import POLLUX
-from wattherd.experiments.schedule.ps_schedulers import PS_SCHEDULERS, ps_plant
+from wattherd.experiments.schedule.ps_mix import PLANNERS, taught_judge
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
     Given,
     SchedulerOf,
     plain,
 )
-from wattherd.experiments.schedule.schedulers import GENERAL
 from wattherd.experiments.schedule.workloads import ReadJobs
+from wattherd.jit import HAVE_JIT
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.topology import topology_of
+from wattherd.model.topology import Chain, chains_of, topology_of
+from wattherd.policy.schedule.capacity import CapacityScheduler
+from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gavel import ROUND_S, Gavel
 from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
 from wattherd.policy.schedule.gavel_solvers import best_solver
+from wattherd.policy.schedule.hived import HiveD, Shares, everything_for
 from wattherd.policy.schedule.node_choice import CountTrial, anywhere, spread, yarn
 from wattherd.policy.schedule.optimus import Optimus
 from wattherd.policy.schedule.ordered import Discipline
 from wattherd.policy.schedule.packings import yarn_trial
+from wattherd.policy.schedule.pollux import Pollux
+from wattherd.policy.schedule.pollux_search import searchers
 from wattherd.policy.schedule.priorities import Fifo, LeastAttained, Smallest
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.sim.application_plant import RESTART_S, SLICE_S, ApplicationPlant
@@ -41,9 +48,120 @@ from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.event_charged_plant import EventChargedPlant
 from wattherd.sim.gavel_plant import GavelPlant
 from wattherd.sim.ps_plant import RESTART_S as PS_RESTART_S
+from wattherd.sim.ps_plant import Overheads, PsPlant
 from wattherd.sim.speed import SpeedAt
 from wattherd.sim.surroundings import Surroundings
 from wattherd.spelling import hint_for
+from wattherd.workload.ps_jobs import Mix, PsWorkload
+from wattherd.workload.ps_profile import beliefs
+
+# --- Schedulers that run on any workload, by the names users know.
+
+
+def _capacity(given: Given) -> BuiltScheduler:
+    tree = given.tree()
+    return BuiltScheduler(planner=CapacityScheduler(tree=tree), quota=tree, rigid=True)
+
+
+def _hived(given: Given) -> BuiltScheduler:
+    cells = given.cells
+    chains = chains_of(given.cluster, within=cells.within, per_rack=cells.per_rack)
+    shares = cells.shares if cells.shares is not None else _equal_shares(given, chains)
+    hived = HiveD(chains=chains, shares=shares)
+    return BuiltScheduler(planner=hived, quota=hived, rigid=True)
+
+
+def _equal_shares(given: Given, chains: list[Chain]) -> Shares:
+    """Every queue is a virtual cluster with an equal number of the largest cells of each chain."""
+    names = given.queue_names
+    if len(names) == 1:
+        return everything_for(names[0], chains)
+    each = {one.name: one.count(one.top) // len(names) for one in chains}
+    if not all(each.values()):
+        raise UserError(
+            f"{len(names)} virtual clusters cannot have whole cells each",
+            field="cells.shares",
+            hint="say in the scenario what each of them has",
+        )
+    return {name: {one.name: {one.levels[-1]: each[one.name]} for one in chains} for name in names}
+
+
+def _gandiva(given: Given) -> Gandiva:
+    """Slices of a minute, or longer where jobs last for days: a hundredth of the mean."""
+    known_s = [spec.duration_s for spec in given.jobs.specs if spec.duration_s]
+    quantum_s = max(60.0, sum(known_s) / len(known_s) / 100) if known_s else 60.0
+    return Gandiva(quantum_s=quantum_s, within=given.cells.within)
+
+
+GENERAL: Mapping[str, SchedulerOf] = {
+    "drf": plain(lambda _: Drf(), rigid=True),
+    "capacity": _capacity,
+    "hived": _hived,
+    "gandiva": plain(_gandiva),
+}
+
+
+# --- Pollux by the published search and by our own; batch sizes are left to jobs' agents.
+
+
+def _pollux(search: str, given: Given) -> BuiltScheduler:
+    """For a core that plans in rounds.
+
+    Raises:
+        UserError: Numba is not installed; a search would take minutes for every round.
+    """
+    if not HAVE_JIT:
+        raise UserError("Pollux' searches need Numba", hint="pip install 'wattherd[fast]'")
+    return BuiltScheduler(
+        planner=Pollux(search=search, seed=given.seed, interval_s=None),
+        computers=searchers(np.random.default_rng),
+        adapts_batch=True,
+    )
+
+
+POLLUX: Mapping[str, SchedulerOf] = {
+    "pollux": partial(_pollux, "genetic"),
+    "pollux-climb": partial(_pollux, "climb"),
+}
+
+
+# --- Schedulers of parameter-server jobs, as a preset offers them: each with what it may know.
+#
+# Sample runs give every job a fitted speed model. The judge of loss curves is taught by a generated
+# workload of another seed, never by the jobs that are scheduled.
+
+
+def _scheduler(name: str, given: Given) -> BuiltScheduler:
+    known = beliefs(_workload(given.jobs), given.seed)
+    return BuiltScheduler(planner=PLANNERS[name](known, _judge()))
+
+
+PS_SCHEDULERS: Mapping[str, SchedulerOf] = {name: partial(_scheduler, name) for name in PLANNERS}
+"""By policy name."""
+
+
+def ps_plant(jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:
+    """The jobs' side of the simulated world; a cap slows all of a step.
+
+    Raises:
+        UserError: the workload is of another format.
+    """
+    del cluster
+    overheads = Overheads(restart_s=restart_s)
+    return PsPlant(_workload(jobs).truths, overheads=overheads, speed_at=speed_at)
+
+
+def _workload(jobs: ReadJobs) -> PsWorkload:
+    if jobs.ps is None:
+        raise UserError(
+            "needs parameter-server jobs", field="--preset", hint="use it with --format aiturbo"
+        )
+    return jobs.ps
+
+
+@cache
+def _judge() -> CurveJudge:
+    return taught_judge(Mix())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

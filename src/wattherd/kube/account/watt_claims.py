@@ -27,7 +27,7 @@ from wattherd.kube.facts.claim_objects import (
     ResourceClaimTemplate,
     Selector,
 )
-from wattherd.kube.facts.gpu_products import catalog_model
+from wattherd.kube.facts.node_facts import catalog_model
 
 CLAIM = "wattherd-watts"
 """What pods call their claim."""

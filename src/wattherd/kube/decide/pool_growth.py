@@ -19,7 +19,7 @@ from wattherd.errors import UserError
 from wattherd.kube.api import names
 from wattherd.kube.api.objects import Object, ObjectMeta, Pod, Resources
 from wattherd.kube.facts.domain_tree import SITE, DomainTree
-from wattherd.kube.facts.gpu_products import catalog_model
+from wattherd.kube.facts.node_facts import catalog_model
 from wattherd.kube.facts.pod_request import ask_of_foreign
 from wattherd.units import plain, watts
 

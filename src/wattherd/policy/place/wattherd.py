@@ -3,7 +3,7 @@
 The key is lexicographic (docs/concepts/placement-policy.md derives and measures it):
 
 1. *Waste* (sharing requests): how much worth the GPU's rest loses beyond what the request takes,
-   in steps of `waste`, at the prices of the target workload (`estimate.gpu_remainder_value`).
+   in steps of `waste`, at the prices of the target workload (`estimate.expected_packing`).
 2. In steps of `quantum` GPUs, the sum of
    * `end` x the fall of what the node's free resources will be used for in the end,
    * `now` x the fall of what the next pod can use (FGD's fragmentation, over all specifications),

@@ -13,12 +13,11 @@ affinity, and holds up those behind it, so that nobody starves.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.schedule.gandiva_moves import Idle, defragment, gather, leave_crowds
 from wattherd.policy.schedule.gandiva_nodes import (
     Asks,
     Homes,
@@ -26,9 +25,219 @@ from wattherd.policy.schedule.gandiva_nodes import (
     arriving_home,
     crowded_home,
     spread_home,
+    whole_home,
 )
-from wattherd.policy.schedule.gandiva_packing import PairPacking
-from wattherd.policy.schedule.gandiva_turns import GandivaTurns
+from wattherd.policy.schedule.gandiva_turns import GandivaTurns, memory_part_milli
+
+# --- Two jobs on one GPU, tried where residents take turns and kept while it pays.
+#
+# Only what jobs report counts: their progress rates when each had a GPU for itself, and when
+# packed. A pair stays while the sum of packed over solo rates is above what taking turns gives,
+# which is 1; otherwise it is taken apart and not tried again (Gandiva, OSDI'18, section 4.2). What
+# was measured of two profiles holds for all jobs of these profiles.
+
+Pair = tuple[str, str]
+
+
+@dataclass(slots=True)
+class PairPacking:
+    """What is known of pairs: `gains` are sums of packed over solo rates, by profiles."""
+
+    least_gain: float
+    gains: dict[Pair, float] = field(default_factory=dict)
+
+    def look(
+        self, residents: Iterable[Resident], homes: Homes, turns: GandivaTurns, since_s: float
+    ) -> None:
+        """Read the rates of the slice that began at `since_s`; take pairs apart that do not pay."""
+        residents = list(residents)
+        for one in residents:
+            other = one.partner
+            if other is None:
+                if _measured(one, since_s):
+                    one.solo_rate = one.job.rate_per_s
+            elif one.job.number < other.job.number:
+                self._judge(one, other, homes, turns, since_s)
+        for one in residents:
+            one.seen = one.job.progress
+
+    def _judge(
+        self, one: Resident, other: Resident, homes: Homes, turns: GandivaTurns, since_s: float
+    ) -> None:
+        (node,) = one.needs
+        if _measured(one, since_s) and _measured(other, since_s):
+            self.gains[_pair(one, other)] = _relative_rate(one) + _relative_rate(other)
+        pays = self.gains.get(_pair(one, other), self.least_gain) >= self.least_gain
+        if not pays or homes.free_gpus(node) > 0:
+            homes.part(one)
+            if one.running and other.running:
+                turns.suspend(other)
+
+    def form(self, homes: Homes, turns: GandivaTurns) -> None:
+        """Pair residents wherever some wait for their turn, while that leaves fewer waiting."""
+        for node in range(len(homes.nodes)):
+            if homes.free_gpus(node) >= 0:
+                continue
+            able = {
+                one: part
+                for one in homes.on[node].values()
+                if one.partner is None and (part := _part(homes, one, node)) is not None
+            }
+            while homes.free_gpus(node) < 0:
+                best = self._best(able)
+                if best is None:
+                    break
+                self._join(*best, homes, turns)
+                del able[best[0]], able[best[1]]
+
+    def _join(self, one: Resident, other: Resident, homes: Homes, turns: GandivaTurns) -> None:
+        homes.pair(one, other)
+        if one.running and other.running:
+            turns.suspend(other)
+
+    def _best(self, able: dict[Resident, int]) -> tuple[Resident, Resident] | None:
+        """The pair with the best known gain, then the first that nobody tried."""
+        ones = sorted(able, key=lambda one: one.job.number)
+        found = [
+            (-self.gains.get(_pair(one, other), self.least_gain), a, b)
+            for a, one in enumerate(ones)
+            for b, other in enumerate(ones[a + 1 :], start=a + 1)
+            if able[one] + able[other] <= 1000
+            and self.gains.get(_pair(one, other), self.least_gain) >= self.least_gain
+        ]
+        if not found:
+            return None
+        _, a, b = min(found)
+        return ones[a], ones[b]
+
+
+def _measured(resident: Resident, since_s: float) -> bool:
+    """Whether it ran through the whole slice, and reported within it."""
+    job = resident.job
+    ran = resident.running and resident.since_s <= since_s
+    return ran and job.rate_per_s is not None and job.progress != resident.seen
+
+
+def _relative_rate(resident: Resident) -> float:
+    return (resident.job.rate_per_s or 0.0) / (resident.solo_rate or float("inf"))
+
+
+def _part(homes: Homes, resident: Resident, node: int) -> int | None:
+    """Its part of a GPU, None if it cannot share one or its solo rate is not known yet."""
+    if not resident.solo_rate:
+        return None
+    return memory_part_milli(resident.job.spec, homes.nodes[node].gpu_model)
+
+
+def _pair(one: Resident, other: Resident) -> Pair:
+    names = sorted((_name(one), _name(other)))
+    return names[0], names[1]
+
+
+def _name(resident: Resident) -> str:
+    """Profile of the job, its id where it has none."""
+    return resident.job.spec.profile or f"job {resident.job.id}"
+
+
+# --- Jobs are moved to where they do better: out of crowds, together, and off half-empty nodes.
+#
+# Defragmentation: the node with most free GPUs, if it is mostly free and not idle, is emptied onto
+# fuller ones, so that wide jobs find whole nodes (Gandiva, OSDI'18, section 4.3). Widths: jobs that
+# can use more GPUs than they asked for get idle ones of their node, and give them back on demand
+# (section 4.4).
+
+
+def leave_crowds(residents: Iterable[Resident], homes: Homes, turns: GandivaTurns) -> None:
+    """Those who wait for their turn go where there is room, least served first."""
+    most = max(map(homes.free_gpus, range(len(homes.nodes))), default=0)
+    waiting = [
+        one
+        for one in residents
+        if one.home and not one.running and one.partner is None and one.gpus <= most
+    ]
+    for one in sorted(waiting, key=lambda one: (one.service_s(turns.now_s), one.job.number)):
+        if any(homes.crowded(node) for node in one.needs):
+            home = arriving_home(homes, one)
+            if home is not None:
+                turns.move(one, home)
+
+
+def gather(residents: Iterable[Resident], homes: Homes, turns: GandivaTurns) -> None:
+    """Gangs that sit on several nodes go to one that has room for all of it."""
+    for one in sorted(residents, key=lambda one: one.job.number):
+        if len(one.needs) > 1:
+            home = homes.freely(one, arriving_home)
+            if home is not None:
+                turns.move(one, home)
+
+
+def defragment(homes: Homes, turns: GandivaTurns, free_share: float) -> None:
+    """Empty nodes of whose GPUs at least `free_share` is free, as far as fuller ones take it."""
+    stuck: set[int] = set()
+    while True:
+        source = _source(homes, free_share, stuck)
+        if source is None:
+            return
+        for one in sorted(homes.on[source].values(), key=lambda one: one.job.number):
+            target = _target(homes, one, source)
+            if target is not None:
+                turns.move(one, whole_home(one.job.spec, one.width, target))
+        stuck.add(source)
+
+
+def _source(homes: Homes, free_share: float, stuck: set[int]) -> int | None:
+    """The node with the largest share of free GPUs among those where someone lives."""
+    able = [
+        (homes.free_gpus(node) / homes.capacity[node][0], node)
+        for node, residents in enumerate(homes.on)
+        if residents and homes.usable[node] and homes.capacity[node][0] and node not in stuck
+    ]
+    able = [one for one in able if one[0] >= free_share]
+    return max(able)[1] if able else None
+
+
+def _target(homes: Homes, resident: Resident, source: int) -> int | None:
+    """The fullest other node with room, of the same affinity if possible; None: none is fuller."""
+    if len(resident.needs) > 1 or resident.partner is not None:
+        return None
+    able = [
+        (homes.affinity[node] != resident.gpus, homes.free_gpus(node), node)
+        for node in homes.together(resident)
+        if node != source and homes.on[node] and homes.free_gpus(node) <= homes.free_gpus(source)
+    ]
+    return min(able)[2] if able else None
+
+
+@dataclass(slots=True)
+class Idle:
+    """Free GPUs of each node when last looked at: only what stays idle for a slice is lent."""
+
+    gpus: dict[int, int] = field(default_factory=dict)
+
+    def lend(self, homes: Homes, turns: GandivaTurns) -> None:
+        """Give what was idle through the last slice to jobs that can use it, first jobs first."""
+        now = {node: max(homes.free_gpus(node), 0) for node in range(len(homes.nodes))}
+        for node, free in now.items():
+            lent = sum(one.grown * _gpus_per_task(one) for one in homes.on[node].values())
+            spare = min(free, self.gpus.get(node, 0)) - lent
+            for one in sorted(homes.on[node].values(), key=lambda one: one.job.number):
+                tasks = min(spare // _gpus_per_task(one), _appetite(one))
+                if tasks > 0 and turns.grow(one, one.grown + tasks):
+                    spare -= tasks * _gpus_per_task(one)
+        self.gpus = now
+
+
+def _gpus_per_task(resident: Resident) -> int:
+    return max(resident.job.spec.roles[0].gpu_count, 1)
+
+
+def _appetite(resident: Resident) -> int:
+    """Tasks that it could use besides those it has, where it may have them."""
+    spec = resident.job.spec
+    simple = len(spec.roles) == 1 and spec.roles[0].gpu_count and len(resident.home) == 1
+    if not (simple and resident.running and resident.partner is None):
+        return 0
+    return max(spec.counts(0).stop - 1 - resident.width - resident.grown, 0)
 
 
 @dataclass(slots=True)

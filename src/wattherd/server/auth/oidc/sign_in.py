@@ -11,18 +11,129 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import secrets
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from wattherd.server.auth.caller import Caller
 from wattherd.server.auth.gate import Begun
 from wattherd.server.auth.oidc import CALLBACK, NotLoggedIn
 from wattherd.server.auth.oidc.issuer import BadToken, Issuer, IssuerDown
-from wattherd.server.auth.oidc.mapping import Unmapped, caller_of
-from wattherd.server.auth.oidc.sessions import PREFIX, BrowserSessions
-from wattherd.server.auth.oidc.settings import Claims, OidcSettings
+from wattherd.server.auth.oidc.settings import ANY, ClaimRule, Claims, OidcSettings
+
+# --- From what an issuer says of somebody to who they are here; who fits no rule is nobody.
+
+_USER = re.compile(r"[\w.@+-]{1,80}")
+_TENANT = re.compile(r"[\w.@-]{1,80}")
+
+
+class Unmapped(Exception):
+    """The issuer vouches for them, but nothing says what they may do here."""
+
+
+def caller_of(claims: Mapping[str, Any], settings: OidcSettings) -> Caller:
+    """Who somebody with these claims is.
+
+    Raises:
+        Unmapped: no rule fits, or the claims name no user or tenant.
+    """
+    user = _text(claims, settings.user_claim)
+    if user is None or not _USER.fullmatch(user):
+        raise Unmapped(f"the claim {settings.user_claim!r} names no user")
+    rule = next((one for one in settings.rules if _fits(claims, one)), None)
+    if rule is None:
+        raise Unmapped(f"{user} has no role here")
+    tenant = rule.tenant
+    if rule.tenant_claim:
+        tenant = _text(claims, rule.tenant_claim) or ""
+        if not _TENANT.fullmatch(tenant):
+            raise Unmapped(f"the claim {rule.tenant_claim!r} names no tenant")
+    return Caller(user=user, role=rule.role, tenant=tenant, token=f"oidc:{claims['sub']}")
+
+
+def _fits(claims: Mapping[str, Any], rule: ClaimRule) -> bool:
+    values = list(_values(claim_of(claims, rule.claim)))
+    return bool(values) if rule.value == ANY else rule.value in values
+
+
+def claim_of(claims: Mapping[str, Any], name: str) -> Any:
+    """A claim by its name, or by a path of names with dots between; None if it is not there."""
+    if name in claims:  # names that are URLs have dots of their own
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _text(claims: Mapping[str, Any], name: str) -> str | None:
+    found = claim_of(claims, name)
+    return found if isinstance(found, str) else None
+
+
+def _values(found: Any) -> Iterator[str]:
+    """One or several; true and numbers are written as JSON writes them."""
+    if isinstance(found, bool):
+        yield str(found).lower()
+    elif isinstance(found, str | int | float):
+        yield str(found)
+    elif isinstance(found, Iterable) and not isinstance(found, Mapping):
+        for one in found:
+            if isinstance(one, str | int | float):
+                yield from _values(one)
+
+
+# --- Logins of browsers: a random number each, of which only a hash is kept, in memory.
+#
+# They end by themselves, by logging out, or with the service; the issuer is not asked again.
+
+PREFIX = "ws_"
+MOST = 10_000
+"""Beyond that the oldest ends."""
+
+
+class BrowserSessions:
+    """Callers by what their browsers show."""
+
+    def __init__(self, lasts_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nobody is logged in."""
+        self._lasts_s, self._clock = lasts_s, clock
+        self._callers: dict[str, tuple[Caller, float]] = {}
+        self._changing = threading.Lock()
+
+    def begin(self, caller: Caller) -> str:
+        """Log somebody in; what their browser is to show."""
+        shown = PREFIX + secrets.token_urlsafe(32)
+        with self._changing:
+            now_s = self._clock()
+            self._callers = {
+                key: (one, until_s)
+                for key, (one, until_s) in self._callers.items()
+                if until_s > now_s
+            }
+            while len(self._callers) >= MOST:
+                del self._callers[next(iter(self._callers))]
+            self._callers[_hash(shown)] = caller, now_s + self._lasts_s
+        return shown
+
+    def caller(self, shown: str) -> Caller | None:
+        """Who shows that, if they are still logged in."""
+        caller, until_s = self._callers.get(_hash(shown), (None, 0.0))
+        return caller if until_s > self._clock() else None
+
+    def end(self, shown: str) -> None:
+        """Log out."""
+        with self._changing:
+            self._callers.pop(_hash(shown), None)
+
+
+def _hash(shown: str) -> str:
+    return hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()
+
 
 PATIENCE_S = 600.0
 """For people to type their password at the issuer's."""
