@@ -232,6 +232,14 @@ def test_where_meters_fail_but_no_limit_is_in_danger_orders_hold() -> None:
     assert node.held == {"G0": 500.0}
 
 
+def test_orders_hold_for_gpus_that_do_not_obey_and_no_limit_is_in_danger() -> None:
+    node = Node(count=2, asked_w={0: 250.0, 1: 250.0}, ignored={0, 1})
+    for asked_w in (250.0, 200.0, 250.0, 450.0):
+        node.asked_w = {0: asked_w, 1: asked_w}
+        node.run(25)
+        assert node.held == {"G0": asked_w, "G1": asked_w}
+
+
 def test_a_lost_gpu_counts_at_its_most_and_its_neighbours_make_room() -> None:
     node = Node(around=NodeSurroundings(limit_w=4000.0), node_meter=False)
     node.run(SETTLED_S)

@@ -71,3 +71,12 @@ def test_what_is_ordered_is_what_is_drawn_where_caps_regulate_high() -> None:
     shelf.run(90, [250.0] * 4)
     assert (shelf.draw_w <= 250.5).all()
     assert (shelf.draw_w > 245.0).all()
+
+
+def test_one_that_ignores_its_cap_is_not_given_what_it_takes() -> None:
+    shelf = Shelf()
+    shelf.run(5, [250.0] * 4)
+    for _ in range(60):
+        shelf.run(1, [250.0, 250.0, 250.0, 250.0])
+        shelf.high = 400.0 / float(shelf.cap_w[0])  # it draws 400 W, whatever is ordered
+        assert (shelf.cap_w <= 250.5).all()

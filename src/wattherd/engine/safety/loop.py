@@ -352,8 +352,9 @@ class SafetyLoop:
         apart = fixed | idle
         left_w = budget_w - fleet.levels(np.where(apart, caps.counted_w, 0.0))
         low_w = np.where(apart, 0.0, draw(caps.lowest_w))
-        # A cap that regulates high is lowered until what is drawn is what was ordered.
-        most_w = np.where(self._most_w < fleet.max_w, self._most_w, draw(fleet.max_w))
+        # A cap that was seen to regulate high is lowered until what is drawn is what was ordered.
+        high = (self._most_w < fleet.max_w) & ~caps.response.keeps(self._most_w)
+        most_w = np.where(high, self._most_w, draw(self._most_w))
         most_w = np.where(apart, 0.0, np.maximum(most_w, low_w))
         high_w = np.where(apart, 0.0, draw(np.maximum(wanted_w, fleet.floor_w)))
         high_w = np.minimum(high_w, most_w)

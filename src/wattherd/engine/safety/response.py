@@ -51,6 +51,8 @@ class DrawResponse:
         self._drift_w: Floats = np.full(size, np.nan)
         self._fresh: Bools = fleet.device_read.copy()
         """Devices whose excess is an assumption still."""
+        self._high: Bools = np.zeros(size, dtype=np.bool_)
+        """Devices that were seen to draw beyond a cap in force."""
         self._before_w: Floats = np.full(size, np.nan)
         self._held_w: Floats = np.full(size, np.nan)
         self._peak_w: Floats = np.zeros((2, size))
@@ -68,6 +70,9 @@ class DrawResponse:
         known = np.isfinite(beyond_w) & np.isfinite(held_w) & (held_w > 0)
         self._cap_w = np.where(known, held_w, self._cap_w)
         self._draw_w = np.where(known, held_w + np.maximum(beyond_w, 0.0), self._draw_w)
+        with np.errstate(invalid="ignore"):
+            assumed = np.abs(beyond_w - self._unproven * held_w) < SAME / 2 * held_w
+            self._high = known & ~assumed & (beyond_w > SAME * held_w)
 
     def at(self, cap_w: Floats) -> Floats:
         """Draw (N,) to be expected at most under `cap_w` (N,)."""
@@ -79,6 +84,17 @@ class DrawResponse:
         """The highest caps (N,) under which no more than `draw_w` (N,) is to be expected."""
         above = draw_w * (self._cap_w / self._draw_w)
         return np.where(draw_w >= self._draw_w, above, draw_w - self.beyond_w)
+
+    def keeps(self, cap_w: Floats) -> Bools:
+        """Devices (N,) that were not seen to draw beyond such a cap; assumptions do not count."""
+        return np.asarray(~self._high | (self.at(cap_w) <= cap_w * (1.0 + SAME)))
+
+    def _note_high(self, slow: Bools, held_w: Floats, draw_w: Floats) -> None:
+        """Whether devices draw beyond a cap that hardly moves; at rest they tell nothing of it."""
+        with np.errstate(invalid="ignore"):
+            high = slow & (draw_w > held_w * (1.0 + SAME))
+            kept = slow & ~high & (draw_w >= AS_EXPECTED * held_w)
+        self._high = (self._high | high) & ~kept
 
     def learn(
         self, held_w: Floats, draw_w: Floats, *, may: Bools, told: Bools, now_s: float,
@@ -111,6 +127,7 @@ class DrawResponse:
         self._fresh |= lasts & ~sure
         self._see_more(lasts, held_w, np.where(sure, 1.0, 1.0 + self._unproven) * draw_w)
         self._prove(slow, held_w, draw_w)
+        self._note_high(slow, held_w, draw_w)
         self._see_less(usable, held_w, draw_w, now_s, step_s)
         return np.asarray(self.at(held_w) - before_w)
 

@@ -152,8 +152,8 @@ class NodeLoop:
             self._most_w(asked, read_w),
         )
         cap_w = orders.cap_w
-        if not governed and self.loop.safe_mode:
-            # No limit is in danger: what is asked for holds, metered or not.
+        if not governed:
+            # No limit is in danger: what is asked for holds, whatever is drawn or not read.
             cap_w = np.clip(asked, self.fleet.floor_w, self.fleet.max_w)
             self._take_as_ordered(~self._left_alone, cap_w)
         return {
