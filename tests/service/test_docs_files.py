@@ -215,7 +215,7 @@ def words(page: str, heading: str) -> set[str]:
     return {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
 
 
-OF_PODS = {str(ReasonCode[name]) for path in (docs.REPOSITORY / "src/wattherd/runtime/kube").rglob(
+OF_PODS = {str(ReasonCode[name]) for path in (docs.REPOSITORY / "src/wattherd/kube").rglob(
     "*.py") for name in re.findall(r"ReasonCode\.([A-Z_]+)", path.read_text())}  # fmt: skip
 
 

@@ -12,9 +12,7 @@ from wattherd.model.reason import ReasonCode, StopReason
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "kubernetes-troubleshoot.md"
-SOURCE = "\n".join(
-    path.read_text() for path in sorted((ROOT / "src/wattherd/runtime/kube").rglob("*.py"))
-)
+SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "src/wattherd/kube").rglob("*.py")))
 
 
 def words(heading: str) -> list[str]:
