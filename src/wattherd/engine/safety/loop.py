@@ -77,6 +77,7 @@ AIM_STEP = 0.02
 """Wishes are made anew when other load has moved by that share of a limit."""
 LAG_S = 5.0
 """Beside a knob's answer: a period, the draw's own lag and the looks until a change is sure."""
+AT_REACH = 0.001
 LONGEST_AHEAD_S = 20.0
 REGAIN_S = 15.0
 """For so long after a false alarm caps may go back at once to where they were."""
@@ -364,6 +365,10 @@ class SafetyLoop:
         for high_w in (kept_w, most_w):
             shared_w = fill(fleet, left_w, shared_w, high_w)
         cap_w = np.clip(caps.response.cap_for(shared_w), fleet.floor_w, self._most_w)
+        # Who has the least that it is believed to reach loses nothing by the lowest cap; and where
+        # that belief is wrong, nothing else would show it.
+        least = shared_w <= caps.response.reach_w * (1.0 + AT_REACH)
+        cap_w = np.where(least & self._over(budget_w), fleet.floor_w, cap_w)
         cap_w = self._stepped(cap_w, self._most_w, left_w, ~apart)
         cap_w = np.where(idle, caps.on_grid(self._most_w), cap_w)
         if not fixed.any():

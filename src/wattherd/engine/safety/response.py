@@ -125,7 +125,8 @@ class DrawResponse:
         # While caps rise fast draw lags behind: so much is the least that it will be.
         sure = usable | slow
         self._fresh |= lasts & ~sure
-        self._see_more(lasts, held_w, np.where(sure, 1.0, 1.0 + self._unproven) * draw_w)
+        most_w = np.where(sure, 1.0, 1.0 + self._unproven) * draw_w
+        self._see_more(lasts, held_w, most_w, stands=usable)
         self._prove(slow, held_w, draw_w)
         self._note_high(slow, held_w, draw_w)
         self._see_less(usable, held_w, draw_w, now_s, step_s)
@@ -140,10 +141,10 @@ class DrawResponse:
         self._set_point(kept, held_w, np.maximum(draw_w, held_w) * (1.0 + SAME / 2))
         self._fresh &= ~kept
 
-    def _see_more(self, lasts: Bools, held_w: Floats, draw_w: Floats) -> None:
+    def _see_more(self, lasts: Bools, held_w: Floats, draw_w: Floats, *, stands: Bools) -> None:
         """A point with more draw: the cap's own reach if higher caps were kept, else an excess."""
         with np.errstate(invalid="ignore"):
-            reach = lasts & (self._kept_w > held_w * (1.0 + SAME))
+            reach = lasts & stands & (self._kept_w > held_w * (1.0 + SAME))
             excess = lasts & ~reach
         self.reach_w = np.where(reach, draw_w, self.reach_w)
         self._set_point(excess, held_w, draw_w)
@@ -171,7 +172,9 @@ class DrawResponse:
         pressing = proven & (least_w >= PRESSING * held_w) & near
         less = pressing & (peak_w < self.at(held_w) * (1.0 - SAME))
         # Draw that stood still while the cap rose was the device's reach.
-        was_reach = less & (held_w > self._cap_w * (1.0 + SAME)) & (self.beyond_w > 0)
+        stood = ~self._fresh & (np.abs(peak_w - self._draw_w) <= 2 * SAME * self._draw_w)
+        was_reach = less & stood & (held_w > self._cap_w * (1.0 + SAME))
+        was_reach &= self.beyond_w > SAME * self._cap_w
         self.reach_w = np.where(was_reach, np.maximum(self.reach_w, self._draw_w), self.reach_w)
         self.reach_w = np.where(less & (self.reach_w > peak_w),
                                 np.where(peak_w > held_w, peak_w, 0.0), self.reach_w)  # fmt: skip
