@@ -76,6 +76,11 @@ class Service:
         self.process.stderr.close()
 
 
+def serves(limit_mw: int | None, cap_w: float) -> bool:
+    """A GPU that was not seen close to its limit may draw 4.5 % more, and gets as much less."""
+    return limit_mw is not None and cap_w / 1.05 <= limit_mw / 1000 <= cap_w
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     service = Service(Driver(tmp_path), tmp_path / "state")
@@ -120,7 +125,7 @@ def test_a_budget_is_kept_by_limits_that_are_put_back_when_the_job_is_over(
     service.until(lambda: service.job(job)["state"] == "Running")
     service.client.put("power", {"budget": 400})
     service.until(lambda: service.job(job)["cap_w"] == 200.0)
-    assert [service.gpus.kept(f"limit{n}") for n in (0, 1)] == [200_000, 200_000]
+    assert all(serves(service.gpus.kept(f"limit{n}"), 200.0) for n in (0, 1))
     service.client.post(f"jobs/{job}/cancel", {})
     service.until(lambda: service.gpus.kept("limit1") == 300_000)
     assert service.gpus.kept("limit0") == 300_000
@@ -149,7 +154,7 @@ def test_limits_are_set_through_a_daemon_where_we_may_not(tmp_path: Path) -> Non
             service.until(lambda: service.job(job)["state"] == "Running")
             service.client.put("power", {"budget": 400})
             service.until(lambda: service.job(job)["cap_w"] == 200.0)
-            assert [daemon.limits_mw[n] for n in (0, 1)] == [200_000, 200_000]
+            assert all(serves(daemon.limits_mw[n], 200.0) for n in (0, 1))
             row = service.client.get("power")["instruments"][0]
             assert (row["watts"], row["control"], row["problems"]) == ("measured", "caps", [])
             assert row["knob"].startswith("zeusd+unix:")
@@ -188,7 +193,7 @@ def test_watts_that_one_job_does_not_draw_are_the_other_s(service: Service) -> N
 
     service.until(given)
     assert 105.0 < service.job(first)["cap_w"] < 115.0
-    assert service.gpus.kept("limit0") == round(service.job(first)["cap_w"] * 1000)
+    assert serves(service.gpus.kept("limit0"), service.job(first)["cap_w"])
 
 
 def test_a_silent_gpu_counts_at_its_worst(service: Service) -> None:
