@@ -253,3 +253,39 @@ def test_a_whole_rack_is_bound_where_all_its_nodes_are_healthy() -> None:
     assert granted is not None
     assert {gpu // 4 for task in granted.tasks for gpu in task} == {2, 3}
     check_safety(hive)
+
+
+def preempting(lower: int, others: int) -> tuple[Hive, set[int]]:
+    """The first cell of y is idle and can only be bound to a bad node; `lower` ones can preempt.
+
+    Returns the nodes of those who would make room.
+    """
+    hive = Hive(a_chain(), {"x": {"node": others}, "y": {"node": lower + 1}})
+    for number in range(others):
+        assert hive.place(f"x{number}", "x", (4,)) is not None
+    gone = hive.place("gone", "y", (4,))
+    assert gone is not None
+    low = [hive.place(f"low{number}", "y", (2, 2)) for number in range(lower)]
+    used = {gpu // 4 for granted in low if granted for task in granted.tasks for gpu in task}
+    assert len(used) == lower
+    hive.release("gone")
+    hive.set_health(gone.tasks[0][0] // 4, healthy=False)
+    return hive, used
+
+
+def test_a_gang_that_needs_more_nodes_than_are_healthy_waits_though_it_could_preempt() -> None:
+    """Its idle cell takes the node of those who make room, whose own then finds none."""
+    hive, _ = preempting(1, others=2)
+    before = dict(hive.jobs)
+    assert hive.place("g", "y", (1,) * 8, priority=1) is None
+    assert hive.jobs == before
+    assert hive.place("h", "y", (1,) * 4, priority=1) is not None
+    check_safety(hive)
+
+
+def test_a_gang_takes_the_nodes_of_lower_priorities_where_an_idle_cell_has_none() -> None:
+    hive, used = preempting(2, others=1)
+    granted = hive.place("g", "y", (4, 4), priority=1)
+    assert granted is not None
+    assert {gpu // 4 for task in granted.tasks for gpu in task} == used
+    check_safety(hive)

@@ -112,19 +112,28 @@ class Hive:
             if asked > virtual.idle_gpus + (lower if limit is not None else 0):
                 continue
             caps = {number: self._cap(cell) for number, cell in enumerate(virtual.cells)}
+            shunned = self._bad(virtual)
             while True:
-                terms = GangTerms(limit=limit, caps=caps, shunned=self._bad(virtual), barred=barred)
+                terms = GangTerms(limit=limit, caps=caps, shunned=shunned, barred=barred)
                 picks = virtual.place(tasks, terms, self._priority)
                 if picks is None:
                     break
                 granted = self._grant(job, tenant, picks, priority, lazy=lazy)
+                if isinstance(granted, tuple) and granted[1] > caps[granted[0]]:
+                    # What those who make room had of this cell was bound to another one of these
+                    # picks: let it have its own first.
+                    granted = self._grant(job, tenant, picks, priority, lazy=lazy, first=granted[0])
                 if isinstance(granted, Granted):
                     return granted
                 if not self.physical.bad:
                     raise Bug(f"no cell for job {job} of {tenant}: a promise was broken")
-                # So many nodes of this cell cannot all be bound to healthy ones: use fewer.
+                # So many nodes of this cell cannot all be bound to healthy ones: use fewer. Either
+                # a cap falls or a node is shunned, so that this comes to an end.
                 number, nodes = granted
-                caps[number] = nodes - 1
+                if nodes <= caps[number]:
+                    caps[number] = nodes - 1
+                else:
+                    shunned = [*shunned, *self._bound_nodes(virtual, number, picks)]
         return None
 
     def _priority(self, job: str) -> int:
@@ -170,8 +179,12 @@ class Hive:
         priority: int,
         *,
         lazy: bool,
+        first: int | None = None,
     ) -> Granted | tuple[int, int]:
-        """Carry a placement out; else nothing changes: which cell failed to bind how many nodes."""
+        """Carry a placement out; else nothing changes: which cell failed to bind how many nodes.
+
+        Cells are bound in order, but `first` before all others.
+        """
         virtual, gpus = self.tenants[tenant], [gpu for task in picks for gpu in task]
         mark, granted = self.journal.begin(), Granted(())
         for victim in self._users(virtual, gpus):
@@ -182,7 +195,7 @@ class Hive:
                 self.release(victim)
                 granted.evicted.append(victim)
         virtual.use(gpus, job)
-        for number in sorted({number for number, _ in gpus}):
+        for number in sorted({number for number, _ in gpus}, key=lambda one: (one != first, one)):
             inside = sorted(gpu for other, gpu in gpus if other == number)
             nodes = self._unbound_nodes(virtual, number, inside)
             if not self._bind(virtual.cells[number], inside, nodes):
@@ -234,6 +247,16 @@ class Hive:
         unit = virtual.unit(cell)
         nodes = {gpu // self.chain.sizes[unit] for gpu in gpus}
         return sum((unit, node) not in cell.bound for node in nodes)
+
+    def _bound_nodes(
+        self, virtual: VirtualCells, number: int, picks: Sequence[tuple[VirtualGpu, ...]]
+    ) -> list[tuple[int, int]]:
+        """Nodes of a virtual cell that GPUs of `picks` are on and that are bound now."""
+        cell = virtual.cells[number]
+        unit = virtual.unit(cell)
+        size = self.chain.sizes[unit]
+        nodes = {gpu // size for task in picks for other, gpu in task if other == number}
+        return [(number, node) for node in sorted(nodes) if (unit, node) in cell.bound]
 
     def _bind(self, cell: VirtualCell, gpus: Sequence[int], nodes: int) -> bool:
         """Bind a virtual cell and all cells within it that `gpus` are in; False if it fails."""
