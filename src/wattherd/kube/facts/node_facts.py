@@ -14,7 +14,7 @@ from wattherd.engine.placement.state import MAX_GPUS_PER_NODE
 from wattherd.errors import UserError
 from wattherd.kube.api import names, quantity
 from wattherd.kube.api.objects import Node, Taint
-from wattherd.kube.facts.pod_request import CPU, MEMORY, Amounts, amounts_of
+from wattherd.kube.facts.amounts import CPU, MEMORY, Amounts, amounts_of
 from wattherd.model.cluster import WHOLE_GPU_MILLI, NodeSpec
 from wattherd.units import plain, watts
 

@@ -18,8 +18,8 @@ from wattherd.kube.api.objects import (
     Pod,
     Requirement,
     ResourceRequirements,
-    Resources,
 )
+from wattherd.kube.facts.amounts import CPU, MEMORY, Amounts, amounts_of
 from wattherd.kube.facts.node_facts import PODS, Giving, GpuOffer, catalog_model
 from wattherd.kube.facts.refusal import NodeRefusal, PodRefused, RefusalToken
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -32,23 +32,7 @@ from wattherd.model.request import Request
 # its turn comes, beside the sidecars begun before it; then the overhead of the runtime class. The
 # API server lets no negative amounts pass.
 
-Amounts = dict[str, int]
-"""By resource: `cpu` in milli-vCPU, all others whole (bytes, devices)."""
-
-CPU, MEMORY, STORAGE = "cpu", "memory", "ephemeral-storage"
 _ALWAYS = "Always"
-
-
-def amounts_of(resources: Resources | None) -> Amounts:
-    """Quantities as integers.
-
-    Raises:
-        UserError: one of them is no quantity.
-    """
-    return {
-        name: quantity.milli(text) if name == CPU else quantity.whole(text)
-        for name, text in (resources or {}).items()
-    }
 
 
 def pod_amounts(pod: Pod) -> Amounts:
