@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import sys
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -20,6 +22,12 @@ from wattherd.model.event import BudgetChanged, CapApplied, JobStarted, JobSubmi
 from wattherd.model.job import JobSpec, workers
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.fifo_gang import FifoGang
+from wattherd.policy.schedule.job_order import RankingRules
+from wattherd.policy.schedule.ordered import Ordered
+from wattherd.policy.schedule.priorities import Fifo
+from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
+from wattherd.testing.timed_world import t4_nodes, timed
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "wattherd"
@@ -217,6 +225,49 @@ def test_the_glossary_is_in_order_and_names_a_word_once() -> None:
     needed = {"planned", "held", "cap in force", "floor (power)", "domain", "feed (power)", "draft"}
     needed |= {"guard", "look-ahead", "gang", "cell", "wish (caps)", "lease (caps)", "set aside"}
     assert needed <= set(words)
+
+
+def test_a_submission_takes_the_steps_of_the_walk_in_their_order() -> None:
+    """From the writer of the journal to the executor; the journal is one in memory."""
+    walk = section("One job, from submit to watts")
+    walk = walk.partition("\n7. ")[2].partition("\n17. ")[0]
+    steps = [(path, name) for path, name in FILE.findall(walk) if name.split(".")[-1].islower()]
+    elsewhere = {
+        ("store/journal.py", "Journal.append"),
+        ("local/executor.py", "LocalExecutor.start"),
+    }
+    assert elsewhere <= set(steps)
+    steps = [step for step in steps if step not in elsewhere]
+    assert len(steps) >= 18
+    core = Core(
+        CoreConfig(
+            cluster=t4_nodes(2),
+            planner=Ordered(rules=RankingRules(order=Fifo())),
+            round_s=0.0,
+        )
+    )
+    clock = SetClock()
+    loop = CoreLoop(core, MemoryJournal(), clock)
+    loop.recover(PaperExecutor())
+    loop.post(BudgetChanged(at_s=0.0, budget_w=130.0), by="ann")
+    loop.turn()
+    calls: list[tuple[str, str]] = []
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and SRC in path.parents:
+            calls.append((path.relative_to(SRC).as_posix(), frame.f_code.co_qualname))
+
+    loop.submit(timed("new"), {}, by="ann")
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        for clock.at_s in (1.0, 2.0, 3.0):
+            loop.turn()
+    finally:
+        sys.setprofile(before)
+    left = iter(calls)
+    assert [step for step in steps if step not in left] == []
 
 
 # --- the time chart --------------------------------------------------------------------------
