@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
 from wattherd.estimate.restart_cost import RestartCost, constant
 from wattherd.estimate.work import stretched
+from wattherd.experiments.schedule.simulators import PRESETS
+from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import JobExited, JobProgressed, JobStopped
@@ -16,7 +20,7 @@ from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
 from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.event_charged_plant import EventChargedPlant
-from wattherd.testing.timed_world import timed
+from wattherd.testing.timed_world import t4_nodes, timed
 
 ON_NODE = (Allocation(Request(cpu_milli=0, gpu_count=1, gpu_milli=1000), 0, (0,)),)
 
@@ -214,3 +218,13 @@ def test_work_done_since_it_was_stopped_last_is_forgotten_when_a_job_is_over() -
     assert ends(plant, 34.0) == [("a", 34.0)]
     start(plant, job, 40.0)  # another one of the same name
     assert plant.next_s() == 70.0
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_jobs_that_a_preset_cannot_run_are_refused_before_it_begins(name: str) -> None:
+    """A job with neither a duration nor a measured application is of no use to any of them."""
+    job = timed("x", lasts_s=0.0, profile="nobody-measured-it")
+    jobs = ReadJobs(specs=(replace(job, duration_s=None),))
+    with pytest.raises(UserError, match=r"has no|needs") as told:
+        PRESETS[name].plant(jobs, t4_nodes(2), half_speed, 0.0)
+    assert told.value.hint

@@ -190,6 +190,12 @@ class Preset:
 def _application_plant(
     jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float
 ) -> Plant:
+    for spec in jobs.specs:
+        if spec.profile not in jobs.applications:
+            hint = "use the preset of its format; `none` has jobs run as long as they say"
+            raise UserError(
+                "has no measured application", where=f"job {spec.id}", field="--preset", hint=hint
+            )
     del cluster
     for application in jobs.applications.values():
         application.prepare()
