@@ -242,7 +242,7 @@ def test_a_snapshot_of_objects_that_lacked_an_attribute_is_refused(
     monkeypatch.setattr(
         frozen, "_attributes", lambda one: [*plain(one), "newer"] if one is kind else plain(one)
     )
-    with pytest.raises(Unfit, match=f"{kind.__name__} had other attributes"):
+    with pytest.raises(Unfit, match=f"whose {kind.__name__} differs"):
         thaw(body, config)
 
 

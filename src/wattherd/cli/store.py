@@ -117,13 +117,15 @@ def verify(
     counts = {"entries": verdict.entries, "answers": verdict.answers}
     document = {
         "schema": VERDICT, **counts, "snapshots": verdict.snapshots, "rebuilt": rebuilt,
-        "problems": verdict.problems,
+        "problems": verdict.problems, "notes": verdict.notes,
     }  # fmt: skip
     if not printed(document, output):
         click.echo(
             f"{verdict.entries} entries, {verdict.answers} answers and {verdict.snapshots} "
             f"snapshots compared{', list of jobs and audit made anew' if rebuilt else ''}"
         )
+        for note in verdict.notes:
+            click.echo(f"note: {note}")
         for problem in verdict.problems:
             click.echo(f"problem: {problem}")
         click.echo("not sound" if verdict.problems else "sound")

@@ -33,11 +33,15 @@ _PLAIN = {
     "numpy._core.multiarray": {"_reconstruct", "scalar"},
     "numpy._core.numeric": {"_frombuffer"},
 }
-_ROOMS = ("engine", "model", "policy", "estimate", "catalog", "runtime.contract", "service")
+_ROOMS = ("engine", "model", "policy", "estimate", "catalog", "server")
 
 
 class Unfit(ClusterError):
     """A snapshot that cannot be made or used."""
+
+
+class OtherVersion(Unfit):
+    """A snapshot that another version made: no damage, but of no use here."""
 
 
 @dataclass(slots=True)
@@ -131,15 +135,27 @@ def _compare(shapes: Mapping[str, list[str]]) -> None:
     """Whether the classes that were written are the ones there are.
 
     Raises:
-        Unfit: one has other attributes now, or is gone.
+        OtherVersion: one has other attributes now, stands elsewhere, or is gone.
     """
     for name, attributes in shapes.items():
         module, _, qualname = name.partition(":")
-        kind: Any = importlib.import_module(module) if _is_ours(module) else None
+        kind = _module(module)
         for part in qualname.split("."):
             kind = getattr(kind, part, None)
-        if kind is None or _attributes(kind) != attributes:
-            raise Unfit(f"it was made when {qualname} had other attributes")
+        if kind is None:
+            raise OtherVersion(f"was made by another version, whose {qualname} is not here")
+        if _attributes(kind) != attributes:
+            raise OtherVersion(f"was made by another version, whose {qualname} differs")
+
+
+def _module(name: str) -> Any:
+    """A module of ours, or None where there is none of that name any more."""
+    if not _is_ours(name):
+        return None
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def _is_ours(module: str) -> bool:

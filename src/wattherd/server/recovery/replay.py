@@ -24,6 +24,13 @@ from wattherd.store.entry import JournalEntry
 from wattherd.store.journal import Journal
 from wattherd.store.snapshots import Snapshots, StateSnapshot
 
+WHOLE_AGAIN = (
+    "make it whole, then start on that: `wattherd store export later.jsonl.gz`, then"
+    " `wattherd store import ARCHIVE later.jsonl.gz --state whole`, with the archive that"
+    " `wattherd store compact` wrote"
+)
+"""What helps where a journal has lost its beginning, and no snapshot can stand for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lived:
@@ -199,7 +206,7 @@ def resumed(
         raise UserError(
             f"begins with entry {base.seq}, and no snapshot of that time can be used",
             where=journal.url,
-            hint="; ".join([*notes, "import archives and an export into an empty store"]),
+            hint="; ".join([*notes, WHOLE_AGAIN]),
         )
     return JournalReplay(settings, None, archive), notes
 

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from wattherd.errors import Bug, UserError
 from wattherd.server.hardware.draw import DrawBook
-from wattherd.server.journal.snapshot_codec import FrozenState, Unfit, thaw
+from wattherd.server.journal.snapshot_codec import FrozenState, OtherVersion, Unfit, thaw
 from wattherd.server.recovery.projector import BILL, Scribe, answer_row
 from wattherd.server.recovery.recovery import take_bills
-from wattherd.server.recovery.replay import JournalReplay, Lived, settings_of
+from wattherd.server.recovery.replay import WHOLE_AGAIN, JournalReplay, Lived, settings_of
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.energy_rates import bill_of
 from wattherd.store.entry import StoreFailure
@@ -34,6 +34,8 @@ class StoreVerdict:
     answers: int = 0
     snapshots: int = 0
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What could not be compared, and is no sign of damage."""
 
 
 def verify(store: ClusterStore, head: str | None = None) -> StoreVerdict:
@@ -116,7 +118,11 @@ def _beginning(
         return JournalReplay(settings)
     if base.seq not in snapshots:
         raise UserError(f"the snapshot of entry {base.seq}, with which it begins, is missing")
-    return JournalReplay(settings, snapshots[base.seq])
+    try:
+        return JournalReplay(settings, snapshots[base.seq])
+    except OtherVersion as other:
+        problem = f"the snapshot of entry {base.seq}, with which it begins, {other}"
+        raise UserError(f"{problem}; {WHOLE_AGAIN}", hint=WHOLE_AGAIN) from None
 
 
 def _write(scribe: Scribe) -> None:
@@ -158,15 +164,21 @@ class _Known:
         return None if noted is None else json.loads(noted)
 
     def _compare_snapshot(self, snapshot: StateSnapshot, replay: JournalReplay) -> None:
-        self._verdict.snapshots += 1
         replay.arrive(snapshot.seq, snapshot.setting)
         try:
             config = replay.blueprint.core_config(replay.scheduler)
             found = thaw(snapshot.body, config)
+        except OtherVersion as other:
+            if snapshot.sound:
+                note = f"snapshot of entry {snapshot.seq} {other}: the entries stand for it"
+                self._verdict.notes.append(note)
+                return
+            found = None
         except Unfit as unfit:
             self._verdict.problems.append(f"snapshot of entry {snapshot.seq} {unfit}")
             return
-        if not snapshot.sound or _essence(found) != _essence(replay.frozen()):
+        self._verdict.snapshots += 1
+        if found is None or not snapshot.sound or _essence(found) != _essence(replay.frozen()):
             self._verdict.problems.append(f"snapshot of entry {snapshot.seq} is of another state")
 
 
