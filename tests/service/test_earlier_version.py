@@ -95,7 +95,8 @@ def test_old_jobs_are_as_they_were(busy: Path) -> None:
     for one in going:
         state = str(jobs[one].state.value)
         assert LISTED.get(state, state) == told[one]["state"], one
-        assert jobs[one].cap_w == told[one]["cap_w"], one
+        if state == "Running":
+            assert jobs[one].cap_w == told[one]["cap_w"], one
     assert lived.entries == 118, "the journal stands for snapshots of another version"
     assert [note for note in lived.notes if "snapshot of entry 118 is not used" in note]
 
