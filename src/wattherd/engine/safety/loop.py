@@ -266,8 +266,9 @@ class SafetyLoop:
         caps, fleet, now_s = self.caps, self.fleet, readings.now_s
         size, step_s = fleet.size, self._step(readings)
         self.seen = seen = self._meters.judge(readings)
+        renews_s = self._meters.renews_s
         caps.read_back(
-            readings, self._watched(seen), seen.draw_w, news_s=self._meters.renews_s[:size],
+            readings, self._watched(seen), seen.draw_w, news_s=renews_s[:size],
             resolution_w=np.nan_to_num(self._meters.resolution_w[:size]),
         )  # fmt: skip
         self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
@@ -275,11 +276,11 @@ class SafetyLoop:
         explained_w = caps.compare(seen.draw_w, trusted, now_s, step_s)
         self.base.transfer(np.maximum(explained_w, 0.0))
         self.base.take_back(np.maximum(-explained_w, 0.0))
-        news_s = self._meters.slowest_s
+        news_s = float(np.quantile(renews_s, 0.9)) if len(renews_s) else 0.0
         ahead_s = min(LAG_S + caps.answer_s + news_s, LONGEST_AHEAD_S)
         self.base.look(
             seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s,
-            news_s=news_s, level_news_s=self._meters.renews_s[size:],
+            news_s=news_s, level_news_s=renews_s[size:],
         )  # fmt: skip
         self._meters.expect(fleet.levels(caps.response.at(fleet.max_w)) + self.base.highest_w)
         if seen.alarmed.any():
@@ -404,6 +405,8 @@ class SafetyLoop:
         cut = target_w < ordered_w - np.where(forced, SAME_W, band_w)
         again = self.caps.fixed & (self.caps.pending_s >= ASK_AGAIN_S)
         lowered_w = np.where(cut | again, target_w, ordered_w)
+        if not again.any():
+            return np.asarray(lowered_w)
         # A knob that claims what it was told is sent nothing new: it gets another number now and
         # then, and the old one next, and may follow this time.
         turn = self.caps.pending_s % ASK_AGAIN_S < self._passed_s

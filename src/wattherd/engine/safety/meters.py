@@ -112,12 +112,6 @@ class Meters:
         """Meters (N + F + 1,) whose news were all multiples of their smallest step."""
         return (self._on_grid > STEPPED) & (self._runs >= 3)
 
-    @property
-    def slowest_s(self) -> float:
-        """How often the slowest of the meters have news, in seconds."""
-        renews_s = self.renews_s
-        return float(np.quantile(renews_s, 0.9)) if len(renews_s) else 0.0
-
     def expect(self, most_w: Floats) -> None:
         """Tell what each level (F + 1,) may draw at most: beyond that a reading raises an alarm."""
         self._most_w[self._fleet.size :] = most_w
