@@ -3,6 +3,10 @@
 A planner reads a `View` and speaks to a `Draft`: every proposal is checked by the guard at once and
 answered with None (done, in the draft) or the reason why not. Nothing reaches the world before the
 whole plan is made, and a planner may take parts of it back: `Draft.mark`, `Draft.undo`.
+
+What only a shell knows of where a job may run comes as `View.eligible`. `Draft.room` is 0 on all
+other nodes; who places by `free_gpus` and the like takes the mask into account himself, and so does
+who takes one job for another of the same needs.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, StopReason
 from wattherd.model.training import TrainingReport
+from wattherd.policy.eligibility import NodeMask
 
 
 class Share(NamedTuple):
@@ -140,6 +145,13 @@ class View(Protocol):
         """All nodes in the order of their indices, lost ones too."""
         ...
 
+    def eligible(self, spec: JobSpec, role: int = 0) -> NodeMask | None:
+        """Nodes (N,) on which the shell lets tasks of a role run, lost ones too; None: on all.
+
+        The same for equal specifications at any time.
+        """
+        ...
+
     @property
     def stopped(self) -> Mapping[str, float]:
         """Queues from which nothing may be started, and since when (s)."""
@@ -171,7 +183,10 @@ class Draft(Protocol):
         ...
 
     def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:
-        """Tasks of one role of a job that each usable node (N,) could still take under the plan."""
+        """Tasks of one role of a job that each usable node (N,) could still take under the plan.
+
+        None on nodes on which the role is not eligible.
+        """
         ...
 
     def free_cpu_milli(self) -> NDArray[np.int64]:

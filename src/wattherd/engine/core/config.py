@@ -12,6 +12,7 @@ from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.eligibility import Eligibility
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
@@ -35,7 +36,8 @@ class CoreConfig:
     is cut below the least needs of what runs takes tasks from elastic jobs before it stops any; not
     for planners that keep a book of their own of who has which device. With `sets_aside`, planners
     do not see jobs that no budget in sight lets run; without, they wait for them as those did whose
-    decisions were written down before there was such a rule.
+    decisions were written down before there was such a rule. `eligible` says on which nodes jobs
+    may run, beyond what the core knows itself; None: on all.
     """
 
     cluster: ClusterSpec
@@ -51,3 +53,4 @@ class CoreConfig:
     narrow: bool = False
     requeue: Requeue | None = None
     sets_aside: bool = True
+    eligible: Eligibility | None = None

@@ -157,7 +157,7 @@ class Core:
         self.table = JobTable(self.plan, self._reaction)
         self.jobs, self.finished = self.table.live, self.table.finished
         self.roster, self.waits = self.plan.roster, self.table.waits
-        self._feasibility = ShapeFeasibility(config.cluster)
+        self._feasibility = ShapeFeasibility(config.cluster, config.eligible)
         # What planners are told, and how they are held to account.
         self.questions = Questions()
         self._memory: dict[str, Any] = {}
@@ -637,6 +637,7 @@ class Core:
             self.stopped,
             self.strikes,
             self.limits,
+            self.config.eligible,
         )
 
     def _view(self) -> CoreView:
@@ -650,6 +651,7 @@ class Core:
             stopped=self.stopped,
             questions=self.questions,
             woke=self._reaction.woke,
+            eligibility=self.config.eligible,
         )
 
     def take_on(self, queues: Any) -> None:

@@ -34,6 +34,7 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.model.request import Request, make_request
 from wattherd.policy.contract import JobView, PlanUse, Quota, Share
+from wattherd.policy.eligibility import Eligibility
 
 _AS_ASKED = Share(node=0, tasks=0)[2:]
 """What a share says of tasks of the first role that get what they ask for, on any devices.
@@ -58,10 +59,12 @@ class GuardedDraft:
         stopped: Mapping[str, float] | None = None,
         strikes: Counter[str] | None = None,
         limits: Mapping[str, int] | None = None,
+        eligible: Eligibility | None = None,
     ) -> None:
         """`lost` are the indices of nodes that must not be used, `stopped` queues likewise.
 
         `strikes` counts refused proposals by reason code; `limits` are the most GPUs of tenants.
+        `eligible` says which nodes jobs may use, None: all.
         """
         self._planned = planned
         self._jobs = jobs
@@ -70,6 +73,7 @@ class GuardedDraft:
         self._lost = lost
         self._now_s = now_s
         self._quota = quota
+        self._eligible = eligible
         self._stopped = stopped or {}
         self._strikes = Counter[str]() if strikes is None else strikes
         self._in_use = _in_use(jobs.values()) if quota is not None else {}
@@ -168,6 +172,10 @@ class GuardedDraft:
         room = self._planned.room(needs, spec.gpu_models)
         if self._lost:
             self._usable(room)
+        if self._eligible is not None:
+            mask = self._eligible.nodes(spec, role)
+            if mask is not None:
+                room[~mask] = 0
         if spec.energy_budget_j is not None:
             room[self._watts.prices.too_dear(job.spec)] = 0
         whole = needs.gpu_count and needs.gpu_milli == WHOLE_GPU_MILLI
@@ -283,6 +291,10 @@ class GuardedDraft:
         request = share_request(spec.roles[share.role], share, spec.gpu_models)
         gpus = book.choose(request, node, share.gpus)
         model = book.cluster.nodes[node].gpu_model
+        if self._eligible is not None:
+            mask = self._eligible.nodes(spec, share.role)
+            if mask is not None and not mask[node]:
+                return self._ineligible(spec, share, int(mask.sum()))
         if node in self._lost or not request.allows(model):
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, 0, "GPUs")
         if len(gpus) < request.gpu_count:
@@ -300,6 +312,19 @@ class GuardedDraft:
             if asked and asked > free[node]:
                 return self._refuse(ReasonCode.FRAGMENTED, asked, int(free[node]), unit)
         return allocate(request, node, gpus, share.role, share.tasks)
+
+    def _ineligible(self, spec: JobSpec, share: Share, able: int) -> Reason:
+        """A role was to run where the shell does not let it."""
+        nodes = self._planned.cluster.nodes
+        role = spec.roles[share.role].name
+        return make_reason(
+            code=ReasonCode.WAITING_FOR_GPUS,
+            since_s=self._now_s,
+            asked=share.tasks,
+            available=0,
+            unit=f"{role} tasks on node {nodes[share.node].name}",
+            unblocks=f"it may use {able} of {len(nodes)} nodes, and this is none of them",
+        )
 
     def _refuse(self, code: ReasonCode, asked: int, available: int, unit: str) -> Reason:
         return make_reason(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from wattherd.engine.core.draft import share_request
 from wattherd.engine.jobs.record import JobRecord
@@ -13,15 +14,17 @@ from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Share
+from wattherd.policy.eligibility import Eligibility, NodeMask
 
 
 class ShapeFeasibility:
     """Knows a cluster's machines by kind, and what it has said of each shape of job."""
 
-    def __init__(self, cluster: ClusterSpec) -> None:
-        """Count the nodes of each kind."""
-        kinds = Counter(replace(node, name="", cpu_model="") for node in cluster.nodes)
-        self._kinds = tuple(kinds.items())
+    def __init__(self, cluster: ClusterSpec, eligible: Eligibility | None = None) -> None:
+        """Count the nodes of each kind; jobs may use those that are `eligible`, None: all."""
+        self._eligible = eligible
+        self._nodes = tuple(replace(node, name="", cpu_model="") for node in cluster.nodes)
+        self._kinds = tuple(Counter(self._nodes).items())
         self._known: dict[tuple[object, ...], Reason | None] = {}
 
     def never_fits(self, spec: JobSpec, now_s: float) -> Reason | None:
@@ -30,20 +33,38 @@ class ShapeFeasibility:
         Each role is looked at alone: whatever fits together fits alone, so a reason given here is
         always true; a job that fails only in combination waits and is told so by the planner.
         """
-        shape = (spec.roles, spec.min_width, spec.gpu_models)
+        masks = [self._mask(spec, number) for number in range(len(spec.roles))]
+        shape = (spec.roles, spec.min_width, spec.gpu_models, *map(_key, masks))
         if shape not in self._known:
-            self._known[shape] = self._reason(spec)
+            self._known[shape] = self._reason(spec, masks)
         reason = self._known[shape]
         return None if reason is None else replace(reason, since_s=now_s)
 
-    def _reason(self, spec: JobSpec) -> Reason | None:
-        for number, role in enumerate(spec.roles):
+    def _mask(self, spec: JobSpec, role: int) -> NodeMask | None:
+        return None if self._eligible is None else self._eligible.nodes(spec, role)
+
+    def _reason(self, spec: JobSpec, masks: Sequence[NodeMask | None]) -> Reason | None:
+        for number, (role, mask) in enumerate(zip(spec.roles, masks, strict=True)):
             count = spec.counts(number).start
-            room = sum(nodes * tasks_on(kind, role, spec.gpu_models) for kind, nodes in self._kinds)
+            kinds = self._kinds
+            if mask is not None:
+                kinds = tuple(Counter(compress(self._nodes, mask)).items())
+            room = sum(nodes * tasks_on(kind, role, spec.gpu_models) for kind, nodes in kinds)
             if room < count:
-                largest = max(kind.gpu_count for kind, _ in self._kinds)
-                return _too_large(role, count, room, largest)
+                largest = max((kind.gpu_count for kind, _ in kinds), default=0)
+                refusal = _too_large(role, count, room, largest)
+                return refusal if mask is None else _limited(refusal, mask)
         return None
+
+
+def _key(mask: NodeMask | None) -> bytes | None:
+    return None if mask is None else mask.tobytes()
+
+
+def _limited(refusal: Reason, mask: NodeMask) -> Reason:
+    """Told of a role that may use some nodes only."""
+    nodes = f"{int(mask.sum())} of {len(mask)} nodes"
+    return replace(refusal, unblocks=f"{refusal.unblocks}; it may use {nodes}")
 
 
 def never_fits(spec: JobSpec, cluster: ClusterSpec, now_s: float) -> Reason | None:

@@ -16,6 +16,8 @@ from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.jobs.roster import Roster
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
+from wattherd.model.job import JobSpec
+from wattherd.policy.eligibility import Eligibility, NodeMask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class CoreView:
     """Stopped queues, and since when."""
     questions: Questions
     woke: bool = False
+    eligibility: Eligibility | None = None
 
     def live(self) -> Sequence[JobRecord]:
         """Jobs that run or may run now, in order of submission."""
@@ -69,6 +72,10 @@ class CoreView:
     def nodes(self) -> Sequence[NodeSpec]:
         """All nodes in the order of their indices."""
         return self.planned.cluster.nodes
+
+    def eligible(self, spec: JobSpec, role: int = 0) -> NodeMask | None:
+        """Nodes on which the shell lets tasks of a role run; None: on all."""
+        return None if self.eligibility is None else self.eligibility.nodes(spec, role)
 
     def computed(self, kind: str) -> Computed | None:
         """The answer to the latest question of this kind."""

@@ -87,9 +87,11 @@ class Placer:
         if follow(state.world.outlook, state.used_gpu_milli, state.idle_by_model, self._level):
             self._table.cursor[:] = NEVER
 
-    def place_one(self, request: Request) -> Allocation | None:
-        """Choose and book; None if the request fits nowhere now."""
-        allocation = self.choose(request)
+    def place_one(
+        self, request: Request, among: NDArray[np.bool_] | None = None
+    ) -> Allocation | None:
+        """`choose` and book; None if the request fits nowhere now."""
+        allocation = self.choose(request, among)
         if allocation is not None:
             self.state.place(allocation)
         return allocation

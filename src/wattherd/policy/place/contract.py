@@ -118,8 +118,10 @@ class Scorer:
 class PlacementDesk(Protocol):
     """A placement policy at work on its own account of a cluster."""
 
-    def place_one(self, request: Request) -> Allocation | None:
-        """Choose and book; None if the request fits nowhere now."""
+    def place_one(
+        self, request: Request, among: NDArray[np.bool_] | None = None
+    ) -> Allocation | None:
+        """Choose, among some nodes (N,) if given, and book; None if it fits nowhere now."""
         ...
 
     def release(self, allocation: Allocation) -> None:

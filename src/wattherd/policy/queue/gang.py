@@ -20,6 +20,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import KnowsEligibility, inside
 
 Ints = NDArray[np.int64]
 MANY = 1_000_000
@@ -134,16 +135,18 @@ class GangShapes:
 class FreeRoom:
     """What is free on each node: (N, 3) milli-vCPU, MiB, whole GPUs."""
 
-    def __init__(self, free: Ints, nodes: Sequence[NodeSpec]) -> None:
-        """`free` is changed in place by `take` and `give`."""
+    def __init__(
+        self, free: Ints, nodes: Sequence[NodeSpec], who: KnowsEligibility | None = None
+    ) -> None:
+        """`free` is changed in place by `take` and `give`; `who` knows where jobs may run."""
         self.free = free
-        self._nodes = nodes
+        self._nodes, self._who = nodes, who
 
     @classmethod
-    def of(cls, draft: Draft, nodes: Sequence[NodeSpec]) -> FreeRoom:
+    def of(cls, draft: Draft, view: View) -> FreeRoom:
         """What the plan so far leaves."""
         columns = (draft.free_cpu_milli(), draft.free_memory_mib(), draft.free_gpus())
-        return cls(np.stack(columns, axis=1), nodes)
+        return cls(np.stack(columns, axis=1), view.nodes(), view)
 
     @classmethod
     def whole(cls, view: View) -> FreeRoom:
@@ -152,7 +155,7 @@ class FreeRoom:
         rows = [(node.cpu_milli, node.memory_mib, node.gpu_count) for node in nodes]
         free = np.array(rows, dtype=np.int64)
         free[~view.usable()] = 0
-        return cls(free, nodes)
+        return cls(free, nodes, view)
 
     @property
     def gpus(self) -> int:
@@ -165,11 +168,11 @@ class FreeRoom:
 
     def copy(self) -> FreeRoom:
         """The same room, to be changed alone."""
-        return FreeRoom(self.free.copy(), self._nodes)
+        return FreeRoom(self.free.copy(), self._nodes, self._who)
 
     def without(self, needs: Ints) -> FreeRoom:
         """What remains if `needs` (N, 3) are set aside."""
-        return FreeRoom(np.maximum(self.free - needs, 0), self._nodes)
+        return FreeRoom(np.maximum(self.free - needs, 0), self._nodes, self._who)
 
     def take(self, spec: JobSpec, shares: Iterable[Share]) -> None:
         """Give shares away."""
@@ -199,8 +202,7 @@ class FreeRoom:
         room = self.copy() if len(order) > 1 else self
         shares: list[Share] = []
         for number in order:
-            role = shape.spec.roles[number]
-            where = _fill(room.tasks(role, shape.spec.gpu_models), shape.counts[number])
+            where = _fill(room.tasks(shape.spec, number), shape.counts[number])
             if where is None:
                 return None
             placed = [Share(node, tasks, number) for node, tasks in where]
@@ -213,7 +215,7 @@ class FreeRoom:
         self, spec: JobSpec, number: int, count: int, near: Sequence[int] = ()
     ) -> list[Share] | None:
         """Take room for `count` tasks of one role, on nodes `near` if they fit there."""
-        fits = self.tasks(spec.roles[number], spec.gpu_models)
+        fits = self.tasks(spec, number)
         close = np.zeros_like(fits)
         close[list(near)] = fits[list(near)]
         where = _fill(close, count) or _fill(fits, count)
@@ -223,8 +225,9 @@ class FreeRoom:
         self.take(spec, shares)
         return shares
 
-    def tasks(self, role: TaskRole, models: Sequence[str]) -> Ints:
-        """How many tasks of a role fit on each node (N,)."""
+    def tasks(self, spec: JobSpec, number: int = 0) -> Ints:
+        """How many tasks of a role fit on each node (N,), on those that it may use."""
+        role, models = spec.roles[number], spec.gpu_models
         need = _need(role)
         fits = np.full(len(self.free), MANY, dtype=np.int64)
         for column in np.flatnonzero(need):
@@ -232,7 +235,7 @@ class FreeRoom:
         if models and role.gpu_count:
             allowed = [node.gpu_model in models for node in self._nodes]
             fits = np.where(allowed, fits, 0)
-        return fits
+        return fits if self._who is None else inside(fits, self._who.eligible(spec, number))
 
 
 def _need(role: TaskRole) -> Ints:

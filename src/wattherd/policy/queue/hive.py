@@ -8,7 +8,8 @@ takes any idle GPU, and leaves when a guaranteed one is bound there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from wattherd.errors import Bug, UserError
@@ -84,6 +85,24 @@ class Hive:
         """A node, by its position in the chain, goes bad or is repaired; its jobs stay booked."""
         self.version += healthy != (node not in self.physical.bad)
         self.physical.set_health(node, healthy=healthy)
+
+    @contextmanager
+    def confined(self, able: Collection[int]) -> Iterator[None]:
+        """Nothing is placed but on nodes `able`, by their positions in the chain; then as before.
+
+        The others are taken for bad as long: a gang is bound around them where that is possible,
+        but no tenant has a promise of any one node.
+        """
+        physical = self.physical
+        out = [node for node in range(len(self.chain.nodes)) if node not in able]
+        out = [node for node in out if node not in physical.bad]
+        for node in out:
+            physical.set_health(node, healthy=False)
+        try:
+            yield
+        finally:
+            for node in out:
+                physical.set_health(node, healthy=True)
 
     # Guaranteed jobs ------------------------------------------------------------------------------
 

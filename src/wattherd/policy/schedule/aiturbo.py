@@ -35,6 +35,7 @@ from wattherd.estimate.shapes import asked_shape, shape_of
 from wattherd.estimate.speed import JobShape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.aiturbo_swaps import Atlas, Sized, settle, spread, swap
 from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.resize import Cost, cost_of
@@ -99,7 +100,7 @@ class AITurbo:
             if len(admitted) == len(jobs):
                 spread(mine, free, whole)
         memory.shapes.update((job_id, one.shape) for job_id, one in sized.items())
-        _carry_out(draft, order, admitted, memory, view.now_s)
+        _carry_out(view, draft, order, admitted, memory)
         self._wake(view, draft, memory)
 
     def _wake(self, view: View, draft: Draft, memory: _Memory) -> None:
@@ -225,11 +226,11 @@ def _admit(
 
 
 def _carry_out(
+    view: View,
     draft: Draft,
     order: Sequence[JobView],
     admitted: Sequence[JobView],
     memory: _Memory,
-    now_s: float,
 ) -> None:
     """Stop whom the plan moves, then place in order.
 
@@ -248,12 +249,12 @@ def _carry_out(
     for job in [*admitted, *(job for job in order if job.id not in chosen)]:
         if job.wanted:
             continue
-        shares = room.place(memory.shapes[job.id])
+        shares = room.place(memory.shapes[job.id], role_masks(view, job.spec))
         if shares is None and job.id in before:
             memory.shapes[job.id] = before[job.id]
-            shares = room.place(before[job.id])
+            shares = room.place(before[job.id], role_masks(view, job.spec))
         if shares is None or draft.start(job, shares) is not None:
-            draft.wait(job, _waits(memory.shapes[job.id], room, now_s))
+            draft.wait(job, _waits(memory.shapes[job.id], room, view.now_s))
 
 
 def _waits(shape: JobShape, room: GangRoom, now_s: float) -> Reason:

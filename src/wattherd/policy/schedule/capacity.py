@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
 from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
 from wattherd.policy.queue.tree import ROUNDING, QueuePlace, QueueTree, quota_exceeded
 
-Alike = tuple[str, str, int, int]
+Alike = tuple[object, ...]
 NEXT_STEP_S = 1.0
 """Between a stop and the notice to the next, where a gang is owed more than one step gives back."""
 
@@ -59,7 +60,7 @@ class _Cycle:
         self.view, self.draft = view, draft
         self.memory: _Memory = view.memory.setdefault("capacity", _Memory())
         self.total = view.gpu_total()
-        self.room = FreeRoom.of(draft, view.nodes())
+        self.room = FreeRoom.of(draft, view)
         self.capacity = capacity_of(view)
         self.usage = Usage()
         self.jobs = {job.id: job for job in view.live()}
@@ -71,7 +72,7 @@ class _Cycle:
         """Why a (leaf, user) is beyond his limit."""
         self.hopeless: dict[Alike, Reason] = {}
         """Why such jobs found no room."""
-        self.refused: dict[tuple[object, int], Reason] = {}
+        self.refused: dict[tuple[object, ...], Reason] = {}
         """Why the guard refused such jobs the room that they found."""
         self.limited = False
         """Whether a user limit, which may rise when others are served, refused somebody."""
@@ -183,11 +184,13 @@ class _Cycle:
     def _alike(self, job: JobView) -> Alike:
         """Equal for jobs without a hold that fare alike until something is started or held."""
         needs = self.memory.shapes.needs(job)
-        return job.spec.queue, job.spec.user, needs, self.kept.changes
+        whose = job.spec.queue, job.spec.user
+        return *whose, needs, self.kept.changes, *eligibility_key(self.view, job.spec)
 
-    def _kin(self, job: JobView) -> tuple[object, int]:
+    def _kin(self, job: JobView) -> tuple[object, ...]:
         """The same for jobs that the guard refuses alike."""
-        return self.memory.shapes.kin(job, self.view.now_s), self.kept.changes
+        kin = self.memory.shapes.kin(job, self.view.now_s)
+        return kin, self.kept.changes, *eligibility_key(self.view, job.spec)
 
     def _over_limit(self, job: JobView, place: QueuePlace, active: int) -> Reason | None:
         """Why the user may hold no more of this leaf, or None."""

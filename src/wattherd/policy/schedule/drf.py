@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.queue.drf import Vector, dominant_share
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangShape, GangShapes
 from wattherd.policy.queue.order import capacity_of, vector_of
@@ -45,8 +46,8 @@ class Drf:
             cycle.run()
 
 
-_Like = tuple[str, int]
-"""The owner of a job, and what it needs."""
+_Like = tuple[object, ...]
+"""The owner of a job, what it needs, and which nodes it may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class _Cycle:
         self.owner = OWNERS[planner.over]
         self.holds: dict[str, GangHold] = view.memory.setdefault("drf", {})
         self.shapes: GangShapes = view.memory.setdefault("drf shapes", GangShapes())
-        self.room = FreeRoom.of(draft, view.nodes())
+        self.room = FreeRoom.of(draft, view)
         self.capacity = capacity_of(view)
         self.held: dict[str, list[float]] = {}
         self.lines: dict[str, deque[JobView]] = {}
@@ -158,18 +159,24 @@ class _Cycle:
         return False
 
     def _like(self, job: JobView) -> _Like:
-        return self.owner(job), self.shapes.needs(job)
+        needs = self.shapes.needs(job)
+        return self.owner(job), needs, *eligibility_key(self.view, job.spec)
 
     def _refused_alike(self, job: JobView) -> Reason | None:
         """What the guard said of one like it, that may do without asking again."""
-        return self.refused.get(self.shapes.kin(job, self.view.now_s)) if self.refused else None
+        return self.refused.get(self._kin(job)) if self.refused else None
+
+    def _kin(self, job: JobView) -> object:
+        """Equal for jobs that the guard refuses alike; None: this one has reasons of its own."""
+        kin = self.shapes.kin(job, self.view.now_s)
+        return None if kin is None else (kin, *eligibility_key(self.view, job.spec))
 
     def _start(self, job: JobView, shares: Sequence[Share]) -> bool:
         self.calm = False
         refusal = self.draft.start(job, shares)
         if refusal is not None:
             self.draft.wait(job, refusal)
-            kin = self.shapes.kin(job, self.view.now_s)
+            kin = self._kin(job)
             if kin is not None and job.id not in self.holds:
                 self.refused[kin] = refusal
             return False

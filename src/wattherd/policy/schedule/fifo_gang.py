@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from wattherd.estimate.shapes import asked_shape
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, View
+from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gang_placement import GangRoom
 
 
@@ -22,7 +23,7 @@ class FifoGang:
             if job.wanted:
                 continue
             shape = asked_shape(job.spec)
-            shares = None if blocked else room.place(shape)
+            shares = None if blocked else room.place(shape, role_masks(view, job.spec))
             blocked = shares is None or draft.start(job, shares) is not None
             if blocked:
                 draft.wait(

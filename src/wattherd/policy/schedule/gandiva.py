@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gandiva_nodes import (
     Asks,
     Homes,
@@ -344,7 +345,7 @@ class Gandiva:
             memory.homes.leave(resident)
             self._enqueue(memory, resident, view.now_s)
         for job in entered:
-            self._enter(memory, job, view.now_s)
+            self._enter(memory, job, view)
         return bool(left or entered) or lost is not None
 
     def _forget(self, memory: _Memory, job: JobView) -> None:
@@ -353,12 +354,13 @@ class Gandiva:
         if resident is not None:
             memory.homes.leave(resident)
 
-    def _enter(self, memory: _Memory, job: JobView, now_s: float) -> None:
+    def _enter(self, memory: _Memory, job: JobView, view: View) -> None:
         """A job came, or lost what it was given: then it may go elsewhere."""
-        resident = memory.residents.get(job.id)
+        resident, now_s = memory.residents.get(job.id), view.now_s
         if resident is None:
-            width = memory.homes.widest(job.spec)
-            resident = Resident(job, width, since_s=now_s, queued_s=now_s)
+            masks = role_masks(view, job.spec)
+            width = memory.homes.widest(job.spec, masks)
+            resident = Resident(job, width, since_s=now_s, queued_s=now_s, masks=masks)
         elif job.wanted:
             return
         else:

@@ -18,12 +18,13 @@ from wattherd.model.cluster import NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason
 from wattherd.policy.contract import JobView, Share
+from wattherd.policy.eligibility import RoleMasks, mask_keys
 
 Need = tuple[int, int, int]
 """GPUs, milli-vCPU, MiB."""
 NOTHING: Need = (0, 0, 0)
-Asks = tuple[tuple[int, ...], tuple[Need, ...], tuple[str, ...]]
-"""Tasks of each role, what each takes, and models: whoever asks for the same finds the same."""
+Asks = tuple[tuple[int, ...], tuple[Need, ...], tuple[str, ...], tuple[bytes, ...]]
+"""Tasks of each role, what each takes, models and nodes: who asks for the same finds the same."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +40,7 @@ class Resident:
     width: int
     since_s: float
     queued_s: float
+    masks: RoleMasks = ()
     home: tuple[Share, ...] = ()
     needs: dict[int, Need] = field(default_factory=dict)
     ran_s: float = 0.0
@@ -61,7 +63,17 @@ class Resident:
         spec = self.job.spec
         self.need = _plus(needs_of(spec, self.width))
         tasks = tuple(task_need(role) for role in spec.roles)
-        self.asks = tuple(counts_of(spec, self.width)), tasks, spec.gpu_models
+        self.asks = (
+            tuple(counts_of(spec, self.width)),
+            tasks,
+            spec.gpu_models,
+            mask_keys(self.masks),
+        )
+
+    def may_use(self, node: int, role: int) -> bool:
+        """Whether tasks of a role may run on a node."""
+        mask = self.masks[role] if self.masks else None
+        return mask is None or bool(mask[node])
 
     @property
     def gpus(self) -> int:
@@ -261,13 +273,18 @@ class Homes:
     def together(self, resident: Resident, height: float = 1.0) -> Iterator[int]:
         """Nodes that take the whole job."""
         able = self.able(resident.job.spec)
+        if resident.masks:
+            roles = range(len(resident.masks))
+            able = (one for one in able if all(resident.may_use(one, role) for role in roles))
         return (node for node in able if self.takes(node, resident.need, height))
 
-    def widest(self, spec: JobSpec) -> int:
+    def widest(self, spec: JobSpec, masks: RoleMasks) -> int:
         """The width asked for, or the next lower one that all nodes together could run."""
         counts, role = spec.counts(0), spec.roles[0]
         asked = min(max(role.count, counts.start), counts.stop - 1)
-        room = sum(_tasks(self.capacity[node], task_need(role)) for node in range(len(self.nodes)))
+        mask = masks[0] if masks else None
+        able = range(len(self.nodes)) if mask is None else mask.nonzero()[0].tolist()
+        room = sum(_tasks(self.capacity[node], task_need(role)) for node in able)
         return min(asked, max(room, counts.start))
 
 
@@ -301,7 +318,7 @@ def spread_home(homes: Homes, resident: Resident, height: float = 1.0) -> tuple[
         left = count
         need = task_need(spec.roles[role])
         for node in able:
-            tasks = min(_tasks(room[node], need), left)
+            tasks = min(_tasks(room[node], need), left) if resident.may_use(node, role) else 0
             if tasks:
                 shares.append(Share(node, tasks, role))
                 left -= tasks

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from wattherd.estimate.speed import JobShape
 from wattherd.policy.contract import Draft, Share
+from wattherd.policy.eligibility import NodeMask, RoleMasks
 
 
 @dataclass(slots=True)
@@ -21,24 +22,30 @@ class GangRoom:
         """What the plan so far leaves."""
         return cls(draft.free_gpus().tolist(), draft.free_cpu_milli().tolist())
 
-    def place(self, shape: JobShape) -> list[Share] | None:
+    def place(self, shape: JobShape, masks: RoleMasks = ()) -> list[Share] | None:
         """Shares for all tasks of a shape, or None, with nothing taken, if they do not fit.
+
+        Each role stays on the nodes of its mask, if `masks` are given.
 
         Workers go to the node that they fill best if one holds them all, else to as few as they
         need, largest first; servers one by one to the node with most free cores.
         """
         before = self.gpus.copy(), self.cpu_milli.copy()
-        shares = self._workers(shape)
-        servers = None if shares is None else self._servers(shape)
+        shares = self._workers(shape, masks[0] if masks else None)
+        mask = masks[1] if shape.servers and masks else None
+        servers = None if shares is None else self._servers(shape, mask)
         if shares is None or servers is None:
             self.gpus, self.cpu_milli = before
             return None
         return shares + servers
 
-    def _workers(self, shape: JobShape) -> list[Share] | None:
+    def _workers(self, shape: JobShape, mask: NodeMask | None) -> list[Share] | None:
         gpus = shape.gpus // shape.workers
         cpu = round(1000 * shape.worker_cores)
-        holds = [self._holds(node, gpus, cpu) for node in range(len(self.gpus))]
+        nodes = range(len(self.gpus))
+        holds = [
+            self._holds(node, gpus, cpu) if mask is None or mask[node] else 0 for node in nodes
+        ]
         whole = [node for node, tasks in enumerate(holds) if tasks >= shape.workers]
         if whole:
             order: Sequence[int] = [min(whole, key=lambda node: (holds[node], node))]
@@ -61,11 +68,14 @@ class GangRoom:
         by_cpu = self.cpu_milli[node] // cpu if cpu else 1_000_000
         return min(by_cpu, self.gpus[node] // gpus) if gpus else by_cpu
 
-    def _servers(self, shape: JobShape) -> list[Share] | None:
+    def _servers(self, shape: JobShape, mask: NodeMask | None) -> list[Share] | None:
         cpu = round(1000 * shape.server_cores)
         tasks: dict[int, int] = {}
+        able = range(len(self.cpu_milli)) if mask is None else mask.nonzero()[0].tolist()
+        if shape.servers and not able:
+            return None
         for _ in range(shape.servers):
-            node = max(range(len(self.cpu_milli)), key=lambda one: (self.cpu_milli[one], -one))
+            node = max(able, key=lambda one: (self.cpu_milli[one], -one))
             if self.cpu_milli[node] < cpu:
                 return None
             self.cpu_milli[node] -= cpu

@@ -25,6 +25,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.throughput_table import ThroughputTable, types_of, whole_steps
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import NodeMask, inside
 from wattherd.policy.schedule.gavel_goals import FIFO, GavelApplicant, IsolatedTime, fifo, question
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND
 from wattherd.policy.schedule.gavel_shuffle import Shuffle
@@ -150,7 +151,9 @@ class _Memory:
     alone: IsolatedTime = field(default_factory=IsolatedTime)
     count: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     gpus: list[int] = field(default_factory=list)
-    rates: dict[tuple[str, int, int], tuple[float, ...]] = field(default_factory=dict)
+    rates: dict[tuple[object, ...], tuple[float, ...]] = field(default_factory=dict)
+    masks: dict[str, NodeMask] = field(default_factory=dict)
+    """Nodes (N,) of the jobs that may not use all of them."""
     slots: list[_Slot] = field(default_factory=list)
     changed: bool = True
     asked: str = ""
@@ -251,6 +254,8 @@ class Gavel:
             memory.count, memory.gpus, memory.rates, memory.changed = count, gpus, {}, True
         memory.unmet = False
         jobs = {job.id: job for job in view.live()}
+        masks = {job.id: view.eligible(job.spec) for job in jobs.values()}
+        memory.masks = {name: mask for name, mask in masks.items() if mask is not None}
         for gone in [name for name in memory.account.standings if name not in jobs]:
             memory.account.leave(gone)
             memory.changed = True
@@ -267,7 +272,10 @@ class Gavel:
     def _rates(self, memory: _Memory, job: JobView) -> tuple[float, ...]:
         """Steps per second on every type, 0 where it does not run or never fits."""
         role, kind, scale = job.spec.roles[0], job.spec.profile, job.spec.gpus
-        key = kind, scale, role.gpu_count
+        mask = memory.masks.get(job.id)
+        key: tuple[object, ...] = (kind, scale, role.gpu_count)
+        if mask is not None:
+            key += (mask.tobytes(),)
         known = memory.rates.get(key)
         if known is None:
             known = memory.rates[key] = tuple(
@@ -393,8 +401,15 @@ def _left(job: JobView) -> int | None:
 def _place(
     draft: Draft, memory: _Memory, chosen: Sequence[tuple[JobView, int]], now_s: float
 ) -> None:
-    """Give newcomers of the round their devices, the largest first: on one node if one has room."""
-    for job, worker_type in sorted(chosen, key=lambda pair: -pair[0].spec.gpus):
+    """Give newcomers of the round their devices, the largest first: on one node if one has room.
+
+    Those that may not use all nodes choose before them.
+    """
+
+    def turn(pair: tuple[JobView, int]) -> tuple[bool, int]:
+        return pair[0].id not in memory.masks, -pair[0].spec.gpus
+
+    for job, worker_type in sorted(chosen, key=turn):
         if job.wanted:
             continue
         tasks = job.spec.roles[0].count
@@ -441,7 +456,7 @@ def _fragmented(asked: int, available: int, now_s: float) -> Reason:
 
 def _tasks(memory: _Memory, job: JobView) -> list[int]:
     """How many of the job's tasks the GPUs of each type could hold if all were free."""
-    each = memory.count // max(job.spec.roles[0].gpu_count, 1)
+    each = inside(memory.count // max(job.spec.roles[0].gpu_count, 1), memory.masks.get(job.id))
     return [int(each[memory.node_type == j].sum()) for j in range(len(memory.types))]
 
 

@@ -5,11 +5,16 @@ their virtual cluster's cells as if it stood alone, and whoever is in the way le
 negative priority are opportunistic: they take whatever GPUs are idle. Within a virtual cluster
 jobs are served by priority, then in order of submission; for the first that must wait its cells
 are held, so that narrower jobs cannot overtake it for ever.
+
+A job that is eligible on some nodes only is bound around all others, as if they were lost. Cells
+are promised, nodes are not: it waits until its own nodes are free of guaranteed jobs, and roles
+with GPUs need nodes that all of them may use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +24,7 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.model.topology import Chain
 from wattherd.policy.contract import Draft, JobView, PlanUse, Share, View
+from wattherd.policy.eligibility import common_mask
 from wattherd.policy.queue.gang import FreeRoom, GangShape, GangShapes, shapes
 from wattherd.policy.queue.hive import Granted, Hive
 from wattherd.policy.queue.virtual import VirtualGpu
@@ -224,19 +230,27 @@ class _Cycle:
                 hive = self.memory.hives[name]
                 barred = ahead[2] if ahead and ahead[1] == name else frozenset()
                 mark = hive.journal.begin()
-                granted = hive.place(
-                    job.id,
-                    tenant,
-                    _tasks(shape),
-                    priority=job.spec.priority,
-                    barred=barred,
-                    lazy=self.planner.lazy,
-                )
+                with self._confined(job, hive):
+                    granted = hive.place(
+                        job.id,
+                        tenant,
+                        _tasks(shape),
+                        priority=job.spec.priority,
+                        barred=barred,
+                        lazy=self.planner.lazy,
+                    )
                 if granted is not None and self._carry_out(job, shape, hive, granted):
                     hive.journal.end()
                     return True
                 hive.journal.undo(mark)
         return False
+
+    def _confined(self, job: JobView, hive: Hive) -> AbstractContextManager[None]:
+        """Cells are chosen on nodes that every role with GPUs may use."""
+        mask = common_mask(self.view, job.spec, gpus_only=True)
+        if mask is None:
+            return nullcontext()
+        return hive.confined({at for at, node in enumerate(hive.chain.nodes) if mask[node]})
 
     def _carry_out(self, job: JobView, shape: GangShape, hive: Hive, granted: Granted) -> bool:
         """Have the evicted leave and the job start; if the guard refuses, all stays as it was."""
@@ -273,7 +287,7 @@ class _Cycle:
             Share(node, counts[role, node], role, gpus=tuple(sorted(gpus)))
             for (role, node), gpus in sorted(parts.items())
         ]
-        return _with_cpu_tasks(shape, shares, FreeRoom.of(self.draft, self.view.nodes()))
+        return _with_cpu_tasks(shape, shares, FreeRoom.of(self.draft, self.view))
 
     def _hold(self, job: JobView, tenant: str) -> _Ahead | None:
         """The virtual GPUs that will be free soonest, were everybody asked to leave."""
@@ -312,7 +326,8 @@ class _Cycle:
                 hive = self.memory.hives[name]
                 idle = max(idle, sum(user is None for user in hive.users))
                 mark = hive.journal.begin()
-                granted = hive.borrow(job.id, job.spec.queue, _tasks(shape))
+                with self._confined(job, hive):
+                    granted = hive.borrow(job.id, job.spec.queue, _tasks(shape))
                 if granted is not None and self._carry_out(job, shape, hive, granted):
                     hive.journal.end()
                     return

@@ -17,6 +17,7 @@ from wattherd.estimate.restart_cost import FREE, RestartCost, kept
 from wattherd.estimate.work import Work, as_submitted
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
+from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.schedule.priorities import JobStanding, Key, Order
 
 Line = list[tuple[Key, JobStanding]]
@@ -63,6 +64,8 @@ class JobOrder:
         self.fallen: list[JobStanding] = []
         """Running jobs that fell to another queue since the last plan."""
         self.waiting = 0
+        self.bound = False
+        """Whether any job so far may use some nodes only."""
         self._standings: dict[str, JobStanding] = {}
         self._shapes: dict[tuple[object, ...], int] = {}
         self._alarms: list[_Alarm] = []
@@ -77,7 +80,7 @@ class JobOrder:
         for job in view.left():
             self._leave(job)
         for job in view.entered():
-            self._enter(job, now_s)
+            self._enter(job, view)
         while self._alarms and self._alarms[0][0] <= now_s:
             _, _, kind, version, _, standing = heapq.heappop(self._alarms)
             if standing.version == version:
@@ -94,19 +97,20 @@ class JobOrder:
         if self.running.pop(job.id, None) is None:
             self._unline(standing)
 
-    def _enter(self, job: JobView, now_s: float) -> None:
+    def _enter(self, job: JobView, view: View) -> None:
         standing = self._standings.get(job.id)
         if standing is None:
-            self._admit(job, now_s)
+            self._admit(job, view)
         elif standing.running and not job.wanted:
-            self.stopped(standing, now_s)
+            self.stopped(standing, view.now_s)
 
-    def _admit(self, job: JobView, now_s: float) -> None:
+    def _admit(self, job: JobView, view: View) -> None:
+        now_s = view.now_s
         spec, work_s = job.spec, self.rules.work(job.spec)
         standing = self._standings[job.id] = JobStanding(
             job=job,
             gpus=spec.gpus,
-            shape=self._shape(spec),
+            shape=self._shape(spec, view),
             since_s=now_s,
             pause_s=self.rules.cost.pause_s(spec),
             work_s=math.inf if work_s is None else work_s,
@@ -122,8 +126,12 @@ class JobOrder:
         else:
             self._wait(standing, now_s)
 
-    def _shape(self, spec: JobSpec) -> int:
-        key = (spec.roles, spec.gpu_models, spec.min_width, spec.max_width)
+    def _shape(self, spec: JobSpec, view: View) -> int:
+        """One number for all that find the same room: they need and may use the same."""
+        key: tuple[object, ...] = (spec.roles, spec.gpu_models, spec.min_width, spec.max_width)
+        masks = eligibility_key(view, spec)
+        self.bound |= bool(masks)
+        key += masks
         return self._shapes.setdefault(key, len(self._shapes))
 
     def _move(self, now_s: float) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from wattherd.estimate.application import Application
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.eligibility import inside
 from wattherd.policy.schedule.most_free import most_free
 
 GPUS_PER_NODE = 4
@@ -39,7 +40,7 @@ class Optimus:
             if widths[job.id] == 0:
                 draft.wait(job, _waits(job, view.now_s))
             elif not job.wanted:
-                _start(job, widths[job.id], draft)
+                _start(job, widths[job.id], view, draft)
 
     def _widths(self, jobs: Sequence[JobView], gpus: int) -> dict[str, int]:
         widths: dict[str, int] = {}
@@ -84,9 +85,9 @@ class Optimus:
         return seconds if math.isfinite(seconds) else 0.0
 
 
-def _start(job: JobView, width: int, draft: Draft) -> None:
+def _start(job: JobView, width: int, view: View, draft: Draft) -> None:
     """Start it at this width, or as near below as the guard allows (watts may be short)."""
-    free = draft.free_gpus()
+    free = inside(draft.free_gpus(), view.eligible(job.spec))
     for narrower in range(width, job.spec.least_width - 1, -1):
         shares = most_free(free, narrower)
         if shares is not None and draft.start(job, shares) is None:

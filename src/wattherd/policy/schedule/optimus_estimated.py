@@ -22,6 +22,7 @@ from wattherd.estimate.shapes import asked_shape, shape_of
 from wattherd.estimate.speed import JobShape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.resize import Cost, ResizeAxis, cost_of, moved
 from wattherd.policy.schedule.speed_forecast import SpeedForecast
@@ -123,9 +124,11 @@ class OptimusEstimated:
         for job in jobs:
             if job.wanted:
                 continue
-            shares = room.place(shapes[job.id]) if job.id in shapes else None
+            shares = (
+                room.place(shapes[job.id], role_masks(view, job.spec)) if job.id in shapes else None
+            )
             if shares is None:
-                shares = room.place(_least(job))
+                shares = room.place(_least(job), role_masks(view, job.spec))
             if shares is None or draft.start(job, shares) is not None:
                 draft.wait(job, _waits(job, view.now_s))
 

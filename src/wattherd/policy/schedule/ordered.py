@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
+from wattherd.policy.eligibility import inside
 from wattherd.policy.schedule.job_order import Heads, JobOrder, RankingRules
 from wattherd.policy.schedule.node_choice import Place, consolidated
 from wattherd.policy.schedule.priorities import JobStanding
@@ -69,11 +70,13 @@ def reserve(
     """
     now_s, role = view.now_s, standing.job.spec.roles[0]
     gpus, free, room = view.gpus_per_node(), draft.free_gpus(), draft.room(standing.job)
-    whole, each = whole_tasks(role, gpus, room), max(role.gpu_count, 1)
+    mask = view.eligible(standing.job.spec)
+    whole, each = inside(whole_tasks(role, gpus, room), mask), max(role.gpu_count, 1)
     for end_s, one in _ends(running, now_s):
         for allocation in one.job.wanted:
             free[allocation.node] += len(allocation.gpus)
-            room[allocation.node] += len(allocation.gpus) // each
+            if mask is None or mask[allocation.node]:
+                room[allocation.node] += len(allocation.gpus) // each
         shares = place(room, whole, role.count)
         if shares is not None:
             for share in shares:
@@ -217,7 +220,8 @@ class _Cycle:
         return _Turn.ALONE
 
     def _place(self, standing: JobStanding, within: Ints | None = None) -> list[Share] | None:
-        return shares_of(standing.job, self.draft, self.planner.place, self.whole, within)
+        job, mask = standing.job, self.view.eligible(standing.job.spec)
+        return shares_of(job, self.draft, self.planner.place, self.whole, within, mask)
 
     def _give(self, standing: JobStanding, shares: Sequence[Share]) -> _Turn:
         """Start it, unless the guard refuses; its reason then stands."""
@@ -282,12 +286,14 @@ class _Cycle:
 
     def _enough(self, standing: JobStanding, later: list[JobStanding]) -> list[JobStanding]:
         """The last of those who come `later` that make room together; empty if all do not."""
-        role = standing.job.spec.roles[0]
+        role, mask = standing.job.spec.roles[0], self.view.eligible(standing.job.spec)
         room, each = self.draft.room(standing.job), max(role.gpu_count, 1)
         for count, victim in enumerate(later, start=1):
             for allocation in victim.job.wanted:
-                room[allocation.node] += len(allocation.gpus) // each
-            shares = self.planner.place(room, whole_tasks(role, self.whole, room), role.count)
+                if mask is None or mask[allocation.node]:
+                    room[allocation.node] += len(allocation.gpus) // each
+            whole = inside(whole_tasks(role, self.whole, room), mask)
+            shares = self.planner.place(room, whole, role.count)
             if shares is not None:
                 nodes = {share.node for share in shares}
                 return [one for one in later[:count] if _touches(one, nodes)]

@@ -16,6 +16,7 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.model.request import Request
 from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.place.contract import PlacementDesk
 
 _MEMORY = "placed"
@@ -96,7 +97,7 @@ class _Counter:
         self.room, self.fresh = False, []
         hopeless: dict[_Alike, Reason] = {}
         for job in turn:
-            alike = _alike(job.spec) if job.id in self.refused else None
+            alike = _alike(job.spec, view) if job.id in self.refused else None
             if alike is not None and alike in hopeless:
                 draft.wait(job, hopeless[alike])
                 continue
@@ -107,7 +108,7 @@ class _Counter:
     def _try(self, job: JobView, view: View, draft: Draft) -> Reason | None:
         """Start a job; or say that it waits, and why if it is refused for all its room."""
         request = pod_request(job.spec)
-        allocation = self.desk.place_one(request)
+        allocation = self.desk.place_one(request, view.eligible(job.spec))
         if allocation is None:
             draft.wait(job, _no_room(request, view, draft))
             self.refused.pop(job.id, None)
@@ -124,15 +125,16 @@ class _Counter:
         return refusal
 
 
-_Alike = tuple[Request, str, str, str, str, str]
+_Alike = tuple[object, ...]
 
 
-def _alike(spec: JobSpec) -> _Alike | None:
+def _alike(spec: JobSpec, view: View) -> _Alike | None:
     """Equal for jobs that the guard refuses for the same reason; None: for one of its own."""
     if spec.energy_budget_j is not None:
         return None
     of_whom = (spec.queue, spec.tenant, spec.user)
-    return (pod_request(spec), *of_whom, spec.profile, spec.power_profile)
+    draws = spec.profile, spec.power_profile
+    return (pod_request(spec), *of_whom, *draws, *eligibility_key(view, spec))
 
 
 def _number(job: JobView) -> int:

@@ -152,7 +152,7 @@ class Pollux:
         models = [node.gpu_model for node in view.nodes()]
         asked = question(
             view.gpus_per_node().tolist(),
-            [_applicant(job, memory, models, view.now_s) for job in able],
+            [_applicant(job, memory, models, view) for job in able],
         )
         names = [job.id for job in able]
         # Kept over these names from now on: the answer may bring no states of its own.
@@ -198,14 +198,17 @@ def _held(job: JobView) -> Held:
     return tuple(sorted(tasks.items()))
 
 
-def _applicant(
-    job: JobView, memory: _Memory, models: Sequence[str], now_s: float
-) -> PolluxApplicant:
-    spec, report = job.spec, job.report
+def _applicant(job: JobView, memory: _Memory, models: Sequence[str], view: View) -> PolluxApplicant:
+    spec, report, now_s = job.spec, job.report, view.now_s
+    mask = view.eligible(spec)
     seen = report.most_replicas if report is not None else 0
     most = min(max(2 * seen, spec.least_width), MOST_TASKS, spec.most_width)
     restarts = max(memory.starts.get(job.id, 0) - 1, 0)
-    barred = [node for node, model in enumerate(models) if not _allows(spec, model)]
+    barred = [
+        node
+        for node, model in enumerate(models)
+        if not (_allows(spec, model) and (mask is None or mask[node]))
+    ]
     return PolluxApplicant(
         unit=spec.roles[0].gpu_count,
         least=spec.least_width,

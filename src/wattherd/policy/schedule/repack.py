@@ -3,7 +3,8 @@
 The published simulators empty the cluster at every event and place all jobs again in order. Which
 jobs are admitted is taken from such a packing; where they run is not: running jobs stay, admitted
 ones are placed around them, and only if one does not fit are all of them laid out as packed, node
-by node as close as possible to where they are.
+by node as close as possible to where they are. Where jobs may use some nodes only, all are laid out
+in order on nodes that they may use instead.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
 from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Draft, Share, View
+from wattherd.policy.eligibility import inside
 from wattherd.policy.schedule.job_order import Heads, JobOrder
 from wattherd.policy.schedule.node_choice import Place
 from wattherd.policy.schedule.priorities import JobStanding
-from wattherd.policy.schedule.shares import shares_of
+from wattherd.policy.schedule.shares import shares_of, whole_tasks
 
 _key = attrgetter("key")
 
@@ -61,7 +64,8 @@ def admit_anew(
     """Pack in order; run what fits, stop what does not."""
     gpus, now_s = view.gpus_per_node(), view.now_s
     trial = trial_of(gpus.tolist())
-    packed = _pack(trial, lineup, strict=strict)
+    pack = partial(_pack_inside, place, view) if lineup.bound else partial(_pack, trial)
+    packed = pack(lineup, strict=strict)
     fallen, lineup.fallen = lineup.fallen, []
     packed.changed += fallen
     if not packed.changed and not packed.stopped:
@@ -73,14 +77,16 @@ def admit_anew(
     unplaced = False
     for standing in packed.changed:
         if not standing.running:
-            shares = shares_of(standing.job, draft, place, gpus)
+            mask = view.eligible(standing.job.spec)
+            shares = shares_of(standing.job, draft, place, gpus, mask=mask)
             if shares is None:
                 unplaced = True
             elif draft.start(standing.job, shares) is not None:
                 out[standing.job.id] = standing
     if unplaced:
-        layout = trial.layout([one.gpus for one in packed.admitted])
-        out |= _lay_out(layout, packed.admitted, out, draft, lineup, view)
+        able = [one for one in packed.admitted if one.job.id not in out]
+        wanted = _layout(trial, packed, able, place, view, bound=lineup.bound)
+        out |= _lay_out(wanted, able, draft, lineup, view)
     for standing in out.values():
         _put_back(standing, lineup, now_s)
     for standing in sorted(packed.changed, key=_key):
@@ -136,30 +142,101 @@ def _pack(trial: RepackTrial, lineup: JobOrder, *, strict: bool) -> _Packed:
     return packed
 
 
+def _layout(
+    trial: RepackTrial,
+    packed: _Packed,
+    able: list[JobStanding],
+    place: Place,
+    view: View,
+    *,
+    bound: bool,
+) -> list[Parts] | None:
+    """Nodes for those of `packed` who are `able`, as packed if possible; None: none were chosen."""
+    if bound:
+        return _inside(able, place, view)
+    layout = trial.layout([one.gpus for one in packed.admitted])
+    if layout is None:
+        return None
+    names = {one.job.id for one in able}
+    pairs = zip(packed.admitted, layout, strict=True)
+    layout = [parts for one, parts in pairs if one.job.id in names]
+    nodes = _closest(layout, [_held(one) for one in able], view.gpus_per_node().tolist())
+    return [[(nodes[node], gpus) for node, gpus in parts] for parts in layout]
+
+
+def _pack_inside(place: Place, view: View, lineup: JobOrder, *, strict: bool) -> _Packed:
+    """`_pack` where some jobs may use some nodes only: who finds room there, in order.
+
+    Counting alone would have those who cannot be placed keep out those who can.
+    """
+    waiting = [standing for line in lineup.lines.values() for _, standing in line]
+    order, packed, closed = (
+        sorted([*lineup.in_order(), *waiting], key=_key),
+        _Packed([], [], []),
+        False,
+    )
+    room = _EmptiedRoom(view, place)
+    for standing in order:
+        if closed and not standing.running:
+            continue
+        if room.take(standing):
+            packed.admitted.append(standing)
+            if not standing.running:
+                packed.changed.append(standing)
+        elif standing.running:
+            packed.stopped.append(standing)
+        else:
+            closed = strict
+    return packed
+
+
+def _inside(admitted: list[JobStanding], place: Place, view: View) -> list[Parts]:
+    """Where all are placed in order, on nodes that they may use; nowhere (empty) if it fits not."""
+    room = _EmptiedRoom(view, place)
+    return [room.take(standing) for standing in admitted]
+
+
+class _EmptiedRoom:
+    """A cluster that is filled anew, in which jobs stay where they are unless others were first."""
+
+    def __init__(self, view: View, place: Place) -> None:
+        self.view, self.place = view, place
+        self.gpus = view.gpus_per_node()
+        self.free = self.gpus.copy()
+
+    def take(self, standing: JobStanding) -> Parts:
+        """Nodes for a gang; empty if it does not fit on those that it may use."""
+        spec, parts = standing.job.spec, _held(standing)
+        if not parts or any(self.free[node] < held for node, held in parts):
+            role, mask = spec.roles[0], self.view.eligible(spec)
+            each = max(role.gpu_count, 1)
+            room = inside(self.free // each, mask)
+            shares = self.place(room, inside(whole_tasks(role, self.gpus, room), mask), role.count)
+            parts = [(share.node, share.tasks * each) for share in shares or ()]
+        for node, taken in parts:
+            self.free[node] -= taken
+        return parts
+
+
 def _lay_out(
-    layout: list[Parts] | None,
-    packed: list[JobStanding],
-    out: Collection[str],
+    wanted: list[Parts] | None,
+    admitted: list[JobStanding],
     draft: Draft,
     lineup: JobOrder,
     view: View,
 ) -> dict[str, JobStanding]:
-    """Place everybody as packed but those who are `out`; returns whom the guard refuses now."""
-    if layout is None:
-        return {one.job.id: one for one in packed if not one.job.wanted}
-    pairs = zip(packed, layout, strict=True)
-    placed = [(one, parts) for one, parts in pairs if one.job.id not in out]
-    admitted, layout = [one for one, _ in placed], [parts for _, parts in placed]
+    """Place everybody as wanted; returns those who get nothing, or whom the guard refuses now."""
+    if wanted is None:
+        return {one.job.id: one for one in admitted if not one.job.wanted}
     held = [_held(standing) for standing in admitted]
-    nodes = _closest(layout, held, view.gpus_per_node().tolist())
-    wanted = [[(nodes[node], gpus) for node, gpus in parts] for parts in layout]
     others = [at for at, parts in enumerate(wanted) if sorted(parts) != sorted(held[at])]
     for at in others:
         draft.stop(admitted[at].job, StopReason.MIGRATED)
     refused: dict[str, JobStanding] = {}
     for at in others:
         standing = admitted[at]
-        if draft.start(standing.job, _shares(standing, wanted[at])) is not None:
+        parts = wanted[at]
+        if not parts or draft.start(standing.job, _shares(standing, parts)) is not None:
             refused[standing.job.id] = standing
         elif standing.running:
             lineup.moved(standing, view.now_s)

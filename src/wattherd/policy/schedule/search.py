@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
+from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Planner, View
+from wattherd.policy.eligibility import NodeMask
 
 # --- Which trials of a search go on, which pause, which end: by the losses they report.
 #
@@ -296,6 +298,9 @@ class _Seen:
 
     def nodes(self) -> Sequence[NodeSpec]:
         return self.view.nodes()
+
+    def eligible(self, spec: JobSpec, role: int = 0) -> NodeMask | None:
+        return self.view.eligible(spec, role)
 
     @property
     def stopped(self) -> Mapping[str, float]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from wattherd.model.job import TaskRole
 from wattherd.policy.contract import Draft, JobView, Share
+from wattherd.policy.eligibility import NodeMask, inside
 from wattherd.policy.schedule.node_choice import Place, consolidated
 
 Ints = NDArray[np.int64]
@@ -20,17 +21,24 @@ def whole_tasks(role: TaskRole, gpus: Ints, room: Ints) -> Ints:
 
 
 def shares_of(
-    job: JobView, draft: Draft, place: Place, gpus: Ints, within: Ints | None = None
+    job: JobView,
+    draft: Draft,
+    place: Place,
+    gpus: Ints,
+    within: Ints | None = None,
+    mask: NodeMask | None = None,
 ) -> list[Share] | None:
     """Shares for a job at its full width where it fits now, or None; `gpus` of each usable node.
 
-    Its first role stays `within` so many GPUs of each node, if given.
+    Its first role stays `within` so many GPUs of each node, if given, and on the nodes of `mask`
+    (N,): what it takes when empty counts on these alone.
     """
     spec = job.spec
     room = draft.room(job)
     if within is not None and spec.roles[0].gpu_count:
         room = np.minimum(room, within // spec.roles[0].gpu_count)
-    shares = place(room, whole_tasks(spec.roles[0], gpus, room), spec.roles[0].count)
+    whole = inside(whole_tasks(spec.roles[0], gpus, room), mask)
+    shares = place(room, whole, spec.roles[0].count)
     if shares is None or len(spec.roles) == 1:
         return shares
     free = [draft.free_gpus(), draft.free_cpu_milli(), draft.free_memory_mib()]

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.eligibility import inside
 from wattherd.policy.schedule.most_free import most_free
 
 POLLUX_THRESHOLD_GPU_S = 57_600.0
@@ -60,19 +61,24 @@ class Tiresias:
         order = sorted(jobs.values(), key=lambda job: _key(memory.standings[job.id]))
         total = view.gpu_total()
         admitted = self._admit(order, memory, total, draft, view.now_s)
-        refused = [job for job in admitted if not job.wanted and not _start(job, draft)]
+        refused = [job for job in admitted if not job.wanted and not _start(job, view, draft)]
         if refused:
-            self._fill(order, refused, memory, draft)
+            self._fill(view, order, refused, memory, draft)
 
     def _fill(
-        self, order: Sequence[JobView], refused: Sequence[JobView], memory: _Memory, draft: Draft
+        self,
+        view: View,
+        order: Sequence[JobView],
+        refused: Sequence[JobView],
+        memory: _Memory,
+        draft: Draft,
     ) -> None:
         """Give others what those admitted first did not get (for lack of watts)."""
         out = {job.id for job in refused}
         for job in order:
             tried = job.id in out or job.wanted
             memory.standings[job.id].running = bool(job.wanted) or (
-                not tried and _start(job, draft)
+                not tried and _start(job, view, draft)
             )
 
     def _update(self, memory: _Memory, job: JobView, now_s: float) -> None:
@@ -119,8 +125,9 @@ class Tiresias:
         return admitted
 
 
-def _start(job: JobView, draft: Draft) -> bool:
-    shares = most_free(draft.free_gpus(job.spec.gpus), job.spec.gpus)
+def _start(job: JobView, view: View, draft: Draft) -> bool:
+    free = inside(draft.free_gpus(job.spec.gpus), view.eligible(job.spec))
+    shares = most_free(free, job.spec.gpus)
     return shares is not None and draft.start(job, shares) is None
 
 

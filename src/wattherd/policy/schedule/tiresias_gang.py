@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from wattherd.estimate.shapes import asked_shape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
+from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.resize import Cost, cost_of
 from wattherd.policy.schedule.tiresias import POLLUX_THRESHOLD_GPU_S
@@ -37,7 +38,7 @@ class TiresiasGang:
             if job.wanted:
                 continue
             shape = asked_shape(job.spec)
-            shares = room.place(shape) if job.id in admitted else None
+            shares = room.place(shape, role_masks(view, job.spec)) if job.id in admitted else None
             if shares is None or draft.start(job, shares) is not None:
                 draft.wait(job, _waits(shape.gpus, sum(room.gpus), now_s))
         crossings = [at_s for job in order if (at_s := self._crosses_s(job, now_s)) is not None]
