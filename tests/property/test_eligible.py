@@ -269,6 +269,42 @@ def test_masks_that_leave_out_nothing_change_no_command(name: str) -> None:
     assert plain.commands == masked.commands
 
 
+def a_plain_job(name: str, gpus: int, priority: int = 0) -> JobSpec:
+    roles = (TaskRole(count=gpus, cpu_milli=500),)
+    return JobSpec(id=name, submit_s=0.0, roles=roles, priority=priority, duration_s=600.0)
+
+
+def only(*nodes: int) -> tuple[NodeMask]:
+    return (np.array([at in nodes for at in range(len(GPUS))]),)
+
+
+def test_who_preempts_takes_devices_where_it_may_run() -> None:
+    """The last to come are the first to go, but they hold nodes that are of no use to it."""
+    low = [a_plain_job(f"l{at}", 4) for at in (0, 1)]
+    masks = ByName({"l0": only(0), "l1": only(1), "high": only(0)})
+    shell = Watched(config("priority", tuple(low), masks))
+    for spec in low:
+        shell.submit(spec)
+    settle(shell)
+    shell.submit(a_plain_job("high", 4, priority=5))
+    settle(shell)
+    (run,) = shell.runs_of("high")
+    assert [part.node for part in run.parts] == [0]
+    assert shell.runs_of("l1")
+    assert not shell.runs_of("l0")
+
+
+@pytest.mark.parametrize("name", ["fifo-backfill", "priority", "drf", "capacity"])
+def test_a_job_that_waits_for_its_nodes_does_not_stand_for_one_of_the_same_shape(name: str) -> None:
+    masks = ByName({"a": only(0), "b": only(0), "c": only(1)})
+    specs = tuple(a_plain_job(name, 4) for name in "abc")
+    shell = Watched(config(name, specs, masks))
+    for spec in specs:
+        shell.submit(spec)
+    settle(shell)
+    assert [bool(shell.runs_of(one)) for one in "abc"] == [True, False, True]
+
+
 class EverywhereOnce:
     """A planner that knows no masks: it tries the first job on every node in turn."""
 
