@@ -24,7 +24,7 @@ class SignalDriver(NamedTuple):
 
 DRIVERS = {
     "schedule": SignalDriver(
-        "schedule", "Schedule", "schedule:limits.csv?start=2026-11-21T00:00:00Z"
+        "schedule", "ScheduleFile", "schedule:limits.csv?start=2026-11-21T00:00:00Z"
     ),
     "http": SignalDriver("web", "WebSignal", "http://HOST:8080/limits?safe=8kW"),
     "https": SignalDriver("web", "WebSignal", "https://HOST/limits?safe=60%25&credentials=FILE"),
