@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from failing_calls import LiveSite as Call
+from failing_calls import Site as Call
 from failing_calls import sites_of, watching
 
 from wattherd.errors import ClusterError, UserError, WattherdError

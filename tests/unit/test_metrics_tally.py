@@ -174,7 +174,7 @@ def test_the_guard_counts_what_it_refuses() -> None:
 
 def test_names_keep_the_rules_of_prometheus() -> None:
     for name, metric in METRICS.items():
-        assert re.fullmatch(r"wattherd_[a-z_]+", name)
+        assert re.fullmatch(r"wattherd_[a-z0-9_]+", name)
         assert name.endswith("_total") == (metric.kind == "counter")
         assert name.endswith("_info") == (metric.kind == "info")
         assert (metric.buckets != ()) == (metric.kind == "histogram")

@@ -89,8 +89,10 @@ def test_every_metric_of_the_site_is_watched_or_drawn() -> None:
 
 
 def test_alerts_of_kubernetes_ask_for_what_copies_tell_and_have_tests() -> None:
-    folder = DEPLOY.parent / "src" / "wattherd" / "runtime" / "kube"
-    told = "".join((folder / name).read_text() for name in ("api/health.py", "extender/tally.py"))
+    folder = DEPLOY.parent / "src" / "wattherd" / "kube"
+    told = "".join(
+        (folder / name).read_text() for name in ("api/health.py", "facts/extender_tally.py")
+    )
     tested = (DEPLOY / "prometheus" / "kubernetes.rules.test.yml").read_text()
     document = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.rules.yml").read_text())
     for rule in document["groups"][0]["rules"]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from web_server import SignalSite as Pages
+from web_server import Site as Pages
 from web_server import certificates, serving
 
 from wattherd.cli.power import power

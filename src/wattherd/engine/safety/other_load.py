@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.engine.safety.contract import Bools, Fleet, Floats, no_streak
-from wattherd.engine.safety.meters import TrustedReadings
 from wattherd.engine.safety.hidden_draw import HiddenDraw
+from wattherd.engine.safety.meters import TrustedReadings
 
 TAKEN = 5
 """Looks of which the median counts: two odd ones among them change nothing."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import wattherd
 
 PACKAGE = Path(wattherd.__file__).parent
-ROOMS = ("", "wire", "runtime", "local", "local/transfer")
+ROOMS = ("", "devices", "devices/wire", "local", "local/transfer")
 MODULES = (
     *(f"{room}/__init__.py".lstrip("/") for room in ROOMS),
     *("errors.py", "units.py", "devices/wire/file_places.py", "local/observation.py"),
