@@ -155,7 +155,8 @@ def test_all_solvers_reach_the_same_objective_within_the_limits(program: dict[st
         assert shares.min() >= 0.0
         assert (shares.sum(axis=1) <= 1 + 1e-6).all()
         assert ((shares * scale[:, None]).sum(axis=0) <= gpus * (1 + 1e-6) + 1e-6).all()
-    assert found[0]["objective"] == pytest.approx(found[1]["objective"], rel=1e-6)
+    # Clarabel stops at a gap of 1e-8, which of a small objective is more than a millionth.
+    assert found[0]["objective"] == pytest.approx(found[1]["objective"], rel=1e-6, abs=2e-8)
 
 
 def test_the_same_question_has_the_same_answer_bit_for_bit() -> None:

@@ -22,7 +22,7 @@ from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.schedule.drf import Drf
 from wattherd.server.journal.core_loop import CoreLoop
 from wattherd.server.site.metric_names import METRICS, page
-from wattherd.server.site.metrics_tally import MetricsTally
+from wattherd.server.site.metrics_tally import READ_ON_SCRAPE, MetricsTally
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes
 
@@ -192,3 +192,14 @@ def test_nothing_is_exposed_that_the_page_does_not_name() -> None:
     exposed = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     assert exposed <= set(METRICS)
     assert "_created" not in text
+
+
+def test_a_counter_is_told_by_the_tally_or_on_scrape_and_never_by_both() -> None:
+    """A family that is told twice makes the whole page invalid for Prometheus."""
+    text = (REPOSITORY / "src" / "wattherd" / "server" / "api" / "metrics.py").read_text()
+    read = {
+        name
+        for name, metric in METRICS.items()
+        if metric.kind == "counter" and (f'"{name}"' in text or name.startswith("wattherd_level_"))
+    }
+    assert read == READ_ON_SCRAPE

@@ -264,6 +264,13 @@ READ_ON_SCRAPE = frozenset(
         "wattherd_gpu_energy_joules_total",
         "wattherd_guard_strikes_total",
         "wattherd_job_energy_joules_total",
+        "wattherd_level_over_seconds_total",
+        "wattherd_energy_cost_total",
+        "wattherd_energy_co2e_grams_total",
+        "wattherd_energy_unpriced_joules_total",
+        "wattherd_energy_unrated_joules_total",
+        "wattherd_job_cost_total",
+        "wattherd_job_co2e_grams_total",
     }
 )
 """Counters that others keep."""
