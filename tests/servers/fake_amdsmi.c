@@ -70,6 +70,8 @@ int amdsmi_get_gpu_device_uuid(void *gpu, unsigned *length, char *uuid) {
 
 int amdsmi_get_power_info(void *gpu, PowerInfo *info) {
     unsigned watts = (unsigned)kept("watts", NULL, 0) * (unsigned)(uintptr_t)gpu;
+    unsigned cap = (unsigned)(kept("cap", gpu, 750000000) / 1000000);
+    if (watts > cap) watts = cap; /* as a real one does */
     memset(info, 0, sizeof *info);
     /* The first is of a generation that tells the power now, the second tells a mean. */
     info->current = (uintptr_t)gpu == 1 ? watts : 0xFFFF;

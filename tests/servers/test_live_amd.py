@@ -32,7 +32,7 @@ MOST_S = 60.0
 
 @dataclass
 class Service:
-    """A service that sees two GPUs of 200 to 750 W that draw 420 and 840 W."""
+    """A service that sees two GPUs of 200 to 750 W that draw 420 and 750 W."""
 
     gpus: AmdDriver
     state: Path
@@ -76,15 +76,22 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def test_amd_gpus_are_measured_capped_and_put_back(service: Service) -> None:
     assert "measured by amdsmi" in service.note
     client = service.client
-    service.until(lambda: client.get("power")["draw_w"] == 1260.0)
+    service.until(lambda: client.get("power")["draw_w"] == 1170.0)
     document = {"run": "echo $ROCR_VISIBLE_DEVICES; sleep 600", "gpus": 2}
     job = str(client.post("jobs", {**document, "checkpoint": {"grace": 5}})["id"])
     log = service.state / "jobs" / job / "run-1" / "logs" / "0.log"
     service.until(lambda: log.exists() and log.read_text() == "0,1\n")
     client.put("power", {"budget": 1000})
     service.until(lambda: client.get(f"jobs/{job}")["cap_w"] == 500.0)
-    assert [service.gpus.kept(gpu) for gpu in (0, 1)] == [500_000_000, 500_000_000]
+
+    def held() -> bool:
+        """Within the budget; 4.5 % less for a GPU that was not seen close to its cap yet."""
+        caps = [service.gpus.kept(gpu) or 0 for gpu in (0, 1)]
+        return all(500e6 / 1.05 <= cap <= 500e6 for cap in caps)
+
+    service.until(held)
     client.post(f"jobs/{job}/cancel", {})
+    service.gpus.say("watts", 60)  # nobody works on them
     service.until(lambda: service.gpus.kept(0) == service.gpus.kept(1) == 750_000_000)
 
 
