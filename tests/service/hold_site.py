@@ -137,7 +137,7 @@ def watchdogs(site: Path) -> list[int]:
         int(folder.name)
         for folder in Path("/proc").iterdir()
         if folder.name.isdecimal() and journal in _command(folder)
-        if "hold_watchdog" in _command(folder)
+        if "hold.watchdog" in _command(folder)
     ]
 
 
@@ -162,4 +162,4 @@ def _is_watchdog(folder: Path, parent: int) -> bool:
         stat = (folder / "stat").read_text()
     except OSError:
         return False
-    return "hold_watchdog" in command and int(stat.rpartition(")")[2].split()[1]) == parent
+    return "hold.watchdog" in command and int(stat.rpartition(")")[2].split()[1]) == parent

@@ -138,7 +138,7 @@ def end_watchdogs(state: Path) -> None:
     for process in Path("/proc").iterdir():
         with suppress(OSError):
             command = (process / "cmdline").read_text() if process.name.isdecimal() else ""
-            if "hold_watchdog" in command and str(state) in command:
+            if "hold.watchdog" in command and str(state) in command:
                 os.kill(int(process.name), signal.SIGKILL)
 
 

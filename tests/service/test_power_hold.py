@@ -56,7 +56,9 @@ def test_a_quarter_less_is_met_and_every_cap_is_put_back(room: BoardRoom, tmp_pa
         took_s = eventually(lambda: room.draw_w() <= 1800.0)
         assert took_s < 10.0
         assert max(watched(room, 2.0)) <= 1800.0
-        assert room.draw_w() > 0.97 * 1800.0
+        # A board counts at 4.5 % beyond its cap until it was seen to keep one.
+        eventually(lambda: room.draw_w() > 0.97 * 1800.0)
+        assert max(watched(room, 2.0)) <= 1800.0
         assert set(journal(site)) == {room.uri(n) + "?timeout=1s" for n in range(4)}
         assert loop.end() == 0
     assert room.caps_w() == FOUND
@@ -476,7 +478,8 @@ def test_a_dry_run_decides_and_sets_nothing(room: BoardRoom, tmp_path: Path) -> 
     site = write_site(tmp_path / "site.yaml", room, "1800W")
     with holding(site, "--dry-run", "--duration", "1s") as loop:
         assert loop.process.wait(timeout=60) == 0
-    assert loop.said("cycle")[0]["orders"] == {f"node-{n}": 449 for n in range(4)}
+    # A quarter of the limit each, less the 4.5 % by which a board may exceed its cap for all we know.
+    assert loop.said("cycle")[0]["orders"] == {f"node-{n}": 429 for n in range(4)}
     assert room.caps_w() == FOUND
     assert not site.with_name("site.journal.json").exists()
 
