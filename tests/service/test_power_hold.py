@@ -478,7 +478,7 @@ def test_a_dry_run_decides_and_sets_nothing(room: BoardRoom, tmp_path: Path) -> 
     site = write_site(tmp_path / "site.yaml", room, "1800W")
     with holding(site, "--dry-run", "--duration", "1s") as loop:
         assert loop.process.wait(timeout=60) == 0
-    # A quarter of the limit each, less the 4.5 % by which a board may exceed its cap for all we know.
+    # A quarter of the limit each, less the 4.5 % by which an unknown board may exceed its cap.
     assert loop.said("cycle")[0]["orders"] == {f"node-{n}": 429 for n in range(4)}
     assert room.caps_w() == FOUND
     assert not site.with_name("site.journal.json").exists()
