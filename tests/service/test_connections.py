@@ -396,7 +396,7 @@ def test_taking_in_pauses_while_the_system_has_no_descriptors(tmp_path: Path) ->
     """The limits are above what the process may have: taking in fails, and goes on later."""
     script = """
 import resource, socket, sys
-from wattherd.server.api.connections import Limits, server_of
+from wattherd.server.api.connections import ConnectionLimits, server_of
 async def app(scope, receive, send):
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -404,7 +404,7 @@ async def app(scope, receive, send):
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-server_of(app, Limits(head_s=2.0), lifespan="off").run(sockets=[listener])
+server_of(app, ConnectionLimits(head_s=2.0), lifespan="off").run(sockets=[listener])
 """
     errors = tmp_path / "errors"
     with errors.open("wb") as stream:
