@@ -128,7 +128,10 @@ def test_without_input_a_command_finds_the_end_of_it(guarded: Guarded, job: str)
 
 def test_a_terminal_has_its_size_and_keys_that_interrupt(guarded: Guarded, job: str) -> None:
     terminal = {"rows": 33, "columns": 99, "name": "xterm-256color"}
-    words = ("sh", "-c", 'stty size; echo "$TERM"; trap "stty size; exit 9" INT; cat; read x')
+    # The trap stands before a word is said, and no program is begun behind it: a key that comes
+    # just then would wait for that program's end.
+    script = 'trap "stty size; exit 9" INT; stty size; echo "$TERM"; while :; do read x; done'
+    words = ("sh", "-c", script)
     with into(guarded, job, *words, terminal=terminal) as session:
         session.until(lambda: b"33 99\r\nxterm-256color\r\n" in session.out)
         session.say(size={"rows": 11, "columns": 22})
