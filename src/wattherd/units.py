@@ -25,7 +25,7 @@ def watts(given: str | float, *, field: str = "") -> float:
             without a unit, as nobody can tell whether `20` are watts or kilowatts.
     """
     if isinstance(given, int | float):
-        return _number(float(given), "power", field, hint="write 450W or 40kW", most=MOST_W)
+        return _number(given, "power", field, hint="write 450W or 40kW", most=MOST_W)
     text = given.strip()
     match = re.fullmatch(rf"{_NUMBER}\s*([mkKMG]?)(W?)", text)
     value = math.inf if match is None else float(match[1]) * _SCALE[match[2]]
@@ -52,9 +52,13 @@ def watts_per_second(given: str | float | None, field: str = "") -> float | None
 
 
 def _number(value: float, what: str, field: str, *, hint: str, most: float = math.inf) -> float:
-    if not (math.isfinite(value) and 0 <= value <= most):
-        raise UserError(f"{value!r} is no {what}", field=field, hint=hint)
-    return value
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
+    if not (math.isfinite(number) and 0 <= number <= most):
+        raise UserError(f"{number!r} is no {what}", field=field, hint=hint)
+    return number
 
 
 def plain(text: str) -> str | float:
@@ -94,7 +98,7 @@ def seconds(given: str | float, *, field: str = "") -> float:
         UserError: anything else; also a text without a unit, as some schedulers count minutes.
     """
     if isinstance(given, int | float):
-        return _number(float(given), "time", field, hint="write 90s, 15m or 2h30m")
+        return _number(given, "time", field, hint="write 90s, 15m or 2h30m")
     text = given.strip()
     plain_number = re.fullmatch(_NUMBER, text)
     if plain_number and float(text):

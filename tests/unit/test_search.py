@@ -196,3 +196,24 @@ def test_groups_are_judged_one_by_one() -> None:
     story = Story(Search(planner=FIFO, rule=rule, look_s=10.0), t4_nodes(4), jobs, plant=plant)
     expected = {"a0": "Succeeded", "a1": "Cancelled", "b0": "Succeeded", "b1": "Cancelled"}
     assert states(story) == expected
+
+
+def test_trials_of_another_tenant_judge_nobody_whatever_their_group_is_called() -> None:
+    """A tenant who reports splendid losses under that name ends no trial but its own."""
+    rule = SuccessiveHalving(first=10.0, eta=2, rungs=1)
+    jobs = [
+        timed(f"{tenant}{n}", lasts_s=100.0, group="lr", tenant=tenant)
+        for tenant in ("mallory", "victor")
+        for n in range(2)
+    ]
+    plant = DurationPlant(
+        report_s=10.0,
+        loss_at=lambda spec, work_s: (spec.tenant == "victor") * 10.0 + (spec.id[-1] == "1"),
+    )
+    story = Story(Search(planner=FIFO, rule=rule, look_s=10.0), t4_nodes(4), jobs, plant=plant)
+    assert states(story) == {
+        "mallory0": "Succeeded",
+        "mallory1": "Cancelled",
+        "victor0": "Succeeded",
+        "victor1": "Cancelled",
+    }

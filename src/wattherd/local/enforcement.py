@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattherd.errors import UserError
@@ -22,11 +23,36 @@ DELEGATED = "systemd-run --user --scope -p Delegate=yes"
 GUIDE = "docs/guides/local.md"
 
 
+LEAST_CPU_MILLI = 50
+"""Of a task that asks for no device and no CPU, so that a machine has room for so many of them."""
+COUNTED = "counted_cpu"
+"""Names in a paper the roles whose CPU is only counted: nobody has asked for it, nor limits it."""
+
+
+def counted(spec: JobSpec, paper: dict[str, Any]) -> JobSpec:
+    """The same job, each task of it taking some part of the machine; noted in its paper.
+
+    A task without a device would else take nothing, and any number of them would run at once, each
+    run with a supervisor of root's.
+    """
+    free = [n for n, role in enumerate(spec.roles) if not (role.gpu_count or role.cpu_milli)]
+    if not free:
+        return spec
+    paper[COUNTED] = free
+    roles = [
+        replace(role, cpu_milli=LEAST_CPU_MILLI) if number in free else role
+        for number, role in enumerate(spec.roles)
+    ]
+    return replace(spec, roles=tuple(roles))
+
+
 def asked(spec: JobSpec, paper: Mapping[str, Any]) -> CgroupLimits:
     """What a job file limits, all tasks together; nothing for a container, whose engine does."""
     if paper.get("container"):
         return CgroupLimits()
-    cpu_milli = sum(role.count * role.cpu_milli for role in spec.roles)
+    free = paper.get(COUNTED, ())
+    roles = [role for number, role in enumerate(spec.roles) if number not in free]
+    cpu_milli = sum(role.count * role.cpu_milli for role in roles)
     memory_mib = sum(role.count * role.memory_mib for role in spec.roles)
     return CgroupLimits(
         cpus=cpu_milli / 1000 or None,

@@ -16,11 +16,14 @@ import contextlib
 import errno
 import os
 import stat
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 from wattherd.errors import UserError
 
+MOST_S = 10.0
+_ANYTHING = ("-mindepth", "1", "-maxdepth", "1", "-printf", "x", "-quit")
 OURS = ("journal.sqlite", "tokens.json", "jobs")
 """In a state folder."""
 User = tuple[int, int]
@@ -71,6 +74,27 @@ def hand_over(job: Path, run: Path, own: Iterable[Path], reports: Path, user: Us
     _give(run, (0, user[1]), folder_mode=0o1770)
     for folder in job.parents:
         _check_passage(folder, user)
+
+
+def holds_anything(folder: Path, user: User | None) -> bool:
+    """Whether something is in a folder, as far as an account sees; no more is told to its jobs.
+
+    Root would see what they may not, and a user names the folder.
+    """
+    if user is None or user[0] == os.geteuid():
+        try:
+            return any(folder.iterdir())
+        except OSError:
+            return False
+    try:
+        done = subprocess.run(  # noqa: S603 - the path is an argument, and no option
+            ["/usr/bin/find", str(folder.absolute()), *_ANYTHING],
+            user=user[0], group=user[1], extra_groups=[], env={}, cwd="/",
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=MOST_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return bool(done.stdout)
 
 
 def _make_plain(path: Path) -> None:

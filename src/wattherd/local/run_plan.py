@@ -24,6 +24,7 @@ from wattherd.local.containers import (
     volumes_of,
 )
 from wattherd.local.devices import CPU_SLOT, Device, Machine
+from wattherd.local.enforcement import COUNTED
 from wattherd.local.job_folders import Folders
 from wattherd.local.rlimits import rlimits_of
 from wattherd.local.staging import staged, staging_plan
@@ -234,7 +235,8 @@ def _home(paper: Mapping[str, Any]) -> dict[str, str]:
 def _limits(run: RunOrder, machine: Machine) -> dict[str, Any]:
     """What the allocations came with; slots bring their part of the processor."""
     allocations = run.start.allocations
-    asked = sum(one.request.cpu_milli for one in allocations) / 1000
+    free = run.paper.get(COUNTED, ())
+    asked = sum(one.request.cpu_milli for one in allocations if one.role not in free) / 1000
     slots = sum(machine.devices[gpu].cpus for one in allocations for gpu in one.gpus)
     memory_mib = sum(one.request.memory_mib for one in allocations)
     if not memory_mib and run.paper.get(FAIR_MEMORY):

@@ -66,6 +66,10 @@ class StopReason(StrEnum):
     TRIAL_ENDED = "TrialEnded"
 
 
+_MOST = 1e300
+"""What is larger is told as this: an integer may have more digits than a float can show."""
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
@@ -84,7 +88,7 @@ class Reason:
     def text(self, now_s: float | None = None) -> str:
         """One line for people at `now_s`, or at the time the reason was given."""
         parts = [
-            f"{name} {value:g} {self.unit}".rstrip()
+            f"{name} {min(value, _MOST):g} {self.unit}".rstrip()
             for name, value in (
                 ("asked", self.asked),
                 ("in use", self.in_use),

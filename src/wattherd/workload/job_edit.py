@@ -11,7 +11,7 @@ from wattherd import units
 from wattherd.model.event import ArrayLimited, JobEdited
 from wattherd.workload.job_array import MOST_INDEX
 from wattherd.workload.job_file import Level, begin_as_written, priority_of
-from wattherd.workload.job_parts import Strict, Time, WidthRange
+from wattherd.workload.job_parts import MOST_DEVICES, MOST_NAME, Strict, Time, WidthRange
 
 
 class EditedTime(Strict):
@@ -24,9 +24,9 @@ class JobEdit(Strict):
     """Fields of a job file with their new values; those that are left out stay as they are."""
 
     priority: Level | None = None
-    queue: str | None = None
+    queue: Annotated[str, Field(max_length=MOST_NAME)] | None = None
     time: EditedTime | None = Field(default=None, description="`limit`")
-    gpus: Annotated[int, Field(ge=0)] | WidthRange | None = None
+    gpus: Annotated[int, Field(ge=1, le=MOST_DEVICES)] | WidthRange | None = None
     begin: str | None = Field(default=None, description="as in a job file")
 
     @model_validator(mode="after")

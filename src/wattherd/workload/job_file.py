@@ -31,9 +31,13 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.validation import misfit
 from wattherd.workload.app_spec import AppSpec, Kind
 from wattherd.workload.begin_time import begin_time, moment
-from wattherd.workload.job_array import job_array, tasks
+from wattherd.workload.job_array import MOST_INDEX, job_array, tasks
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_parts import (
+    MOST_COUNT,
+    MOST_DEVICES,
+    MOST_NAME,
+    MOST_RESTARTS,
     SHARED,
     AfterSpec,
     BatchSpec,
@@ -106,7 +110,7 @@ class S3Spec(_Strict):
 
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10}
-Level = Literal["low", "normal", "high"] | int
+Level = Literal["low", "normal", "high"] | Annotated[int, Field(ge=-MOST_COUNT, le=MOST_COUNT)]
 """A priority as people write it."""
 
 
@@ -129,13 +133,13 @@ class JobFile(Strict):
         default={}, description="NAME: VALUE, by which lists of jobs can be filtered"
     )
     run: str | list[str] | None = Field(default=None, description="a command line, or a list")
-    gpus: Annotated[int, Field(ge=0)] | WidthRange = Field(
+    gpus: Annotated[int, Field(ge=0, le=MOST_DEVICES)] | WidthRange = Field(
         default=1, description="devices: GPUs, or slots where there is none"
     )
     gpu_type: str | list[str] = Field(default=[], description="any of these models")
     cpus_per_gpu: float = Field(default=0, ge=0, le=1e6)
     memory_per_gpu: Size | None = None
-    queue: str = "default"
+    queue: str = Field(default="default", max_length=MOST_NAME)
     priority: Level = "normal"
     time: TimeSpec = TimeSpec()
     power: PowerSpec = PowerSpec()
@@ -143,7 +147,7 @@ class JobFile(Strict):
         default=None, description="lets the micro-batch be chosen, to draw fewer watts"
     )
     checkpoint: CheckpointSpec = CheckpointSpec()
-    restarts: int = Field(default=0, ge=0)
+    restarts: int = Field(default=0, ge=0, le=MOST_RESTARTS)
     backoff: Time = 1.0
     after: list[str] | AfterSpec = Field(
         default=[], description="ids of jobs that must succeed first; or `ok`, `any`, `notok`"
@@ -154,13 +158,17 @@ class JobFile(Strict):
     begin: str | datetime | None = Field(
         default=None, description="not before: 2026-11-23T18:00, 18:00, or `in 2h`"
     )
-    array: str | Annotated[int, Field(ge=0)] | None = Field(
+    array: str | Annotated[int, Field(ge=0, le=MOST_INDEX)] | None = Field(
         default=None, description="indices of its tasks: 0-9, 1,4,7 or 0-20:5; %3: three at a time"
     )
     grid: dict[str, str | list[str | int | float | bool]] = Field(
         default={}, description="NAME: values, a list or 1..5; a task for every combination"
     )
-    group: str = Field(default="", description="name of a search group of which this is a trial")
+    group: str = Field(
+        default="",
+        max_length=MOST_NAME,
+        description="name of a search group of which this is a trial",
+    )
     envs: dict[str, str | int | float] = Field(default={})
     export: str | list[str] | None = Field(
         default=None,
@@ -188,7 +196,9 @@ class JobFile(Strict):
         default=False, description="keep the input of its first task open, for `wattherd attach`"
     )
     s3: S3Spec = S3Spec()
-    processes: int | None = Field(default=None, ge=1, description="most at a time; else 4096")
+    processes: int | None = Field(
+        default=None, ge=1, le=MOST_COUNT, description="most at a time; else 4096"
+    )
     ulimits: dict[LimitName, Limit] = Field(
         default={}, description="of each process: numbers, sizes or `unlimited`"
     )

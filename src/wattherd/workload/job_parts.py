@@ -16,10 +16,18 @@ Text = str | int | float
 GRACE_S = 30.0
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 MOST = 1e18
-"""More seconds, bytes or watts than anybody has."""
+"""More bytes or watts than anybody has."""
+MOST_S = 1e10
+"""More seconds than anybody has, and few enough that dates can be reckoned with them."""
+MOST_DEVICES = MOST_RESTARTS = 1_000_000
+MOST_NAME = 200
+"""Characters of a queue's or a group's name."""
+MOST_COUNT = 1_000_000_000
+"""Of whatever else is counted. Every number of a job file has an upper bound: the core reckons with
+64 bits and with floats, and a number that is none there would stop it for everybody."""
 
 
-def _by(parse: Any) -> AfterValidator:
+def _by(parse: Any, most: float = MOST) -> AfterValidator:
     """Checks a text by the function that reads it later."""
 
     def check(value: Any) -> Any:
@@ -28,21 +36,21 @@ def _by(parse: Any) -> AfterValidator:
                 found = parse(value)
             except UserError as error:
                 raise ValueError(error.line()) from None
-            if not 0 <= found < MOST:
+            if not 0 <= found < most:
                 raise ValueError(f"{value!r} is out of range")
         return value
 
     return AfterValidator(check)
 
 
-Time = Annotated[Text, _by(units.seconds)]
+Time = Annotated[Text, _by(units.seconds, MOST_S)]
 Size = Annotated[Text, _by(lambda value: units.size_bytes(str(value)))]
 Watts = Annotated[Text, _by(units.watts)]
 
 
 def _is_limit(value: int | str) -> int | str:
-    if value != "unlimited":
-        units.size_bytes(str(value))
+    if value != "unlimited" and units.size_bytes(str(value)) >= MOST:
+        raise ValueError("is out of range")
     return value
 
 
@@ -65,8 +73,8 @@ class Strict(BaseModel):
 class WidthRange(Strict):
     """From so many devices to so many: the job is elastic."""
 
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
+    min: int = Field(ge=1, le=MOST_DEVICES)
+    max: int = Field(ge=1, le=MOST_DEVICES)
 
     @model_validator(mode="after")
     def _ascend(self) -> WidthRange:
@@ -127,8 +135,8 @@ class AfterSpec(Strict):
 class MicroSpec(Strict):
     """From so many samples at once to so many: halved from the most down."""
 
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
+    min: int = Field(ge=1, le=MOST_COUNT)
+    max: int = Field(ge=1, le=MOST_COUNT)
 
     @model_validator(mode="after")
     def _ascend(self) -> MicroSpec:
@@ -145,8 +153,10 @@ class MicroSpec(Strict):
 class BatchSpec(Strict):
     """How a job may be told to train: `global` samples a step stay, `micro` at once may vary."""
 
-    global_: int = Field(ge=1, alias="global", description="samples of a step over all ranks")
-    micro: MicroSpec | list[Annotated[int, Field(ge=1)]] = Field(
+    global_: int = Field(
+        ge=1, le=MOST_COUNT, alias="global", description="samples of a step over all ranks"
+    )
+    micro: MicroSpec | list[Annotated[int, Field(ge=1, le=MOST_COUNT)]] = Field(
         description="samples at once: a range, or the sizes that are possible"
     )
 
@@ -215,7 +225,7 @@ class RoleSpec(Strict):
     """One kind of task, as OpenPAI has them."""
 
     run: str | list[str]
-    count: int = Field(default=1, ge=1, alias="taskNumber")
-    gpus: int = Field(default=1, ge=0)
+    count: int = Field(default=1, ge=1, le=MOST_DEVICES, alias="taskNumber")
+    gpus: int = Field(default=1, ge=0, le=MOST_DEVICES)
     cpus: float = Field(default=0, ge=0, le=1e6)
     memory: Size | None = None

@@ -21,6 +21,8 @@ from wattherd.model.reason import StopReason
 
 BEGIN = "begin"
 """Kind of wake-ups for jobs that may not start before a time."""
+MOST_DOUBLINGS = 64
+"""Of a backoff: a job that has failed a thousand times must not bring a number that is no float."""
 
 
 class JobTable:
@@ -159,7 +161,7 @@ class JobTable:
             self._finish(job)
         elif job.state is State.BACKING_OFF:
             # Doubled with every failure, so that a job that fails at once leaves room to others.
-            wait_s = job.spec.backoff_s * 2 ** (job.failures - 1)
+            wait_s = job.spec.backoff_s * 2.0 ** min(job.failures - 1, MOST_DOUBLINGS)
             self._wake(self._reaction.now_s + wait_s, key_of("backoff", job))
         elif job.state is State.HELD:
             self.step_aside(job, "is held")

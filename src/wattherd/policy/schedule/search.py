@@ -153,7 +153,10 @@ class MedianStopping:
 @dataclass(slots=True)
 class _Memory:
     groups: dict[str, dict[str, SearchTrial]] = field(default_factory=dict)
-    """Trials by group and job id; a group goes when all its trials have."""
+    """Trials by group and job id; a group goes when all its trials have.
+
+    Groups of two tenants are two, however they are called: nobody judges trials of others.
+    """
     hidden: dict[str, None] = field(default_factory=dict)
     """Jobs that the scheduler below does not see."""
     shown: frozenset[str] = frozenset()
@@ -190,7 +193,7 @@ class Search:
                 trial.over = True
         for job in view.live():
             if job.spec.group:
-                group = memory.groups.setdefault(job.spec.group, {})
+                group = memory.groups.setdefault(_group_of(job), {})
                 trial = group.setdefault(job.id, SearchTrial(job.id, job.number))
                 trial.over = False
                 if job.loss is not None:
@@ -232,8 +235,13 @@ class Search:
 
 
 def _trials(memory: _Memory, job: JobView) -> list[SearchTrial]:
-    trial = memory.groups.get(job.spec.group, {}).get(job.id)
+    trial = memory.groups.get(_group_of(job), {}).get(job.id)
     return [] if trial is None else [trial]
+
+
+def _group_of(job: JobView) -> str:
+    spec = job.spec
+    return f"{spec.tenant}\n{spec.group}" if spec.tenant else spec.group
 
 
 def _awaits(job: JobView, now_s: float) -> Reason:

@@ -41,9 +41,13 @@ class Caller:
 
     @property
     def by(self) -> str:
-        """The name that the journal keeps; two tenants may each have an `ann`."""
-        name = f"{self.tenant}/{self.user}" if self.tenant else self.user
-        return name or "anonymous"
+        """The name that the journal keeps; two tenants may each have an `ann`.
+
+        An issuer may let people choose names: no user of one tenant gets the name of another's.
+        """
+        if self.tenant:
+            return f"{self.tenant.replace('%', '%25').replace('/', '%2F')}/{self.user}"
+        return f"/{self.user}" if "/" in self.user else self.user or "anonymous"
 
     def sees(self, spec: JobSpec) -> bool:
         """Whether the job, its logs and its files are there for this caller at all."""

@@ -75,7 +75,7 @@ def array_of(history: Mapping[str, PastJob], name: str) -> Array | None:
 
 
 def check_room(look: SiteView, user: str, tenant: str, tasks: int) -> None:
-    """Whether a user may hand in an array of so many: one request is enough for 10,000 jobs.
+    """Whether a user may hand in so many jobs more: one request is enough for 10,000 of an array.
 
     Raises:
         UserError: too many of the user's jobs are not over.
@@ -83,8 +83,9 @@ def check_room(look: SiteView, user: str, tenant: str, tasks: int) -> None:
     specs = (record.spec for record in look.core.jobs.values())
     live = sum(spec.user == user and spec.tenant == tenant for spec in specs)
     if live + tasks > MOST_LIVE:
-        problem = f"{live:,} jobs of yours are not over, {MOST_LIVE:,} at most with this array"
-        raise UserError(problem, field="array", hint="hand it in when some of them are over")
+        problem = f"{live:,} jobs of yours are not over, {MOST_LIVE:,} at most with {tasks:,} more"
+        hint = "hand it in when some of them are over"
+        raise UserError(problem, field="" if tasks == 1 else "array", hint=hint)
 
 
 def states(look: SiteView, array: Array) -> list[str]:

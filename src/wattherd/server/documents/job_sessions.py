@@ -129,13 +129,17 @@ class Open:
 class SessionBook:
     """All sessions of a service, and how many there may be."""
 
-    held: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Job and user by name of the session."""
+    held: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    """Job, user and tenant by name of the session."""
     open: dict[str, Open] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def place(self, job_id: str, by: str, *, of_input: bool) -> Iterator[str]:
+    def place(self, job_id: str, by: str, *, of_input: bool, tenant: str = "") -> Iterator[str]:
         """A name for a session, as long as it lasts.
+
+        Users of one tenant have as many together as are still free then, as of streams
+        (`HeldRequests`): however many they are, those of another find room. The site's own callers
+        have no `tenant`.
 
         Raises:
             Ended: there are enough.
@@ -145,10 +149,11 @@ class SessionBook:
             raise Ended(f"{job_id} has {MOST_OF_JOB} sessions: end one")
         if sum(one[1] == by for one in taken) >= MOST_OF_USER:
             raise Ended(f"{by} has {MOST_OF_USER} sessions: end one")
-        if len(taken) >= MOST_IN_ALL:
+        free = MOST_IN_ALL - len(taken)
+        if free <= 0 or (tenant and sum(one[2] == tenant for one in taken) >= free):
             raise Ended("this service has no room for another session: try again later")
         name = (INPUT if of_input else "") + secrets.token_hex(8)
-        self.held[name] = job_id, by
+        self.held[name] = job_id, by, tenant
         try:
             yield name
         finally:

@@ -14,6 +14,7 @@ from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.documents.arrays import array_of
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.journal.timeline import DecisionEntry
+from wattherd.units import seconds
 from wattherd.workload.job_array import tasks_called
 from wattherd.workload.job_file import JobFile, Level, priority_of
 from wattherd.workload.job_parts import AfterSpec
@@ -37,6 +38,20 @@ def check_priority(caller: Caller, ceilings: Mapping[Role, Level], asked: Level)
         field="priority",
         hint=f"leave it out, or ask an operator (`priority_ceiling: {{{caller.role}: {asked}}}`)",
     )
+
+
+def check_grace(most: str, job: JobFile) -> None:
+    """Whether a job lets itself be stopped: nobody ends a run within its grace, operators neither.
+
+    Raises:
+        UserError: its grace is longer than the site's longest.
+    """
+    if seconds(job.checkpoint.grace) > seconds(most):
+        raise UserError(
+            f"{job.checkpoint.grace} is longer than {most}, the most time for a stop here",
+            field="checkpoint.grace",
+            hint=f"ask for {most} at most, or ask an operator (`most_grace`)",
+        )
 
 
 def with_dependencies(look: SiteView, caller: Caller, job: JobFile) -> JobFile:

@@ -98,6 +98,9 @@ class ServeConfig(BaseModel):
     default_account: str | None = Field(
         default=None, description="system account of all other jobs (root's service only)"
     )
+    most_grace: str = Field(
+        default="1h", description="the longest `checkpoint.grace` of a job: so long a stop may take"
+    )
     require_account: bool = Field(
         default=False, description="refuse jobs of tenants that have no account of their own"
     )
@@ -137,7 +140,7 @@ class ServeConfig(BaseModel):
             raise ValueError("has a null byte in it")
         return value
 
-    @field_validator("exec_idle")
+    @field_validator("exec_idle", "most_grace")
     @classmethod
     def _time(cls, given: str) -> str:
         try:

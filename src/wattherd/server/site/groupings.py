@@ -130,7 +130,10 @@ def groups_document(site: LiveSite, caller: Caller) -> dict[str, Any]:
 def _trials(site: LiveSite, caller: Caller, group: str) -> dict[str, PastJob]:
     """The newest trials of a group that the caller may see, in order of submission."""
     site.catch_up()
-    found = site.store.projection.jobs(JobFilter(group=group, limit=MOST_TRIALS))
+    # Chosen before they are counted: trials of others must not push the caller's out.
+    tenant = None if caller.of_site else caller.tenant
+    asked = JobFilter(group=group, tenant=tenant, limit=MOST_TRIALS)
+    found = site.store.projection.jobs(asked)
     pasts = (past_of(row) for row in reversed(found))
     return {past.spec.id: past for past in pasts if caller.sees(past.spec)}
 

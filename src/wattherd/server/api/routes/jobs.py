@@ -13,8 +13,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from wattherd.errors import UserError
 from wattherd.local.accounts import OF_SITE
-from wattherd.local.enforcement import asked, check_enforced, unenforced
+from wattherd.local.enforcement import asked, check_enforced, counted, unenforced
 from wattherd.local.job_folders import own_checkpoint
+from wattherd.local.ownership import holds_anything
+from wattherd.local.run_plan import user_of
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
 from wattherd.server.api.http import (
     JobId,
@@ -38,7 +40,7 @@ from wattherd.server.api.schemas.jobs import (
 from wattherd.server.api.schemas.shape import Responses, answers
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents import documents
-from wattherd.server.documents.arrays import array_of, check_room
+from wattherd.server.documents.arrays import MOST_LIVE, array_of, check_room
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.dry_run import dry_run
 from wattherd.server.documents.editing import check_edit, was_done
@@ -46,6 +48,7 @@ from wattherd.server.documents.explanation import explanation, last_words
 from wattherd.server.documents.known_names import check_names, check_queue
 from wattherd.server.documents.privacy import (
     check_account,
+    check_grace,
     check_priority,
     seen_by,
     with_dependencies,
@@ -69,6 +72,8 @@ THINKING_S = 0.05
 """How long the answer to a submission, which is on disk, waits for what the core makes of it."""
 MOST = (1 << 63) - 1
 """The largest number that a database holds."""
+MOST_ASKED = 32
+"""Labels or states of one request: each is a search through the texts of all jobs."""
 ACTIONS = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
 _TEXT: Responses = {
     200: {
@@ -171,7 +176,7 @@ def _submission_routes(app: FastAPI) -> None:
         if checkpoint == "fresh":
             begin_fresh(fields)
         elif checkpoint == "last":
-            begin_from(fields, await _last_checkpoint(site, past))
+            begin_from(fields, await _last_checkpoint(site, caller, past))
         job = validated_job(fields, job_id)
         wish = await all_handed_in(site, caller, job, idempotency_key)
         return JSONResponse(await _first_document(site, wish), status_code=201)
@@ -184,12 +189,13 @@ def _submission_routes(app: FastAPI) -> None:
             "user": caller.user, "tenant": caller.tenant, "at": datetime.now(UTC)
         }  # fmt: skip
         spec = next((first for first, _ in job.tasks(**about)), None) or job.spec(**about)
+        spec = counted(spec, {})
         now_s = site.clock.now_s()
         return await look_up(site, lambda look: dry_run(look, spec, now_s))
 
 
-async def _last_checkpoint(site: LiveSite, past: PastJob) -> str:
-    """The folder with what a job has saved last.
+async def _last_checkpoint(site: LiveSite, caller: Caller, past: PastJob) -> str:
+    """The folder with what a job has saved last, as far as the caller's jobs can see.
 
     Raises:
         UserError: it still writes there, or there is nothing.
@@ -199,17 +205,13 @@ async def _last_checkpoint(site: LiveSite, past: PastJob) -> str:
     if await look_up(site, lambda look: job_id in look.core.jobs and look.core.jobs[job_id].active):
         hint = f"`wattherd pause {job_id}` has it written and kept"
         raise UserError("still writes its checkpoint", where=job_id, hint=hint)
-    if not await asyncio.to_thread(_holds_anything, folder):
+    account = site.accounts.account_of(
+        caller.tenant, caller.user, past.paper.get("user"), of_site=caller.of_site
+    )
+    if not await asyncio.to_thread(holds_anything, folder, user_of({"user": account})):
         hint = f"`wattherd rerun --fresh {job_id}`"
         raise UserError(f"has left no checkpoint in {folder}", where=job_id, hint=hint)
     return str(folder)
-
-
-def _holds_anything(folder: Path) -> bool:
-    try:
-        return any(folder.iterdir())
-    except OSError:
-        return False
 
 
 async def all_handed_in(
@@ -236,13 +238,26 @@ async def all_handed_in(
             owner = caller.user, caller.tenant
             await look_up(site, lambda look: check_room(look, *owner, len(made)))
     else:
+        await _check_live(site, caller)
         made = [(job.spec(**about), job.paper())]
+    made = [(counted(spec, paper), paper) for spec, paper in made]
     if caller.of_site is bool(caller.tenant):  # else it shows by the tenant
         for _, paper in made:
             paper[OF_SITE] = caller.of_site
     return site.keeper.hand_in_all(
         made, caller.by, key, lambda core, job_id: document(site.look_at(core), job_id)
     )
+
+
+async def _check_live(site: LiveSite, caller: Caller) -> None:
+    """Whether one more job of the caller's may wait; counted only where there are many at all.
+
+    Raises:
+        UserError: too many of the caller's jobs are not over.
+    """
+    if len(site.keeper.core.jobs) >= MOST_LIVE:
+        owner = caller.user, caller.tenant
+        await look_up(site, lambda look: check_room(look, *owner, 1))
 
 
 async def _first_document(site: LiveSite, wish: EventWish) -> dict[str, Any]:
@@ -263,6 +278,7 @@ async def checked(site: LiveSite, caller: Caller, job: JobFile) -> JobFile:
         UserError: why not.
     """
     check_priority(caller, site.config.priority_ceiling, job.priority)
+    check_grace(site.config.most_grace, job)
     check_names(site.keeper.core.config, job)
     if words_of(job.export or NONE) != [NONE]:
         hint = "send `environment: {variables: {NAME: VALUE}}`, as `wattherd submit` does"
@@ -285,14 +301,20 @@ def _look_routes(app: FastAPI) -> None:
         *,
         over: Annotated[bool, Query(description="those that ended, too")] = False,
         limit: Annotated[int, Query(ge=1, le=100_000, description="the most of them")] = 10_000,
-        state: Annotated[list[str], Query(description="one of these; all if none")] = [],  # noqa: B006 - FastAPI copies it
+        state: Annotated[
+            list[str], Query(max_length=MOST_ASKED, description="one of these; all if none")
+        ] = [],  # noqa: B006 - FastAPI copies it
         user: Annotated[str, Query(description="whose")] = "",
         tenant: Annotated[str, Query(description="of which; others see their own")] = "",
         queue: Annotated[str, Query(description="where they wait, or waited")] = "",
         text: Annotated[str, Query(description="in id or name")] = "",
         name: Annotated[str, Query(description="in the name")] = "",
         label: Annotated[
-            list[str], Query(description="NAME=VALUE, or NAME with any value; all of these")
+            list[str],
+            Query(
+                max_length=MOST_ASKED,
+                description="NAME=VALUE, or NAME with any value; all of these",
+            ),
         ] = [],  # noqa: B006 - FastAPI copies it
         array: Annotated[str, Query(description="tasks of this array")] = "",
         grouped: Annotated[

@@ -102,7 +102,8 @@ async def _enter(client: WebSocket, book: SessionBook) -> None:
     try:
         wanted = await request_of(client)
         of_input = not wanted.command
-        with book.place(job_id, caller.by, of_input=of_input) as name:
+        tenant = "" if caller.of_site else caller.tenant
+        with book.place(job_id, caller.by, of_input=of_input, tenant=tenant) as name:
             run = site.config.state / "jobs" / job_id / f"run-{attempt}"
             await asyncio.to_thread(check_account, site.accounts, past, run)
             wire, shown = await begun(run, name, wanted)

@@ -1,0 +1,94 @@
+"""What one tenant may take, learn or be called, so that others keep theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from wattherd.engine.core.feasibility import never_fits
+from wattherd.errors import UserError
+from wattherd.local.enforcement import LEAST_CPU_MILLI, asked, counted
+from wattherd.local.ownership import holds_anything
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.server.auth.caller import Caller, Role
+from wattherd.server.documents.job_sessions import MOST_IN_ALL, Ended, SessionBook
+from wattherd.server.documents.privacy import check_grace
+from wattherd.workload.job_file import validated_job
+
+
+def by(user: str, tenant: str = "") -> str:
+    return Caller(user=user, role=Role.USER, tenant=tenant).by
+
+
+def test_no_user_is_called_as_one_of_another_tenant() -> None:
+    """An idempotency key is kept by this name, and the audit tells it."""
+    people = [("ann", "vision"), ("vision/ann", ""), ("/vision/ann", ""), ("ann", "/vision"),
+              ("b/c", "a"), ("c", "a/b"), ("c", "a%2Fb"), ("ann", "")]  # fmt: skip
+    assert len({by(*one) for one in people}) == len(people)
+    assert (by("ann", "vision"), by("ann@a.org"), by("")) == (
+        "vision/ann",
+        "ann@a.org",
+        "anonymous",
+    )
+
+
+def test_users_of_one_tenant_leave_sessions_to_others() -> None:
+    book = SessionBook()
+    with contextlib.ExitStack() as held:
+
+        def taken(n: int) -> bool:
+            place = book.place(f"j-{n}", f"m/{n}", of_input=False, tenant="m")
+            with contextlib.suppress(Ended):
+                held.enter_context(place)
+                return True
+            return False
+
+        assert not all(taken(n) for n in range(MOST_IN_ALL))
+        assert 0 < len(book.held) < MOST_IN_ALL
+        held.enter_context(book.place("j-99", "victor/v", of_input=False, tenant="victor"))
+        held.enter_context(book.place("j-98", "root", of_input=False))  # an admin
+
+
+def test_a_task_without_a_device_takes_a_part_of_the_machine_and_is_not_limited_to_it() -> None:
+    job = validated_job({"run": "true", "gpus": 0}, "")
+    paper = job.paper()
+    spec = counted(job.spec(), paper)
+    assert [role.cpu_milli for role in spec.roles] == [LEAST_CPU_MILLI]
+    assert asked(spec, paper).cpus is None
+    roles = {"a": {"run": "true", "gpus": 0, "cpus": 2}, "b": {"run": "true", "gpus": 1},
+             "c": {"run": "true", "gpus": 0}}  # fmt: skip
+    gang = validated_job({"taskRoles": roles}, "")
+    paper = gang.paper()
+    spec = counted(gang.spec(), paper)
+    assert [role.cpu_milli for role in spec.roles] == [2000, 0, LEAST_CPU_MILLI]
+    assert asked(spec, paper).cpus == 2
+
+
+def test_a_gang_without_devices_that_no_machine_holds_is_refused() -> None:
+    node = NodeSpec(name="a", cpu_milli=2_000, memory_mib=1_000, gpu_count=4)
+    job = validated_job({"taskRoles": {"w": {"run": "true", "gpus": 0, "count": 41}}}, "")
+    refusal = never_fits(counted(job.spec(), {}), ClusterSpec((node,)), 0.0)
+    assert refusal is not None
+    assert refusal.available == 40
+
+
+def test_no_job_may_take_for_ever_to_stop() -> None:
+    check_grace("1h", validated_job({"run": "true", "checkpoint": {"grace": "1h"}}, ""))
+    with pytest.raises(UserError, match="longer than 1h"):
+        check_grace("1h", validated_job({"run": "true", "checkpoint": {"grace": 1e9}}, ""))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root looks as somebody else")
+def test_what_an_account_may_not_see_is_not_there(tmp_path: Path) -> None:
+    """Whether root's folder holds something is not told to jobs that name it."""
+    nobody = (65534, 65534)
+    (tmp_path / "of-root").mkdir(mode=0o700)
+    (tmp_path / "of-root" / "file").touch()
+    assert holds_anything(tmp_path / "of-root", None)
+    assert not holds_anything(tmp_path / "of-root", nobody)
+    assert not holds_anything(tmp_path / "none", nobody)
+    assert holds_anything(Path("/usr"), nobody)
+    assert not holds_anything(Path("-delete"), nobody)
