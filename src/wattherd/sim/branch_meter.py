@@ -55,6 +55,7 @@ class BranchMeter:
         self._use_s, self._limited_s = np.zeros(count), np.zeros(count)
         self._carried: Ints = np.zeros(count, dtype=np.int64)
         self._limits: Ints = np.full(count, ENDLESS_NW)
+        self._stated_nw: list[int | None] | None = None
         self._changed_s = np.full(count, -np.inf)
         self._at_s = 0.0
         self._stale = True
@@ -74,10 +75,14 @@ class BranchMeter:
     def _look(self) -> None:
         self._stale = False
         self._carried = np.array(self._account.carried_nw(self._core.rest.asleep), dtype=np.int64)
-        limits = [ENDLESS_NW if one is None else one for one in self._account.stated_nw]
-        fresh = np.array(limits, dtype=np.int64)
-        self._limits = fresh
+        stated_nw = self._account.stated_nw
+        if stated_nw is not self._stated_nw:  # it is the same list until a budget changes
+            self._stated_nw = stated_nw
+            limits = [ENDLESS_NW if one is None else one for one in stated_nw]
+            self._limits = np.array(limits, dtype=np.int64)
         surprised_s = self._core.budgets.surprised_s
+        if not surprised_s:
+            return
         site_s = surprised_s.get("", -np.inf)
         names = self._account.feeds.names
         self._changed_s = np.array([surprised_s.get(name, -np.inf) for name in names])

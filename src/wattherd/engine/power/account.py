@@ -35,6 +35,7 @@ of millionths (`engine.power.feeds`), so that all sums are integers and exact.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -47,11 +48,12 @@ from wattherd.engine.power.budgets import Fall
 from wattherd.engine.power.demand import DemandClasses, DemandRows
 from wattherd.engine.power.domain_headroom import (
     Branches,
+    BudgetColumns,
     DomainHeadroom,
     branch_table,
-    branches_above,
+    branches_beside,
 )
-from wattherd.engine.power.domain_loads import DomainLoads, Spread
+from wattherd.engine.power.domain_loads import DomainLoads, Footprint, Spread, footprint_of
 from wattherd.engine.power.energy_price import Prices
 from wattherd.engine.power.feeds import NW, PPM, Feeds, one_domain
 from wattherd.engine.power.measured_demand import Demands
@@ -60,7 +62,7 @@ from wattherd.engine.power.reasons import new_to_plan, too_late, too_little
 from wattherd.engine.power.sharing import Device, shared_devices
 from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve, under_one_cap
 from wattherd.model.allocation import Allocation
-from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
+from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.model.power_tree import PowerTree
 from wattherd.model.reason import Reason
@@ -121,6 +123,8 @@ class PowerAccount:
         self._site_w: float | None = None
         """What the site is held to beside its own domain's budget: the lower one counts."""
         self._stated_w = {domain.name: domain.budget_w for domain in self.feeds.tree.domains}
+        self._stated_nw: list[int | None] | None = None
+        """`stated_nw`, None after a change: meters of a simulation ask at every event."""
         self._soon: dict[int, list[Fall]] = {}
         """Budgets of domains that are to come, within which new jobs must fit."""
         self._set_limits()
@@ -129,7 +133,9 @@ class PowerAccount:
         self._held = DomainLoads(self.feeds, self._idle_mw)
         self._asks: dict[str, PowerAsk] = {}
         """What planned jobs ask for on their unshared devices."""
-        self._by_class = not self.by_domain and isinstance(policy, SharesByClass)
+        # Asked once: to ask what a policy can do takes longer than to count a job's watts.
+        self._in_tree = policy if isinstance(policy, SharesInTree) else None
+        self._in_classes = policy if isinstance(policy, SharesByClass) else None
         self._demand = self._no_demand()
         """Planned jobs that share no device."""
         self._due = True
@@ -149,7 +155,7 @@ class PowerAccount:
         return max(_mw(least_w) - _mw(self.gpus[model].idle_w), 1) if model else 1
 
     def _no_demand(self) -> DemandClasses | DemandRows:
-        return DemandClasses() if self._by_class else DemandRows()
+        return DemandRows() if self.by_domain or self._in_classes is None else DemandClasses()
 
     # Budgets ------------------------------------------------------------------------------------
 
@@ -196,10 +202,12 @@ class PowerAccount:
         """What the guard holds the site to."""
         self.limits_nw: list[int | None] = [None if one is None else _nw(one) for one in limits_w]
         """What it holds each domain to."""
+        self._budget_columns = BudgetColumns(self.feeds, self.limits_nw, self._idle_nw)
 
     def state(self, budget_w: float | None, domain: str = "") -> None:
         """What a domain is said to be allowed; the guard may already hold it to less."""
         self._stated_w[domain] = budget_w
+        self._stated_nw = None
 
     @property
     def stated_w(self) -> float | None:
@@ -209,10 +217,12 @@ class PowerAccount:
 
     @property
     def stated_nw(self) -> list[int | None]:
-        """The budget of each domain."""
-        stated_w = [self._stated_w[name] for name in self.feeds.names]
-        stated_w[self.feeds.root] = self.stated_w
-        return [None if one is None else _nw(one) for one in stated_w]
+        """The budget of each domain; the same list until one is stated anew."""
+        if self._stated_nw is None:
+            stated_w = [self._stated_w[name] for name in self.feeds.names]
+            stated_w[self.feeds.root] = self.stated_w
+            self._stated_nw = [None if one is None else _nw(one) for one in stated_w]
+        return self._stated_nw
 
     @property
     def held_mw(self) -> list[int | None]:
@@ -242,20 +252,25 @@ class PowerAccount:
 
         Across GPU models it is that of the one cap for all of them (`under_one_cap`).
         """
-        first = ""
-        others: dict[str, None] = {}
-        for one in allocations:
-            if one.gpus and self._models[one.node] != first:
-                if first:
-                    others[self._models[one.node]] = None
-                else:
-                    first = self._models[one.node]
-        if not first:
+        models = {self._models[one.node]: None for one in allocations if one.gpus}
+        return self._curve(spec, tuple(models))
+
+    def _curve(self, spec: JobSpec, models: tuple[str, ...]) -> PowerCurve | None:
+        if not models:
             return None
-        curve = self.curve_of(spec, first)
-        if others:
-            curve = under_one_cap((curve, *(self.curve_of(spec, model) for model in others)))
+        curve = self.curve_of(spec, models[0])
+        if len(models) > 1:
+            curve = under_one_cap(tuple(self.curve_of(spec, model) for model in models))
         return self.prices.within(spec.id, curve)
+
+    def _footprint(self, job_id: str, allocations: tuple[Allocation, ...]) -> Footprint:
+        """Where `allocations` stand: mostly where the job is booked already."""
+        known = self._held.footprint(job_id)
+        if known.allocations is not allocations:
+            known = self._plan.footprint(job_id)
+        if known.allocations is not allocations:
+            known = footprint_of(allocations, self.feeds, self._idle_mw, self._models)
+        return known
 
     def speed(self, job: JobRecord) -> float:
         """Speed of a running job at its cap, relative to full draw; its slowest device counts."""
@@ -292,22 +307,23 @@ class PowerAccount:
         self._due = True
         if self._asks.pop(job.id, None) is not None:
             self._demand.drop(job)
-        curve = self.curve(job.spec, job.wanted)
+        footprint = self._footprint(job.id, job.wanted)
+        curve = self._curve(job.spec, footprint.models)
         if curve is None:
             self._plan.drop(job.id)
             return
         # The least is that of the whole curve: a measured demand may turn out to be too low, and
         # then the job must still have its floor.
-        self._plan.put(job.id, job.wanted, _mw(self.least_w(curve)))
+        self._plan.put(job.id, footprint, _mw(self.least_w(curve)))
         curve = self.demands.within(job.id, curve)
-        devices = sum(len(one.gpus) for one in job.wanted if _is_whole(one))
+        devices = footprint.devices
         ask = PowerAsk(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
         self._asks[job.id] = ask
-        if devices and not self._plan.shared.devices(job.id):
+        if devices and not footprint.shared:
             if isinstance(self._demand, DemandClasses):
                 self._demand.put(job, ask)
             else:
-                self._demand.put(job, ask, self._branches_of(job))
+                self._demand.put(job, ask, footprint.branches)
 
     def plan_order(self, allocations: Iterable[Allocation]) -> dict[Device, list[str]]:
         """Who was booked first on the shared devices of `allocations`, under the plan."""
@@ -330,10 +346,11 @@ class PowerAccount:
 
         Of a device that it shares, only what it adds to the others of the plan.
         """
-        curve = self.curve(job.spec, allocations)
+        footprint = self._footprint(job.id, allocations)
+        curve = self._curve(job.spec, footprint.models)
         if curve is None:
             return 0
-        return self._plan.added_mw(job.id, allocations, _mw(self.least_w(curve)))
+        return self._plan.added_mw(job.id, footprint, _mw(self.least_w(curve)))
 
     def refused(
         self, job: JobRecord, allocations: tuple[Allocation, ...], now_s: float
@@ -356,9 +373,10 @@ class PowerAccount:
 
     def _least_rise(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> Spread:
         """What a job's least needs there would add to the plan, by domain above its devices."""
-        curve = self.curve(job.spec, allocations)
+        footprint = self._footprint(job.id, allocations)
+        curve = self._curve(job.spec, footprint.models)
         if curve is not None:
-            return self._plan.rise_nw(job.id, allocations, _mw(self.least_w(curve)))
+            return self._plan.rise_nw(job.id, footprint, _mw(self.least_w(curve)))
         # A job without GPUs adds no watts that are counted. Below a single budget that is too low
         # already it waits all the same: nothing starts there before that is mended. In a tree only
         # branches with devices of the job are looked at, and it has none.
@@ -419,20 +437,19 @@ class PowerAccount:
         """
         if not self.by_domain:
             return gpus
-        left = {
-            domain: limit_nw - self._planned_nw(domain)
-            for domain, limit_nw in enumerate(self.limits_nw)
-            if limit_nw is not None
-        }
         free = {node: int(gpus[node]) for node in np.flatnonzero(gpus).tolist()}
-        wanted_nw = dict.fromkeys(left, 0)
+        wanted_nw = [0] * len(self.limits_nw)
         for node, count in free.items():
             step_mw = count * self._step_mw[node]
             for domain, ppm in self.feeds.paths[node]:
-                if domain in left:
-                    wanted_nw[domain] += step_mw * ppm
+                wanted_nw[domain] += step_mw * ppm
         # A domain that can carry all at once limits nobody, whoever comes first.
-        left = {domain: nw for domain, nw in left.items() if wanted_nw[domain] > nw}
+        columns = zip(self.limits_nw, self._idle_nw, self._plan.nw, wanted_nw, strict=True)
+        left = {
+            domain: limit_nw - idle_nw - nw
+            for domain, (limit_nw, idle_nw, nw, more_nw) in enumerate(columns)
+            if limit_nw is not None and idle_nw + nw + more_nw > limit_nw
+        }
         if not left:
             return gpus
         shown = np.zeros_like(gpus)
@@ -465,11 +482,12 @@ class PowerAccount:
 
     def note(self, job: JobRecord) -> None:
         """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
-        curve = self.curve(job.spec, job.allocations)
+        footprint = self._footprint(job.id, job.allocations)
+        curve = self._curve(job.spec, footprint.models)
         if curve is None:
             self._held.drop(job.id)
         else:
-            self._held.put(job.id, job.allocations, _mw(_capped(job.cap_w, curve)))
+            self._held.put(job.id, footprint, _mw(_capped(job.cap_w, curve)))
 
     def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
         """Whether every domain could carry the job's planned cap there, beside what is in force."""
@@ -504,10 +522,11 @@ class PowerAccount:
 
     def _rise_at_cap(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> Spread:
         """What a job would add there at its planned cap; nothing without GPUs."""
-        curve = self.curve(job.spec, allocations)
+        footprint = self._footprint(job.id, allocations)
+        curve = self._curve(job.spec, footprint.models)
         if curve is None:
             return {}
-        return self._held.rise_nw(job.id, allocations, _mw(_capped(job.wanted_cap_w, curve)))
+        return self._held.rise_nw(job.id, footprint, _mw(_capped(job.wanted_cap_w, curve)))
 
     def exceeded(self) -> bool:
         """Whether any domain may carry more now than its budget."""
@@ -580,9 +599,9 @@ class PowerAccount:
             return self._demand.give(self._caps_w(asks, branches))
         root = self.feeds.root
         room_nw = (self.limits_nw[root] or 0) - self._idle_nw[root] + self._plan.idle_mw * PPM
-        if self._demand.top_mw * PPM <= room_nw or not isinstance(self.policy, SharesByClass):
+        if self._demand.top_mw * PPM <= room_nw or self._in_classes is None:
             return self._demand.give(self._demand.uncapped())
-        return self._demand.give(self.policy.levels(self._demand.classes(), room_nw / NW))
+        return self._demand.give(self._in_classes.levels(self._demand.classes(), room_nw / NW))
 
     def _share_by_device(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
         """Caps where jobs share devices: a job has the least cap of any device it is on.
@@ -619,37 +638,30 @@ class PowerAccount:
         """
         if not asks:
             return []
-        headroom = DomainHeadroom(self.feeds, self.limits_nw, self._idle_nw, branches)
-        limits, policy = headroom.limits(asks), self.policy
+        headroom = DomainHeadroom(self._budget_columns, branches)
+        limits = headroom.limits(asks)
         widest_w = float(max(limits.room_w, default=0.0))
         if not self.by_domain:
-            return list(_whole(np.array(policy.share(asks, widest_w)), asks).tolist())
+            return list(_whole(np.array(self.policy.share(asks, widest_w)), asks).tolist())
         tops = _whole(asks.top_w, asks)
         if headroom.hold(tops):
             return list(tops.tolist())
-        if isinstance(policy, SharesInTree):
-            caps = policy.share_in(asks, limits)
+        if self._in_tree is not None:
+            caps = self._in_tree.share_in(asks, limits)
         else:
-            caps = policy.share(asks, widest_w)
+            caps = self.policy.share(asks, widest_w)
         return headroom.trimmed(asks, _whole(np.array(within(asks, caps, limits)), asks))
 
     def _branches_of(self, job: JobRecord) -> Branches:
-        """What stands above the devices that a job's cap is for."""
-        return branches_above(self.feeds, self._devices_at(job), self._idle_mw)
+        """What stands above the devices that a job's cap is for.
 
-    def _devices_at(self, job: JobRecord) -> dict[int, int]:
-        """Devices by node: the job's own, and shared ones where it is the dearest."""
-        found: dict[int, int] = {}
-        for one in job.wanted:
-            if one.gpus and _is_whole(one):
-                found[one.node] = found.get(one.node, 0) + len(one.gpus)
-        for node, _ in self._plan.shared.owned(job.id):
-            found[node] = found.get(node, 0) + 1
-        return found
-
-
-def _is_whole(allocation: Allocation) -> bool:
-    return allocation.request.gpu_milli == WHOLE_GPU_MILLI
+        The job's own, and shared ones where it is the dearest.
+        """
+        footprint, owned = self._footprint(job.id, job.wanted), self._plan.shared.owned(job.id)
+        if not owned:
+            return footprint.branches
+        nodes = Counter(node for node, _ in owned)
+        return branches_beside(footprint.branches, nodes, self.feeds, self._idle_mw)
 
 
 def _capped(cap_w: float | None, curve: PowerCurve) -> float:

@@ -25,9 +25,11 @@ from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.domain_headroom import Branches, branch_table
 from wattherd.estimate.power_curve import PowerCurve
 from wattherd.policy.power.choices import Floats, Ints
-from wattherd.policy.power.contract import Asks, CapLevel, PowerAsk, ask_rows
+from wattherd.policy.power.contract import Asks, CapLevel, CurveNumbers, PowerAsk, ask_rows
 
 _Key = tuple[int, int, PowerCurve]
+_SPARE_CURVES = 32
+"""Curves that are remembered beyond two a job."""
 
 
 @dataclass(slots=True)
@@ -138,6 +140,10 @@ class DemandRows:
         self._asks: list[PowerAsk] = []
         self._columns = ask_rows(())
         self._given_w: Floats = np.zeros(0)
+        self._curves: dict[PowerCurve, int] = {}
+        """Each curve that a job had lately, and its number."""
+        self._curve: Ints = np.zeros(0, dtype=np.int64)
+        """(J,) which of them is each job's."""
         self.branches: Ints = branch_table(())
         """(J, L, 3) as in `domain_headroom.Branches`."""
 
@@ -148,7 +154,7 @@ class DemandRows:
     @property
     def asks(self) -> Asks:
         """The asks of all jobs."""
-        return Asks(self._asks, self._columns)
+        return Asks(self._asks, self._columns, CurveNumbers(tuple(self._curves), self._curve))
 
     def put(self, job: JobRecord, ask: PowerAsk, branches: Branches) -> None:
         """A job asks for watts from now on."""
@@ -158,12 +164,23 @@ class DemandRows:
         self._asks.insert(at, ask)
         self._columns = _with_row(self._columns, at, ask_rows((ask,)))
         self._given_w = _with_row(self._given_w, at, np.array([np.nan]))
+        number = self._curves.setdefault(ask.curve, len(self._curves))
+        self._curve = _with_row(self._curve, at, np.array([number]))
+        if len(self._curves) > _SPARE_CURVES + 2 * len(self._jobs):
+            self._number_curves_anew()
         depth = max(self.branches.shape[1], len(branches))
         row = branch_table((branches,), depth)
         if depth > self.branches.shape[1]:
             more = branch_table([()] * len(self.branches), depth - self.branches.shape[1])
             self.branches = np.concatenate((self.branches, more), axis=1)
         self.branches = _with_row(self.branches, at, row)
+
+    def _number_curves_anew(self) -> None:
+        # Curves that are learned change with every measurement; those that nobody has any more
+        # would be worked out at every sharing, for nothing.
+        self._curves = {}
+        numbers = [self._curves.setdefault(ask.curve, len(self._curves)) for ask in self._asks]
+        self._curve = np.array(numbers, dtype=np.int64)
 
     def drop(self, job: JobRecord) -> None:
         """A job asks no more."""
@@ -173,6 +190,7 @@ class DemandRows:
         del self._numbers[at], self._jobs[at], self._asks[at]
         self._columns = _without_row(self._columns, at)
         self._given_w = _without_row(self._given_w, at)
+        self._curve = _without_row(self._curve, at)
         self.branches = _without_row(self.branches, at)
 
     def forget_caps(self) -> None:

@@ -13,6 +13,8 @@ from wattherd.policy.power.limits import DomainRoom
 
 _ENDLESS_NW = 2**62
 """4.6 GW: more than any tree carries, and still an integer of 64 bits."""
+_EXACT_NW = 2**52
+"""4.5 MW: twice that, and every integer below it, is a float of its own."""
 
 
 Branches = tuple[tuple[int, int, int], ...]
@@ -24,15 +26,16 @@ nanowatts there when these devices idle.)
 _NONE = (-1, 0, 0)
 
 
-def branches_above(feeds: Feeds, devices: Mapping[int, int], idle_mw: Sequence[int]) -> Branches:
-    """What stands above `devices`, counts by node, of which each idles at its node's `idle_mw`."""
-    ppm: dict[int, int] = {}
-    idle_nw: dict[int, int] = {}
+def branches_beside(
+    branches: Branches, devices: Mapping[int, int], feeds: Feeds, idle_mw: Sequence[int]
+) -> Branches:
+    """`branches` and what stands above more `devices`, by node; `idle_mw` is one idle device's."""
+    above = {domain: (ppm, idle_nw) for domain, ppm, idle_nw in branches}
     for node, count in devices.items():
         for domain, each in feeds.paths[node]:
-            ppm[domain] = ppm.get(domain, 0) + count * each
-            idle_nw[domain] = idle_nw.get(domain, 0) + count * each * idle_mw[node]
-    return tuple((domain, each, idle_nw[domain]) for domain, each in ppm.items())
+            ppm, idle_nw = above.get(domain, (0, 0))
+            above[domain] = ppm + count * each, idle_nw + count * each * idle_mw[node]
+    return tuple((domain, ppm, idle_nw) for domain, (ppm, idle_nw) in above.items())
 
 
 def branch_table(rows: Sequence[Branches], depth: int = 0) -> Ints:
@@ -42,35 +45,54 @@ def branch_table(rows: Sequence[Branches], depth: int = 0) -> Ints:
     return np.array(filled, dtype=np.int64).reshape(len(rows), depth, 3)
 
 
-class DomainHeadroom:
-    """Nanowatts for whole devices at their caps, by domain with a budget.
+class BudgetColumns:
+    """The domains that have a budget, and what each leaves above idling; of one set of budgets.
 
-    `limits_nw` (all domains of the tree; None: no budget) less what is drawn beside those devices:
-    `idle_nw` is what each domain carries when everything idles.
+    `limits_nw` are of all domains of the tree (None: no budget), `idle_nw` is what each carries
+    when everything idles. Budgets change rarely and watts are shared at every plan, so that this
+    is made once for all plans between two budgets.
     """
 
     def __init__(
-        self,
-        feeds: Feeds,
-        limits_nw: Sequence[int | None],
-        idle_nw: Sequence[int],
-        branches: Ints,
+        self, feeds: Feeds, limits_nw: Sequence[int | None], idle_nw: Sequence[int]
     ) -> None:
-        """The rooms of one plan; `branches` (J, L, 3) are those of each job, domain -1 for none."""
+        """Number the domains that have one, in the order of the tree."""
         limited = [domain for domain, nw in enumerate(limits_nw) if nw is not None]
-        self._names = tuple(feeds.names[one] for one in limited)
-        number = np.full(len(limits_nw) + 1, -1, dtype=np.int64)
-        number[limited] = np.arange(len(limited))
-        path, ppm, idle = number[branches[:, :, 0]], branches[:, :, 1], branches[:, :, 2]
-        if len(limited) < len(limits_nw):
+        self.names = tuple(feeds.names[one] for one in limited)
+        self.everywhere = len(limited) == len(limits_nw)
+        self.number: Ints = np.full(len(limits_nw) + 1, -1, dtype=np.int64)
+        """(D + 1,) the number among these of each domain of the tree; -1 for none, and of -1."""
+        self.number[limited] = np.arange(len(limited))
+        self.above_idle_nw = [(limits_nw[one] or 0) - idle_nw[one] for one in limited]
+        self.in_64_bits = all(abs(nw) < _EXACT_NW for nw in self.above_idle_nw)
+        """Whether arrays can count them, and watts of them are rounded once only."""
+        if self.in_64_bits:
+            self.room_nw: Ints = np.array(self.above_idle_nw, dtype=np.int64)
+
+
+class DomainHeadroom:
+    """Nanowatts for whole devices at their caps, by domain with a budget.
+
+    That is each budget less what is drawn beside those devices.
+    """
+
+    def __init__(self, budgets: BudgetColumns, branches: Ints) -> None:
+        """The rooms of one plan; `branches` (J, L, 3) are those of each job, domain -1 for none."""
+        self._names = budgets.names
+        path, ppm, idle = budgets.number[branches[:, :, 0]], branches[:, :, 1], branches[:, :, 2]
+        if not budgets.everywhere:
             path, ppm, idle = _packed(path, ppm, idle)
         self._path, self._ppm = path, ppm
-        freed_nw = self._sums(idle).tolist()
-        self._nw = [
-            (limits_nw[domain] or 0) - idle_nw[domain] + nw
-            for domain, nw in zip(limited, freed_nw, strict=True)
-        ]
-        self._room_nw = np.array([min(nw, _ENDLESS_NW) for nw in self._nw], dtype=np.int64)
+        freed_nw = self._sums(idle)
+        self._room_w: Floats
+        if budgets.in_64_bits:
+            self._room_nw = budgets.room_nw + freed_nw
+            self._room_w = self._room_nw / NW
+        else:
+            left = zip(budgets.above_idle_nw, freed_nw.tolist(), strict=True)
+            nw = [above_idle + freed for above_idle, freed in left]
+            self._room_nw = np.array([min(one, _ENDLESS_NW) for one in nw], dtype=np.int64)
+            self._room_w = np.array([one / NW for one in nw])
 
     def _sums(self, nw: Ints) -> Ints:
         """What `nw` (J, L) add up to in each domain (D,)."""
@@ -81,7 +103,7 @@ class DomainHeadroom:
     def limits(self, asks: Asks) -> DomainRoom:
         """As policies read it."""
         scale = np.where(self._path >= 0, self._ppm / (PPM * asks.devices)[:, None], 1.0)
-        return DomainRoom(np.array([nw / NW for nw in self._nw]), self._path, scale, self._names)
+        return DomainRoom(self._room_w, self._path, scale, self._names)
 
     def hold(self, caps_w: Floats) -> bool:
         """Whether every domain has enough for these caps (J,)."""

@@ -10,7 +10,9 @@ again drift, and a budget that is met to the watt would be refused on one run an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from wattherd.engine.power.domain_headroom import Branches
 from wattherd.engine.power.feeds import Feeds
 from wattherd.engine.power.sharing import Device, SharedDevices, shared_devices
 from wattherd.model.allocation import Allocation
@@ -20,12 +22,63 @@ Spread = dict[int, int]
 """Nanowatts by domain."""
 
 
-_WholeDevices = tuple[int, int, Spread]
-"""What a job's unshared devices draw, what they would draw idle (mW), and the rise by domain.
+class Footprint(NamedTuple):
+    """Where the devices of some allocations stand: what their watts count in, whatever the cap.
 
-The first two are read at the devices, the rise at the inputs of domains.
-"""
-_NOTHING: _WholeDevices = (0, 0, {})
+    A cap changes ten times as often as a place, and what it adds is then one product a domain.
+    """
+
+    allocations: tuple[Allocation, ...]
+    devices: int
+    """Whole ones: no other job has a part of them."""
+    idle_mw: int
+    """What they would draw idle, at the devices."""
+    branches: Branches
+    """What stands above them."""
+    shared: tuple[Device, ...]
+    """Devices of which there is a part only."""
+    models: tuple[str, ...]
+    """GPU models of all of them, each once, as they come."""
+
+    def rise_nw(self, mw: int) -> Spread:
+        """What whole devices at `mw` each add above idling, by domain."""
+        return {domain: mw * ppm - idle_nw for domain, ppm, idle_nw in self.branches}
+
+
+_NOWHERE = Footprint((), 0, 0, (), (), ())
+
+
+def footprint_of(
+    allocations: tuple[Allocation, ...],
+    feeds: Feeds,
+    idle_mw: Sequence[int],
+    models: Sequence[str],
+) -> Footprint:
+    """Where `allocations` stand; `idle_mw` and `models` are by node."""
+    devices = all_idle_mw = 0
+    ppm_above: dict[int, int] = {}
+    idle_above: dict[int, int] = {}
+    parts: list[Allocation] = []
+    found: dict[str, None] = {}
+    for one in allocations:
+        count, node = len(one.gpus), one.node
+        if not count:
+            continue
+        found[models[node]] = None
+        if one.request.gpu_milli != WHOLE_GPU_MILLI:
+            parts.append(one)
+            continue
+        each_mw = idle_mw[node]
+        devices += count
+        all_idle_mw += count * each_mw
+        for domain, ppm in feeds.paths[node]:
+            ppm_above[domain] = ppm_above.get(domain, 0) + count * ppm
+            idle_above[domain] = idle_above.get(domain, 0) + count * ppm * each_mw
+    if not found:
+        return _NOWHERE
+    branches = tuple((domain, ppm, idle_above[domain]) for domain, ppm in ppm_above.items())
+    shared = tuple(shared_devices(parts)) if parts else ()
+    return Footprint(allocations, devices, all_idle_mw, branches, shared, tuple(found))
 
 
 class DomainLoads:
@@ -43,43 +96,57 @@ class DomainLoads:
         """What unshared devices would draw if they idled, at the devices."""
         self.shared = SharedDevices(idle_mw)
         self._paths, self._idle_mw = feeds.paths, idle_mw
-        self._jobs: dict[str, _WholeDevices] = {}
+        self._jobs: dict[str, tuple[Footprint, int]] = {}
+        """Where each job's devices stand, and at how many milliwatts each of them."""
 
-    def put(self, job_id: str, allocations: Iterable[Allocation], mw: int) -> None:
+    def footprint(self, job_id: str) -> Footprint:
+        """Where a job is booked."""
+        known = self._jobs.get(job_id)
+        return _NOWHERE if known is None else known[0]
+
+    def put(self, job_id: str, footprint: Footprint, mw: int) -> None:
         """Book a job with each of its devices at `mw`, instead of what it had."""
-        self.drop(job_id)
-        whole, parts = self._counted(allocations, mw)
-        run_mw, idle_mw, rise_nw = whole
-        if rise_nw:
-            self._jobs[job_id] = whole
-            self.run_mw += run_mw
-            self.idle_mw += idle_mw
-            for domain, nw in rise_nw.items():
-                self.nw[domain] += nw
-        for device in parts:
-            rise_mw = self.shared.rise_mw(job_id, (device,), mw)
-            for domain, ppm in self._paths[device[0]]:
-                self.nw[domain] += rise_mw * ppm
-        if parts:
-            self.shared.put(job_id, parts, mw)
+        before = self._jobs.get(job_id)
+        if before is not None and before[0] is footprint and not footprint.shared:
+            # Another cap in the same place. The order of bookings says who owns a shared device,
+            # so that jobs with parts are always booked anew.
+            more_mw = mw - before[1]
+            self.run_mw += footprint.devices * more_mw
+            for domain, ppm, _ in footprint.branches:
+                self.nw[domain] += more_mw * ppm
+        else:
+            self.drop(job_id)
+            self.run_mw += footprint.devices * mw
+            self.idle_mw += footprint.idle_mw
+            for domain, ppm, idle_nw in footprint.branches:
+                self.nw[domain] += mw * ppm - idle_nw
+            for device in footprint.shared:
+                rise_mw = self.shared.rise_mw(job_id, (device,), mw)
+                for domain, ppm in self._paths[device[0]]:
+                    self.nw[domain] += rise_mw * ppm
+            if footprint.shared:
+                self.shared.put(job_id, list(footprint.shared), mw)
+        self._jobs[job_id] = footprint, mw
 
     def drop(self, job_id: str) -> None:
         """Forget a job."""
-        whole = self._jobs.pop(job_id, _NOTHING)
-        self.run_mw -= whole[0]
-        self.idle_mw -= whole[1]
-        for domain, nw in self._own(job_id, whole).items():
+        if job_id not in self._jobs:
+            return
+        for domain, nw in self.job_nw(job_id).items():
             self.nw[domain] -= nw
+        footprint, mw = self._jobs.pop(job_id)
+        self.run_mw -= footprint.devices * mw
+        self.idle_mw -= footprint.idle_mw
         self.shared.drop(job_id)
 
-    def rise_nw(self, job_id: str, allocations: Iterable[Allocation], mw: int) -> Spread:
+    def rise_nw(self, job_id: str, footprint: Footprint, mw: int) -> Spread:
         """What a job with `mw` on each device there would add, beside the others, by domain.
 
         All domains above the allocations that have devices are named, also where that is nothing.
         What the job has booked does not count: it would be given back.
         """
-        (_, _, rise_nw), parts = self._counted(allocations, mw)
-        for device in parts:
+        rise_nw = footprint.rise_nw(mw)
+        for device in footprint.shared:
             more_mw = self.shared.rise_mw(job_id, (device,), mw)
             for domain, ppm in self._paths[device[0]]:
                 rise_nw[domain] = rise_nw.get(domain, 0) + more_mw * ppm
@@ -93,56 +160,30 @@ class DomainLoads:
         return {domain: nw[domain] - own.get(domain, 0) for domain in domains}
 
     def job_nw(self, job_id: str) -> Spread:
-        """By how much each domain would carry less without a job."""
-        return self._own(job_id, self._jobs.get(job_id, _NOTHING))
-
-    def added_mw(self, job_id: str, allocations: tuple[Allocation, ...], mw: int) -> int:
-        """As `rise_nw`, all together and at the devices: without losses."""
-        (run_mw, idle_mw, _), parts = self._counted(allocations, mw)
-        return run_mw - idle_mw + self.shared.rise_mw(job_id, parts, mw)
-
-    def job_mw(self, job_id: str) -> float:
-        """What a job's devices draw; of shared ones its equal part."""
-        return self._jobs.get(job_id, _NOTHING)[0] + self.shared.part_mw(job_id)
-
-    def _counted(
-        self, allocations: Iterable[Allocation], mw: int
-    ) -> tuple[_WholeDevices, list[Device]]:
-        """Whole devices at `mw` each, and the devices of which a job has a part only.
-
-        The innermost loop of the account: a plan of a thousand jobs passes here for every order.
-        """
-        devices = idle_mw = 0
-        rise_nw: Spread = {}
-        parts: list[Allocation] = []
-        for one in allocations:
-            count = len(one.gpus)
-            if not count:
-                continue
-            if one.request.gpu_milli != WHOLE_GPU_MILLI:
-                parts.append(one)
-                continue
-            each_mw = self._idle_mw[one.node]
-            devices += count
-            idle_mw += count * each_mw
-            more_mw = count * (mw - each_mw)
-            for domain, ppm in self._paths[one.node]:
-                rise_nw[domain] = rise_nw.get(domain, 0) + more_mw * ppm
-        shared = shared_devices(parts) if parts else []
-        return (devices * mw, idle_mw, rise_nw), shared
-
-    def _own(self, job_id: str, whole: _WholeDevices) -> Spread:
-        """By how much each domain would carry less without a job whose `whole` devices these are.
+        """By how much each domain would carry less without a job.
 
         A shared device falls to the dearest of those who stay, not to idle.
         """
-        rise_nw = whole[2]
-        shared = self.shared.devices(job_id) if self.shared.any else ()
-        if not shared:
-            return rise_nw
-        own = dict(rise_nw)
-        for device in shared:
+        known = self._jobs.get(job_id)
+        if known is None:
+            return {}
+        footprint, mw = known
+        own = footprint.rise_nw(mw)
+        for device in footprint.shared:
             fall_mw = self.shared.fall_mw(job_id, device)
             for domain, ppm in self._paths[device[0]]:
                 own[domain] = own.get(domain, 0) + fall_mw * ppm
         return own
+
+    def added_mw(self, job_id: str, footprint: Footprint, mw: int) -> int:
+        """As `rise_nw`, all together and at the devices: without losses."""
+        shared_mw = self.shared.rise_mw(job_id, footprint.shared, mw)
+        return footprint.devices * mw - footprint.idle_mw + shared_mw
+
+    def job_mw(self, job_id: str) -> float:
+        """What a job's devices draw; of shared ones its equal part."""
+        known = self._jobs.get(job_id)
+        if known is None:
+            return 0
+        footprint, mw = known
+        return footprint.devices * mw + self.shared.part_mw(job_id)

@@ -33,14 +33,40 @@ def ask_rows(asks: Sequence[PowerAsk]) -> NDArray[np.float64]:
     return np.array(rows, dtype=np.float64).reshape(-1, 5)
 
 
+@dataclass(frozen=True, slots=True)
+class CurveNumbers:
+    """Which of `curves` each ask has, (J,): jobs of a kind have one curve."""
+
+    curves: Sequence[PowerCurve]
+    of: NDArray[np.int64]
+
+
 class Asks(Sequence[PowerAsk]):
     """Asks that are also at hand as columns (J,)."""
 
-    def __init__(self, asks: Sequence[PowerAsk], rows: NDArray[np.float64] | None = None) -> None:
-        """`rows` are their `ask_rows`, where somebody has them already."""
+    def __init__(
+        self,
+        asks: Sequence[PowerAsk],
+        rows: NDArray[np.float64] | None = None,
+        curves: CurveNumbers | None = None,
+    ) -> None:
+        """`rows` are their `ask_rows` and `curves` their curves, where somebody has them."""
         self._asks = asks
         table = (ask_rows(asks) if rows is None else rows).T.copy()
         self.devices, self.floor_w, self.top_w, self.weight, self.top_rate = table
+        self._curves = curves
+
+    @property
+    def curves(self) -> CurveNumbers:
+        """The curves of all asks, each named once."""
+        if self._curves is None:
+            mine = [ask.curve for ask in self._asks]
+            # By identity: thousands of jobs have a few curves, and to hash one takes longer.
+            curves = {id(curve): curve for curve in mine}
+            numbers = {key: number for number, key in enumerate(curves)}
+            of = np.array([numbers[id(curve)] for curve in mine], dtype=np.int64)
+            self._curves = CurveNumbers(tuple(curves.values()), of)
+        return self._curves
 
     @overload
     def __getitem__(self, at: int) -> PowerAsk: ...

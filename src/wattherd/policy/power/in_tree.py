@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +19,8 @@ from wattherd.policy.power.choices import Floats, Ints
 from wattherd.policy.power.contract import PowerAsk, columns
 from wattherd.policy.power.limits import DomainRoom
 
+PiecesOf = Callable[[PowerCurve], Sequence[tuple[float, float]]]
+"""Makes (gain, watts) pieces of a curve; a pure function, whose answers are kept."""
 _HALVINGS = 50
 """Leave less than a microwatt of a level."""
 _ROUNDING = 1e-11
@@ -42,25 +45,28 @@ class Segments:
     width_w: Floats
 
 
-def segments_of(
-    asks: Sequence[PowerAsk], of_curve: Callable[[PowerCurve], Sequence[tuple[float, float]]]
-) -> Segments:
+def segments_of(asks: Sequence[PowerAsk], of_curve: PiecesOf) -> Segments:
     """The (gain, watts) pieces that `of_curve` makes of each ask's curve, one ask after the other.
 
     Jobs of a kind have one curve: its pieces are made once.
     """
-    mine = [ask.curve for ask in asks]
-    curves = {id(curve): curve for curve in mine}
-    numbers = {key: number for number, key in enumerate(curves)}
-    pieces = [of_curve(curve) for curve in curves.values()]
-    table = np.array([row for rows in pieces for row in rows], dtype=np.float64).reshape(-1, 2)
+    curves = columns(asks).curves
+    pieces = [_pieces(of_curve, curve) for curve in curves.curves]
+    if not pieces:
+        return Segments(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+    table = np.concatenate(pieces)
     lengths = np.array([len(rows) for rows in pieces], dtype=np.int64)
-    which = np.array([numbers[id(curve)] for curve in mine], dtype=np.int64)
-    counts = lengths[which]
+    counts = lengths[curves.of]
     job = np.repeat(np.arange(len(asks)), counts)
-    begins = (np.cumsum(lengths) - lengths)[which] - (np.cumsum(counts) - counts)
+    begins = (np.cumsum(lengths) - lengths)[curves.of] - (np.cumsum(counts) - counts)
     rows = table[np.arange(len(job)) + begins[job]]
     return Segments(job, rows[:, 0], rows[:, 1])
+
+
+@lru_cache(maxsize=4096)
+def _pieces(of_curve: PiecesOf, curve: PowerCurve) -> Floats:
+    """(n, 2) gain and watts of a curve's pieces."""
+    return np.array(of_curve(curve), dtype=np.float64).reshape(-1, 2)
 
 
 def steepest_first(asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
@@ -85,8 +91,8 @@ def in_order_of(
     asks: Sequence[PowerAsk], limits: DomainRoom, segments: Segments, key: Floats
 ) -> list[float]:
     """Caps where pieces are served by ascending `key` (P,), ties in the order of the asks."""
-    order = np.lexsort((segments.width_w, segments.job, key))
-    owner, table = segments.job[order], columns(asks)
+    order, table = _served(segments, key), columns(asks)
+    owner = segments.job[order]
     watts = segments.width_w[order] * table.devices[owner]
     given: Floats = np.zeros(len(order))
     room = np.maximum(_left(limits, table.floor_w * table.devices), 0.0)
@@ -94,6 +100,16 @@ def in_order_of(
     more = np.bincount(owner, given, len(asks)) / table.devices
     caps: list[float] = np.minimum(table.floor_w + more, table.top_w).tolist()
     return caps
+
+
+def _served(segments: Segments, key: Floats) -> Ints:
+    """Pieces (P,) by `key`, then by job, then by width."""
+    # Pieces stand job by job. Where each job's are in order already, as on every concave curve, a
+    # stable sort by the key alone leaves them so, in a third of the time of three keys.
+    ascends = (key[1:] > key[:-1]) | (segments.job[1:] != segments.job[:-1])
+    if ascends.all():
+        return np.argsort(key, kind="stable")
+    return np.lexsort((segments.width_w, segments.job, key))
 
 
 @kernel
