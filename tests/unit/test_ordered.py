@@ -7,7 +7,11 @@ import pytest
 from wattherd.estimate.gittins import gittins_index
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.work import stretched
-from wattherd.model.job import TaskRole
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.event import DeviceDrained
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.reason import Reason, ReasonCode
+from wattherd.policy.contract import PlanUse
 from wattherd.policy.schedule.job_order import RankingRules
 from wattherd.policy.schedule.node_choice import CountTrial, YarnTrial, anywhere, yarn
 from wattherd.policy.schedule.ordered import Discipline, Ordered
@@ -111,6 +115,43 @@ def test_nobody_is_stopped_for_a_job_that_would_not_fit_even_then() -> None:
     assert told.stops("low") == []
 
 
+T4_AND_V100 = ClusterSpec(
+    tuple(
+        NodeSpec(name=model, cpu_milli=96_000, memory_mib=786_432, gpu_count=4, gpu_model=model)
+        for model in ("T4", "V100M16")
+    )
+)
+
+
+def test_devices_of_a_model_that_the_job_does_not_take_are_not_counted_for_it() -> None:
+    """The last to come holds T4s: to stop that one makes no room for a job that needs a V100."""
+    old = timed("old", 4, gpu_models=("V100M16",))
+    new = timed("new", 4, at_s=1.0, gpu_models=("T4",))
+    boss = timed("boss", 4, at_s=5.0, priority=1, lasts_s=10.0, gpu_models=("V100M16",))
+    told = Story(preemptive(Priority()), T4_AND_V100, (old, new, boss), round_s=0.0)
+    assert (told.stops("old"), told.stops("new"), told.starts("boss")) == ([5.0], [], [5.0])
+
+
+class NoQuota:
+    """Lets everybody hold GPUs but one job."""
+
+    def never(self, spec: JobSpec, gpus: int, total: int, now_s: float) -> None:
+        return None
+
+    def admits(self, spec: JobSpec, gpus: int, use: PlanUse) -> Reason | None:
+        if spec.id != "boss":
+            return None
+        return Reason(code=ReasonCode.QUOTA_EXCEEDED, since_s=use.now_s, unblocks="a larger quota")
+
+
+def test_nobody_is_stopped_for_a_job_that_the_guard_refuses_and_its_reason_stands() -> None:
+    low = timed("low", 4, lasts_s=50.0)
+    boss = timed("boss", 4, at_s=5.0, priority=1)
+    told = story(preemptive(Priority()), low, boss, quota=NoQuota(), until_s=20.0)
+    assert (told.stops("low"), told.running()) == ([], {"low": 4})
+    assert "a larger quota" in told.why("boss")
+
+
 def test_a_gang_runs_whole_or_not_at_all() -> None:
     told = story(preemptive(Fifo()), timed("a", 3), timed("gang", 6), gpus=(4, 4), until_s=50.0)
     assert told.running() == {"a": 3}
@@ -155,6 +196,32 @@ def test_backfill_lets_pass_who_keeps_off_the_reserved_devices() -> None:
     long = timed("long", 1, at_s=2.0, lasts_s=900.0)
     told = story(in_turn(Fifo(), Discipline.BACKFILL), RUNS, other, WIDE, long, gpus=(4, 4))
     assert (told.starts("wide"), told.starts("long")) == ([100.0], [2.0])
+
+
+def test_the_reservation_is_for_when_devices_that_the_job_takes_are_free() -> None:
+    """T4s are free at 10 s, the V100s at 100 s: who would hold one of those longer must wait."""
+    v100 = ("V100M16",)
+    jobs = (
+        timed("t4", 4, lasts_s=10.0, gpu_models=("T4",)),
+        timed("v100", 3, lasts_s=100.0, gpu_models=v100),
+        timed("wide", 4, at_s=1.0, lasts_s=10.0, gpu_models=v100),
+        timed("long", 1, at_s=2.0, lasts_s=500.0, gpu_models=v100),
+    )
+    told = Story(in_turn(Fifo(), Discipline.BACKFILL), T4_AND_V100, jobs, round_s=0.0)
+    assert (told.starts("wide"), told.starts("long")) == ([100.0], [110.0])
+
+
+def test_the_reservation_does_not_count_on_drained_devices() -> None:
+    jobs = (
+        timed("a", 4, lasts_s=10.0),
+        timed("b", 3, lasts_s=100.0),
+        timed("wide", 4, at_s=1.0, lasts_s=10.0),
+        timed("long", 1, at_s=2.0, lasts_s=500.0),
+    )
+    drained = [DeviceDrained(at_s=0.5, node="n0", gpu=0)]
+    planner = in_turn(Fifo(), Discipline.BACKFILL)
+    told = story(planner, *jobs, gpus=(4, 4), events=drained)
+    assert told.starts("wide") == [100.0]
 
 
 def test_who_starves_is_passed_by_nobody_who_delays_him() -> None:

@@ -8,11 +8,13 @@ planners look for places inside.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.model.cluster import NodeSpec
 from wattherd.model.job import JobSpec
 
 NodeMask = NDArray[np.bool_]
@@ -45,6 +47,27 @@ class KnowsEligibility(Protocol):
 def inside(column: NDArray[np.int64], mask: NodeMask | None) -> NDArray[np.int64]:
     """`column` (N,) with nothing on nodes outside of `mask`."""
     return column if mask is None else np.where(mask, column, 0)
+
+
+class SeesNodes(KnowsEligibility, Protocol):
+    """A view, of which only nodes and eligibility are asked."""
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        """All nodes in the order of their indices."""
+        ...
+
+
+def able_nodes(view: SeesNodes, spec: JobSpec, role: int = 0) -> NodeMask | None:
+    """Nodes (N,) that a role could ever use: eligible, and of a GPU model it takes; None: all.
+
+    For planners that count what would be free if others went: `Draft.room` knows the models, but
+    only of what is free now.
+    """
+    mask = view.eligible(spec, role)
+    if not spec.gpu_models or not spec.roles[role].gpu_count:
+        return mask
+    models = np.array([node.gpu_model in spec.gpu_models for node in view.nodes()], dtype=np.bool_)
+    return models if mask is None else models & mask
 
 
 def common_mask(

@@ -14,16 +14,18 @@ admitted is exactly that; a running job is moved only if the others do not fit a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.model.allocation import Allocation
+from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
-from wattherd.policy.eligibility import inside
+from wattherd.policy.eligibility import NodeMask, able_nodes, inside
 from wattherd.policy.schedule.job_order import Heads, JobOrder, RankingRules
 from wattherd.policy.schedule.node_choice import Place, consolidated
 from wattherd.policy.schedule.priorities import JobStanding
@@ -70,19 +72,26 @@ def reserve(
     """
     now_s, role = view.now_s, standing.job.spec.roles[0]
     gpus, free, room = view.gpus_per_node(), draft.free_gpus(), draft.room(standing.job)
-    mask = view.eligible(standing.job.spec)
+    mask, drained = able_nodes(view, standing.job.spec), view.drained()
     whole, each = inside(whole_tasks(role, gpus, room), mask), max(role.gpu_count, 1)
     for end_s, one in _ends(running, now_s):
         for allocation in one.job.wanted:
-            free[allocation.node] += len(allocation.gpus)
+            freed = _freed(allocation, drained)
+            free[allocation.node] += freed
             if mask is None or mask[allocation.node]:
-                room[allocation.node] += len(allocation.gpus) // each
+                room[allocation.node] += freed // each
         shares = place(room, whole, role.count)
         if shares is not None:
             for share in shares:
                 free[share.node] -= share.tasks * role.gpu_count
             return Reservation(end_s, free)
     return Reservation(math.inf, gpus.copy())
+
+
+def _freed(allocation: Allocation, drained: Collection[tuple[int, int]]) -> int:
+    """GPUs of an allocation that others may have after it: drained ones nobody is given."""
+    gpus, node = allocation.gpus, allocation.node
+    return sum((node, gpu) not in drained for gpu in gpus) if drained else len(gpus)
 
 
 def _ends(running: Iterable[JobStanding], now_s: float) -> list[tuple[float, JobStanding]]:
@@ -177,6 +186,8 @@ class _Cycle:
     """Shapes for which there is no room on the devices that are not reserved."""
     passed: int = 0
     """How many jobs were looked at in vain since there is a reservation."""
+    able: dict[str, NodeMask | None] = field(default_factory=dict)
+    """Nodes that a job of some GPU models only could ever use."""
     running: list[JobStanding] | None = None
     """Jobs that ran before, in order, once they are asked for."""
 
@@ -220,20 +231,34 @@ class _Cycle:
         return _Turn.ALONE
 
     def _place(self, standing: JobStanding, within: Ints | None = None) -> list[Share] | None:
-        job, mask = standing.job, self.view.eligible(standing.job.spec)
+        job, mask = standing.job, self._able(standing.job.spec)
         return shares_of(job, self.draft, self.planner.place, self.whole, within, mask)
+
+    def _able(self, spec: JobSpec) -> NodeMask | None:
+        """Nodes that a job could ever use; the same for all jobs that take the same GPU models."""
+        if not spec.gpu_models:
+            return self.view.eligible(spec)
+        if spec.id not in self.able:
+            self.able[spec.id] = able_nodes(self.view, spec)
+        return self.able[spec.id]
 
     def _give(self, standing: JobStanding, shares: Sequence[Share]) -> _Turn:
         """Start it, unless the guard refuses; its reason then stands."""
+        refusal = self._refused(standing, shares)
+        if refusal is None:
+            return _Turn.STARTED
+        return _Turn.ALONE if refusal.code in OF_ITS_OWN else _Turn.ALIKE
+
+    def _refused(self, standing: JobStanding, shares: Sequence[Share]) -> Reason | None:
         refusal = self.draft.start(standing.job, shares)
         if refusal is not None:
             self.lineup.fresh.pop(standing.job.id, None)
-            return _Turn.ALONE if refusal.code in OF_ITS_OWN else _Turn.ALIKE
+            return refusal
         if self.victims.pop(standing.job.id, None) is not None:
             self.moved.append(standing)
         else:
             self.started.append(standing)
-        return _Turn.STARTED
+        return None
 
     def _blocked(self, standing: JobStanding, turn: _Turn) -> None:
         """It does not start: what may pass it is for the discipline to say, unless it starves."""
@@ -271,13 +296,18 @@ class _Cycle:
             if one.job.id not in self.victims:
                 later.append(one)
         victims = self._enough(standing, later)
-        held = [(victim, _shares_held(victim)) for victim in victims]
+        if not victims:
+            return False
+        before = self.draft.mark()
         for victim in victims:
             self.draft.stop(victim.job, StopReason.PREEMPTED_FOR_PRIORITY)
-        shares = self._place(standing) if victims else None
-        if shares is None or self._give(standing, shares) is not _Turn.STARTED:
-            for victim, before in held:
-                self.draft.start(victim.job, before)
+        shares = self._place(standing)
+        refusal = None if shares is None else self._refused(standing, shares)
+        if shares is None or refusal is not None:
+            self.draft.undo(before)
+            if refusal is not None:
+                # The guard's reason went with the trial, but it is why this job waits.
+                self.draft.wait(standing.job, refusal)
             return False
         for victim in victims:
             self.victims[victim.job.id] = victim
@@ -286,12 +316,13 @@ class _Cycle:
 
     def _enough(self, standing: JobStanding, later: list[JobStanding]) -> list[JobStanding]:
         """The last of those who come `later` that make room together; empty if all do not."""
-        role, mask = standing.job.spec.roles[0], self.view.eligible(standing.job.spec)
+        role, mask = standing.job.spec.roles[0], self._able(standing.job.spec)
+        drained = self.view.drained()
         room, each = self.draft.room(standing.job), max(role.gpu_count, 1)
         for count, victim in enumerate(later, start=1):
             for allocation in victim.job.wanted:
                 if mask is None or mask[allocation.node]:
-                    room[allocation.node] += len(allocation.gpus) // each
+                    room[allocation.node] += _freed(allocation, drained) // each
             whole = inside(whole_tasks(role, self.whole, room), mask)
             shares = self.planner.place(room, whole, role.count)
             if shares is not None:
@@ -302,14 +333,6 @@ class _Cycle:
 
 def _touches(standing: JobStanding, nodes: set[int]) -> bool:
     return any(allocation.node in nodes for allocation in standing.job.wanted)
-
-
-def _shares_held(standing: JobStanding) -> list[Share]:
-    """The shares of a running job, device for device."""
-    return [
-        Share(node=one.node, tasks=one.tasks, role=one.role, gpus=one.gpus)
-        for one in standing.job.wanted
-    ]
 
 
 def _explain(view: View, draft: Draft, lineup: JobOrder) -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Draft, Share, View
-from wattherd.policy.eligibility import inside
+from wattherd.policy.eligibility import able_nodes, inside
 from wattherd.policy.schedule.job_order import Heads, JobOrder
 from wattherd.policy.schedule.node_choice import Place
 from wattherd.policy.schedule.priorities import JobStanding
@@ -77,7 +77,7 @@ def admit_anew(
     unplaced = False
     for standing in packed.changed:
         if not standing.running:
-            mask = view.eligible(standing.job.spec)
+            mask = able_nodes(view, standing.job.spec)
             shares = shares_of(standing.job, draft, place, gpus, mask=mask)
             if shares is None:
                 unplaced = True
@@ -208,7 +208,7 @@ class _EmptiedRoom:
         """Nodes for a gang; empty if it does not fit on those that it may use."""
         spec, parts = standing.job.spec, _held(standing)
         if not parts or any(self.free[node] < held for node, held in parts):
-            role, mask = spec.roles[0], self.view.eligible(spec)
+            role, mask = spec.roles[0], able_nodes(self.view, spec)
             each = max(role.gpu_count, 1)
             room = inside(self.free // each, mask)
             shares = self.place(room, inside(whole_tasks(role, self.gpus, room), mask), role.count)
