@@ -48,7 +48,7 @@ def installed(tools: Tools, node: AgentNode) -> Iterator[Object]:
     """The chart with agents on this node; yields the agent's pod."""
     chosen = {"kubernetes.io/hostname": node.name}
     agent = {"enabled": True, "nodeSelector": chosen, "silence": "60s"}
-    values = tools.values({"agent": agent, "scheduler": {"replicas": 0}})
+    values = tools.values({"agent": agent, "scheduler": {"replicas": 1}})
     space = f"--namespace={node.namespace}"
     tools.run("helm", "install", "wattherd", str(CHART), space, values)
     liar = a_pod("liar", annotations={APPLIED: "1"})

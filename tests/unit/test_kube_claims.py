@@ -94,7 +94,7 @@ def test_pods_without_a_claim_and_idle_devices_are_taken_off() -> None:
         scheduler.pod_seen(a_pod(bound(one, "n")), 0.0)
     assert scheduler.plan(0.0) == []
     fleet = scheduler.fleet
-    loads = loads_of(fleet, columns_of(fleet.order), {"uid-with"}.__contains__)
+    loads = loads_of(fleet, columns_of(fleet.order), {"uid-with"}.__contains__, {})
     assert loads == {"rack-1": DomainLoad(4 * IDLE_MW + 2 * RISE_MW, RISE_MW)}
 
 

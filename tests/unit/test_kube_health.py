@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ pytest.importorskip("msgspec", reason="needs the extra kube")
 
 from wattherd.cli.kube import answering
 from wattherd.errors import UserError
+from wattherd.kube.api.feed import REFUSED_S, RefusedInARow
 from wattherd.kube.api.health import Checkup, HealthServer
 
 
@@ -25,6 +27,7 @@ class SomeFeed:
     living: bool = True
     seeing: bool = True
     troubles: list[str] = field(default_factory=list)
+    refusals: RefusedInARow = field(default_factory=RefusedInARow)
 
     @property
     def complaints(self) -> list[str]:
@@ -87,3 +90,33 @@ def test_it_tells_and_takes_nothing() -> None:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="no address"), answering(address, a_checkup()):
         pass
+
+
+def test_one_whose_decisions_are_all_refused_is_not_ready_until_one_is_not() -> None:
+    refusals, why = RefusedInARow(), "cannot create resource pods/binding"
+    checkup = a_checkup(refusals=refusals)
+    now_s = time.monotonic()
+    for number in range(3):
+        assert checkup.look("/readyz")[0] == 200, "a pod or two may be refused for what they are"
+        refusals.heard(why, now_s - REFUSED_S + number)
+    assert checkup.look("/readyz") == (503, f"all that is decided is refused: {why}\n")
+    assert checkup.look("/healthz")[0] == 200, "to start it again would give it no rights"
+    refusals.heard("", now_s)
+    assert checkup.look("/readyz")[0] == 200
+    for _ in range(9):
+        refusals.heard(why, now_s)
+    assert checkup.look("/readyz")[0] == 200, "a burst of one moment"
+
+
+def test_it_lives_and_is_not_ready_while_what_decides_is_made(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with answering("127.0.0.1:0") as tell:
+        url = capsys.readouterr().err.removeprefix("health on ").strip()
+        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
+            assert answer.status == 200
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{url}/readyz", timeout=60)
+        tell(a_checkup())
+        with urllib.request.urlopen(f"{url}/readyz", timeout=60) as answer:
+            assert answer.status == 200

@@ -10,9 +10,11 @@ from kube_builders import Json, a_node, a_pod, bound, fleet_of, node_json, pod_j
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.api.objects import LabelSelector, Requirement
 from wattherd.kube.decide.budget_enforcer import SETTLE_S
 from wattherd.kube.decide.kueue_check import READY, RETRY, ByCheck, CheckVerdict, KueueCheck
 from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
 from wattherd.kube.facts.kueue_objects import KueueWorkload
 from wattherd.model.request import Request
 from wattherd.testing.builders import a_node as a_machine
@@ -344,3 +346,46 @@ def test_pods_of_an_earlier_admission_count_until_they_are_gone() -> None:
     world.submit("second", main=1)
     world.settle()
     assert world.ready
+
+
+def test_a_domain_that_selects_by_several_values_is_used_value_by_value() -> None:
+    """By `In` of two racks: a node selector says one of them, and by `NotIn` the node's own."""
+    world = World({"hall": 10**9})
+    chosen = Requirement(key="rack", operator="In", values=["7", "8"])
+    others = Requirement(key="rack", operator="NotIn", values=["7", "8"])
+    tree = DomainTree(
+        {
+            "hall": DomainBranch("", LabelSelector(match_expressions=[chosen])),
+            "rest": DomainBranch("", LabelSelector(match_expressions=[others])),
+        }
+    )
+    world.check.scheduler.power_seen(tree, {"hall": 10**9, "rest": 0})
+    for rack in ("7", "8", "9"):
+        world.add_node("")
+        name = f"n{len(world.nodes) - 1}"
+        world.nodes[name]["metadata"]["labels"] |= {"rack": rack}
+        world.check.scheduler.node_seen(a_node(world.nodes[name]))
+    for job in ("one", "two"):
+        world.submit(job, main=2)
+    world.settle()
+    assert world.ready == {"one", "two"}
+    told = [world.answer(job)["podSetUpdates"][0]["nodeSelector"]["rack"] for job in ("one", "two")]
+    assert sorted(told) == ["7", "8"]
+    world.check.scheduler.power_seen(tree, {"hall": 10**9, "rest": 10**9})
+    world.submit("three", main=2)
+    world.settle()
+    assert world.answer("three")["podSetUpdates"][0]["nodeSelector"]["rack"] == "9"
+
+
+def test_a_node_that_is_of_a_domain_by_lacking_a_label_is_told_by_its_name() -> None:
+    world = World({})
+    lacks = Requirement(key="rack", operator="DoesNotExist")
+    tree = DomainTree({"hall": DomainBranch("", LabelSelector(match_expressions=[lacks]))})
+    world.check.scheduler.power_seen(tree, {})
+    world.add_node("")
+    world.nodes["n0"]["metadata"]["labels"] |= {"kubernetes.io/hostname": "n0"}
+    world.check.scheduler.node_seen(a_node(world.nodes["n0"]))
+    world.submit("one", main=2)
+    world.settle()
+    told = world.answer("one")["podSetUpdates"][0]["nodeSelector"]
+    assert told["kubernetes.io/hostname"] == "n0"

@@ -147,7 +147,9 @@ def test_shares_follow_the_limit_that_they_are_of() -> None:
     plan = a_plan()
     budget(plan, "b", domain="hall", constant="50%")
     state = plan.state(NOON_S)
-    assert state.budgets["b"].word is Word.INVALID
+    assert state.budgets["b"].word is Word.UNKNOWN_DOMAIN
+    plan.fed = frozenset({"hall"})
+    assert plan.state(NOON_S).budgets["b"].word is Word.INVALID
     domain(plan, "hall", limit="10kW")
     assert plan.state(NOON_S).budgets_mw == {"hall": 5_000_000}
     domain(plan, "hall", limit="6kW")
@@ -203,6 +205,19 @@ def test_a_budget_of_nothing_that_is_there_says_so() -> None:
     assert plan.state(NOON_S).budgets["b"].ready
 
 
+@pytest.mark.parametrize("constant", ["5kW", "75%"])
+def test_a_budget_of_a_missing_domain_is_told_that_whatever_it_says(constant: str) -> None:
+    plan = a_plan()
+    budget(plan, "b", domain="hal", constant=constant)
+    told = plan.state(NOON_S).budgets["b"]
+    assert (told.word, told.text) == (
+        Word.UNKNOWN_DOMAIN,
+        "no PowerDomain, and no node, is called 'hal'",
+    )
+    plan.fed = frozenset({"hal"})
+    assert plan.state(NOON_S).budgets["b"].word is not Word.UNKNOWN_DOMAIN
+
+
 def test_a_schedule_is_kept_ahead_of_a_fall_and_told_as_the_next_step() -> None:
     at = At()
     plan = a_plan(at)
@@ -237,3 +252,12 @@ def test_what_cannot_be_meant_is_refused(spec: dict[str, Any], said: str) -> Non
     read = decoder(PowerBudget).decode(json.dumps({"spec": {"domain": "d", **spec}}))
     with pytest.raises(UserError, match=said):
         open_timetable(read.spec, None)
+
+
+def test_what_domains_might_draw_when_budgets_could_be_read_bounds_them_while_they_cannot() -> None:
+    plan = a_plan()
+    domain(plan, "hall", limit="10kW")
+    plan.last_w = {"hall": 4000.0}
+    assert plan.state(NOON_S).budgets_mw == {"hall": 4_000_000}
+    plan.last_w = {}
+    assert plan.state(NOON_S).budgets_mw == {"hall": 10_000_000}

@@ -112,28 +112,32 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
 )
 def scheduler(health: str | None, dashboard: str | None, **chosen: Any) -> None:
     """Schedule the pods that ask for it: gangs, priorities, watts."""
-    try:
-        from wattherd.server.kube.run import KubeOptions, live_scheduler, scheduler_checkup
-    except ImportError as missing:
-        hint = 'pip install "wattherd[kube]"'
-        raise UserError(f"needs {missing.name}", hint=hint) from None
-    live = live_scheduler(KubeOptions(**chosen))
-    told = f"wattherd schedules pods with schedulerName: {chosen['name']}"
-    _work(live, scheduler_checkup(live), health, told, _pages(live, dashboard))
+    with answering(health) as tell:
+        try:
+            from wattherd.server.kube.run import KubeOptions, live_scheduler, scheduler_checkup
+        except ImportError as missing:
+            hint = 'pip install "wattherd[kube]"'
+            raise UserError(f"needs {missing.name}", hint=hint) from None
+        live = live_scheduler(KubeOptions(**chosen))
+        tell(scheduler_checkup(live))
+        told = f"wattherd schedules pods with schedulerName: {chosen['name']}"
+        _work(live, told, _pages(live, dashboard))
 
 
 @kube.command()
 @_cluster
 def admit(health: str | None, **chosen: Any) -> None:
     """Hold pods by a scheduling gate until there are watts; others bind them."""
-    try:
-        from wattherd.server.kube.run import KubeOptions, live_admission, scheduler_checkup
-    except ImportError as missing:
-        hint = 'pip install "wattherd[kube]"'
-        raise UserError(f"needs {missing.name}", hint=hint) from None
-    live = live_admission(KubeOptions(**chosen))
-    told = "wattherd releases pods with the scheduling gate wattherd.dev/power"
-    _work(live, scheduler_checkup(live), health, told)
+    with answering(health) as tell:
+        try:
+            from wattherd.server.kube.run import KubeOptions, live_admission, scheduler_checkup
+        except ImportError as missing:
+            hint = 'pip install "wattherd[kube]"'
+            raise UserError(f"needs {missing.name}", hint=hint) from None
+        live = live_admission(KubeOptions(**chosen))
+        tell(scheduler_checkup(live))
+        told = "wattherd releases pods with the scheduling gate wattherd.dev/power"
+        _work(live, told)
 
 
 @kube.command("admission-check")
@@ -141,41 +145,40 @@ def admit(health: str | None, **chosen: Any) -> None:
 @click.option("--retry", default=60, show_default=True, help="Seconds until Kueue asks again.")
 def admission_check(health: str | None, retry: int, **chosen: Any) -> None:
     """Answer Kueue: which workloads there are watts for, and where."""
-    try:
-        from wattherd.server.kube.run import KubeOptions, live_kueue_check, scheduler_checkup
-    except ImportError as missing:
-        hint = 'pip install "wattherd[kube]"'
-        raise UserError(f"needs {missing.name}", hint=hint) from None
-    live = live_kueue_check(KubeOptions(**chosen), retry)
-    told = "wattherd answers for AdmissionChecks with controllerName: wattherd.dev/power"
-    _work(live, scheduler_checkup(live), health, told)
+    with answering(health) as tell:
+        try:
+            from wattherd.server.kube.run import KubeOptions, live_kueue_check, scheduler_checkup
+        except ImportError as missing:
+            hint = 'pip install "wattherd[kube]"'
+            raise UserError(f"needs {missing.name}", hint=hint) from None
+        live = live_kueue_check(KubeOptions(**chosen), retry)
+        tell(scheduler_checkup(live))
+        told = "wattherd answers for AdmissionChecks with controllerName: wattherd.dev/power"
+        _work(live, told)
 
 
 @kube.command()
 @_cluster
 def dra(health: str | None, **chosen: Any) -> None:
     """Offer watts as devices, which kube-scheduler allocates to claims."""
-    try:
-        from wattherd.server.kube.run import KubeOptions, claims_checkup, live_claims
-    except ImportError as missing:
-        hint = 'pip install "wattherd[kube]"'
-        raise UserError(f"needs {missing.name}", hint=hint) from None
-    live = live_claims(KubeOptions(**chosen))
-    told = "wattherd publishes watts as devices of the driver watts.wattherd.dev"
-    _work(live, claims_checkup(live), health, told)
+    with answering(health) as tell:
+        try:
+            from wattherd.server.kube.run import KubeOptions, claims_checkup, live_claims
+        except ImportError as missing:
+            hint = 'pip install "wattherd[kube]"'
+            raise UserError(f"needs {missing.name}", hint=hint) from None
+        live = live_claims(KubeOptions(**chosen))
+        tell(claims_checkup(live))
+        told = "wattherd publishes watts as devices of the driver watts.wattherd.dev"
+        _work(live, told)
 
 
 def _work(
-    live: LiveScheduler,
-    checkup: Checkup,
-    health: str | None,
-    told: str,
-    beside: AbstractContextManager[None] | None = None,
+    live: LiveScheduler, told: str, beside: AbstractContextManager[None] | None = None
 ) -> None:
     """Until a signal ends it; `beside` is there as long as it works."""
     over = _ends_by_signal(live.feed)
-    complaints = troubles_told(lambda: live.feed.complaints)
-    with answering(health, checkup), complaints, _tidied(live.feed):
+    with troubles_told(lambda: live.feed.complaints), _tidied(live.feed):
         live.begin()
         try:
             click.echo(told, err=True)
@@ -248,35 +251,36 @@ def extender(
     **chosen: Any,
 ) -> None:
     """Answer a stock kube-scheduler: which node, within which watts."""
-    try:
-        from wattherd.server.kube.answering import extender_server
-        from wattherd.server.kube.run import KubeOptions, extender_checkup, live_extender
-    except ImportError as missing:
-        hint = 'pip install "wattherd[kube]"'
-        raise UserError(f"needs {missing.name}", hint=hint) from None
     tls = _tls(host, tls_cert, tls_key, client_ca)
-    live, app = live_extender(KubeOptions(deadline_s=deadline, **chosen))
     listener = _listen(host, port)
     shown = listener.getsockname()[:2]
     click.echo(
         f"wattherd answers on {'https' if tls else 'http'}://{shown[0]}:{shown[1]}", err=True
     )
-    # Several threads have a hand in an answer: none may hold the others up for long.
-    sys.setswitchinterval(_SWITCH_S)
-    server = extender_server(app, tls)
-    told = troubles_told(lambda: live.feed.complaints)
-    over = _ends_by_signal(live.feed)
-    with answering(health, extender_checkup(live, app)), told, _tidied(live.feed):
-        live.begin()
-        # In the loop that binds: a question is answered and a pod bound without change of threads.
-        serving = live.feed.loop.begin(server.serve(sockets=[listener]))
-        serving.add_done_callback(lambda _: over.set())
+    with answering(health) as tell:
         try:
-            over.wait()
-            server.should_exit = True
-            serving.result()
-        finally:
-            live.close()
+            from wattherd.server.kube.answering import extender_server
+            from wattherd.server.kube.run import KubeOptions, extender_checkup, live_extender
+        except ImportError as missing:
+            hint = 'pip install "wattherd[kube]"'
+            raise UserError(f"needs {missing.name}", hint=hint) from None
+        live, app = live_extender(KubeOptions(deadline_s=deadline, **chosen))
+        tell(extender_checkup(live, app))
+        # Several threads have a hand in an answer: none may hold the others up for long.
+        sys.setswitchinterval(_SWITCH_S)
+        server = extender_server(app, tls)
+        over = _ends_by_signal(live.feed)
+        with troubles_told(lambda: live.feed.complaints), _tidied(live.feed):
+            live.begin()
+            # In the loop that binds: it is answered and bound without change of threads.
+            serving = live.feed.loop.begin(server.serve(sockets=[listener]))
+            serving.add_done_callback(lambda _: over.set())
+            try:
+                over.wait()
+                server.should_exit = True
+                serving.result()
+            finally:
+                live.close()
 
 
 def _ends_by_signal(feed: ApiFeed) -> threading.Event:
@@ -304,24 +308,29 @@ def _tidied(feed: ApiFeed) -> Iterator[None]:
 
 
 @contextmanager
-def answering(health: str | None, checkup: Checkup) -> Iterator[None]:
-    """Meanwhile `checkup` can be asked at the address, if there is one.
+def answering(
+    health: str | None, checkup: Checkup | None = None
+) -> Iterator[Callable[[Checkup], None]]:
+    """Meanwhile `checkup` can be asked at the address, if there is one; yields what changes it.
+
+    Without one it lives and is not ready: what decides is imported and compiled meanwhile, which
+    takes a new container the better part of a minute.
 
     Raises:
         UserError: it is no ADDRESS:PORT, or cannot be listened on.
     """
     if health is None:
-        yield
+        yield lambda _: None
         return
-    from wattherd.kube.api.health import HealthServer
+    from wattherd.kube.api.health import Beginning, HealthServer
 
     listener = _listen(*_address(health, "--health"), "--health")
     shown = listener.getsockname()[:2]
     click.echo(f"health on http://{shown[0]}:{shown[1]}", err=True)
-    server = HealthServer(checkup, listener)
+    server = HealthServer(checkup or Beginning(), listener)
     server.begin()
     try:
-        yield
+        yield server.tell
     finally:
         server.close()
 

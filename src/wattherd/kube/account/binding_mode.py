@@ -58,6 +58,9 @@ class BindingMode(Protocol):
     def is_ours(self, pod: Pod) -> bool:
         """Whether a pod that has its place is ours to stop."""
 
+    def is_undeclared(self, pod: Pod) -> bool:
+        """Whether a pod of ours has its place without a decision of ours."""
+
     def seat(self, pod: Pod) -> str:
         """The node that a pod is on or counts on, empty while there is none."""
 
@@ -93,6 +96,10 @@ class ByBinding:
     def is_ours(self, pod: Pod) -> bool:
         """By the name of its scheduler."""
         return pod.spec.scheduler_name == self._name
+
+    def is_undeclared(self, pod: Pod) -> bool:
+        """Our bindings carry a decision."""
+        return bool(pod.spec.node_name) and pod.metadata.annotation(names.DECISION) is None
 
     def seat(self, pod: Pod) -> str:
         """Where it is bound to."""

@@ -72,7 +72,9 @@ def units_of(
     found: dict[GroupId | str, StopUnit] = {}
     for holding, pod in pods:
         owner = owner_of(pod)
-        key = group_of(pod) or (holding.uid if owner is None else owner.uid)
+        # Owners are of the pod's namespace: who names another one's job is not of that job.
+        space = pod.metadata.namespace
+        key = group_of(pod) or (holding.uid if owner is None else f"{space}/{owner.uid}")
         unit = found.setdefault(key, StopUnit([], []))
         unit.holdings.append(holding)
         unit.pods.append(pod)

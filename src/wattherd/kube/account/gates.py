@@ -28,6 +28,9 @@ from wattherd.kube.facts.node_filter import Volumes
 from wattherd.kube.facts.orders import Order, ReleasePod
 from wattherd.kube.facts.refusal import NodeRefusal, RefusalToken
 
+_GATE_WORD = "gate"
+"""The label's value by which pods ask to be gated."""
+
 
 class ByGate:
     """Pods that have our gate, and no other, are released."""
@@ -44,8 +47,14 @@ class ByGate:
         return gates == [names.GATE] and pod.metadata.deletion_timestamp is None
 
     def is_ours(self, pod: Pod) -> bool:
-        """By its gate, or by what we wrote when it was released."""
-        return self.waits(pod) or pod.metadata.annotation(names.PLANNED_NODE) is not None
+        """By its gate, by what we wrote when it was released, or by its wish to be gated."""
+        released = pod.metadata.annotation(names.PLANNED_NODE) is not None
+        return self.waits(pod) or released or self.is_undeclared(pod)
+
+    def is_undeclared(self, pod: Pod) -> bool:
+        """It says that it is to be gated, and was never released."""
+        meant = pod.metadata.label(names.ADMISSION) == _GATE_WORD and bool(pod.spec.node_name)
+        return meant and pod.metadata.annotation(names.PLANNED_NODE) is None
 
     def seat(self, pod: Pod) -> str:
         """The node it is bound to, else the one it was released for."""

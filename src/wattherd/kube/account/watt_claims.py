@@ -8,6 +8,7 @@ namespace. A claim takes the watts that the pod's GPUs add in use, on every leve
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattherd.catalog.gpus import GPUS
@@ -55,8 +56,59 @@ class ByClaim(ByBinding):
         return False
 
     def is_ours(self, pod: Pod) -> bool:
-        """Whoever has a claim."""
-        return template_name(pod) is not None
+        """Whoever says that it has a claim, whatever it claims by."""
+        return any(one.name == CLAIM for one in pod.spec.resource_claims or ())
+
+    def is_undeclared(self, pod: Pod) -> bool:
+        """Claims say what was granted, not pods (`ClaimCover`)."""
+        del pod
+        return False
+
+
+SETTLE_S = 2.0
+"""For news of a pod and of its claim, which come by different ways, to agree."""
+
+
+class ClaimCover:
+    """What pods on nodes draw beyond what their claims hold; nothing where Kubernetes made these.
+
+    Only a claim that the pod controls is its own, and only what was allocated counts.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is claimed yet."""
+        self._held_mw: dict[str, dict[str, int]] = {}
+        """By pod and claim, what it holds on the level that grants least."""
+        self._pod_of: dict[str, str] = {}
+        self._since_s: dict[str, float] = {}
+        self.beyond_mw: dict[str, int] = {}
+        """By pod."""
+
+    def claim_seen(self, claim: ResourceClaim) -> None:
+        """A claim is there, or changed."""
+        owners = claim.metadata.owner_references or ()
+        owner = next((one.uid for one in owners if one.controller and one.kind == "Pod"), "")
+        uid = claim.metadata.uid
+        self.claim_gone(uid)
+        self._pod_of[uid] = owner
+        least_mw = min(allocated_mw(claim).values(), default=0)
+        self._held_mw.setdefault(owner, {})[uid] = least_mw
+
+    def claim_gone(self, uid: str) -> None:
+        """A claim was deleted."""
+        held = self._held_mw.get(self._pod_of.pop(uid, ""), {})
+        held.pop(uid, None)
+
+    def look(self, drawn_mw: Mapping[str, int], at_s: float) -> None:
+        """`drawn_mw` is what pods that say they claim watts add where they are."""
+        beyond = {uid: mw - self._mw(uid) for uid, mw in drawn_mw.items() if mw > self._mw(uid)}
+        self._since_s = {uid: self._since_s.get(uid, at_s) for uid in beyond}
+        self.beyond_mw = {
+            uid: mw for uid, mw in beyond.items() if at_s - self._since_s[uid] >= SETTLE_S
+        }
+
+    def _mw(self, uid: str) -> int:
+        return max(self._held_mw.get(uid, {}).values(), default=0)
 
 
 @dataclass(frozen=True, slots=True)

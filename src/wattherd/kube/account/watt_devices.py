@@ -101,16 +101,33 @@ class WattSite:
 
 
 def loads_of(
-    fleet: NodeFleet, columns: Columns, claims: Callable[[str], bool]
+    fleet: NodeFleet,
+    columns: Columns,
+    claims: Callable[[str], bool],
+    beyond_mw: Mapping[str, int],
 ) -> dict[str, DomainLoad]:
-    """What each domain carries beside pods (by uid) of whom `claims` holds."""
+    """What each domain carries beside pods (by uid) of whom `claims` holds.
+
+    What these draw `beyond_mw` their claims is carried, too.
+    """
     found: dict[str, DomainLoad] = {}
     for row, facts in enumerate(fleet.order):
         rise, before = int(columns.rise_mw[row]), found.get(facts.domain, DomainLoad())
         drawn = int(columns.base_mw[row]) + rise * _used_by_others(fleet, facts, claims)
+        if beyond_mw:
+            drawn += sum(beyond_mw.get(one.uid, 0) for one in fleet.held_on(facts.name))
         most = max(before.most_gpu_mw, rise)
         found[facts.domain] = DomainLoad(before.unclaimable_mw + drawn, most)
     return found
+
+
+def drawn_mw(fleet: NodeFleet, columns: Columns, uids: Iterable[str]) -> dict[str, int]:
+    """What these of the pods add where they are."""
+    return {
+        uid: sum(int(columns.rise_mw[seat.node]) * len(seat.gpus) for seat in fleet.seats(uid))
+        for uid in uids
+        if uid in fleet.holdings
+    }
 
 
 def _used_by_others(fleet: NodeFleet, facts: NodeFacts, claims: Callable[[str], bool]) -> int:

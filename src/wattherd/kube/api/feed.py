@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -95,6 +96,35 @@ class LoopThread:
         await self._loop.shutdown_default_executor()
 
 
+REFUSED_S = 5.0
+REFUSED = 3
+"""So often in a row, and for so long, and it is no single pod that is refused."""
+
+
+@dataclass(slots=True)
+class RefusedInARow:
+    """Whether all that is decided is refused, for want of a right or by a policy of others."""
+
+    _count: int = 0
+    _since_s: float = 0.0
+    _why: str = ""
+
+    def heard(self, why: str, at_s: float) -> None:
+        """A decision was refused; or it was carried out (empty)."""
+        if not why:
+            self._count = 0
+        elif not self._count:
+            self._since_s = at_s
+        if why:
+            self._count += 1
+        self._why = why
+
+    def trouble(self, at_s: float) -> str:
+        """What refuses everything now; empty while something comes about, or is not tried."""
+        lasts = self._count >= REFUSED and at_s - self._since_s >= REFUSED_S
+        return self._why if lasts else ""
+
+
 STALE_S = 180.0
 """Bookmarks come about once a minute; after three that failed to, our picture may be wrong."""
 LOOK_S = 0.25
@@ -136,6 +166,7 @@ class ApiFeed:
         """By number of a reflector: the look whose list was heard last."""
         self._look = 0
         self._noted: dict[str, str] = {}
+        self.refusals = RefusedInARow()
 
     def follow(
         self,

@@ -8,17 +8,40 @@ would wait for ever. One whose threads ended is dead, and starts again by being 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import TYPE_CHECKING, Protocol
 
-from wattherd.kube.api.feed import ApiFeed
+if TYPE_CHECKING:  # a new container answers before it has imported what it decides with
+    from wattherd.kube.api.feed import ApiFeed
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _PATIENCE_S = 10.0
 """A client that says nothing for so long is sent away."""
+
+
+class Looked(Protocol):
+    """What can be asked how it does."""
+
+    def look(self, path: str) -> tuple[int, str]:
+        """Status and text."""
+        ...
+
+
+class Beginning:
+    """Before there is anything to look at: it lives, and decides nothing yet."""
+
+    def look(self, path: str) -> tuple[int, str]:
+        """Status and text, as of `Checkup`."""
+        if path == "/healthz":
+            return 200, "ok\n"
+        if path == "/readyz":
+            return 503, "decisions are being compiled\n"
+        return (200, "wattherd_kube_sees 0\n") if path == "/metrics" else (404, "not found\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +60,12 @@ class Checkup:
         if path == "/healthz":
             return (200, "ok\n") if self.feed.alive() else (503, "a thread has ended\n")
         if path == "/readyz":
-            return (200, "ok\n") if self.feed.sees() else (503, self._blind())
+            if not self.feed.sees():
+                return 503, self._blind()
+            refused = self.feed.refusals.trouble(time.monotonic())
+            if refused:
+                return 503, f"all that is decided is refused: {refused}\n"
+            return 200, "ok\n"
         if path == "/metrics":
             return 200, self._metrics()
         return 404, "not found\n"
@@ -76,12 +104,15 @@ class Checkup:
 class HealthServer:
     """Serves a checkup on a listening socket from `begin` to `close`."""
 
-    def __init__(self, checkup: Checkup, listener: socket.socket) -> None:
+    def __init__(self, checkup: Looked, listener: socket.socket) -> None:
+        self._checkup = checkup
+        server = self
+
         class Handler(BaseHTTPRequestHandler):
             timeout = _PATIENCE_S
 
             def do_GET(self) -> None:
-                status, text = checkup.look(self.path.partition("?")[0])
+                status, text = server._checkup.look(self.path.partition("?")[0])
                 body = text.encode()
                 self.send_response(status)
                 self.send_header("Content-Type", TEXT)
@@ -98,6 +129,10 @@ class HealthServer:
         self._server.socket = listener
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, name="wattherd-health")
+
+    def tell(self, checkup: Looked) -> None:
+        """Look at this from now on."""
+        self._checkup = checkup
 
     def begin(self) -> None:
         """Answer from now on."""

@@ -3,7 +3,8 @@
 First the pods on nodes with an agent are asked to draw less, all by the same share of what they are
 above their lowest caps. If even that is too much, or an agent does not answer in time, works are
 stopped, the newest of the least important first, gangs and jobs whole: a job by suspending it, any
-other pod by eviction. When there are watts again, caps rise, then suspended jobs run again.
+other pod by eviction. Before all others go those that draw what they were never granted. When there
+are watts again, caps rise, then suspended jobs run again.
 
 Nothing is spent before it is there: a lower cap counts once it was read back, a higher one from the
 moment it is asked for, a stopped pod until it is gone. A higher cap may be in force although nobody
@@ -82,6 +83,8 @@ class BudgetEnforcer:
     groups: Mapping[GroupId, PodGroup]
     is_ending: Callable[[Pod], bool] = lambda _: False
     """Whether somebody else stops this pod already, for whatever reason."""
+    is_undeclared: Callable[[Pod], bool] = lambda _: False
+    """Whether a pod draws what nobody granted it: such ones go before all others."""
     is_silent: Callable[[str], bool] = lambda _: False
     """Whether nobody knows what the machine of this node does: who is stopped there may draw on."""
     stopping: Stopping = field(default_factory=Stopping)
@@ -346,10 +349,11 @@ class BudgetEnforcer:
                 taken.remove(unit)
         return [order for unit in taken for order in self._stop_one(unit, over_mw, at_s)]
 
-    def _rank(self, unit: StopUnit, at_s: float) -> tuple[Turn, tuple[int, bool, str, str]]:
+    def _rank(self, unit: StopUnit, at_s: float) -> tuple[Turn, bool, tuple[int, bool, str, str]]:
         """Who is stopped last comes first."""
         turns = {self.stopping.turn(one.uid, at_s) for one in unit.holdings} - {Turn.BY_RANK}
-        return max(turns, default=Turn.BY_RANK), unit.rank
+        undeclared = any(map(self.is_undeclared, unit.pods))
+        return max(turns, default=Turn.BY_RANK), undeclared, unit.rank
 
     def _are_arriving(self, short: Iterable[str], at_s: float) -> bool:
         """Whether pods are about to be seen on nodes of these domains.
@@ -397,7 +401,7 @@ class BudgetEnforcer:
         worst = max((name for name in over_mw if name in paths), key=lambda name: over_mw[name])
         most = show_watts(self.chooser.domains.budgets_mw[worst] / WATT_MW)
         who = f"power domain {worst}" if worst else "the site"
-        why = f"{BUDGET_CUT}: {who} may draw {most}; runs again when there are watts"
+        why = f"{BUDGET_CUT}: {who} may draw {most}"
         parts: dict[str, tuple[OwnerReference | None, list[Holding]]] = {}
         for holding, pod in zip(unit.holdings, unit.pods, strict=True):
             owner = None if self.stopping.is_forced(holding.uid) else owner_of(pod)
@@ -414,7 +418,7 @@ class BudgetEnforcer:
                     owner=owner,
                     needs_w={name: mw / WATT_MW for name, mw in sorted(needs.items())},
                     priority=unit.priority,
-                    why=why,
+                    why=f"{why}; {_what_then(unit.pods)}",
                 )
             )
         return orders
@@ -482,3 +486,13 @@ class BudgetEnforcer:
             parts += [f"{stopped} pods are being stopped"] if stopped else []
             if parts:
                 self.doing[name] = ", ".join(parts)
+
+
+def _what_then(pods: Iterable[Pod]) -> str:
+    """Of pods that are stopped, whether anybody will run them again."""
+    owned = [owner_of(pod) is not None for pod in pods]
+    if all(owned):
+        return "runs again when there are watts"
+    if any(owned):
+        return "what a controller makes anew runs again when there are watts"
+    return "nothing makes it anew: create it again when there are watts"

@@ -93,7 +93,8 @@ class Extender:
         self._diagnosis = Diagnosis(self.chooser, Eligible(fleet, Volumes(), {}))
         self._schedulers: set[str] = set()
         """By name: those that ask us."""
-        self.curb = BudgetEnforcer(self.chooser, self._pods, _was_decided, self.groups)
+        self.curb = BudgetEnforcer(self.chooser, self._pods, self._owns, self.groups)
+        self.curb.is_undeclared = lambda pod: not _was_decided(pod)
         self.curb.is_silent = self.unfenced.is_silent
 
     # What happened --------------------------------------------------------------------------------
@@ -307,6 +308,10 @@ class Extender:
         """Nodes (N,) that a pod may go to: those that suit it, of its queue's power domain."""
         suits, within = self._diagnosis.eligible.mask(member.pod), self._quota.within(member.pod)
         return suits if within is None else suits & within
+
+    def _owns(self, pod: Pod) -> bool:
+        """Whether it is ours to stop: also one that lost, or never had, its decision."""
+        return _was_decided(pod) or self._asks_us(pod)
 
     def _asks_us(self, pod: Pod) -> bool:
         """Whether its scheduler does."""

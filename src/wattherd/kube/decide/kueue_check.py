@@ -7,18 +7,21 @@ uid and are not counted again: each stand-in is where its pod is (`pairing`), an
 where a budget is cut. Whom a budget cannot bear is told to try again later (`Retry`), which
 makes Kueue put it back into its queue, or end it, and give its quota to others.
 
-The pods of a set are narrowed by one node selector, so that they share a power domain and a model.
+The pods of a set are narrowed by one node selector, so that they share a power domain and a model;
+where nodes of a domain have no label in common, also the values that it is selected by.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from wattherd.kube.account.binding_mode import ChosenPod
 from wattherd.kube.account.confinement import ConfinedPods
-from wattherd.kube.account.domain_nodes import DomainNodes
+from wattherd.kube.account.domain_nodes import HOSTNAME, DomainNodes, Needs
 from wattherd.kube.account.gates import ByGate, model_of
 from wattherd.kube.api import names
 from wattherd.kube.api.objects import (
@@ -30,7 +33,7 @@ from wattherd.kube.api.objects import (
     ResourceRequirements,
     SchedulingGate,
 )
-from wattherd.kube.decide.scheduler import KubeScheduler
+from wattherd.kube.decide.scheduler import OVER, KubeScheduler
 from wattherd.kube.facts.kueue_objects import CheckState, KueueWorkload, PodSet, PodSetUpdate
 from wattherd.kube.facts.kueue_pairing import Pairs, in_place
 from wattherd.kube.facts.node_facts import NodeFacts
@@ -64,15 +67,45 @@ class ByCheck(ByGate):
         """Kueue ends the real ones."""
         return _stands_in(pod)
 
+    def is_undeclared(self, pod: Pod) -> bool:
+        """A workload has our answer, or no stand-ins."""
+        del pod
+        return False
+
     def _place(self, facts: NodeFacts) -> str:
         """What a node selector can say of a node: labels that are equal to something."""
         nodes_of = self._nodes_of
         divided = nodes_of is not None and not nodes_of.undivided
         domain = nodes_of.needs(facts.domain) if nodes_of is not None and divided else ()
-        needs = (*domain, *model_of(facts))
+        needs = (*_equalities(domain, facts), *model_of(facts))
         if not all(_is_equality(need) for need in needs):
             return ""
         return ",".join(f"{need.key}={need.values}" for need in needs) or _NO_NODE
+
+    def order(self, chosen: ChosenPod) -> Order:
+        """What a node selector can say of the domain, on the node that was chosen."""
+        told = _equalities(chosen.needs, chosen.facts)
+        return super().order(dataclasses.replace(chosen, needs=told))
+
+
+def _equalities(needs: Needs, facts: NodeFacts) -> Needs:
+    """`needs` as the labels of a node that meet them; its name, where it meets one by lacking it.
+
+    Nodes with the same values are nodes of the domain as well: of one that is selected by several
+    values of a label a set of pods gets one.
+    """
+    found = []
+    for need in needs:
+        value = facts.labels.get(need.key)
+        if _is_equality(need):
+            found.append(need)
+        elif value is not None:
+            found.append(Requirement(key=need.key, operator="In", values=[value]))
+        elif HOSTNAME in facts.labels:
+            return (Requirement(key=HOSTNAME, operator="In", values=[facts.labels[HOSTNAME]]),)
+        else:
+            return needs
+    return tuple(found)
 
 
 def _is_equality(need: Requirement) -> bool:
@@ -180,14 +213,34 @@ class KueueCheck:
         self.scheduler.pod_seen(pod, at_s)
 
     def _pair(self, entry: _Entry, pod: Pod, at_s: float) -> bool:
-        """What its stand-in is from now on; False for what is left of an earlier admission."""
+        """What its stand-in is from now on; False for one that counts as itself.
+
+        That is what is left of an earlier admission, and whoever comes beyond those admitted.
+        """
+        uid, over = pod.metadata.uid, pod.status.phase in OVER
+        if over:
+            self._part(entry, uid, at_s)
         going = pod.metadata.deletion_timestamp is not None
-        if going and not entry.pairs.knows(pod.metadata.uid):
+        if over or (going and not entry.pairs.knows(uid)):
             return False
         stand_in = entry.pairs.paired(pod, entry.pods)
-        if stand_in is not None:
-            self.scheduler.pod_seen(entry.released(stand_in), at_s)
+        if stand_in is None:
+            return False
+        self.scheduler.pod_seen(entry.released(stand_in), at_s)
+        if uid in self.scheduler.fleet.holdings:
+            self.scheduler.pod_gone(uid)
         return True
+
+    def _part(self, entry: _Entry, uid: str, at_s: float) -> None:
+        """A real pod draws no more: its stand-in waits for another one."""
+        stand_in = entry.pairs.parted(uid)
+        if stand_in is None or not entry.ready:
+            return
+        self.scheduler.pod_seen(entry.released(stand_in), at_s)
+        others = self._real.get(entry.workload.metadata.uid, {})
+        for pod in others.values():
+            if pod.metadata.uid != uid and not entry.pairs.knows(pod.metadata.uid):
+                self._pair(entry, pod, at_s)
 
     def _is_ending(self, pod: Pod) -> bool:
         """Whether Kueue was told to stop the workload of a real pod, or does so by itself."""
@@ -210,9 +263,8 @@ class KueueCheck:
         if not real:
             self._real.pop(workload, None)
         entry = self._entries.get(workload)
-        stand_in = None if entry is None else entry.pairs.parted(uid)
-        if entry is not None and stand_in is not None and entry.ready:
-            self.scheduler.pod_seen(entry.released(stand_in), at_s)
+        if entry is not None:
+            self._part(entry, uid, at_s)
         self.scheduler.pod_gone(uid)
 
     def _our_check(self, workload: KueueWorkload) -> CheckState | None:

@@ -54,7 +54,7 @@ from wattherd.kube.facts.queue_plan import QueueState
 from wattherd.kube.facts.workload import WorkloadPod, alike, queue_of
 from wattherd.model.event import Woke
 
-_OVER = frozenset({"Succeeded", "Failed"})
+OVER = frozenset({"Succeeded", "Failed"})
 
 
 class KubeScheduler:
@@ -92,6 +92,7 @@ class KubeScheduler:
         self.queues = QueueState()
         self.curb = BudgetEnforcer(self.chooser, self._pods, self.way.is_ours, self.groups)
         self.curb.is_ending = self._is_ending
+        self.curb.is_undeclared = self.way.is_undeclared
         self._eligible = Eligible(fleet, self.volumes, self._pods)
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self.groups)
@@ -157,7 +158,7 @@ class KubeScheduler:
     def pod_seen(self, pod: Pod, at_s: float) -> None:
         """A pod is there, or changed; one that ended is as one that is gone."""
         uid = pod.metadata.uid
-        if pod.status.phase in _OVER:
+        if pod.status.phase in OVER:
             self.pod_gone(uid)
             return
         known = self._pods.get(uid)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from wattherd.kube.api import names
 from wattherd.kube.api.objects import Pod
+from wattherd.kube.facts.pod_request import ask_of_foreign
 
 _TOLD = (names.CAP_ASKED_W, names.CAP_APPLIED_W)
 
@@ -31,11 +32,21 @@ class Pairs:
         return uid in self._stand_in
 
     def paired(self, pod: Pod, stand_ins: Mapping[str, Pod]) -> str | None:
-        """The uid of the stand-in for a real pod, now and later; None where all have theirs."""
+        """The uid of the stand-in for a real pod, now and later; None where all have theirs.
+
+        A pod says itself whose it is: it is paired with one of its namespace that asks for as much.
+        """
         uid = pod.metadata.uid
         if uid not in self._stand_in:
             label = pod.metadata.label(names.KUEUE_POD_SET)
-            found = next((one for one in stand_ins if self._suits(one, label)), None)
+            found = next(
+                (
+                    one
+                    for one, stand_in in stand_ins.items()
+                    if self._suits(one, label) and _covers(stand_in, pod)
+                ),
+                None,
+            )
             if found is None:
                 return None
             self._stand_in[uid] = found
@@ -52,6 +63,16 @@ class Pairs:
         if stand_in is not None:
             del self.real[stand_in]
         return stand_in
+
+
+def _covers(stand_in: Pod, real: Pod) -> bool:
+    same = stand_in.metadata.namespace == real.metadata.namespace
+    return same and _gpus(real) <= _gpus(stand_in)
+
+
+def _gpus(pod: Pod) -> int:
+    ask = ask_of_foreign(pod)
+    return ask.whole + ask.slots
 
 
 def in_place(stand_in: Pod, real: Pod) -> Pod:

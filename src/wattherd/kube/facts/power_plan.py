@@ -140,6 +140,8 @@ class PowerPlan:
         self._parents: dict[str, str] = {}
         """As they are in force."""
         self._limits_w: dict[str, float] = {}
+        self.last_w: Mapping[str, float] = {}
+        """By domain, what it might draw by budgets that cannot be read any more."""
         self.fed: frozenset[str] = frozenset()
         """Domains that nodes are labelled with, whether they are objects or not."""
 
@@ -196,6 +198,8 @@ class PowerPlan:
             limits.setdefault(name, []).append(mw / 1000)
         for name, limit_w in self._limits_w.items():
             limits.setdefault(name, []).append(limit_w)
+        for name, last_w in self.last_w.items():
+            limits.setdefault(name, []).append(last_w)
         for name, one in said.items():
             counts_w = one.counts_w(now_s)
             if counts_w is not None:
@@ -262,7 +266,8 @@ class PowerPlan:
                 told = known.while_waiting(told, now_s)
             known.last = said[name] = told
             verdict = known.verdict if not known.verdict.ready else told.verdict
-            if verdict.ready and domain not in tree.branches and domain not in self.fed:
+            # Whatever else it lacks may follow from that: a share of no limit, above all.
+            if domain not in tree.branches and domain not in self.fed:
                 text = f"no PowerDomain, and no node, is called {domain!r}"
                 verdict = PlanVerdict(Word.UNKNOWN_DOMAIN, text)
             verdicts[name] = verdict

@@ -106,6 +106,8 @@ class LiveExtender:
         denied = done.outcome is BindingState.DENIED
         if done.outcome in (BindingState.BOUND, BindingState.DENIED, BindingState.FENCED):
             self.feed.note("pods are not bound", done.why if denied else "")
+        if done.outcome in (BindingState.BOUND, BindingState.DENIED):
+            self.feed.refusals.heard(done.why if denied else "", time.monotonic())
         if done.outcome is BindingState.BOUND:
             return BindResult()
         return BindResult(f"{done.outcome}: {done.why}", free=done.outcome in FREES)

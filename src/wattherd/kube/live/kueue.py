@@ -41,6 +41,7 @@ from wattherd.kube.live.scheduler import LiveScheduler
 RETRY_S = 60
 _WORKLOAD = decoder(KueueWorkload)
 _AGAIN_S = 2.0
+_UNANSWERED = "Kueue is not answered"
 _APPLIED = {"fieldManager": "wattherd-power-check", "force": "true"}
 
 
@@ -136,9 +137,17 @@ class LiveKueueCheck(LiveScheduler):
             await self.feed.transport.request(
                 "PATCH", f"{path}/status", query=_APPLIED, body=body, kind=APPLY
             )
-        except (RefusedByApi, ApiUnreachable) as error:
-            gone = isinstance(error, RefusedByApi) and error.status == http.HTTPStatus.NOT_FOUND
-            return True if gone else None
+        except ApiUnreachable:
+            return None
+        except RefusedByApi as refused:
+            if refused.status == http.HTTPStatus.NOT_FOUND:
+                return True
+            if refused.status == http.HTTPStatus.FORBIDDEN:
+                self.feed.note(_UNANSWERED, str(refused))
+                self.feed.refusals.heard(str(refused), time.monotonic())
+            return None
+        self.feed.note(_UNANSWERED)
+        self.feed.refusals.heard("", time.monotonic())
         self._tell_check(self._check.written, verdict)
         return True
 

@@ -1,12 +1,15 @@
 """Power domains and budgets of a cluster: heard, put in force, and told how they stand.
 
 Objects are put in force in the very turn in which they are heard, so that nothing is decided on
-without them; what schedules and signals say is asked twice a second. The copy that leads writes
+without them; what schedules and signals say is asked twice a second. One that is deleted counts
+until it is known that its kind did not go with it. The copy that leads writes
 status, each object at most every two seconds and only where something changed.
 """
 
 from __future__ import annotations
 
+import http
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -32,6 +35,11 @@ from wattherd.kube.facts.power_kinds import API, PowerBudget, PowerDomain, Queue
 from wattherd.kube.facts.power_plan import PowerPlan, PowerState
 
 LOOK_S = 0.5
+GONE_S = 2.0
+"""After this long it is asked whether a kind goes of which an object was deleted."""
+_KINDS = {"powerdomains": "PowerDomain", "powerbudgets": "PowerBudget"}
+_NOT_SERVED = "{} is not served"
+_LOST = "what its objects said last holds, until it is served again"
 WRITE_S = 2.0
 """A status is written no more often: a burst of bindings is one change of its watts."""
 
@@ -106,6 +114,9 @@ class PowerWatch:
         self._feed, self._plan, self._powered, self._leads = feed, plan, powered, leads
         self._doing = doing
         self._served = False
+        self._has_budgets = True
+        self._gone_s: dict[tuple[str, str], float] = {}
+        """By plural and name: when objects were seen to be deleted, which are in force as yet."""
         self._domains: dict[str, PowerDomain] = {}
         self._budgets: dict[str, PowerBudget] = {}
         self._writer = StatusWriter(feed)
@@ -117,7 +128,7 @@ class PowerWatch:
         domains = Selection(f"{API}/powerdomains", PowerDomain, served=once)
         follow(domains, self._hear_domains, self._hear_served)
         budgets = Selection(f"{API}/powerbudgets", PowerBudget, served=once)
-        follow(budgets, self._hear_budgets, self._hear_served)
+        follow(budgets, self._hear_budgets, self._hear_budgets_served)
         self._feed.also(self._work)
 
     def close(self) -> None:
@@ -127,15 +138,23 @@ class PowerWatch:
     def _hear_served(self, served: bool) -> None:  # noqa: FBT001
         self._served |= served
 
+    def _hear_budgets_served(self, served: bool) -> None:  # noqa: FBT001
+        self._hear_served(served)
+        self._has_budgets = served
+        if served:
+            self._feed.note(_NOT_SERVED.format("PowerBudget"))
+
     def _hear_domains(self, batch: list[ObjectChange[PowerDomain]]) -> None:
         for name, item in newest(batch, self._domains):
-            self._plan.domain_seen(name, item)
+            if not self._is_withheld("powerdomains", name, item):
+                self._plan.domain_seen(name, item)
             self._forget("powerdomains", name, item)
         self._put_in_force()
 
     def _hear_budgets(self, batch: list[ObjectChange[PowerBudget]]) -> None:
         for name, item in newest(batch, self._budgets):
-            self._plan.budget_seen(name, item)
+            if not self._is_withheld("powerbudgets", name, item):
+                self._plan.budget_seen(name, item)
             self._forget("powerbudgets", name, item)
         self._put_in_force()
 
@@ -143,8 +162,72 @@ class PowerWatch:
         if item is None:
             self._writer.forget(f"{API}/{plural}/{name}")
 
+    def _is_withheld(self, plural: str, name: str, item: object) -> bool:
+        """Whether that it is deleted does not count yet."""
+        if item is None:
+            self._gone_s[plural, name] = time.monotonic()
+        else:
+            self._gone_s.pop((plural, name), None)
+        return item is None
+
+    def _let_go(self) -> None:
+        """Objects that operators deleted count no more; those that went with their kind do.
+
+        Who deletes a kind deletes all objects of it, and has said nothing of what may be drawn. A
+        kind that goes takes no new objects before the first of them is deleted.
+        """
+        now_s = time.monotonic()
+        due = [one for one, at_s in self._gone_s.items() if now_s - at_s >= GONE_S]
+        if not due:
+            return
+        taken = self._feed.loop.run(self._takes_new())
+        if taken is None:
+            return
+        for plural, kind in _KINDS.items():
+            lost = [name for each, name in due if each == plural]
+            served = plural in taken
+            self._feed.note(_NOT_SERVED.format(kind), "" if served or not lost else _LOST)
+            if lost and served:
+                self._feed.turn(self._forget_all, plural, lost)
+
+    def _told_last(self) -> dict[str, float]:
+        """What domains might draw by their status, where nobody changed them since.
+
+        Of a process that begins when the kind of budgets is gone already.
+        """
+        found = {
+            name: one.status.budget_watts
+            for name, one in self._domains.items()
+            if one.status.budget_watts is not UNSET
+            and one.status.observed_generation == one.metadata.generation
+        }
+        self._feed.note(_NOT_SERVED.format("PowerBudget"), _LOST if found else "")
+        return found
+
+    def _forget_all(self, plural: str, names_of: list[str]) -> None:
+        for name in names_of:
+            if self._gone_s.pop((plural, name), None) is None:
+                continue  # it is there again
+            if plural == "powerdomains":
+                self._plan.domain_seen(name, None)
+            else:
+                self._plan.budget_seen(name, None)
+        self._put_in_force()
+
+    async def _takes_new(self) -> set[str] | None:
+        """Plurals of ours that new objects can be made of; None where nobody knows."""
+        try:
+            answer = await self._feed.transport.request("GET", API)
+        except RefusedByApi as refused:
+            return set() if refused.status == http.HTTPStatus.NOT_FOUND else None
+        except ApiUnreachable:
+            return None
+        resources = json.loads(answer.body).get("resources", ())
+        return {one["name"] for one in resources if "create" in one.get("verbs", ())}
+
     def _put_in_force(self) -> None:
         nodes = self._powered.chooser.fleet.nodes.values()
+        self._plan.last_w = {} if self._has_budgets else self._told_last()
         self._plan.fed = frozenset(facts.labels.get(names.DOMAIN, "") for facts in nodes)
         fresh = self._plan.state(time.time())
         before, self.state = self.state, fresh
@@ -153,6 +236,7 @@ class PowerWatch:
 
     def _work(self) -> None:
         while not self._feed.over.wait(LOOK_S):
+            self._let_go()
             if not (self._served and self._feed.sees()):
                 continue
             figures = self._feed.turn(self._look)

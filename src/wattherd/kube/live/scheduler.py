@@ -25,6 +25,7 @@ from wattherd.kube.api.changes import Key, ObjectChange
 from wattherd.kube.api.feed import LOOK_S, ApiFeed
 from wattherd.kube.api.objects import ObjectMeta, Pod
 from wattherd.kube.api.reflector import Selection, Served
+from wattherd.kube.decide.budget_enforcer import BUDGET_CUT
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.job_sets import SETS, as_groups
 from wattherd.kube.facts.orders import (
@@ -287,6 +288,8 @@ class LiveScheduler:
         denied = outcome is BindingState.DENIED
         if outcome in (BindingState.BOUND, BindingState.DENIED, BindingState.FENCED):
             self.feed.note(trouble, why if denied else "")
+        if outcome in (BindingState.BOUND, BindingState.DENIED):
+            self.feed.refusals.heard(why if denied else "", time.monotonic())
         if outcome in FREES:
             # It is tried again: not before what stands in its way is seen, or may have changed.
             pause_s = _AGAIN_S if denied else _SEEN_S
@@ -318,6 +321,9 @@ def _placed(bind: Bind) -> ReasonNotice:
 
 def _stopped(order: EvictPod) -> ReasonNotice:
     subject = pod_subject(order.key, order.uid)
+    reason, colon, text = order.why.partition(": ")
+    if colon and reason == BUDGET_CUT:
+        return ReasonNotice(subject, reason, f"evicted: {text}", waits=False)
     if " " in order.why:
         return ReasonNotice(subject, _UNDONE, f"evicted: {order.why}", waits=False)
     why = _GONE_FOR.get(order.why, order.why)

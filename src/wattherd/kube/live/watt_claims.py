@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import http
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +23,13 @@ from wattherd.kube.account.cluster_news import by_name, by_place, each, kept
 from wattherd.kube.account.domains import columns_of
 from wattherd.kube.account.lacking_claims import Claimable
 from wattherd.kube.account.watt_claims import (
+    ClaimCover,
     allocated_mw,
     same_template,
-    template_name,
     template_of,
     wanted_of,
 )
-from wattherd.kube.account.watt_devices import WattDevice, WattSite, loads_of
+from wattherd.kube.account.watt_devices import WattDevice, WattSite, drawn_mw, loads_of
 from wattherd.kube.account.watt_slices import (
     CLASS,
     DRIVER,
@@ -101,6 +102,8 @@ class LiveClaims(LiveScheduler):
         self._templates: dict[tuple[str, str], ResourceClaimTemplate] = {}
         self._allocated: dict[str, dict[str, int]] = {}
         self._claiming: dict[str, Pod] = {}
+        self._cover = ClaimCover()
+        scheduler.curb.is_undeclared = lambda pod: pod.metadata.uid in self._cover.beyond_mw
         self._devices: list[WattDevice] = []
         self._hungriest_mw = 0
         """What the hungriest GPU of the cluster adds in use."""
@@ -114,7 +117,7 @@ class LiveClaims(LiveScheduler):
         )
         follow(templates, kept(self._templates, by_place))
         claims = Selection(f"{API}/resourceclaims", ResourceClaim, labels=_LABELS)
-        follow(claims, each(self._claim_seen, lambda key: self._allocated.pop(key.uid, None)))
+        follow(claims, each(self._claim_seen, self._claim_gone))
         self.feed.also(self._publish)
         onlooker = ForeignReasons(self._claims, self._why, scheduler.groups)
         self.onlooking = ForeignReasonsWriter(self.feed, onlooker, self.voice, self.seat.leads)
@@ -124,7 +127,7 @@ class LiveClaims(LiveScheduler):
 
     def _pod_seen(self, pod: Pod) -> None:
         self._claiming.pop(pod.metadata.uid, None)
-        if template_name(pod) is not None:
+        if self.scheduler.way.is_ours(pod):
             self._claiming[pod.metadata.uid] = pod
         super()._pod_seen(pod)
         self.onlooking.pod_seen(pod)
@@ -136,6 +139,11 @@ class LiveClaims(LiveScheduler):
 
     def _claim_seen(self, claim: ResourceClaim) -> None:
         self._allocated[claim.metadata.uid] = allocated_mw(claim)
+        self._cover.claim_seen(claim)
+
+    def _claim_gone(self, key: Key) -> None:
+        self._allocated.pop(key.uid, None)
+        self._cover.claim_gone(key.uid)
 
     # Work -----------------------------------------------------------------------------------------
 
@@ -155,9 +163,11 @@ class LiveClaims(LiveScheduler):
         fleet = self.scheduler.fleet
         if fleet.placer is None:
             return []
-        domains = self.scheduler.domains
+        domains, columns = self.scheduler.domains, columns_of(fleet.order)
+        there = (uid for uid, pod in self._claiming.items() if pod.spec.node_name)
+        self._cover.look(drawn_mw(fleet, columns, there), time.monotonic())
         site = WattSite(
-            loads=loads_of(fleet, columns_of(fleet.order), self._claiming.__contains__),
+            loads=loads_of(fleet, columns, self._claiming.__contains__, self._cover.beyond_mw),
             path=domains.tree.path,
             budgets_mw=domains.budgets_mw,
         )
@@ -216,8 +226,10 @@ class LiveClaims(LiveScheduler):
         except RefusedByApi as refused:
             if refused.status not in _SETTLED:
                 self.feed.note(_PUBLISHED, str(refused))
+                self.feed.refusals.heard(str(refused), time.monotonic())
             return
         self.feed.note(_PUBLISHED)
+        self.feed.refusals.heard("", time.monotonic())
         self.feed.turns.submit(self._took, write, answer.body)
 
     def _took(self, write: _Write, body: bytes) -> None:
