@@ -6,10 +6,14 @@ DEMO_PACK := runs/demo-pack
 DEMO_JOBS := runs/demo-jobs
 POLICIES := wattherd,fgd,pwr+fgd:0.1,best-fit,gpu-packing,random
 JOBS ?= 2
+# What a test's module sets up is set up once: a worker takes half of what the other has left.
+TESTS := .venv/bin/pytest -n $(JOBS) --dist worksteal
+# Hundreds of programs are started by tests: they load what is compiled, whatever an image says.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack demo-schedule test test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock clean
+.PHONY: help setup demo demo-pack demo-schedule test quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,16 +51,19 @@ demo-schedule: .venv/.demo ## training jobs under a power budget that is cut by 
 	  --budget 0:12kW,6h:9kW --out $(DEMO_JOBS)
 	@$(WATTHERD) report $(DEMO_JOBS)
 
-test: .venv/.dev lint type ## lint, types and quick tests: needs nothing but Python; says what it leaves out
+test: .venv/.dev lint ## lint, types and quick tests: needs nothing but Python; says what it leaves out
+	@$(MAKE) --no-print-directory --keep-going -j2 quick type
+
+quick: .venv/.dev # tests in milliseconds
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
-	  .venv/bin/pytest -n $(JOBS) -m "not slow and not long and not kube" $(PYTEST)
+	  $(TESTS) -m "not slow and not long and not kube" $(PYTEST)
 
 test-all: .venv/.dev test-servers lint type ## all that CI runs: real servers, and a control plane where it is built
-	@.venv/bin/pytest -n $(JOBS) -m "not slow and not kube" $(PYTEST)
+	@$(TESTS) -m "not slow and not kube" $(PYTEST)
 	@.venv/bin/pytest -m "not slow and kube" $(PYTEST)
 
 test-slow: .venv/.dev ## what takes long: every published bin of every trace
-	@.venv/bin/pytest -n $(JOBS) -m "slow and not kube"
+	@$(TESTS) -m "slow and not kube"
 
 test-kube: .venv/.dev ## on a real control plane only, the slow ones included
 	@.venv/bin/pytest -m kube

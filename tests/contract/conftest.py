@@ -11,7 +11,7 @@ from shells import Local, Setup, Shell, Simulated
 Begin = Callable[[Setup], Shell]
 
 
-@pytest.fixture(params=["simulated", "local"])
+@pytest.fixture(params=["simulated", pytest.param("local", marks=pytest.mark.long)])
 def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Begin]:
     """Begins a site; all of them end with the test."""
     begun: list[Shell] = []

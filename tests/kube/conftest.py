@@ -22,7 +22,6 @@ from helm_chart import Tools
 from kube_cluster import Cluster, NamedCluster
 from term_fence import keep_leases_watched
 
-HERE = Path(__file__).parent
 _NEEDED = bool(os.environ.get("WATTHERD_NEED_KUBE"))
 _NAMED = os.environ.get("WATTHERD_KUBECONFIG")
 _numbers = itertools.count(1)
@@ -30,7 +29,7 @@ _numbers = itertools.count(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/kube/"):
             item.add_marker(pytest.mark.kube)
 
 

@@ -15,6 +15,7 @@ from core_shell import Shell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import CoreConfig
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -175,7 +176,7 @@ def config(planner: Any, *, tree: bool) -> CoreConfig:
 
 @pytest.mark.parametrize("tree", [False, True], ids=["flat", "tree"])
 @pytest.mark.parametrize("planner", [Tiresias, Gandiva])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60), deadline=None)
 @given(actions=ACTIONS)
 def test_the_account_of_what_is_drawn_is_that_of_an_outsider(
     planner: Any, tree: bool, actions: list[tuple[str, int]]

@@ -76,19 +76,23 @@ def test_results_do_not_depend_on_the_hash_seed(folder: Path, first: Left) -> No
     assert packed(folder, "hash", hash_seed="2") == first
 
 
+@pytest.mark.long
 def test_results_do_not_depend_on_the_number_of_processes(folder: Path, first: Left) -> None:
     assert packed(folder, "processes", processes=2) == first
 
 
+@pytest.mark.long
 def test_results_do_not_depend_on_the_order_of_policies(folder: Path, first: Left) -> None:
     assert packed(folder, "order", policies=POLICIES[::-1]) == first
 
 
+@pytest.mark.long
 def test_results_do_not_depend_on_the_company(folder: Path, first: Left) -> None:
     alone = packed(folder, "alone", policies=["random"])
     assert alone.files == {name: text for name, text in first.files.items() if "-random-" in name}
 
 
+@pytest.mark.long
 def test_random_ties_are_reproducible_and_differ_from_the_order(folder: Path, first: Left) -> None:
     one, other = (
         packed(folder, f"ties{seed}", hash_seed=seed, ties="random", policies=["fgd", "pwr"])

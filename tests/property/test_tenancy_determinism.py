@@ -35,7 +35,14 @@ print(len(story.commands), hashlib.sha256(repr(story.commands).encode()).hexdige
 """
 
 
-@pytest.mark.parametrize("name", ["capacity", "drf", "hived"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("capacity", marks=pytest.mark.long),
+        "drf",
+        pytest.param("hived", marks=pytest.mark.long),
+    ],
+)
 def test_the_same_run_under_three_hash_seeds(name: str) -> None:
     script = SCRIPT.format(here=str(HERE), above=str(HERE.parent), name=name)
     told = {

@@ -85,7 +85,7 @@ def postgres() -> Iterator[Postgres]:
     server.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store, of either kind."""
     if request.param == "sqlite":

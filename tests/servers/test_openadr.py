@@ -176,6 +176,7 @@ def test_an_event_to_come_is_known_and_answered_before_it_begins(vtn: Vtn) -> No
     assert vtn.answers == {"far": "optIn"}
 
 
+@pytest.mark.long
 def test_near_changed_and_cancelled_events(vtn: Vtn) -> None:
     with opened(vtn.port) as signal:
         until(signal, lambda told: told.contact is SourceContact.HEARD)
@@ -204,6 +205,7 @@ def test_setpoints_in_kilowatts_and_what_cannot_be_done_is_declined(vtn: Vtn) ->
     assert "10,000 W is the least" in reasons["too-deep"]
 
 
+@pytest.mark.long
 def test_a_lost_server_keeps_its_word_and_is_found_again(vtn: Vtn) -> None:
     vtn.announce("far", 0.75)
     with opened(vtn.port) as signal:

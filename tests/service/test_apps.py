@@ -377,6 +377,7 @@ def test_before_and_after_the_app_a_page_says_so(guarded: Guarded) -> None:
     guarded.until(lambda: status(guarded, f"/jobs/{deaf}/app/").status == 410)
 
 
+@pytest.mark.long
 def test_an_idle_app_is_ended_and_one_in_use_is_not(guarded: Guarded) -> None:
     job = guarded.submit("user", "sleep 300", app={"kind": "web", "idle": "1s"})
     guarded.until(
@@ -467,6 +468,7 @@ def jupyter(guarded: Guarded) -> str:
     return job_id
 
 
+@pytest.mark.long
 def test_a_jupyter_server_lists_writes_and_reads_files(guarded: Guarded, jupyter: str) -> None:
     at = f"/jobs/{jupyter}/app/api"
     assert "version" in guarded.ask("GET", at, "user").json
@@ -541,6 +543,7 @@ def _connection(serving: Serving) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", serving.port, timeout=60)
 
 
+@pytest.mark.long
 def test_names_of_apps_lead_to_the_service_by_ipv6_too(tmp_path: Path) -> None:
     """Else another program of this machine could listen there and be handed tickets."""
     service = Serving(tmp_path / "state")
@@ -554,6 +557,7 @@ def test_names_of_apps_lead_to_the_service_by_ipv6_too(tmp_path: Path) -> None:
         service.end()
 
 
+@pytest.mark.long
 def test_a_service_does_not_start_where_names_of_apps_lead_to_another_program(
     tmp_path: Path,
 ) -> None:

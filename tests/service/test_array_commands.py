@@ -190,6 +190,7 @@ def page_of(service: Serving, path: str) -> str:
         return str(page.read().decode())
 
 
+@pytest.mark.long
 def test_the_page_of_an_array_has_its_tasks_by_state_its_limit_and_what_the_next_waits_for(
     say: Say, service: Serving
 ) -> None:
@@ -214,6 +215,7 @@ def test_the_page_of_an_array_has_its_tasks_by_state_its_limit_and_what_the_next
         page_of(service, "/arrays/a-99999")
 
 
+@pytest.mark.long
 def test_how_many_tasks_run_at_a_time_is_changed_while_they_run(say: Say, service: Serving) -> None:
     array = handed_in(say, "-a", "0-4%1", "-n", "limited", "--", "sleep", "300")
     until(lambda: of(service, array)["states"] == {"Running": 1, "Queued": 4})
@@ -268,6 +270,7 @@ def test_an_array_explains_why_its_next_task_waits(say: Say, service: Serving) -
     assert "no task waits" in say("explain", array)[1]
 
 
+@pytest.mark.long
 def test_a_command_is_run_inside_of_one_task(say: Say, service: Serving) -> None:
     array = handed_in(say, "-a", "0-1", "--", "sleep", "60")
     until(lambda: of(service, array)["states"] == {"Running": 2})
@@ -286,6 +289,7 @@ def test_an_array_is_paused_and_resumed_as_a_whole(say: Say, service: Serving) -
     say("cancel", array)
 
 
+@pytest.mark.long
 def test_failed_tasks_are_run_again_with_their_own_indices_and_values(
     say: Say, service: Serving, tmp_path: Any
 ) -> None:
@@ -308,6 +312,7 @@ def test_failed_tasks_are_run_again_with_their_own_indices_and_values(
     assert (code, "no task has failed" in why) == (2, True)
 
 
+@pytest.mark.long
 def test_a_job_waits_for_a_whole_array_or_for_one_task(say: Say, service: Serving) -> None:
     array = handed_in(say, *HELD, "-n", "first", "-a", "0-2", "--", "true")
     whole = handed_in(say, "--after", array, "--", "true")
@@ -332,6 +337,7 @@ def test_a_job_waits_for_a_whole_array_or_for_one_task(say: Say, service: Servin
     assert (code, "no job 'a-99999'" in why) == (2, True)
 
 
+@pytest.mark.long
 def test_a_job_that_waited_in_vain_for_an_array_is_told_so(say: Say, service: Serving) -> None:
     array = handed_in(say, "-a", "0-1", "--begin", "in 2s", "--", "false")
     child = handed_in(say, "--after", array, "--", "true")

@@ -227,6 +227,7 @@ def test_other_tenants_arrays_and_their_tasks_are_not_there(guarded: Guarded) ->
     assert guarded.ask("POST", f"{V1}/arrays/{array}/cancel", "user").status == 200
 
 
+@pytest.mark.long
 def test_no_page_names_other_tenants_jobs(guarded: Guarded) -> None:
     running = guarded.submit("user", "sleep 60", name="private-name")
     guarded.until(

@@ -41,6 +41,7 @@ def said(service: Service, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_power_set_and_submit_say_what_a_budget_can_never_power(service: Service) -> None:
     code, out, err = said(service, "submit", "-g", "2", "--", "true")
     assert code == 0
@@ -63,6 +64,7 @@ def test_power_set_and_submit_say_what_a_budget_can_never_power(service: Service
     assert document["state"] == "Succeeded", "it is planned again once the budget lets it run"
 
 
+@pytest.mark.long
 def test_explain_says_who_holds_what_and_shows_the_last_lines_of_a_failure(
     service: Service,
 ) -> None:
@@ -105,6 +107,7 @@ def sim(jobs: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return wattherd("sim", "run", "--jobs", str(jobs), *common, *options)
 
 
+@pytest.mark.long
 def test_a_simulation_says_before_and_after_what_never_runs(tmp_path: Path) -> None:
     jobs = jobs_file(tmp_path, [1, 8, 1, 1])
     done = sim(jobs, "--budget", "300W", "-o", "json")
@@ -122,6 +125,7 @@ def test_a_simulation_says_before_and_after_what_never_runs(tmp_path: Path) -> N
     assert "write 20W or 20kW" in vague.stderr
 
 
+@pytest.mark.long
 def test_a_comparison_names_the_jobs_that_each_run_left_unfinished(tmp_path: Path) -> None:
     jobs = jobs_file(tmp_path, [1, 8, 1, 1])
     scenario = tmp_path / "scenario.yaml"
@@ -143,6 +147,7 @@ def test_steps_that_rise_let_it_run_and_nothing_is_said(tmp_path: Path) -> None:
     assert "unfinished" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_branch_below_its_idle_draw_is_named(tmp_path: Path) -> None:
     jobs = jobs_file(tmp_path, [1, 8])
     tree = tmp_path / "tree.yaml"

@@ -137,6 +137,7 @@ def test_what_cannot_be_done_is_said_in_a_line(words: list[str], said: str, curv
     assert "\n" not in message
 
 
+@pytest.mark.long
 def test_a_policy_is_trained_judged_and_used(curves: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.json"
     words = ["train-rl", "--generations", "1", "--seed", "2", "--out", str(policy)]

@@ -151,6 +151,7 @@ def needs_terminals() -> None:
         pytest.skip(f"no terminals here: {missing.strerror}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("terminal", [None, {"rows": 5, "columns": 6, "name": "xterm"}])
 def test_a_command_inside_is_run_by_the_runner(site: Site, terminal: Any) -> None:
     if terminal is not None:
@@ -175,6 +176,7 @@ def test_a_command_inside_is_run_by_the_runner(site: Site, terminal: Any) -> Non
     assert entered == ["exec", *options, name, *words]
 
 
+@pytest.mark.long
 def test_what_is_left_of_a_cancelled_job_is_removed(site: Site) -> None:
     job = site.submit("trap '' TERM; sleep 600", paper=paper_of(), grace_s=0.3)
     site.wait(job, "Running")
@@ -185,6 +187,7 @@ def test_what_is_left_of_a_cancelled_job_is_removed(site: Site) -> None:
     assert removed == ["rm", "--force", ran[ran.index("--name") + 1]]
 
 
+@pytest.mark.long
 def test_data_code_and_results_are_at_the_same_paths_in_every_container(
     site: Site, tmp_path: Path
 ) -> None:
@@ -228,6 +231,7 @@ def test_root_brings_nothing_to_a_container_without_a_user(site: Site) -> None:
     assert "a container with data needs a user" in end["why"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("field", ["envs", "environment"])
 def test_a_job_does_not_choose_the_runner_or_what_it_loads(
     field: str, site: Site, tmp_path: Path

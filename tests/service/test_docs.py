@@ -221,6 +221,7 @@ def test_a_tutorial_says_what_comes_of_its_commands(page: Path) -> None:
     assert silent == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("claim", "told"),
     [

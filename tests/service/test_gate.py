@@ -98,6 +98,7 @@ def test_a_body_without_end_is_cut(guarded: Guarded) -> None:
         assert (reply.status, "bytes" in reply.json["error"]) == (413, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

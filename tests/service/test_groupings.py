@@ -84,6 +84,7 @@ def test_a_group_is_seen_and_ended_by_its_own(guarded: Guarded) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_search_is_told_of_when_all_its_trials_are_over(guarded: Guarded) -> None:
     """That is when one looks for the best; memory has forgotten them by then."""
     mine = [guarded.submit("ann", "true", queue="dev", group='m"ü 1') for _ in range(2)]

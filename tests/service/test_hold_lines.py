@@ -60,6 +60,7 @@ def news(known: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return counts
 
 
+@pytest.mark.long
 def test_64_boards_that_hang_among_1000_keep_nobody_else_waiting(
     boards: Served, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_an_order_is_read_back_afterwards_not_from_a_question_before_it(
     assert devices.readings().cap_w[3] == 333.0
 
 
+@pytest.mark.long
 def test_10000_devices_take_few_threads(boards: Served, tmp_path: Path) -> None:
     """Not how long they take: that is the machine's, and measured in the guide."""
     uris = [boards.uri(number, behind=8) for number in range(10_000)]
@@ -118,6 +120,7 @@ def test_10000_devices_take_few_threads(boards: Served, tmp_path: Path) -> None:
 # --- Calls that block ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_calls_that_hang_in_a_library_do_not_starve_those_that_answer() -> None:
     """64 calls that block for 1 s among 200 that do not: once known, they are served apart."""
     hang_s = 1.0
@@ -167,6 +170,7 @@ def test_a_driver_that_fails_in_a_way_of_its_own_is_asked_again() -> None:
 # --- The same drivers in the asking thread and outside of it -------------------------------------
 
 
+@pytest.mark.long
 def test_troubles_are_the_same_in_the_asking_thread(boards: Served) -> None:
     boards.hang([5])
     cases = {

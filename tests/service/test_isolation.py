@@ -55,6 +55,7 @@ def test_a_job_of_its_own_user_reads_its_orders_reports_and_keeps_checkpoints(si
     assert stat.S_IMODE((site.root / job / "checkpoint" / "w").stat().st_mode) == 0o600
 
 
+@pytest.mark.long
 @needs_root
 def test_another_user_sees_neither_files_nor_logs_nor_environment(
     site: Site, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +75,7 @@ def test_another_user_sees_neither_files_nor_logs_nor_environment(
     assert site.log(thief) == ""
 
 
+@pytest.mark.long
 @needs_root
 def test_a_job_cannot_rewrite_what_was_ordered_of_it_or_have_root_write_elsewhere(
     site: Site,
@@ -194,6 +196,7 @@ def test_a_job_computes_no_more_than_it_asked_for(site: Site) -> None:
     assert after_s - before_s <= 0.5 * (ended_s - began_s) * 1.1 + 0.1
 
 
+@pytest.mark.long
 @needs_cgroups
 def test_beside_a_fork_bomb_others_go_on(site: Site) -> None:
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"

@@ -103,6 +103,7 @@ def test_a_dry_run_of_what_never_fits_is_no_success(say: Say) -> None:
     assert say("submit", "-g", "1", "--dry-run", "--", "true")[0] == 0
 
 
+@pytest.mark.long
 def test_jobs_are_found_by_name(say: Say, service: Serving) -> None:
     _, job, _ = say("submit", "-n", "long-training", "--", "sleep", "100")
     job = job.strip()
@@ -117,6 +118,7 @@ def test_jobs_are_found_by_name(say: Say, service: Serving) -> None:
     service.wait_for(job, "Cancelled")
 
 
+@pytest.mark.long
 def test_of_jobs_of_one_name_the_live_one_is_meant(say: Say, service: Serving) -> None:
     first = say("submit", "-n", "twin", "--", "true")[1].strip()
     service.wait_for(first, "Succeeded")
@@ -138,6 +140,7 @@ def test_a_job_that_is_over_is_said_to_be(say: Say, service: Serving, verb: str)
     assert say(verb, job) == (1, "", f"{job} is over: Succeeded\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -154,6 +157,7 @@ def test_logs_of_no_task_are_not_empty_but_refused(
     assert (code, said in why) == (3, True)
 
 
+@pytest.mark.long
 def test_logs_are_followed_from_before_the_start_through_every_run(
     say: Say, service: Serving
 ) -> None:
@@ -164,6 +168,7 @@ def test_logs_are_followed_from_before_the_start_through_every_run(
     assert (code, said) == (0, "run 1\nrun 2\n")
 
 
+@pytest.mark.long
 def test_what_became_of_a_job_is_told_after_its_end(say: Say, service: Serving) -> None:
     job = say("submit", "--", "true")[1].strip()
     service.wait_for(job, "Succeeded")
@@ -173,6 +178,7 @@ def test_what_became_of_a_job_is_told_after_its_end(say: Say, service: Serving) 
     assert f"FinishJob {job}: Succeeded  a run of {job} ended: it succeeded" in said
 
 
+@pytest.mark.long
 def test_joules_of_a_job_that_is_over_are_known_at_once(say: Say, service: Serving) -> None:
     job = say("submit", "--", "sleep", "3")[1].strip()
     service.wait_for(job, "Succeeded")
@@ -189,6 +195,7 @@ def test_lists_are_of_states_that_there_are(say: Say, service: Serving) -> None:
     assert (code, "'timedout'" in said.casefold()) == (2, True)
 
 
+@pytest.mark.long
 def test_history_begins_when_it_is_asked_to(say: Say, service: Serving) -> None:
     job = say("submit", "--", "true")[1].strip()
     service.wait_for(job, "Succeeded")
@@ -220,6 +227,7 @@ def test_whoever_changes_a_budget_is_known_by_the_name_of_his_account(say: Say) 
     assert (act["by"], act["detail"]["budget_w"]) == (getpass.getuser(), 8.0)
 
 
+@pytest.mark.long
 def test_lists_tell_how_a_job_failed(say: Say, service: Serving) -> None:
     job = say("submit", "--", "sh", "-c", "exit 9")[1].strip()
     service.wait_for(job, "Failed")
@@ -236,6 +244,7 @@ def columns(table: str) -> list[str]:
     return table.splitlines()[0].split()
 
 
+@pytest.mark.long
 def test_wide_tables_add_columns_and_move_none(say: Say, service: Serving) -> None:
     job = say("submit", "--", "sleep", "100")[1].strip()
     service.wait_for(job, "Running")
@@ -276,6 +285,7 @@ def submitted(say: Say, *words: str) -> str:
     return said.strip()
 
 
+@pytest.mark.long
 def test_jobs_that_follow_others_start_or_end_as_those_do(say: Say) -> None:
     first = submitted(say, "-n", "first", "--", "sh", "-c", "sleep 2; exit 1")
     cleans = submitted(say, "--after-any", "first", "--", "true")
@@ -294,6 +304,7 @@ def test_jobs_that_follow_others_start_or_end_as_those_do(say: Say) -> None:
     assert shown["reason"]["code"] == "DependencyNeverSatisfied"
 
 
+@pytest.mark.long
 def test_a_job_that_is_put_off_says_until_when(say: Say) -> None:
     job_id = submitted(say, "--begin", "in 5h", "--", "true")
     shown = json.loads(say("show", job_id, "-o", "json")[1])
@@ -305,6 +316,7 @@ def test_a_job_that_is_put_off_says_until_when(say: Say) -> None:
     wait_for(say, soon, "Succeeded")
 
 
+@pytest.mark.long
 def test_singletons_of_one_name_run_one_after_the_other(say: Say) -> None:
     first = submitted(say, "-n", "alone", "--singleton", "--", "sleep", "2")
     second = submitted(say, "-n", "alone", "--singleton", "--", "true")
@@ -344,6 +356,7 @@ def test_jobs_are_found_by_label_user_and_name_while_they_live_and_after(say: Sa
     assert say("submit", "-l", "x", "--", "true")[0] == 2
 
 
+@pytest.mark.long
 def test_a_waiting_job_is_edited_and_its_story_says_by_whom(say: Say) -> None:
     job_id = submitted(say, "--begin", "in 1h", "-g", "1", "--", "true")
     code, said, why = say("edit", job_id, "--priority", "high", "--time", "10m")
@@ -362,6 +375,7 @@ def test_a_waiting_job_is_edited_and_its_story_says_by_whom(say: Say) -> None:
     assert (code, "is over" in why) == (2, True)
 
 
+@pytest.mark.long
 def test_of_a_running_job_only_the_time_limit_is_lowered(say: Say) -> None:
     job_id = submitted(say, "-t", "10m", "--", "sleep", "60")
     wait_for(say, job_id, "Running")
@@ -372,6 +386,7 @@ def test_of_a_running_job_only_the_time_limit_is_lowered(say: Say) -> None:
     wait_for(say, job_id, "TimedOut")
 
 
+@pytest.mark.long
 def test_a_job_that_is_over_is_run_again_with_what_it_had(say: Say) -> None:
     words = ("-n", "once-more", "-l", "team=vision", "-e", "WORD=hello", "--export", "GREETING=hi")
     first = submitted(say, *words, "--", "sh", "-c", 'test "$WORD$GREETING" = hellohi')
@@ -397,6 +412,7 @@ def logged(say: Say, *words: str) -> tuple[str, str]:
     return said.strip(), say("logs", said.strip())[1]
 
 
+@pytest.mark.long
 def test_a_job_is_run_again_with_its_last_checkpoint_or_anew(say: Say) -> None:
     first = submitted(say, "--", "sh", "-c", SAVES)
     wait_for(say, first, "Succeeded")
@@ -410,6 +426,7 @@ def test_a_job_is_run_again_with_its_last_checkpoint_or_anew(say: Say) -> None:
     assert logged(say, "rerun", "--fresh", second)[1] == "none\n"
 
 
+@pytest.mark.long
 def test_a_job_with_a_checkpoint_folder_of_its_choice_goes_on_there_unless_told_otherwise(
     say: Say, tmp_path: Path
 ) -> None:
@@ -423,6 +440,7 @@ def test_a_job_with_a_checkpoint_folder_of_its_choice_goes_on_there_unless_told_
     assert logged(say, "rerun", "--fresh", first)[1] == "none\n"
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_being_written_or_is_not_there_is_refused(say: Say) -> None:
     running = submitted(say, "--", "sleep", "60")
     wait_for(say, running, "Running")

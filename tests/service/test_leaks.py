@@ -45,6 +45,7 @@ def keeping(tmp_path: Path) -> Iterator[Guarded]:
     made.close()
 
 
+@pytest.mark.long
 def test_a_secret_is_in_no_answer_and_no_file(
     keeping: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

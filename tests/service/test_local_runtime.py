@@ -63,6 +63,7 @@ def test_a_held_job_gets_sigterm_and_goes_on_later(site: Site) -> None:
     assert site.log(job).endswith("saved\n")
 
 
+@pytest.mark.long
 def test_who_ignores_the_stop_is_killed_with_all_that_hides(site: Site) -> None:
     job = site.submit("trap '' TERM; setsid sleep 987 & sleep 987", grace_s=0.5)
     site.wait(job, "Running")
@@ -78,6 +79,7 @@ def _line(pid: int) -> str:
         return ""
 
 
+@pytest.mark.long
 def test_a_successor_finds_what_runs_and_what_ended_meanwhile(site: Site, tmp_path: Path) -> None:
     short, long = site.submit("sleep 0.5; echo one"), site.submit("sleep 1.5; echo two")
     waiting = site.submit("echo three")
@@ -133,6 +135,7 @@ needs_cgroups = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @needs_cgroups
 def test_a_job_cannot_have_more_memory_than_it_asked_for(site: Site) -> None:
     job = site.submit(["python3", "-c", "x = bytearray(200 << 20); print(len(x))"], memory_mib=64)
@@ -152,6 +155,7 @@ while True:
 """
 
 
+@pytest.mark.long
 @needs_cgroups
 def test_a_fork_bomb_stays_in_its_group(site: Site) -> None:
     job = site.submit(["python3", "-c", BOMB], paper={"processes": 40}, grace_s=0.0)
@@ -185,6 +189,7 @@ def test_a_cap_is_a_duty_of_the_processor(site: Site) -> None:
     assert 0.2 < cores < 0.6
 
 
+@pytest.mark.long
 def test_two_services_do_not_meet_in_a_control_group(site: Site, tmp_path: Path) -> None:
     other = Site(tmp_path / "other", MemoryJournal())
     job, same = site.submit("sleep 985"), other.submit("sleep 0.1")

@@ -92,6 +92,7 @@ def test_every_answer_is_as_documented(guarded: Guarded, mode: GenerationMode) -
     assert documented - set(tried) == {"GET /api/v1/events"}
 
 
+@pytest.mark.long
 def test_an_answer_without_a_documented_field_is_noticed(guarded: Guarded) -> None:
     document = document_of(guarded)
     document["components"]["schemas"]["CallerDocument"]["required"].append("shoe_size")

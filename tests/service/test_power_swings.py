@@ -63,6 +63,7 @@ def test_a_draw_beyond_a_limit_is_said_and_exits_with_one(
     assert "ramp_down" not in out
 
 
+@pytest.mark.long
 def test_a_meter_is_recorded_and_judged(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     uri = f"replay:{recorded}?column=watts&time=time_s&speed=20&loop=1"
     code, out, _ = said(capsys, "--meter", uri, "--for", "4s", "--every", "0.02s", "-o", "json")
@@ -104,6 +105,7 @@ def test_no_way_of_starting_changes_what_jobs_draw_on_average(
         assert way.samples.watts.max() <= 800.0 * jobs + 1e-6
 
 
+@pytest.mark.long
 def test_jobs_that_begin_together_are_held_to_a_ramp_and_pay_with_time(
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +123,7 @@ def test_jobs_that_begin_together_are_held_to_a_ramp_and_pay_with_time(
     assert "16 together, held: work takes" in table
 
 
+@pytest.mark.long
 def test_storage_beside_the_jobs_holds_ramps_that_caps_cannot(
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

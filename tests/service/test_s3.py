@@ -268,6 +268,7 @@ def test_who_is_anonymous_signs_nothing(
     assert set(signed) == {not anonymous}
 
 
+@pytest.mark.long
 def test_keys_that_would_leave_the_folder_are_refused(
     store: ObjectStore, reach: Callable[..., BucketClient], tmp_path: Path
 ) -> None:
@@ -276,6 +277,7 @@ def test_keys_that_would_leave_the_folder_are_refused(
         bucket_read.bring(reach(), at("evil"), tmp_path / "x")
 
 
+@pytest.mark.long
 def test_what_does_not_fit_the_disk_is_said_at_once(
     store: ObjectStore,
     reach: Callable[..., BucketClient],
@@ -365,6 +367,7 @@ def paper_of(store: ObjectStore, **fields: Any) -> dict[str, Any]:
     return validated_job({"run": "true", "s3": s3, **fields}, "test").paper()
 
 
+@pytest.mark.long
 def test_a_job_reads_and_writes_buckets_with_keys_that_nobody_sees(
     site: Site, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +390,7 @@ def test_a_job_reads_and_writes_buckets_with_keys_that_nobody_sees(
         assert not path.is_file() or store.key.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.long
 def test_a_job_uses_a_profile_of_a_file(site: Site, store: ObjectStore, tmp_path: Path) -> None:
     store.put("of-profile", b"words")
     file = store.credentials(tmp_path / "keys", "research")
@@ -418,6 +422,7 @@ trap 'exit 143' TERM; echo ready
 """
 
 
+@pytest.mark.long
 def test_results_that_are_wanted_early_are_taken_at_every_stop(
     site: Site, store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def test_data_and_code_come_and_results_go(site: Site) -> None:
     assert [one.name for one in (folder / "results").iterdir()] == ["y"]
 
 
+@pytest.mark.long
 def test_all_of_a_gang_wait_for_the_copy(site: Site) -> None:
     paper = paper_of(inputs={"set": f"{given(site)}/data"}) | {"launch": "task"}
     job = site.submit("cat $WATTHERD_INPUTS/set/deep/x", tasks=2, paper=paper)
@@ -140,6 +141,7 @@ def test_code_comes_from_git_at_its_revision(tmp_path: Path, revision: str, vers
     assert sorted(one.name for one in tmp_path.iterdir()) == ["code", "repo"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_tasks_begin_in_the_folder_of_the_repository_that_was_asked_for(site: Site) -> None:
     commits = repository(site.root.parent / "repo")
@@ -150,6 +152,7 @@ def test_tasks_begin_in_the_folder_of_the_repository_that_was_asked_for(site: Si
     assert site.log(job).endswith(f"1{site.root / job / 'work' / 'code'}\n")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.parametrize(
     ("place", "words"),
@@ -179,6 +182,7 @@ def test_results_are_not_taken_through_a_link(site: Site) -> None:
     assert not (folder / "y").exists()
 
 
+@pytest.mark.long
 def test_data_is_not_brought_through_a_link(site: Site) -> None:
     """Which an earlier run of the job may have left."""
     folder = given(site)
@@ -223,6 +227,7 @@ def test_places_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
 # Checkpoints of other jobs ----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_job_is_copied_before_the_first_run_alone(site: Site) -> None:
     saved = site.root.parent / "saved"
     (saved / "deep").mkdir(parents=True)

@@ -83,6 +83,7 @@ def test_smaller_micro_batches_change_rounding_only(site: Site, tmp_path: Path) 
     assert math.isclose(final_loss(told), final_loss(whole), rel_tol=0.05)
 
 
+@pytest.mark.long
 def test_the_job_file_runs(site: Site) -> None:
     job = read_job(EXAMPLES / "mlp.yaml")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
@@ -114,6 +115,7 @@ def test_gradients_are_what_differences_say(example: str, monkeypatch: pytest.Mo
             assert math.isclose(slope, gradient[name].flat[place], rel_tol=1e-4, abs_tol=1e-7)
 
 
+@pytest.mark.long
 def test_what_it_reports_reaches_the_core(site: Site) -> None:
     job = train(site, "mlp", "--steps", "100000", "--every", "1000000")
     look = site.keeper.ask
@@ -153,6 +155,7 @@ with wattherd_train.current() as job:
 """
 
 
+@pytest.mark.long
 def test_ranks_stop_together_and_wait_for_the_one_that_saves(site: Site) -> None:
     paper = {"envs": ENVIRONMENT, "launch": "task"}
     job = site.submit([sys.executable, "-c", GANG], tasks=2, paper=paper, grace_s=20.0)

@@ -140,6 +140,7 @@ def test_what_comes_from_outside_comes_again(tmp_path: Path) -> None:
     assert again["avg_jct_s"] == pytest.approx(75.0, abs=1.0)
 
 
+@pytest.mark.long
 def test_jobs_that_did_not_end_are_projected_and_said_to_be(tmp_path: Path) -> None:
     day = Day(tmp_path / "state")
     job = day.at(0.0).submit(1)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_keeper import Site, a_core
 
+from effort import times
 from wattherd.engine.core.invariants import validate
 from wattherd.errors import UserError
 from wattherd.model.event import ArrayLimited, JobCancelled, JobHeld, JobReleased, JobSubmitted
@@ -150,7 +151,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60), deadline=None)
 @given(most=st.integers(1, 3), steps=STEPS)
 def test_never_more_tasks_run_than_may_whatever_happens_to_them(
     most: int, steps: list[tuple[str, int]]

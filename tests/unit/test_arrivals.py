@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -137,7 +138,7 @@ def test_removal_is_uniform() -> None:
     load=st.floats(0.1, 3),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(200), deadline=None)
 def test_inflation_hits_its_target(gpus: list[int], capacity: int, load: float, seed: int) -> None:
     pods = [a_pod(f"p{number:02}", gpus=count) for number, count in enumerate(gpus)]
     if not any(gpus):
@@ -387,7 +388,7 @@ def test_impossible_pods_are_counted_by_request_most_frequent_first() -> None:
     gpus=st.integers(0, 10),
     models=st.lists(st.sampled_from(["T4", "G2", "A10"]), max_size=3).map(tuple),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(200), deadline=None)
 def test_a_request_is_impossible_exactly_if_no_node_could_hold_it(
     cpu: int, memory: int, gpus: int, models: tuple[str, ...]
 ) -> None:

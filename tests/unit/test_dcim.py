@@ -421,6 +421,7 @@ def test_the_same_inventory_changes_nothing() -> None:
     assert merged(same, same, same) == (same, [])
 
 
+@pytest.mark.long
 def test_ten_thousand_nodes_in_a_thousand_racks_take_seconds() -> None:
     domains, _ = from_rows(netbox(racks=1000, nodes=10))
     assert len(domains) == 1001

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.errors import UserError
 from wattherd.estimate.deferral import (
     ONE_START,
@@ -139,7 +140,7 @@ def test_no_other_start_is_cheaper_than_the_lowest_window(
         assert cost(one, [Piece(start_s, start_s + one.work_s)], signal) >= best - 1e-3
 
 
-@settings(max_examples=40)
+@settings(max_examples=times(40))
 @given(JOBS, RATES)
 def test_carbon_scaler_and_wait_awhile_are_the_optimum_of_one_job(
     one: Deferrable, values: list[float]

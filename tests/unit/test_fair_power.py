@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
 from wattherd.policy.power.contract import PowerAsk, PowerPolicy, floors_w
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers
@@ -151,7 +152,7 @@ def test_classes_of_equal_asks_are_served_as_well_as_one_by_one(
 
 
 @pytest.mark.parametrize("name", GOALS)
-@settings(max_examples=50)
+@settings(max_examples=times(50))
 @given(some=asks(), part=PARTS)
 def test_a_tree_of_one_budget_is_that_budget(name: str, some: list[PowerAsk], part: float) -> None:
     policy, goal = GOALS[name]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from effort import times
 from wattherd.errors import Bug, ClusterError, UserError
 from wattherd.policy.schedule import gavel_solvers
 from wattherd.policy.schedule.gavel_goals import GavelApplicant, IsolatedTime, fifo
@@ -146,7 +147,7 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(programs())
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 def test_all_solvers_reach_the_same_objective_within_the_limits(program: dict[str, Any]) -> None:
     found = [solve(program, name) for name in SOLVERS]
     scale, gpus = np.array(program["scale"]), np.array(program["gpus"])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.errors import UserError
@@ -43,7 +44,7 @@ def curves(draw: st.DrawFn) -> PowerCurve:
     return concave_hull(list(zip(map(float, caps), rates, strict=True)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(300))
 @given(curve=curves(), factor=st.floats(0.5, 4.0), at=st.floats(0, 1))
 def test_a_thrifty_curve_holds_the_caps_within_the_price_and_no_others(
     curve: PowerCurve, factor: float, at: float
@@ -116,7 +117,7 @@ jobs = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(60))
 @given(
     drawn=jobs,
     budget_w=st.sampled_from([None, 1500.0, 2000.0]),

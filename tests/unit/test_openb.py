@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -389,7 +390,7 @@ ANYTHING = st.one_of(st.binary(max_size=300), NEARLY_TABLES)
 @example(content=b"\x1f\x8b", packed=False, kept=400)
 @example(content=b"name,cpu_milli\x00\n", packed=False, kept=400)
 @settings(
-    max_examples=400,
+    max_examples=times(400),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

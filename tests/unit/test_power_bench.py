@@ -203,6 +203,7 @@ def test_without_faults_the_limit_holds_and_what_was_found_is_restored(calm: lis
         assert run["caps_restored"]
 
 
+@pytest.mark.long
 def test_a_quarter_less_within_ten_seconds_without_overshedding_or_snapping_back(
     calm: list[dict],
 ) -> None:

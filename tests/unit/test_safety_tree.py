@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.engine.safety.contract import Breaker, FeedLevels, Fleet, Readings, SafetyConfig
 from wattherd.engine.safety.fill import fill
 from wattherd.engine.safety.loop import SafetyLoop
@@ -150,7 +151,7 @@ def test_a_warm_breaker_leaves_no_time_for_jobs_to_end() -> None:
     assert outlets.tolist() == RACK_0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(data=st.data())
 def test_watts_are_shared_max_min_fair_within_any_tree(data: st.DataObject) -> None:
     """Bottleneck condition: who is below its wish has a full level above, and is a largest there.

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
@@ -216,7 +217,7 @@ def accepted(spec: JobSpec, watts: PowerAccount) -> bool | None:
     return False if possible else None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(200), deadline=None)
 @given(
     spec=JOBS,
     budget_w=st.sampled_from([60.0, 120.0, 190.0, 250.0, 330.0, 420.0]),
@@ -231,7 +232,7 @@ def test_exactly_those_are_set_aside_that_the_guard_would_never_start(spec, budg
         assert (found is None) == truth
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(200), deadline=None)
 @given(spec=JOBS, tree=TREES, policy=st.sampled_from([WaterFilling(), Pause()]))
 def test_under_a_tree_no_job_is_set_aside_that_the_guard_would_start(spec, tree, policy):
     watts = PowerAccount(SMALL, policy, prior, tree)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.errors import UserError
 from wattherd.estimate.speed import (
     CoreCurve,
@@ -55,7 +56,7 @@ def test_step_time_is_the_sum_of_its_phases() -> None:
         assert model.step_s(shape) == pytest.approx(by_hand(THETA, shape, 64))
 
 
-@settings(max_examples=40)
+@settings(max_examples=times(40))
 @given(st.tuples(*[st.floats(0.001, 0.5)] * 7))
 def test_a_fit_returns_the_step_times_that_made_it(theta: tuple[float, ...]) -> None:
     pytest.importorskip("scipy")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from wattherd.errors import ClusterError
 from wattherd.local.logs import RotatingLog
 from wattherd.server.documents import task_logs as logs
@@ -47,7 +48,7 @@ def read_all(log: TaskLog, lines: int | None = None) -> bytes:
         return b"".join(reader.blocks())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(300), deadline=None)
 @given(before=TEXT, now=TEXT, lines=st.integers(0, 12), block=st.integers(1, 9))
 def test_the_last_lines_are_those_of_the_whole_text(
     tmp_path_factory: pytest.TempPathFactory, before: bytes, now: bytes, lines: int, block: int
@@ -61,7 +62,7 @@ def test_the_last_lines_are_those_of_the_whole_text(
             assert log.end(lines, most) == last_lines(before + now, lines)[-most:]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(parts=st.lists(st.tuples(TEXT, st.booleans()), max_size=12), most=st.integers(20, 400))
 def test_a_log_that_is_read_while_it_is_rotated_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[bytes, bool]], most: int
