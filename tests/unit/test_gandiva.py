@@ -158,6 +158,15 @@ def test_under_a_budget_turns_are_those_of_watts() -> None:
     assert run.starts("b") == [60.0]
 
 
+def test_a_job_that_a_budget_made_narrower_has_its_width_back_with_the_next_slice() -> None:
+    """75 W: one GPU at its floor and one idle; nobody else is there to take the second one."""
+    events = [BudgetChanged(at_s=50.0, budget_w=75.0), BudgetChanged(at_s=100.0, budget_w=None)]
+    job = timed("a", 2, lasts_s=1000.0, min_width=1, max_width=2)
+    run = story(REACTIVE, t4_nodes(2), [job], events=events, until_s=400.0, narrow=True)
+    assert run.starts("a") == [0.0, 50.0, 120.0]
+    assert [len(place[0]) - 1 for place in run.places("a")] == [2, 1, 2]
+
+
 # --- packing ----------------------------------------------------------------------------------
 
 

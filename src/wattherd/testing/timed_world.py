@@ -113,9 +113,12 @@ class Story:
         events: Iterable[Event] = (),
         round_s: float | None = None,
         plant: Plant | None = None,
+        narrow: bool = False,
     ) -> None:
         """`events` come beside the submissions of `jobs`; without a `plant` restarts are free."""
-        config = CoreConfig(cluster=cluster, planner=planner, quota=quota, round_s=round_s)
+        config = CoreConfig(
+            cluster=cluster, planner=planner, quota=quota, round_s=round_s, narrow=narrow
+        )
         self.core = Core(config)
         self.commands: list[tuple[float, Command]] = []
         """Every command with the time at which it was given."""

@@ -307,6 +307,9 @@ class Gandiva:
         if self.migration:
             leave_crowds(residents, memory.homes, turns)
         if new_slice:
+            for one in residents:
+                if one.narrowed:
+                    turns.widen(one)
             self._improve(memory, turns)
             self._admit(memory, draft, view.now_s)
             memory.slice_s, memory.next_s = view.now_s, self._after(view.now_s)
@@ -418,7 +421,7 @@ class Gandiva:
         if memory.restless or memory.queue:
             return True
         residents = memory.residents.values()
-        if any(not one.running or one.partner is not None for one in residents):
+        if any(not one.running or one.partner is not None or one.narrowed for one in residents):
             return True
         return self.growth and self._could_grow(memory)
 

@@ -80,6 +80,14 @@ class Resident:
         """GPUs at the width it runs with."""
         return self.need[0]
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether a budget has taken tasks from it since its turn began."""
+        if not self.running or not self.job.wanted:
+            return False
+        tasks = sum(one.tasks for one in self.job.wanted if one.role == 0)
+        return tasks < self.width + self.grown
+
     def run(self, now_s: float) -> None:
         """It runs from now on."""
         self.running, self.since_s, self.told = True, now_s, False

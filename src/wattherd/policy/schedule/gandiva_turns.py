@@ -174,6 +174,14 @@ class GandivaTurns:
         resident.grown = tasks
         return True
 
+    def widen(self, resident: Resident) -> None:
+        """Give back what a budget took, where there are watts for it again.
+
+        Its GPUs were kept for it all the while: they are part of what its home has promised.
+        """
+        if self._begin(resident, self._shares(resident)):
+            resident.grown = 0
+
     # Devices ----------------------------------------------------------------------------------
 
     def _part(self, resident: Resident, share: Share) -> Share:
