@@ -414,7 +414,9 @@ def show_command(*, job: str, server: str | None, output: str) -> None:
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="As of kubectl; of pod/NAME.")
 @click.option("--context", help="Context of the kubeconfig; of pod/NAME.")
 @click.option("--budget", "budgets", multiple=True, help="Beside PowerBudgets; of pod/NAME.")
-@click.option("--policy", default="fgd", show_default=True, help="Of the scheduler; of pod/NAME.")
+@click.option(
+    "--policy", default="wattherd", show_default=True, help="Of the scheduler; of pod/NAME."
+)
 def explain(*, job: str, server: str | None, output: str, namespace: str, **of_pod: Any) -> None:
     """Why JOB waits, or what became of it; of an array (a-7) why its next task waits.
 

@@ -83,7 +83,14 @@ for _command in (agent, cap_helper, claims_plugin, clusters, pools, simulate_pod
 def _cluster(command: Callable[..., None]) -> Callable[..., None]:
     """Options that all who decide for a cluster have."""
     options = (
-        click.option("--policy", default="fgd", show_default=True, help="See `policies`."),
+        click.option(
+            "--placement",
+            "--policy",
+            "policy",
+            default="wattherd",
+            show_default=True,
+            help="Which node; see `policies`.",
+        ),
         click.option(
             "--history",
             type=click.Path(path_type=Path, dir_okay=False),
@@ -102,6 +109,16 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 @kube.command()
 @_cluster
+@click.option(
+    "--scheduler",
+    default="",
+    help="Who runs, and where: see `policies`; else pods one by one, by --placement.",
+)
+@click.option(
+    "--power",
+    default="",
+    help="Watts for whom: see `policies`; water-filling where a --scheduler is named.",
+)
 @click.option("--name", default="wattherd", show_default=True, help="As pods call it.")
 @click.option("--dashboard", help="ADDRESS:PORT of this machine for pages, and POST /simulate.")
 @click.option(
@@ -120,6 +137,8 @@ def scheduler(health: str | None, dashboard: str | None, **chosen: Any) -> None:
             raise UserError(f"needs {missing.name}", hint=hint) from None
         live = live_scheduler(KubeOptions(**chosen))
         tell(scheduler_checkup(live))
+        if live.scheduler.choice is not None:
+            click.echo(f"planned by {live.scheduler.choice.name}", err=True)
         told = f"wattherd schedules pods with schedulerName: {chosen['name']}"
         _work(live, told, _pages(live, dashboard))
 

@@ -47,7 +47,7 @@ def snapshot(*, kubeconfig: Path | None, context: str | None, budgets: tuple[str
     "-f", "--filename", type=click.Path(path_type=Path), required=True, help="YAML or JSON."
 )
 @click.option("--snapshot", "taken", type=click.Path(path_type=Path), help="Instead of a cluster.")
-@click.option("--policy", default="fgd", show_default=True, help="See `policies`.")
+@click.option("--policy", default="wattherd", show_default=True, help="See `policies`.")
 @click.option("--name", default="wattherd", show_default=True, help="As pods call the scheduler.")
 @prints
 def simulate_pods(

@@ -8,6 +8,9 @@ import click
 
 from wattherd.cli.output import lists, printed
 
+SHELLS = ["sim", "local", "kube"]
+"""Where policies run: `sim run`, `serve`, `kube scheduler`."""
+
 
 @click.command()
 @lists
@@ -42,21 +45,31 @@ def _schedulers() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.simulators import PRESETS
 
     names = sorted({name for preset in PRESETS.values() for name in preset.schedulers})
+    everywhere = PRESETS["none"].schedulers
     return [
         {
             "name": name,
             "about": SCHEDULER_NOTES[name],
             "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
+            "shells": _shells(name) if name in everywhere else SHELLS[:1],
         }
         for name in names
     ]
+
+
+def _shells(name: str) -> list[str]:
+    """A service knows no workload from which chances could be told."""
+    return [shell for shell in SHELLS if (name, shell) != ("tiresias-gittins", "local")]
 
 
 def _power() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import POWER_NOTES
     from wattherd.experiments.schedule.run import POWER_POLICIES
 
-    return [{"name": name, "about": POWER_NOTES[name]} for name in sorted(POWER_POLICIES)]
+    return [
+        {"name": name, "about": POWER_NOTES[name], "shells": SHELLS}
+        for name in sorted(POWER_POLICIES)
+    ]
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -67,8 +80,10 @@ def _show(found: dict[str, Any]) -> None:
     click.echo("\nOptions follow the name: fgd@exact. Blends: pwr+fgd:0.1 weighs them 100 to 900.")
     click.echo()
     schedulers = [
-        [one["name"], one["about"], " ".join(one["presets"])] for one in found["schedulers"]
+        [one["name"], one["about"], " ".join(one["shells"]), " ".join(one["presets"])]
+        for one in found["schedulers"]
     ]
-    print_table(["SCHEDULER", "WHAT IT DOES", "PRESETS"], schedulers)
+    print_table(["SCHEDULER", "WHAT IT DOES", "SHELLS", "PRESETS"], schedulers)
     click.echo()
-    print_table(["POWER", "WHAT IT DOES"], [[one["name"], one["about"]] for one in found["power"]])
+    power = [[one["name"], one["about"], " ".join(one["shells"])] for one in found["power"]]
+    print_table(["POWER", "WHAT IT DOES", "SHELLS"], power)

@@ -78,7 +78,7 @@ def run(
     """
     if snapshot is not None:
         asked = context.get_parameter_source("policy") is not ParameterSource.DEFAULT
-        policies = given["policy"] if asked else "fgd"
+        policies = given["policy"] if asked else "wattherd"
         _run_snapshot(snapshot, policies, given["budget"], output, afresh=afresh)
         return 0
     from wattherd.experiments.schedule.run import simulate

@@ -228,6 +228,16 @@ class Core:
         """Why a job that asks for this could never run here, or None."""
         return self._never_alone(spec)
 
+    def credit(self, job_id: str, attained_s: float, attained_gpu_s: float) -> None:
+        """What a job received before this core knew of it.
+
+        For shells that recover from the world and have no journal; to be told with the submission.
+        """
+        job = self.jobs.get(job_id)
+        if job is not None:
+            job.attained_s += attained_s
+            job.attained_gpu_s += attained_gpu_s
+
     def forget(self, job_id: str) -> None:
         """No event will ever name this job again: it need not be known to be over."""
         self.finished.pop(job_id, None)

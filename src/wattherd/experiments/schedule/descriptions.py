@@ -15,6 +15,7 @@ SCHEDULER_NOTES: Mapping[str, str] = {
     "fifo-first-fit": "in order of submission, whoever fits",
     "fifo@yarn": "fifo as packed anew by YARN's rule at every event",
     "gandiva": "affinity, time slices, measured packing, migration, grow and shrink (OSDI'18)",
+    "gang": "gangs whole, by priority; whoever fits may pass, but a gang's patience has an end",
     "gavel-fifo": "each job to its fastest free GPU type, in order of submission (OSDI'20)",
     "gavel-ftf": "least worst finish-time ratio, by linear program (Themis in Gavel)",
     "gavel-makespan": "least makespan, by linear program",

@@ -30,6 +30,7 @@ from wattherd.model.topology import Chain, chains_of, topology_of
 from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
+from wattherd.policy.schedule.gang import Gang
 from wattherd.policy.schedule.gavel import ROUND_S, Gavel
 from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
@@ -98,6 +99,7 @@ GENERAL: Mapping[str, SchedulerOf] = {
     "capacity": _capacity,
     "hived": _hived,
     "gandiva": plain(_gandiva),
+    "gang": plain(lambda _: Gang(), rigid=True),
 }
 
 

@@ -65,7 +65,7 @@ class Eligible:
         """At every node once, for all pods that wish for the same."""
         if self._version != (version := (self._fleet.version, len(self._fleet.order))):
             self._version, self._found = version, {}
-        wish = _wish(pod)
+        wish = wish_of(pod)
         if wish not in self._found:
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
@@ -125,7 +125,7 @@ class _Wish(Object, frozen=True):
     claims: list[str] | None = None
 
 
-def _wish(pod: Pod) -> bytes:
+def wish_of(pod: Pod) -> bytes:
     """All that `node_check` looks at, as a key.
 
     Of volumes that is their claims: every pod has a volume of its own name for its token, and few

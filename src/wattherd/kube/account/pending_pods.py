@@ -25,7 +25,7 @@ from wattherd.kube.facts.pod_groups import (
 )
 from wattherd.kube.facts.pod_request import PodRequest, ask_of
 from wattherd.kube.facts.refusal import PodRefused
-from wattherd.kube.facts.workload import WorkloadPod
+from wattherd.kube.facts.workload import WorkloadPod, check_told
 from wattherd.model.reason import ReasonCode
 
 _UNDOING = (str(ReasonCode.WAITING_FOR_GANG), "pods of its gang are being evicted")
@@ -261,6 +261,7 @@ class Queueing:
     def _made(self, pod: Pod) -> tuple[WorkloadPod, tuple[str, str] | None]:
         try:
             ask = ask_of(pod)
+            check_told(pod)
         except PodRefused as refused:
             return WorkloadPod(pod, _NOTHING), (str(refused.refusal.token), refused.refusal.text)
         refusal = self._way.refusal(pod, self._volumes)

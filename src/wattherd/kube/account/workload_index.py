@@ -3,28 +3,65 @@
 After every look at the cluster the book says what the core must be told, as events: works whose
 pods are not those they were made for are over, pods found on nodes run, pods that wait are
 submitted. Only works of pods that were stirred are looked at.
+
+A job that the core stopped is not over (`keeps_jobs`): its owner makes pods anew, and these are the
+same job, with its turn and all the service that it received. Pods are known to be of the job by
+their gang, else by what controls them; a pod that nothing controls does not come back.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from wattherd.engine.core.core import Core
+from wattherd.engine.jobs.lifecycle import State
 from wattherd.kube.account.binding_mode import BindingMode
+from wattherd.kube.account.eligibility import wish_of
+from wattherd.kube.account.enforcement_tally import owner_of
 from wattherd.kube.account.fleet import NodeFleet
 from wattherd.kube.account.pending_pods import News, Waiting
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.pod_groups import GroupId, group_of, priority_of
-from wattherd.kube.facts.workload import FOREIGN, Workload, WorkloadPod, seated_work, work_of
+from wattherd.kube.facts.workload import (
+    FOREIGN,
+    Workload,
+    WorkloadPod,
+    seated_work,
+    told_of,
+    work_of,
+)
 from wattherd.model.allocation import Allocation
-from wattherd.model.event import Event, JobCancelled, JobExited, JobSubmitted
+from wattherd.model.event import (
+    Event,
+    JobCancelled,
+    JobExited,
+    JobHeld,
+    JobReleased,
+    JobStopped,
+    JobSubmitted,
+)
 from wattherd.model.request import Request
 from wattherd.policy.contract import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a job received: seconds in which it held devices, and GPU seconds."""
+
+    seconds: float
+    gpu_s: float
+
+
+Lineage = GroupId | str
+"""By what pods are known to be of a job that was stopped."""
+AWAITED_S = 3600.0
+"""For the pods of a stopped job to be made anew, before it is forgotten."""
 
 
 class WorkloadIndex:
@@ -49,12 +86,53 @@ class WorkloadIndex:
         self._since_s: dict[str, float] = {}
         """Of pods that wait: when they were first submitted, whichever core was told then."""
         self._serial = count(1)
+        self.keeps_jobs = False
+        """Whether jobs that the core stopped wait for their pods to be made anew."""
+        self._stopping: Counter[Lineage] = Counter()
+        """Jobs that were told to stop and of which pods are there still."""
+        self._parked: dict[Lineage, deque[tuple[float, Workload]]] = {}
+        """Jobs that stopped, and since when they wait for pods."""
+        self._early: dict[Lineage, dict[frozenset[str], Waiting]] = {}
+        """Pods that came before those of the run before them were gone."""
+        self._held: set[str] = set()
+        """Parked jobs of which the core knows that they have no pods."""
+        self._leaving: set[str] = set()
+        """Jobs that were told to stop."""
+        self._served: dict[Lineage, Service] = {}
+        """What jobs received of cores before this one, until it is told."""
 
-    def clear(self) -> None:
-        """Nothing was told to anybody: for a core that is new."""
+    def clear(self, core: Core | None, at_s: float) -> None:
+        """Nothing was told to anybody: for a core that is new, and takes over from `core`."""
+        self._served = self._service_of(core, at_s) if self.keeps_jobs and core else {}
         self.works.clear()
         self.rejected.clear()
         self._work_of.clear()
+        self._stopping.clear()
+        self._parked.clear()
+        self._early.clear()
+        self._held.clear()
+        self._leaving.clear()
+
+    def _service_of(self, core: Core, at_s: float) -> dict[Lineage, Service]:
+        """What jobs received up to now, by what their pods are known by."""
+        parked = [work for line in self._parked.values() for _, work in line]
+        found = dict(self._served)
+        for work in (*self.works.values(), *parked):
+            job = core.jobs.get(work.id)
+            if job is not None and job.service_s(at_s):
+                service = Service(job.service_s(at_s), job.service_gpu_s(at_s))
+                found[lineage_of(work.members)] = service
+        return found
+
+    def credit(self, events: Iterable[Event]) -> dict[str, Service]:
+        """By job that is submitted by `events`: what it received of earlier cores."""
+        found = {}
+        for event in events if self._served else ():
+            if isinstance(event, JobSubmitted):
+                lineage = lineage_of(self.works[event.job.id].members)
+                if lineage in self._served:
+                    found[event.job.id] = self._served.pop(lineage)
+        return found
 
     def drop(self, uid: str) -> None:
         """A pod is gone."""
@@ -83,12 +161,15 @@ class WorkloadIndex:
         Pods that `moved`, and those who are with them on a node, may have other seats than before.
         """
         wanted = {one.uids: one for one in news.waiting if one.ready}
+        parked = {one.id for line in self._parked.values() for _, one in line}
         stirred = dict.fromkeys((*news.uids, *sorted(moved)))
         for waiting in news.waiting:
             stirred.update(dict.fromkeys(member.uid for member in waiting.members))
         events: list[Event] = []
         for work in self._works_of(stirred):
             held = sum(self._is_seated(uid) for uid in work.uids)
+            if self._is_leaving(work, core, held):
+                continue
             # One that was started and holds nothing was not bound: the core begins anew with it.
             as_told = held == len(work.members) if work.seated else not held and work.uids in wanted
             if as_told and moved.isdisjoint(work.uids):
@@ -96,10 +177,93 @@ class WorkloadIndex:
             events += self._end(work, core, at_s)
             stirred.update(dict.fromkeys(member.uid for member in work.members))
         events += self._seat_those_there(stirred, at_s)
-        for one in wanted.values():
+        for one in (*wanted.values(), *self._early_ones()):
             if not any(uid in self._work_of for uid in one.uids):
-                events.append(self._submit(one, at_s))
+                events += self._submit(one, at_s)
+        return events + self._hold_those_without_pods(parked, at_s)
+
+    # Jobs that outlive their pods -----------------------------------------------------------------
+
+    def stops(self, job_id: str) -> None:
+        """The core has told a job to stop."""
+        work = self.works.get(job_id)
+        if self.keeps_jobs and work is not None and work.id not in self._leaving:
+            self._leaving.add(work.id)
+            self._stopping[lineage_of(work.members)] += 1
+
+    def _is_leaving(self, work: Workload, core: Core, held: int) -> bool:
+        """Whether pods of a job that is to stop are there still: it is over with the last."""
+        if not (self.keeps_jobs and held and work.id in self._leaving):
+            return False
+        job = core.jobs.get(work.id)
+        return job is not None and job.state is State.STOPPING
+
+    def _outlives(self, work: Workload, core: Core) -> bool:
+        """Whether a run's end is not the end of its job: it was stopped, or was never bound."""
+        if not self.keeps_jobs:
+            return False
+        left = self._leaves(work)
+        job = core.jobs.get(work.id)
+        if left and job is not None and job.state is State.STOPPING:
+            return True
+        pods = [self._pods.get(uid) for uid in work.uids]
+        return all(pod is not None and self._way.waits(pod) for pod in pods)
+
+    def _leaves(self, work: Workload) -> bool:
+        """Its last pod is gone; whether it was told to stop."""
+        if work.id not in self._leaving:
+            return False
+        self._leaving.discard(work.id)
+        lineage = lineage_of(work.members)
+        self._stopping[lineage] -= 1
+        if not self._stopping[lineage]:
+            del self._stopping[lineage]
+        return True
+
+    def _early_ones(self) -> list[Waiting]:
+        """Pods whose predecessors are gone by now."""
+        found = []
+        for lineage in [one for one in self._early if not self._stopping[one]]:
+            for one in self._early.pop(lineage).values():
+                pods = [self._pods.get(uid) for uid in one.uids]
+                if all(pod is not None and self._way.waits(pod) for pod in pods):
+                    found.append(one)
+        return found
+
+    def _hold_those_without_pods(self, before: AbstractSet[str], at_s: float) -> list[Event]:
+        """Jobs that were parked just now, or wait for too long."""
+        events: list[Event] = []
+        for lineage in list(self._parked):
+            line = self._parked[lineage]
+            for since_s, work in list(line):
+                returns = not isinstance(lineage, str) or not lineage.startswith(_ALONE)
+                if at_s - since_s > AWAITED_S or not (returns or work.uids & self._pods.keys()):
+                    line.remove((since_s, work))
+                    self._held.discard(work.id)
+                    events.append(JobCancelled(at_s=at_s, job_id=work.id))
+                elif work.id not in before:
+                    self._held.add(work.id)
+                    events.append(JobHeld(at_s=at_s, job_id=work.id, cause="its pods are gone"))
+            if not line:
+                del self._parked[lineage]
         return events
+
+    def _adopt(self, waiting: Waiting, made: Workload, at_s: float) -> list[Event] | None:
+        """Take pods for those of a job that was stopped; None if there is no such job."""
+        lineage = lineage_of(waiting.members)
+        line = self._parked.get(lineage, ())
+        known = next((one for one in line if one[1].spec.roles == made.spec.roles), None)
+        if known is None:
+            return None
+        self._parked[lineage].remove(known)
+        if not self._parked[lineage]:
+            del self._parked[lineage]
+        job = known[1]
+        self._know(Workload(job.spec, made.members))
+        if job.id not in self._held:
+            return []
+        self._held.discard(job.id)
+        return [JobReleased(at_s=at_s, job_id=job.id, cause="its pods are there again")]
 
     def _works_of(self, uids: Iterable[str]) -> list[Workload]:
         ids = dict.fromkeys(self._work_of[uid] for uid in uids if uid in self._work_of)
@@ -115,8 +279,12 @@ class WorkloadIndex:
         del self.works[work.id]
         self.rejected.pop(work.id, None)
         job = core.jobs.get(work.id)
+        outlives = self._outlives(work, core)
         if job is None:
             return []
+        if outlives and job.active:
+            self._parked.setdefault(lineage_of(work.members), deque()).append((at_s, work))
+            return [JobStopped(at_s=at_s, job_id=work.id, attempt=job.attempt)]
         if job.active:
             return [JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt)]
         return [JobCancelled(at_s=at_s, job_id=work.id)]
@@ -136,17 +304,28 @@ class WorkloadIndex:
         ours = all(self._way.is_ours(one.pod) for one in members)
         priority = self._priority(members) if ours else FOREIGN
         work = seated_work(self._new_id(members), members, seats, at_s, priority=priority)
+        work = replace(work, spec=told_of(work.spec, work.members))
         self._know(work)
         return JobSubmitted(at_s=at_s, job=work.spec)
 
-    def _submit(self, waiting: Waiting, at_s: float) -> Event:
+    def _submit(self, waiting: Waiting, at_s: float) -> list[Event]:
         members = waiting.members
+        if self.keeps_jobs and self._stopping[lineage_of(members)]:
+            self._early.setdefault(lineage_of(members), {})[waiting.uids] = waiting
+            return []
         requests = [self._plain(member) for member in members]
         since_s = min(self._since_s.setdefault(member.uid, at_s) for member in members)
         priority = self._priority(members)
-        work = work_of(self._new_id(members), members, requests, since_s, priority=priority)
+        wishes = [wish_of(member.pod) for member in members] if self.keeps_jobs else ()
+        work = work_of(
+            self._new_id(members), members, requests, since_s, priority=priority, wishes=wishes
+        )
+        adopted = self._adopt(waiting, work, at_s) if self.keeps_jobs else None
+        if adopted is not None:
+            return adopted
+        work = replace(work, spec=told_of(work.spec, work.members))
         self._know(work)
-        return JobSubmitted(at_s=at_s, job=work.spec)
+        return [JobSubmitted(at_s=at_s, job=work.spec)]
 
     def _priority(self, members: Sequence[WorkloadPod]) -> int:
         return priority_of([one.pod for one in members], self._groups)
@@ -163,3 +342,14 @@ class WorkloadIndex:
         self.works[work.id] = work
         for uid in work.uids:
             self._work_of[uid] = work.id
+
+
+_ALONE = "pod "
+
+
+def lineage_of(members: Sequence[WorkloadPod]) -> Lineage:
+    """By what pods that are made anew are known: their gang, what controls them, else nothing."""
+    first = members[0].pod
+    owner = owner_of(first)
+    alone = _ALONE + first.metadata.uid
+    return group_of(first) or (alone if owner is None else f"{owner.kind} {owner.uid}")

@@ -12,6 +12,13 @@ QUEUE = OURS + "queue"
 CAP_W = OURS + "gpu-cap"
 """Annotation: what each of its GPUs may draw at most, as in `300W`."""
 
+DURATION = OURS + "duration"
+"""Annotation: how long its job runs at full speed, as in `2h`; for schedulers that go by that."""
+DEADLINE = OURS + "deadline"
+"""Annotation: within how long of its first being seen its job is to be through, as in `6h`."""
+POWER_PROFILE = OURS + "power-profile"
+"""Annotation or label: what kind of job it is, for its power curve, as in `resnet50`."""
+
 # On pods, by us, with the binding.
 GPUS = OURS + "gpus"
 """Annotation: numbers of the GPUs on its node, as in `0,3`."""

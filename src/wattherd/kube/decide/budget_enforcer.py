@@ -48,6 +48,8 @@ BUDGET_CUT = "BudgetCut"
 """The first word of why a pod is stopped here."""
 CAP_WAIT_S = WAIT_S
 """For an agent to set a cap and say so; a pod that it does not cap counts as one without agent."""
+BACKSTOP_S = CAP_WAIT_S + 5.0
+"""Where the core leads, so long may a domain draw too much before pods are stopped here."""
 AGAIN_S = 5.0
 """After this long without a trace an order is given again."""
 SETTLE_S = 2.0
@@ -100,6 +102,8 @@ class BudgetEnforcer:
     _ending_s: dict[str, float] = field(default_factory=dict)
     """Since when others are ending a pod that is not being deleted yet."""
     _pledged: dict[str, tuple[float, Mapping[str, int]]] = field(default_factory=dict)
+    _over_s: float | None = None
+    """Since when caps of somebody else do not keep a budget."""
     _over: bool = False
     """Whether a domain drew too much when this was last looked at."""
     _agents: tuple[str, ...] = ()
@@ -133,6 +137,32 @@ class BudgetEnforcer:
         caps = self._cap([one for one in stay if one.uid not in self._deaf], wanted, at_s)
         self._tell(over_mw)
         return [*caps, *stops, *self._resume(at_s)]
+
+    def backstop(self, at_s: float) -> list[CurbOrder]:
+        """Stops, where caps that somebody else orders have not kept a budget for too long.
+
+        Watts that are on their way back are waited for.
+        """
+        if self.chooser.fleet.placer is None:
+            return []
+        subjects = self._subjects(at_s)
+        self._note_saved(subjects.values())
+        if not self.chooser.domains.budgets_mw:
+            self._over_s = None
+            return []
+        over_mw = self._over_mw()
+        held = {uid: replace(one, floor_mw=self._counts_mw(one)) for uid, one in subjects.items()}
+        leaving = self._leaving(at_s)
+        tally = EnforcementTally(self.chooser, held)
+        for uid in leaving:
+            tally.take(uid)
+        if not tally.short_mw(over_mw):
+            self._over_s = None
+            return []
+        self._over_s = at_s if self._over_s is None else self._over_s
+        if at_s - self._over_s <= BACKSTOP_S:
+            return []
+        return list(self._stop(tally, over_mw, leaving, at_s))
 
     @property
     def at_work(self) -> bool:

@@ -8,22 +8,24 @@ gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from wattherd.kube.account.binding_mode import BindingMode, ChosenPod
+from wattherd.kube.account.core_places import CorePlaces
 from wattherd.kube.account.domain_nodes import DomainNodes
 from wattherd.kube.account.fleet import NodeFleet
 from wattherd.kube.account.pending_pods import Queueing
 from wattherd.kube.account.workload_index import WorkloadIndex
 from wattherd.kube.api.objects import Pod
+from wattherd.kube.decide.core_caps import CoreCaps
 from wattherd.kube.decide.core_driver import CoreDriver
 from wattherd.kube.decide.evictions import Evictions
 from wattherd.kube.decide.reasons import Reasons
-from wattherd.kube.facts.orders import Order
+from wattherd.kube.facts.orders import BindPod, Order
 from wattherd.kube.facts.workload import Workload, WorkloadPod
-from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob
-from wattherd.model.event import Event
+from wattherd.model.command import Command, FinishJob, RejectJob, SetCap, StartJob, StopJob
+from wattherd.model.event import Event, JobHeld, JobStopped
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class CommandExecutor:
     """Of works in `book`, on the account of `fleet`, by `way`; `pods` are all that are known.
 
     `holder` signs decisions; who must go is told to `leaving` and `queueing`, what is over to
-    `dialogue`.
+    `dialogue`. Where the core names places, `places` holds them, else a planner has held them
+    already; where it shares watts, `caps` carries caps to pods.
     """
 
     holder: str
@@ -44,16 +47,27 @@ class CommandExecutor:
     leaving: Evictions
     queueing: Queueing
     reasons: Reasons
+    places: CorePlaces | None = None
+    caps: CoreCaps | None = None
     evicts: bool = False
     """Whether somebody was told to go; whoever looks puts it back."""
+    refused: list[str] = field(default_factory=list)
+    """Jobs whose places could not be given, and that are held until there are news."""
     _decisions: count[int] = field(default_factory=lambda: count(1))
 
     def of(self, events: Iterable[Event], at_s: float) -> list[Order]:
         """Tell the core, and carry out what it commands, until it has no more to say now."""
         orders = list[Order]()
 
-        def obey(command: Command) -> None:
-            orders.extend(self._carry_out(command))
+        def obey(command: Command) -> list[Event]:
+            if isinstance(command, StartJob):
+                made, news = self._start(command, at_s)
+            elif isinstance(command, SetCap) and self.caps is not None:
+                made, news = self._cap(command, at_s)
+            else:
+                made, news = self._carry_out(command), []
+            orders.extend(made)
+            return news
 
         self.dialogue.say(events, at_s, obey)
         return orders
@@ -81,9 +95,8 @@ class CommandExecutor:
 
     def _carry_out(self, command: Command) -> list[Order]:
         match command:
-            case StartJob():
-                return self._start(command)
             case StopJob():
+                self.book.stops(command.job_id)
                 self.evict(command.job_id, str(command.reason))
             case RejectJob():
                 work = self.book.works.get(command.job_id)
@@ -95,16 +108,37 @@ class CommandExecutor:
                 pass
         return []
 
-    def _start(self, command: StartJob) -> list[Order]:
-        """Order its pods to their places, unless they are there: then it was found running."""
+    def _start(self, command: StartJob, at_s: float) -> tuple[list[Order], list[Event]]:
+        """Order its pods to their places, unless they are there: then it was found running.
+
+        A place that the core named and the account cannot give is taken back at once.
+        """
         work = self.book.works[command.job_id]
         if work.seated:
-            return []
+            return [], [] if self.caps is None else self.caps.found(command, at_s)
+        if self.places is not None and not self.places.take(work, command.allocations, at_s):
+            self.refused.append(work.id)
+            why = "its places were taken by others"
+            stopped = JobStopped(at_s=at_s, job_id=work.id, attempt=command.attempt, cause=why)
+            return [], [stopped, JobHeld(at_s=at_s, job_id=work.id, cause=why)]
         self.book.seated(work, command.allocations)
-        return [*self._orders(work), *self.reasons.gang_starts(work)]
+        written = {} if self.caps is None else self.caps.with_start(command, at_s)
+        return [*self._orders(work, written), *self.reasons.gang_starts(work)], []
 
-    def _orders(self, work: Workload) -> list[Order]:
-        return [self.way.order(self._chosen(member)) for member in work.members]
+    def _cap(self, command: SetCap, at_s: float) -> tuple[list[Order], list[Event]]:
+        if self.caps is None:
+            return [], []
+        asked, news = self.caps.order(command, at_s)
+        return list(asked), news
+
+    def _orders(self, work: Workload, written: Mapping[str, Mapping[str, str]]) -> list[Order]:
+        orders = list[Order]()
+        for member in work.members:
+            order = self.way.order(self._chosen(member))
+            if isinstance(order, BindPod) and member.uid in written:
+                order = replace(order, annotations={**order.annotations, **written[member.uid]})
+            orders.append(order)
+        return orders
 
     def _chosen(self, member: WorkloadPod) -> ChosenPod:
         holding = self.fleet.holdings[member.uid]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from wattherd.engine.core.core import Core
+from wattherd.kube.account.workload_index import Service
 from wattherd.model.command import Command, StartJob, WakeAt
-from wattherd.model.event import Event, JobStarted, Woke
+from wattherd.model.event import Event, JobStarted, JobSubmitted, Woke
 
 
 class CoreDriver:
@@ -23,6 +24,8 @@ class CoreDriver:
         """When the core wants to be asked though nothing was seen, if ever."""
         self.witness: Callable[[Event, Sequence[Command]], None] = lambda *_: None
         """Sees what the core was told and what it answered."""
+        self.credits: dict[str, Service] = {}
+        """By job that is about to be submitted: what it received before this core knew of it."""
         self._wakes: dict[str, float] = {}
 
     def begin(self, core: Core) -> None:
@@ -35,8 +38,16 @@ class CoreDriver:
         if self.core is not None:
             self.core.forget(job_id)
 
-    def say(self, events: Iterable[Event], at_s: float, obey: Callable[[Command], None]) -> None:
-        """Tell the core, and have `obey` do as it commands, until all is said that is due."""
+    def say(
+        self,
+        events: Iterable[Event],
+        at_s: float,
+        obey: Callable[[Command], Iterable[Event]],
+    ) -> None:
+        """Tell the core, and have `obey` do as it commands, until all is said that is due.
+
+        What `obey` has to tell of a command is heard before anything else.
+        """
         if self.core is None:
             return
         ahead = list(events)
@@ -46,12 +57,17 @@ class CoreDriver:
                 self._wakes.pop(event.key, None)
             commands = self.core.handle(event)
             self.witness(event, commands)
+            if isinstance(event, JobSubmitted) and event.job.id in self.credits:
+                credit = self.credits.pop(event.job.id)
+                self.core.credit(event.job.id, credit.seconds, credit.gpu_s)
+            news = list[Event]()
             for command in commands:
                 if isinstance(command, WakeAt):
                     self._wakes[command.key] = command.at_s
                 elif isinstance(command, StartJob):
-                    ahead.insert(0, _started(command, at_s))
-                obey(command)
+                    news.append(_started(command, at_s))
+                news += obey(command)
+            ahead[:0] = news
         self.wake_s = min(self._wakes.values(), default=None)
 
     def _due(self, at_s: float) -> list[Event]:

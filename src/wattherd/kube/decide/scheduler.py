@@ -6,8 +6,13 @@ the difference as events, and turns its commands into orders. Everything the cor
 the API: pods on nodes become jobs that run there, waiting pods works that wait, and a new core,
 after a restart or when the set of nodes changes, is told the same things.
 
-The core is told of no budget: whom budgets let start is weighed by `Chooser`, whom they stop by
-`BudgetEnforcer`, both on the account of the cluster as it was last heard.
+With a `CoreChoice` the core leads: a scheduler of `policy.schedule` plans, and the core keeps the
+budgets, by the power policy that was chosen. What it orders is looked at once more on the account
+(`CorePlaces`); `BudgetEnforcer` stays as the backstop for caps that are not kept.
+
+Without one pods are placed by `GangPlanner`. Then the core is told of no budget: whom budgets let
+start is weighed by `Chooser`, whom they stop by `BudgetEnforcer`, both on the account of the
+cluster as it was last heard.
 """
 
 from __future__ import annotations
@@ -15,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from wattherd.engine.core.core import Core
+from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.cycle import WAKE
 from wattherd.engine.placement.placer import Placer
 from wattherd.kube.account.assignments import Assignments
 from wattherd.kube.account.binding_mode import BindingMode, ByBinding
 from wattherd.kube.account.chooser import Chooser
+from wattherd.kube.account.core_places import CorePlaces
 from wattherd.kube.account.domain_nodes import DomainNodes
 from wattherd.kube.account.domains import Domains
 from wattherd.kube.account.eligibility import Eligible
@@ -34,7 +40,9 @@ from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Node, Pod
 from wattherd.kube.decide.budget_enforcer import BudgetEnforcer
 from wattherd.kube.decide.command_executor import CommandExecutor
+from wattherd.kube.decide.core_caps import CoreCaps
 from wattherd.kube.decide.core_driver import CoreDriver
+from wattherd.kube.decide.core_planner import CorePlanner, WorkloadEligibility
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.evictions import Evictions
 from wattherd.kube.decide.feasibility import PodFeasibility
@@ -43,7 +51,13 @@ from wattherd.kube.decide.queue_status import QueueFigures, figures
 from wattherd.kube.decide.reasons import Reasons, finding_of
 from wattherd.kube.decide.remedies import Remedies
 from wattherd.kube.decide.seating import Seating
-from wattherd.kube.facts.core_config import core_config
+from wattherd.kube.facts.core_config import (
+    CoreChoice,
+    CoreWorld,
+    chosen_core,
+    core_config,
+    core_world,
+)
 from wattherd.kube.facts.domain_tree import DomainTree
 from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.node_facts import node_facts
@@ -51,8 +65,9 @@ from wattherd.kube.facts.node_filter import Volumes
 from wattherd.kube.facts.orders import Order, StopPods
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.kube.facts.queue_plan import QueueState
-from wattherd.kube.facts.workload import WorkloadPod, alike, queue_of
-from wattherd.model.event import Woke
+from wattherd.kube.facts.workload import Workload, WorkloadPod, alike, queue_of
+from wattherd.model.cluster import WHOLE_GPU_MILLI
+from wattherd.model.event import BudgetChanged, Event, JobReleased, Woke
 
 OVER = frozenset({"Succeeded", "Failed"})
 
@@ -73,11 +88,14 @@ class KubeScheduler:
         holder: str = "",
         way: BindingMode | None = None,
         patience_s: float = PATIENCE_S,
+        choice: CoreChoice | None = None,
     ) -> None:
         """Nothing is known yet; `way` is how decisions take effect, by default by binding.
 
-        A gang that has waited for room longer than `patience_s` goes before all behind it.
+        A gang that has waited for room longer than `patience_s` goes before all behind it. With a
+        `choice` the core leads, by that scheduler and power policy.
         """
+        self.choice = choice
         self.fleet = fleet
         self.volumes = Volumes()
         self.dialogue = CoreDriver()
@@ -98,8 +116,14 @@ class KubeScheduler:
         self._reasons = Reasons(self.diagnosis, self.groups)
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
         self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups)
-        self._planner = self._new_planner()
+        self._book.keeps_jobs = choice is not None
+        self._masks = WorkloadEligibility(self._book.works, self._allowed, fleet)
+        self._caps = CoreCaps(self._book.works, fleet, self._pods, self._is_capped)
+        self._planner: GangPlanner | CorePlanner = self._gang_planner()
         self._core_of: Placer | None = None
+        self._world: CoreWorld | None = None
+        self._seen_version = -1
+        self._budgets_told: dict[str, int] = {}
         self._leaving = Evictions(fleet, self._pods)
         self._fulfilment = CommandExecutor(
             holder=holder,
@@ -112,6 +136,8 @@ class KubeScheduler:
             leaving=self._leaving,
             queueing=self._queueing,
             reasons=self._reasons,
+            places=None if choice is None else CorePlaces(self.chooser, self._masks.open_to),
+            caps=None if choice is None else self._caps,
         )
         self._seats = Assignments(fleet, self.way)
         self.unfenced = Unfenced(fleet, self._pods)
@@ -164,6 +190,7 @@ class KubeScheduler:
         known = self._pods.get(uid)
         self._pods[uid] = pod
         self._eligible.note(pod)
+        self._caps.saw(uid)
         seat = self.way.seat(pod)
         reserved = self.fleet.is_reserved(uid, seat)
         seated = bool(seat) and self._seats.take(pod, at_s)
@@ -184,6 +211,7 @@ class KubeScheduler:
         self._watts_moved |= self._freed
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
+        self._caps.saw(uid)
         self._reasons.forget(uid)
         if self._leaving.gone(uid):
             self._queueing.stir(uid)
@@ -243,7 +271,7 @@ class KubeScheduler:
     def power_seen(self, tree: DomainTree, budgets_mw: Mapping[str, int]) -> None:
         """Domains and budgets as they stand from now on."""
         if tree != self.domains.tree:
-            self.domains.tree = tree
+            self.domains.tree, self._seen_version = tree, -1
             self.fleet.feed(self.domains.fed)
         self.domains.budgets_mw = dict(budgets_mw)
         self._dirty = self._freed = self._watts_moved = True
@@ -261,7 +289,8 @@ class KubeScheduler:
         """Orders that follow from all that was seen up to now."""
         wake_s = self.dialogue.wake_s
         awake = wake_s is not None and wake_s <= at_s
-        if self._planner.gives_up(at_s):
+        planner = self._planner
+        if isinstance(planner, GangPlanner) and planner.gives_up(at_s):
             self._dirty = self._freed = True
         if not (self._dirty or awake):
             return []
@@ -273,23 +302,24 @@ class KubeScheduler:
         if placer is None:
             self._queueing.look(self.fleet.holdings, self._leaving.uids)
             return []  # all are looked at anew once there is a node
-        core = self.core
-        if core is None or self._core_of is not placer:
-            core = self._begin(placer, at_s)
+        core = self._core_for(placer, at_s)
         # What was reserved was weighed then: to look at all who run costs more than a decision.
         stops = self.curb_orders(at_s) if self._watts_moved or self.curb.at_work else []
         everybody = self._planner.changed = self._planner.changed or self._freed
+        ahead = self._told_to_core(at_s)
         self._dirty = self._freed = False
         news = self._queueing.look(self.fleet.holdings, self._leaving.uids)
-        events = self._book.differences(core, news, self._seats.moved(), at_s)
+        events = ahead + self._book.differences(core, news, self._seats.moved(), at_s)
+        self.dialogue.credits.update(self._book.credit(events))
+        events += self._caps.heard(at_s)  # after runs that ended: so watts come back in turn
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
-        orders = stops + self._fulfilment.of(events, at_s)
-        again = self._planner.look_again()
+        made = self._fulfilment.of(events, at_s)
+        again = isinstance(self._planner, GangPlanner) and self._planner.look_again()
         self._dirty |= bool(self._planner.stale)
         self._dirty |= self._fulfilment.evicts
         self._fulfilment.evicts = False
-        orders += self._leaving.orders()
+        orders = stops + self._leaving.orders() + made
         told = self._queueing.waiting if everybody or again else news.waiting
         return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
 
@@ -324,7 +354,12 @@ class KubeScheduler:
         """What keeps those who run within the budgets; to be asked for now and then, too."""
         self._watts_moved = False
         orders: list[Order] = []
-        for one in self.curb.orders(at_s):
+        leads = self.choice is not None
+        for one in (
+            [*self.curb.backstop(at_s), *self._caps.again(at_s)]
+            if leads
+            else (self.curb.orders(at_s))
+        ):
             if isinstance(one, StopPods) and one.owner is None:
                 self.not_suspended(one.uids, one.why)
             else:
@@ -346,7 +381,7 @@ class KubeScheduler:
         self._leaving.add(there, why)
         self._dirty = True
 
-    def _new_planner(self) -> GangPlanner:
+    def _gang_planner(self) -> GangPlanner:
         allowed = self._allowed
         precedence = Precedence(self.fleet, allowed, self._patience_s)
         seating = Seating(self.chooser, allowed, self.way.confined, self.diagnosis)
@@ -365,7 +400,9 @@ class KubeScheduler:
     def queues_seen(self, state: QueueState) -> None:
         """These queues are in force from now on; what runs stays."""
         self.queues = state
-        self._planner.queues, self._planner.preempting = state.tree, state.preempting
+        if isinstance(self._planner, GangPlanner):
+            self._planner.queues, self._planner.preempting = state.tree, state.preempting
+        self._seen_version = -1
         self._dirty = self._freed = True
 
     def queue_figures(self) -> QueueFigures:
@@ -373,23 +410,98 @@ class KubeScheduler:
         waiting = self._queueing.waiting
         return figures(self.queues.tree, waiting, self.fleet, self._pods, self.way.is_ours)
 
-    def _begin(self, placer: Placer, at_s: float) -> Core:
+    def _core_for(self, placer: Placer, at_s: float) -> Core:
+        """The core of the cluster as it is; a new one where it is another cluster."""
+        core = self.core
+        if self.choice is None:
+            same = self._core_of is placer
+            return core if core is not None and same else self._begin(placer, None, at_s)
+        if self._seen_version == self.fleet.version and self._core_of is placer and core:
+            return core
+        world = core_world(self.fleet.order, self.domains.tree, self.queues.tree)
+        if core is None or world != self._world:
+            core = self._begin(placer, world, at_s)
+        elif not self.choice.keeps_books:  # masks are others than before
+            core.go_on_by(core.config, anew=True)
+            self._planner.changed = True
+        self._core_of, self._seen_version = placer, self.fleet.version
+        return core
+
+    def _begin(self, placer: Placer, world: CoreWorld | None, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""
-        self._book.clear()
+        self._book.clear(self.core, at_s)
         self._queueing.stir_all()
-        self._planner = self._new_planner()
-        core = Core(core_config(self.fleet.order, self._planner))
+        if self.choice is None or world is None:
+            planner = self._planner = self._gang_planner()
+            core = Core(core_config(self.fleet.order, planner))
+        else:
+            core = Core(self._chosen(world, self.choice))
         core.now_s = at_s
-        self._core_of = placer
+        self._core_of, self._world = placer, world
+        self._budgets_told = {}
+        self._caps.forget_all()
         self.dialogue.begin(core)
         return core
+
+    def _chosen(self, world: CoreWorld, choice: CoreChoice) -> CoreConfig:
+        scheduler, quota = choice.build(world.cluster, world.queues)
+        self._planner = CorePlanner(
+            scheduler, self._book.works, self._is_to_plan, self._masks, self.diagnosis
+        )
+        ours = self._job_is_ours
+        return chosen_core(world, choice, self._planner, quota, self._masks, ours)
+
+    def _told_to_core(self, at_s: float) -> list[Event]:
+        """Budgets that changed, places that may be tried anew."""
+        if self.choice is None:
+            return []
+        events = list[Event]()
+        refused, self._fulfilment.refused = self._fulfilment.refused, []
+        events += [JobReleased(at_s=at_s, job_id=job_id) for job_id in refused]
+        now_mw, before_mw = self.domains.budgets_mw, self._budgets_told
+        for name in sorted(now_mw.keys() | before_mw.keys()):
+            if now_mw.get(name) != before_mw.get(name):
+                mw = now_mw.get(name)
+                watts = None if mw is None else mw / 1000
+                events.append(BudgetChanged(at_s=at_s, budget_w=watts, domain=name))
+        self._budgets_told = dict(now_mw)
+        return events
+
+    def _is_to_plan(self, work: Workload) -> bool:
+        """Whether a work that has its place is ours to move, and not on its way out already."""
+        return all(
+            self.way.is_ours(pod := self._pods.get(member.uid, member.pod))
+            and pod.metadata.deletion_timestamp is None
+            and member.uid not in self._leaving.uids
+            for member in work.members
+        )
+
+    def _job_is_ours(self, job_id: str) -> bool:
+        work = self._book.works.get(job_id)
+        return work is None or all(self.way.is_ours(member.pod) for member in work.members)
+
+    def _is_capped(self, work: Workload) -> bool:
+        """Whether agents hold caps on all GPUs of a work."""
+        floors_w = {} if self._world is None else self._world.floors_w
+        seats = [seat for uid in work.uids for seat in self.fleet.seats(uid) if seat.gpus]
+        return (
+            bool(seats)
+            and all(seat.request.gpu_milli == WHOLE_GPU_MILLI for seat in seats)
+            and {self.fleet.order[seat.node].spec.gpu_model for seat in seats} <= floors_w.keys()
+            and self._job_is_ours(work.id)
+        )
 
     # Saying why -----------------------------------------------------------------------------------
 
     def _why(self, member: WorkloadPod) -> PodFinding | None:
         """Of a pod that waits: what the planner found, else what the core says."""
         job_id = self._book.id_of(member.uid)
-        found = self._book.rejected.get(job_id) or self._planner.findings.get(job_id)
+        planner = self._planner
+        found = self._book.rejected.get(job_id) or (
+            planner.finding(member)
+            if isinstance(planner, CorePlanner)
+            else planner.findings.get(job_id)
+        )
         if found is not None:
             return found
         job = self.core.jobs.get(job_id) if self.core is not None else None

@@ -1,19 +1,33 @@
-"""The core's view of a cluster: nodes, every device at its maximum."""
+"""The core's view of a cluster: its nodes, its power domains as a tree, its GPUs' power curves.
+
+A GPU can be capped only where an agent holds caps. Power curves go by GPU model, so that a model
+counts as one that can be capped once every node that has it has an agent; before that it has a
+curve of one point, its maximum, and there is nothing to trade.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import CoreConfig
-from wattherd.estimate.power_curve import PowerCurve
+from wattherd.errors import UserError
+from wattherd.estimate.power_curve import CurveOf, PowerCurve
+from wattherd.kube.api import names
+from wattherd.kube.facts.domain_tree import SITE, DomainTree
 from wattherd.kube.facts.node_facts import NodeFacts
-from wattherd.model.cluster import ClusterSpec
+from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.job import JobSpec
-from wattherd.policy.contract import Planner
+from wattherd.model.power_tree import PowerTree, TreeDomain
+from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.eligibility import Eligibility
+from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.queue.tree import QueueTree
+from wattherd.units import plain, watts
 
 ONCE_PER_INSTANT = 0.0
+_ROOT = "the site"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,149 @@ class Uncapped:
         ]  # fmt: skip
         most_w = max(GPUS[model].max_w for model in {*may, gpu_model})
         return PowerCurve((most_w,), (1.0,))
+
+
+@dataclass(frozen=True, slots=True)
+class CappedWhereHeld:
+    """Curves of `known` where agents hold caps, from the lowest cap (W) of `floors_w` by model up.
+
+    `is_ours` says of a job, by its id, whether its pods are ours to cap.
+    """
+
+    known: CurveOf
+    floors_w: Mapping[str, float]
+    is_ours: Callable[[str], bool]
+
+    def __call__(self, spec: JobSpec, gpu_model: str) -> PowerCurve:
+        """The job's curve on that model; one point where its pods are not capped."""
+        floor_w = self.floors_w.get(gpu_model)
+        if floor_w is None or _shares(spec) or not self.is_ours(spec.id):
+            return PowerCurve((GPUS[gpu_model].max_w,), (1.0,))
+        return _from(self.known(spec, gpu_model), floor_w)
+
+
+def _shares(spec: JobSpec) -> bool:
+    return any(role.gpu_count and role.gpu_milli != WHOLE_GPU_MILLI for role in spec.roles)
+
+
+def _from(curve: PowerCurve, floor_w: float) -> PowerCurve:
+    """The part of a curve at and above `floor_w`."""
+    if floor_w <= curve.floor_w:
+        return curve
+    if floor_w >= curve.max_w:
+        return PowerCurve((curve.max_w,), (curve.rates[-1],))
+    above = [(w, r) for w, r in zip(curve.watts, curve.rates, strict=True) if w > floor_w]
+    points = [(floor_w, curve.rate(floor_w)), *above]
+    return PowerCurve(tuple(w for w, _ in points), tuple(r for _, r in points))
+
+
+def cap_floors(nodes: Collection[NodeFacts]) -> dict[str, float]:
+    """By GPU model of which every node has an agent: the lowest cap (W) that all of them take."""
+    floors_w: dict[str, float] = {}
+    without: set[str] = set()
+    for facts in nodes:
+        model = facts.spec.gpu_model
+        if not facts.spec.gpu_count:
+            continue
+        if names.AGENT not in facts.labels:
+            without.add(model)
+            continue
+        floors_w[model] = max(floors_w.get(model, 0.0), _lowest_cap_w(facts))
+    return {model: floor_w for model, floor_w in floors_w.items() if model not in without}
+
+
+def _lowest_cap_w(facts: NodeFacts) -> float:
+    """What the agent found, else 0: then the curve says where it begins."""
+    try:
+        return watts(plain(facts.labels[names.GPU_CAP_MIN_W]))
+    except (KeyError, UserError):
+        return 0.0
+
+
+def power_tree(nodes: Sequence[NodeFacts], tree: DomainTree) -> PowerTree | None:
+    """The power domains above `nodes`, without budgets; None where there are none but the site."""
+    fed: dict[str, list[str]] = {}
+    for facts in nodes:
+        fed.setdefault(facts.domain, []).append(facts.name)
+    domains = {name for one in (*tree.branches, *fed) for name in tree.path(one)} - {SITE}
+    if not domains:
+        return None
+    root = _ROOT
+    while root in domains:
+        root += "'"
+    made = [TreeDomain(name=root, nodes=tuple(fed.get(SITE, ())))]
+    for name in sorted(domains):
+        parent = tree.path(name)[1]
+        made.append(
+            TreeDomain(
+                name=name,
+                parent=root if parent == SITE else parent,
+                nodes=tuple(fed.get(name, ())),
+            )
+        )
+    return PowerTree(tuple(made))
+
+
+BuiltPlanner = tuple[Planner, Quota | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreChoice:
+    """A scheduler and a power policy of the core, ready to be built; `name` is for people.
+
+    `build` makes the planner of a cluster with these queues (None: no Queue objects) and the quota
+    that the guard keeps; `curve_of` are power curves by kind of job. One that `keeps_books` of who
+    has which device is not begun anew beside what runs.
+    """
+
+    name: str
+    build: Callable[[ClusterSpec, QueueTree | None], BuiltPlanner]
+    power: Callable[[], PowerPolicy]
+    curve_of: CurveOf
+    keeps_books: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreWorld:
+    """What a core is made for; when it is another, a new core takes over."""
+
+    cluster: ClusterSpec
+    tree: PowerTree | None
+    floors_w: Mapping[str, float] = field(default_factory=dict)
+    queues: QueueTree | None = None
+
+
+def core_world(
+    nodes: Sequence[NodeFacts], tree: DomainTree, queues: QueueTree | None = None
+) -> CoreWorld:
+    """Of nodes in the engine's order."""
+    return CoreWorld(
+        cluster=ClusterSpec(tuple(facts.spec for facts in nodes)),
+        tree=power_tree(nodes, tree),
+        floors_w=cap_floors(nodes),
+        queues=queues,
+    )
+
+
+def chosen_core(
+    world: CoreWorld,
+    choice: CoreChoice,
+    planner: Planner,
+    quota: Quota | None,
+    eligible: Eligibility,
+    is_ours: Callable[[str], bool],
+) -> CoreConfig:
+    """A core that leads: it knows the budgets, and shares the watts by the chosen policy."""
+    return CoreConfig(
+        cluster=world.cluster,
+        planner=planner,
+        quota=quota,
+        round_s=ONCE_PER_INSTANT,
+        power=choice.power(),
+        curve_of=CappedWhereHeld(choice.curve_of, world.floors_w, is_ours),
+        tree=world.tree,
+        eligible=eligible,
+    )
 
 
 def core_config(nodes: Sequence[NodeFacts], planner: Planner) -> CoreConfig:

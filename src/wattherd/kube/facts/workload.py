@@ -7,16 +7,19 @@ nothing is remembered that the API does not say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
+from wattherd.errors import UserError
 from wattherd.kube.api import names
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.pod_request import PodRequest
+from wattherd.kube.facts.refusal import NodeRefusal, PodRefused, RefusalToken
 from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.request import Request
 from wattherd.policy.contract import Share
+from wattherd.units import plain, seconds
 
 _DEFAULT_GRACE_S = 30.0
 FOREIGN = 1 << 40
@@ -69,18 +72,23 @@ def work_of(
     at_s: float,
     *,
     priority: int = 0,
+    wishes: Sequence[Hashable] = (),
 ) -> Workload:
-    """A job with one role for each different request; members by role, then by name."""
-    kinds = list(dict.fromkeys(requests))
+    """A job with one role for each different request; members by role, then by name.
+
+    Where `wishes` are given, one for each member, only members of equal ones share a role.
+    """
+    sorts = list(zip(requests, wishes or [None] * len(requests), strict=True))
+    kinds = list(dict.fromkeys(sorts))
     pairs = sorted(
-        zip(members, requests, strict=True), key=lambda pair: (kinds.index(pair[1]), pair[0].key)
+        zip(members, sorts, strict=True), key=lambda pair: (kinds.index(pair[1]), pair[0].key)
     )
     first = members[0].pod
     spec = JobSpec(
         id=job_id,
         submit_s=at_s,
-        roles=tuple(_role(number, kind, requests.count(kind)) for number, kind in enumerate(kinds)),
-        gpu_models=_models(kinds),
+        roles=tuple(_role(number, kind[0], sorts.count(kind)) for number, kind in enumerate(kinds)),
+        gpu_models=_models([request for request, _ in kinds]),
         priority=priority,
         queue=queue_of(first),
         tenant=first.metadata.namespace,
@@ -114,6 +122,48 @@ def seated_work(
     )
     shares = [Share(seat.node, 1, kinds.index(seat.request), gpus=seat.gpus) for seat in seats]
     return Workload(spec, tuple(members), seated=True, shares=tuple(shares))
+
+
+def told_of(spec: JobSpec, members: Sequence[WorkloadPod]) -> JobSpec:
+    """The job with all that its first pod says of it: how long it runs, by when, what kind it is.
+
+    What cannot be read was refused before (`check_told`), or is of a pod that runs already.
+    """
+    about = members[0].pod
+    try:
+        duration_s, within_s = _seconds(about, names.DURATION), _seconds(about, names.DEADLINE)
+    except UserError:
+        duration_s = within_s = None
+    return replace(
+        spec,
+        duration_s=duration_s,
+        deadline_s=None if within_s is None else spec.submit_s + within_s,
+        power_profile=power_profile_of(about),
+    )
+
+
+def check_told(pod: Pod) -> None:
+    """What a pod says of its job can be read.
+
+    Raises:
+        PodRefused: it cannot; the token is `InvalidPod`.
+    """
+    try:
+        for name in (names.DURATION, names.DEADLINE):
+            _seconds(pod, name)
+    except UserError as error:
+        raise PodRefused(NodeRefusal(RefusalToken.INVALID_POD, error.line())) from None
+
+
+def _seconds(pod: Pod, name: str) -> float | None:
+    text = pod.metadata.annotation(name)
+    return None if text is None else seconds(plain(text), field=name)
+
+
+def power_profile_of(pod: Pod) -> str:
+    """The kind of job that a pod says it is, for its power curve; empty where it says nothing."""
+    meta = pod.metadata
+    return meta.annotation(names.POWER_PROFILE) or meta.label(names.POWER_PROFILE) or ""
 
 
 def queue_of(pod: Pod) -> str:

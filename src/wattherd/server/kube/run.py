@@ -35,6 +35,7 @@ from wattherd.kube.live.watt_claims import LiveClaims
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request, TracePod
 from wattherd.server.kube.budgets import open_timetable
+from wattherd.server.kube.core_choice import GANG, POWER, core_choice
 from wattherd.units import seconds, watts
 from wattherd.workload.openb import read_pods
 
@@ -45,10 +46,13 @@ class KubeOptions:
 
     `history` is a pod list that tells what to expect; without one it is the pods on the cluster.
     `lease` is `NAMESPACE/NAME`, where several copies serve; `name` is what pods call the scheduler;
-    `patience` is how long a gang waits for room before it goes first.
+    `patience` is how long a gang waits for room before it goes first. With a `scheduler` or `power`
+    policy named the core leads; without any pods are placed one by one.
     """
 
-    policy: str = "fgd"
+    policy: str = "wattherd"
+    scheduler: str = ""
+    power: str = ""
     history: Path | None = None
     budgets: tuple[str, ...] = ()
     kubeconfig: Path | None = None
@@ -83,8 +87,16 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     access, identity = find_access(options.kubeconfig, options.context), an_identity()
     budgets = budgets_mw(options.budgets)
     patience_s = seconds(options.patience, field="--patience")
+    choice = None
+    if options.scheduler or options.power:
+        choice = core_choice(options.scheduler or GANG, options.power or POWER, patience_s)
     scheduler = KubeScheduler(
-        fleet_of(options), budgets, name=options.name, holder=identity, patience_s=patience_s
+        fleet_of(options),
+        budgets,
+        name=options.name,
+        holder=identity,
+        patience_s=patience_s,
+        choice=choice,
     )
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
     return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity, power=power)

@@ -40,7 +40,7 @@ class Supposed:
     takes the scheduler's pods off their nodes first.
     """
 
-    policy: str = "fgd"
+    policy: str = "wattherd"
     history: Path | None = None
     budgets: tuple[str, ...] = ()
     scheduler: str = "wattherd"

@@ -1,0 +1,208 @@
+"""The core's caps on pods: ordered by annotation, held by the agent, told to the core as read back.
+
+A cap of the core is for each GPU of a job; a pod is asked for the sum of its GPUs. It is in force
+once the agents of all its pods have read it back (`cap-applied-w`). The core then hears
+`CapApplied`, and others rise or start. A pod that starts under a cap has it written with its
+binding, so that the agent knows of it no later than of the pod.
+
+An order that leaves no trace on a pod is given again. Of pods that nobody can cap (no agent, shared
+GPUs, bound by others) the core has a curve of one point: what it orders for them is in force as it
+is, since it is never below what they can draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.errors import UserError
+from wattherd.kube.account.fleet import NodeFleet
+from wattherd.kube.api import names
+from wattherd.kube.api.objects import Pod
+from wattherd.kube.facts.orders import CapPod
+from wattherd.kube.facts.workload import Workload
+from wattherd.model.command import SetCap, StartJob
+from wattherd.model.event import CapApplied, Event
+from wattherd.units import plain, watts
+
+AGAIN_S = 5.0
+"""After this long without a trace an order is given again."""
+SAME_W = 0.5
+"""Caps nearer than this are the same: drivers round, agents write what they read."""
+
+
+@dataclass(slots=True)
+class _Ordered:
+    """The last order for a run, by the core's words; `cap_w` (None: none) is what pods are asked.
+
+    `high_w` is the highest cap of a GPU that may be in force until this one is read back.
+    """
+
+    order: SetCap
+    cap_w: float | None
+    at_s: float
+    high_w: float
+
+
+@dataclass(slots=True)
+class CoreCaps:
+    """Of `works` by job id, on the account of `fleet`; `pods` are as they were seen last, by uid.
+
+    `is_capped` says of a work whether agents hold caps on all of its GPUs.
+    """
+
+    works: Mapping[str, Workload]
+    fleet: NodeFleet
+    pods: Mapping[str, Pod]
+    is_capped: Callable[[Workload], bool]
+    _ordered: dict[str, _Ordered] = field(default_factory=dict)
+    _stale: dict[str, float] = field(default_factory=dict)
+    """By pod what was read back (W) before a higher cap was asked for: it says nothing any more."""
+
+    def forget_all(self) -> None:
+        """Another core leads."""
+        self._ordered.clear()
+        self._stale.clear()
+
+    def saw(self, uid: str) -> None:
+        """A pod changed, or is gone."""
+        if uid in self._stale and self._shown(uid)[1] != self._stale[uid]:
+            del self._stale[uid]
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a cap was ordered and not read back."""
+        return bool(self._ordered)
+
+    def with_start(self, order: StartJob, at_s: float) -> dict[str, dict[str, str]]:
+        """By pod what is to be written with its binding, so that it starts under its cap."""
+        work, cap_w = self.works[order.job_id], order.cap_w
+        if cap_w is None or not self.is_capped(work) or self._is_top(work, cap_w):
+            return {}
+        set_cap = SetCap(job_id=work.id, attempt=order.attempt, cap_w=cap_w)
+        self._ordered[work.id] = _Ordered(set_cap, cap_w, at_s, cap_w)
+        return {
+            uid: {names.CAP_ASKED_W: f"{cap_w * gpus:g}"} for uid, _, gpus in self._pods_of(work)
+        }
+
+    def found(self, order: StartJob, at_s: float) -> list[Event]:
+        """What holds of pods that were found running: not what the core took for granted."""
+        work = self.works[order.job_id]
+        if order.cap_w is None or not self.is_capped(work) or self._is_top(work, order.cap_w):
+            return []
+        most_w = max((self._in_force_w(uid) / n for uid, _, n in self._pods_of(work)), default=0.0)
+        told_w = None if math.isinf(most_w) else most_w
+        return [CapApplied(at_s=at_s, job_id=work.id, attempt=order.attempt, cap_w=told_w)]
+
+    def _in_force_w(self, uid: str) -> float:
+        """The highest cap that may be in force on a pod, infinite where there is none."""
+        asked_w, read_w = self._shown(uid)
+        return math.inf if asked_w is None or read_w is None else max(asked_w, read_w)
+
+    def order(self, order: SetCap, at_s: float) -> tuple[list[CapPod], list[Event]]:
+        """Ask the pods of a run; what cannot be asked of anybody is in force as it is."""
+        work = self.works.get(order.job_id)
+        if work is None:
+            return [], []
+        if not self.is_capped(work):
+            return [], [_applied(order, at_s)]
+        known = self._ordered.get(work.id)
+        if known is not None and known.order == order:
+            return [], []  # the core repeats itself until it is read back
+        cap_w = order.cap_w
+        if cap_w is not None and self._is_top(work, cap_w):
+            cap_w = None
+        now_w, before_w = math.inf if cap_w is None else cap_w, known.high_w if known else 0.0
+        ordered = _Ordered(order, cap_w, at_s, max(now_w, before_w))
+        if before_w > now_w:
+            shown = {uid: self._shown(uid)[1] for uid, _, _ in self._pods_of(work)}
+            self._stale |= {uid: read_w for uid, read_w in shown.items() if read_w is not None}
+        self._ordered[work.id] = ordered
+        orders = self._ask(work, ordered, even_if_seen=known is not None)
+        return orders, [] if orders else self._heard(work.id, at_s)
+
+    def _ask(self, work: Workload, ordered: _Ordered, *, even_if_seen: bool) -> list[CapPod]:
+        """Orders for the pods that do not show the cap yet, or may soon not show it any more."""
+        orders = []
+        for uid, key, gpus in self._pods_of(work):
+            wanted_w = None if ordered.cap_w is None else ordered.cap_w * gpus
+            forgets = uid in self._stale
+            if even_if_seen or forgets or not _same(self._shown(uid)[0], wanted_w):
+                orders.append(CapPod(uid, key, wanted_w, forgets=forgets))
+        return orders
+
+    def heard(self, at_s: float) -> list[Event]:
+        """What was read back since this was last asked."""
+        return [event for job_id in list(self._ordered) for event in self._heard(job_id, at_s)]
+
+    def _heard(self, job_id: str, at_s: float) -> list[Event]:
+        work, ordered = self.works.get(job_id), self._ordered[job_id]
+        if work is None:
+            del self._ordered[job_id]
+            return []
+        highest_w = 0.0
+        for uid, _, gpus in self._pods_of(work):
+            asked_w, read_w = self._shown(uid)
+            wanted_w = None if ordered.cap_w is None else ordered.cap_w * gpus
+            seen = _same(asked_w, wanted_w) and (read_w is None) is (wanted_w is None)
+            if not seen or uid in self._stale:
+                return []
+            highest_w = max(highest_w, (read_w or 0.0) / gpus)
+        del self._ordered[job_id]
+        if ordered.cap_w is not None and highest_w > ordered.cap_w + SAME_W:
+            # As low as its devices go: that is what counts.
+            run = (ordered.order.job_id, ordered.order.attempt)
+            return [CapApplied(at_s=at_s, job_id=run[0], attempt=run[1], cap_w=highest_w)]
+        return [_applied(ordered.order, at_s)]
+
+    def again(self, at_s: float) -> list[CapPod]:
+        """Orders that left no trace for long enough."""
+        orders = list[CapPod]()
+        for job_id, ordered in self._ordered.items():
+            work = self.works.get(job_id)
+            if work is not None and at_s - ordered.at_s >= AGAIN_S:
+                ordered.at_s = at_s
+                orders += self._ask(work, ordered, even_if_seen=False)
+        return orders
+
+    def _pods_of(self, work: Workload) -> list[tuple[str, str, int]]:
+        """Uid and key of each pod with GPUs, and how many it has."""
+        found = []
+        for member in work.members:
+            gpus = sum(len(seat.gpus) for seat in self.fleet.seats(member.uid))
+            if gpus:
+                found.append((member.uid, member.key, gpus))
+        return found
+
+    def _shown(self, uid: str) -> tuple[float | None, float | None]:
+        """What a pod shows that is asked of it, and that was read back, in watts."""
+        pod = self.pods.get(uid)
+        if pod is None:
+            return None, None
+        return _watts(pod, names.CAP_ASKED_W), _watts(pod, names.CAP_APPLIED_W)
+
+    def _is_top(self, work: Workload, cap_w: float) -> bool:
+        """Whether a cap is none: as high, in whole watts, as the most that its GPUs can draw."""
+        rows = {seat.node for uid in work.uids for seat in self.fleet.seats(uid) if seat.gpus}
+        models = {self.fleet.order[row].spec.gpu_model for row in rows}
+        return all(cap_w >= int(GPUS[model].max_w) for model in models)
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= SAME_W
+
+
+def _watts(pod: Pod, name: str) -> float | None:
+    text = pod.metadata.annotation(name)
+    try:
+        return None if text is None else watts(plain(text))
+    except UserError:
+        return None
+
+
+def _applied(order: SetCap, at_s: float) -> CapApplied:
+    return CapApplied(at_s=at_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)

@@ -1,0 +1,225 @@
+"""Any scheduler of the core, planning pods.
+
+Between a planner of `policy.schedule` and the core stands what only Kubernetes knows. Pods on nodes
+are facts: their jobs are seated before the planner is asked, and it finds them running. Pods that
+others bound, and pods that are on their way out, hold devices and are nobody's to move: the planner
+does not see them. On which nodes a pod may run at all (taints, affinity, selectors, volumes, ports,
+cordons, fencing) is told as masks (`policy.eligibility`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattherd.kube.account.fleet import Mask, NodeFleet
+from wattherd.kube.decide.diagnosis import Diagnosis
+from wattherd.kube.facts.finding import PodFinding
+from wattherd.kube.facts.workload import Workload, WorkloadPod
+from wattherd.model.cluster import NodeSpec
+from wattherd.model.event import Computed
+from wattherd.model.job import JobSpec
+from wattherd.policy.contract import Draft, JobView, Planner, View
+from wattherd.policy.eligibility import NodeMask
+
+
+@dataclass(slots=True)
+class WorkloadEligibility:
+    """Implements `policy.eligibility.Eligibility` for `works`, the jobs by id.
+
+    `allowed` are the nodes (N,) that a member may go to, room aside. Masks are of the moment, and
+    kept for one plan: between plans nothing is bound to any node, so that no job is turned away for
+    good because of a taint that may go.
+    """
+
+    works: Mapping[str, Workload]
+    allowed: Callable[[WorkloadPod], Mask]
+    fleet: NodeFleet
+    planning: bool = False
+    _known: dict[tuple[str, int], NodeMask | None] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A plan is being made."""
+        self.planning = True
+        self._known.clear()
+
+    def end(self) -> None:
+        """It is made."""
+        self.planning = False
+        self._known.clear()
+
+    def nodes(self, spec: JobSpec, role: int) -> NodeMask | None:
+        """Nodes (N,) on which tasks of role number `role` may run; None: on all of them."""
+        if not self.planning:
+            return None
+        key = spec.id, role
+        if key not in self._known:
+            self._known[key] = self._found(spec, role)
+        return self._known[key]
+
+    def _found(self, spec: JobSpec, role: int) -> NodeMask | None:
+        work = self.works.get(spec.id)
+        if work is None or work.seated:
+            return None
+        member = work.members[sum(one.count for one in spec.roles[:role])]
+        mask = self.open_to(member)
+        return None if mask.all() else mask
+
+    def open_to(self, member: WorkloadPod) -> Mask:
+        """Nodes (N,) that take this pod now, as far as devices, processors and memory will do."""
+        found = self.fleet.requests(member.ask)
+        mask = self.allowed(member) & self.fleet.open_for(member.ask)
+        return mask & found[0][1] if found else np.zeros_like(mask)
+
+
+@dataclass(slots=True)
+class CorePlanner:
+    """`scheduler` plans those of `works` that are ours; `is_ours` says of a work whether it is."""
+
+    scheduler: Planner
+    works: Mapping[str, Workload]
+    is_ours: Callable[[Workload], bool]
+    eligible: WorkloadEligibility
+    diagnosis: Diagnosis
+    changed: bool = True
+    """Whether anything happened that may have made room; whoever knows sets it."""
+    stale: dict[str, None] = field(default_factory=dict)
+    """There are none: why a pod waits is told with every plan."""
+    unseated: dict[str, JobView] = field(default_factory=dict)
+    """Works whose pods are on nodes, for which the guard finds too little."""
+    _aside: dict[str, JobView] = field(default_factory=dict)
+    """Works that hold devices and are nobody's to move."""
+    _shown: dict[str, None] = field(default_factory=dict)
+    """Jobs that the scheduler knows of."""
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """Seat those who are on nodes, then let the scheduler plan."""
+        self.changed = False
+        for known in (self.unseated, self._aside):
+            for job_id in [one for one in known if one not in self.works]:
+                del known[job_id]
+        for job in view.left():
+            self.unseated.pop(job.id, None)
+            self._aside.pop(job.id, None)
+        self.eligible.begin()
+        entered = [job for job in view.entered() if self._is_for_scheduler(job)]
+        entered += self._sit_down(view, draft)
+        left = [job for job in view.left() if job.id in self._shown]
+        for job in left:
+            del self._shown[job.id]
+        self._shown.update(dict.fromkeys(job.id for job in entered))
+        hidden = self.unseated | self._aside
+        seen: View = view if not hidden and len(entered) == len(view.entered()) else _PodView(
+            view, hidden, tuple(entered), tuple(left)
+        )  # fmt: skip
+        try:
+            self.scheduler.plan(seen, draft)
+        finally:
+            self.eligible.end()
+
+    def _is_for_scheduler(self, job: JobView) -> bool:
+        """Whether a job that came waits, or runs as planned; others are seated first."""
+        work = self.works.get(job.id)
+        if work is None or not work.seated or job.wanted:
+            return True
+        if job.id in self._shown:  # it lost its plan, to a budget for instance
+            return True
+        self.unseated[job.id] = job
+        return False
+
+    def _sit_down(self, view: View, draft: Draft) -> list[JobView]:
+        """Pods on nodes are facts; the guard may not find room for all. Those that are ours."""
+        ours = []
+        for job in sorted(self.unseated.values(), key=_most_important_first):
+            work = self.works[job.id]
+            refused = draft.start(job, work.shares)
+            if refused is not None:
+                draft.wait(job, replace(refused, since_s=view.now_s))
+                continue
+            del self.unseated[job.id]
+            if self.is_ours(work):
+                ours.append(job)
+            else:
+                self._aside[job.id] = job
+        return ours
+
+    def finding(self, member: WorkloadPod) -> PodFinding | None:
+        """Why a pod that waits may go nowhere, if that is so; else it is for the core to say."""
+        return None if self.eligible.allowed(member).any() else self.diagnosis.of(member)
+
+    def introduce(self) -> None:
+        """The core tells of all jobs anew."""
+        self._shown.clear()
+
+
+def _most_important_first(job: JobView) -> tuple[int, int]:
+    return -job.spec.priority, job.number
+
+
+@dataclass(frozen=True, slots=True)
+class _PodView:
+    """A view without the jobs that are nobody's to move, nor what they hold."""
+
+    view: View
+    hidden: Mapping[str, JobView]
+    came: Sequence[JobView]
+    went: Sequence[JobView]
+
+    @property
+    def now_s(self) -> float:
+        return self.view.now_s
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        return self.view.memory
+
+    def live(self) -> Sequence[JobView]:
+        return [job for job in self.view.live() if job.id not in self.hidden]
+
+    def entered(self) -> Sequence[JobView]:
+        return self.came
+
+    def left(self) -> Sequence[JobView]:
+        return self.went
+
+    def gpus_per_node(self) -> NDArray[np.int64]:
+        gpus = self.view.gpus_per_node()
+        taken = {
+            (one.node, gpu)
+            for job in self.hidden.values()
+            for one in job.wanted
+            for gpu in one.gpus
+        }
+        for node, _ in taken:
+            gpus[node] = max(0, gpus[node] - 1)
+        return gpus
+
+    def gpu_total(self) -> int:
+        return int(self.gpus_per_node().sum())
+
+    def usable(self) -> NDArray[np.bool_]:
+        return self.view.usable()
+
+    def drained(self) -> Collection[tuple[int, int]]:
+        return self.view.drained()
+
+    def nodes(self) -> Sequence[NodeSpec]:
+        return self.view.nodes()
+
+    def eligible(self, spec: JobSpec, role: int = 0) -> NodeMask | None:
+        return self.view.eligible(spec, role)
+
+    @property
+    def stopped(self) -> Mapping[str, float]:
+        return self.view.stopped
+
+    @property
+    def woke(self) -> bool:
+        return self.view.woke
+
+    def computed(self, kind: str) -> Computed | None:
+        return self.view.computed(kind)

@@ -1,0 +1,92 @@
+"""From names to what leads on Kubernetes: the schedulers and power policies of the simulator.
+
+They are the same objects as `sim run --preset none` builds. What a simulation reads off its
+workload is not known on a cluster: queues are those of Queue objects, and the lengths of jobs to
+come, which `tiresias-gittins` reckons with, are a prior.
+"""
+
+from __future__ import annotations
+
+from wattherd.errors import UserError
+from wattherd.estimate.power_curve import PowerCurve, prior
+from wattherd.experiments.schedule.run import POWER_POLICIES, power_policy
+from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.workloads import ReadJobs
+from wattherd.kube.facts.core_config import BuiltPlanner, CoreChoice
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.job import JobSpec
+from wattherd.policy.queue.tree import QueueTree
+from wattherd.policy.schedule.gang import PATIENCE_S, Gang
+from wattherd.spelling import hint_for
+from wattherd.workload.power_profiles import built_in
+
+GANG = "gang"
+"""The scheduler where only a power policy is named."""
+POWER = "water-filling"
+"""The power policy where only a scheduler is named."""
+KEEP_BOOKS = frozenset({"hived"})
+"""Schedulers that know by themselves who has which device."""
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+LENGTHS_S = (MINUTE_S, 5 * MINUTE_S, 15 * MINUTE_S, HOUR_S, 4 * HOUR_S, 12 * HOUR_S, DAY_S,
+             3 * DAY_S, 7 * DAY_S)  # fmt: skip
+"""The prior for lengths of jobs: about evenly spread over the logarithm, as in published traces."""
+_TRIAL = ClusterSpec(
+    (NodeSpec(name="n", cpu_milli=1000, memory_mib=1024, gpu_count=1, gpu_model="T4"),)
+)
+
+
+def schedulers() -> list[str]:
+    """All that can be named."""
+    return sorted(preset("none").schedulers)
+
+
+def core_choice(scheduler: str, power: str = POWER, patience_s: float = PATIENCE_S) -> CoreChoice:
+    """A scheduler and a power policy by name; `patience_s` is for those who have any.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if scheduler not in schedulers():
+        hint = hint_for(scheduler, schedulers())
+        raise UserError(f"unknown scheduler {scheduler!r}", field="--scheduler", hint=hint)
+    power_policy(power)
+    choice = CoreChoice(
+        name=f"{scheduler}, {power}",
+        build=lambda cluster, queues: _built(scheduler, cluster, queues, patience_s),
+        power=POWER_POLICIES[power],
+        curve_of=_curve_of,
+        keeps_books=scheduler in KEEP_BOOKS,
+    )
+    choice.build(_TRIAL, None)  # what cannot be built is told now, not on the cluster
+    return choice
+
+
+def _built(
+    scheduler: str, cluster: ClusterSpec, queues: QueueTree | None, patience_s: float
+) -> BuiltPlanner:
+    if scheduler == GANG:
+        return Gang(patience_s=patience_s), None
+    given = Given(jobs=_examples(queues), cluster=cluster, queues=queues)
+    built = preset("none").scheduler(scheduler, given)
+    return built.planner, built.quota
+
+
+def _examples(queues: QueueTree | None) -> ReadJobs:
+    """Jobs as they may come: one of each length, and one for each queue."""
+    names = ["default"] if queues is None else [leaf.queue.name for leaf in queues.leaves]
+    lengths = [
+        JobSpec(id=f"length {at}", submit_s=0.0, duration_s=length_s, queue=names[0])
+        for at, length_s in enumerate(LENGTHS_S)
+    ]
+    of_queues = [JobSpec(id=f"queue {name}", submit_s=0.0, queue=name) for name in names]
+    return ReadJobs(specs=(*lengths, *of_queues))
+
+
+_PROFILES = built_in()
+
+
+def _curve_of(spec: JobSpec, gpu_model: str) -> PowerCurve:
+    """As measured of the job's kind on that GPU, else the prior."""
+    measured = _PROFILES.get(spec.power_profile, {}).get(gpu_model)
+    return prior(spec, gpu_model) if measured is None else measured

@@ -1,0 +1,292 @@
+"""Schedulers of the core on Kubernetes: who starts where, in which order, under which caps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from kube_builders import a_node, a_pod, bound, node_json, pod_json
+from kube_core_desk import CoreDesk, GangJob, Line
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.estimate.power_curve import prior
+from wattherd.experiments.schedule.run import POWER_POLICIES
+from wattherd.kube.facts.core_config import CoreChoice
+from wattherd.model.cluster import ClusterSpec, NodeSpec
+from wattherd.model.command import Command, SetCap, StartJob, StopJob
+from wattherd.model.event import BudgetChanged, Event, JobSubmitted
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.request import Request
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.server.kube.core_choice import core_choice, schedulers
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.speed import by_curve
+from wattherd.sim.world import SimWorld
+from wattherd.testing.builders import a_node as a_machine
+
+TOP_W = GPUS["A100-40GB"].max_w
+SCHEDULERS = ("gang", "fifo", "srtf", "tiresias", "drf", "capacity", "hived", "priority")
+
+
+def machines(count: int, gpus: int = 2, model: str = "A100-40GB") -> list[NodeSpec]:
+    return [a_machine(f"n{at}", gpus=gpus, model=model) for at in range(count)]
+
+
+class Story:
+    """What a simulation starts and stops."""
+
+    def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        self.nodes = nodes
+        self.lines: list[Line] = []
+        self.caps_w: dict[tuple[float, str], float] = {}
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, StartJob | SetCap):
+                cap_w = TOP_W if command.cap_w is None else command.cap_w
+                self.caps_w[event.at_s, command.job_id] = cap_w
+            if isinstance(command, StopJob):
+                self.lines.append((event.at_s, "stop", command.job_id, ()))
+            elif isinstance(command, StartJob):
+                places = tuple(
+                    (self.nodes[one.node].name, one.gpus[at : at + len(one.gpus) // one.tasks])
+                    for one in command.allocations
+                    for at in range(0, len(one.gpus), len(one.gpus) // one.tasks)
+                )
+                self.lines.append((event.at_s, "start", command.job_id, tuple(sorted(places))))
+
+
+def simulated(
+    nodes: Sequence[NodeSpec],
+    choice: CoreChoice,
+    jobs: Sequence[GangJob],
+    budgets_w: Mapping[float, float],
+    queues: QueueTree | None,
+) -> Story:
+    cluster = ClusterSpec(tuple(nodes))
+    planner, quota = choice.build(cluster, queues)
+    power = choice.power()
+    core = Core(CoreConfig(cluster=cluster, planner=planner, quota=quota, round_s=0.0, power=power))
+    story = Story(nodes)
+    events: list[Event] = [
+        BudgetChanged(at_s=at_s, budget_w=budget_w) for at_s, budget_w in budgets_w.items()
+    ]
+    for job in jobs:
+        cpu = 1000 * job.gpus
+        role = TaskRole(name="pod", count=job.pods, cpu_milli=cpu, gpu_count=job.gpus)
+        spec = JobSpec(
+            id=job.name,
+            submit_s=job.at_s,
+            roles=(role,),
+            duration_s=job.duration_s,
+            priority=job.priority,
+            queue=job.queue,
+            user=job.user,
+            tenant=job.user,
+        )
+        events.append(JobSubmitted(at_s=job.at_s, job=spec))
+    plant = DurationPlant(speed_at=by_curve(cluster, prior))
+    SimWorld(core, plant, events, watchers=[story], record=False).run()
+    return story
+
+
+def jobs_of_two_teams() -> list[GangJob]:
+    """Gangs of one to four GPUs, of two users and queues, none of them at the same time."""
+    sizes = [(1, 2), (2, 1), (1, 1), (2, 2), (4, 1), (1, 1), (1, 2), (3, 1), (1, 1), (2, 1)]
+    lengths = [311, 97, 41, 523, 173, 29, 89, 61, 211, 47]
+    return [
+        GangJob(
+            name=f"job-{at}",
+            at_s=391.0 * at + 1,
+            duration_s=30.0 * lengths[at],
+            pods=pods,
+            gpus=gpus,
+            priority=(at * 7) % 3,
+            queue="red" if at % 3 else "blue",
+            user="ann" if at % 2 else "bob",
+        )
+        for at, (pods, gpus) in enumerate(sizes)
+    ]
+
+
+def two_queues() -> QueueTree:
+    halves = [
+        CapacityQueue(name=name, guaranteed_pct=50, user_limit_factor=2) for name in ("blue", "red")
+    ]
+    return QueueTree(CapacityQueue(name="root", children=tuple(halves)))
+
+
+def told_alike(one: Sequence[Line], other: Sequence[Line]) -> None:
+    """Times may differ by what adding up in another order makes of them."""
+    assert [line[1:] for line in one] == [line[1:] for line in other]
+    assert [line[0] for line in one] == pytest.approx([line[0] for line in other], abs=1e-3)
+
+
+def caps_by_job(caps_w: Mapping[tuple[float, str], float]) -> dict[str, list[float]]:
+    """One after the other, by job."""
+    found: dict[str, list[float]] = {}
+    for (_, name), cap_w in caps_w.items():
+        line = found.setdefault(name, [])
+        if not line or line[-1] != cap_w:
+            line.append(cap_w)
+    return found
+
+
+def test_srtf_stops_the_long_job_for_the_short_one_and_runs_it_on_afterwards() -> None:
+    desk = CoreDesk(machines(1), core_choice("srtf"))
+    story = desk.play(
+        [
+            GangJob(name="long", at_s=0, duration_s=100, pods=2),
+            GangJob(name="short", at_s=10, duration_s=7),
+        ]
+    )
+    assert [line[:3] for line in story] == [
+        (0, "start", "long"),
+        (10, "stop", "long"),
+        (10, "start", "short"),
+        (17, "start", "long"),
+    ]
+    assert desk.now_s == 107
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["ample", "cut"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_pods_start_and_stop_as_the_same_jobs_do_in_the_simulator(
+    scheduler: str, cut: bool
+) -> None:
+    nodes, choice = machines(4), core_choice(scheduler)
+    budgets_w = {0.5: 3200.0, 2250.5: 1500.0, 4000.5: 550.0, 9000.5: 2600.0}
+    if not cut:
+        budgets_w = {0.5: 20_000.0}
+    queues = two_queues() if scheduler in ("capacity", "hived") else None
+    desk = CoreDesk(nodes, choice, queues=queues)
+    played = desk.play(jobs_of_two_teams(), budgets_w)
+    expected = simulated(nodes, choice, jobs_of_two_teams(), budgets_w, queues)
+    told_alike(played, expected.lines)
+    assert caps_by_job(desk.capped_w) == caps_by_job(expected.caps_w)
+
+
+@pytest.mark.parametrize("scheduler", sorted({*schedulers()} - {*SCHEDULERS}))
+def test_so_do_pods_under_every_other_scheduler(scheduler: str) -> None:
+    nodes, choice, budgets_w = machines(3), core_choice(scheduler), {0.5: 900.0}
+    jobs = jobs_of_two_teams()[:6]
+    played = CoreDesk(nodes, choice).play(jobs, budgets_w)
+    told_alike(played, simulated(nodes, choice, jobs, budgets_w, None).lines)
+    assert {line[2] for line in played} == {job.name for job in jobs}
+
+
+@pytest.mark.parametrize("power", sorted(POWER_POLICIES))
+def test_every_power_policy_gives_pods_the_caps_that_it_gives_in_the_simulator(power: str) -> None:
+    nodes, choice = machines(4), core_choice("priority", power)
+    budgets_w = {0.5: 3200.0, 2250.5: 1500.0, 4000.5: 950.0, 9000.5: 2600.0}
+    desk = CoreDesk(nodes, choice)
+    played = desk.play(jobs_of_two_teams(), budgets_w)
+    expected = simulated(nodes, choice, jobs_of_two_teams(), budgets_w, None)
+    told_alike(played, expected.lines)
+    assert caps_by_job(desk.capped_w) == caps_by_job(expected.caps_w)
+
+
+def test_a_job_starts_because_others_were_capped_by_a_little() -> None:
+    """Three GPUs of 400 W and an idle one of 50 W draw 1,250 W uncapped; 1,150 W are allowed."""
+    desk = CoreDesk(machines(2), core_choice("fifo"))
+    jobs = [GangJob(name=f"j{at}", at_s=10.0 * at, duration_s=1000) for at in range(3)]
+    story = desk.play(jobs, {0.5: 1150.0})
+    assert [line[:3] for line in story] == [(10.0 * at, "start", f"j{at}") for at in range(3)]
+    caps_w = [desk.capped_w[20.0, f"j{at}"] for at in range(3)]
+    assert 1095.0 <= sum(caps_w) <= 1100.0
+    assert min(caps_w) >= 0.9 * TOP_W
+
+
+def test_without_agents_jobs_wait_for_watts_instead() -> None:
+    desk = CoreDesk(machines(2), core_choice("fifo"), agents=False)
+    jobs = [GangJob(name=f"j{at}", at_s=10.0 * at, duration_s=1000) for at in range(3)]
+    story = desk.play(jobs, {0.5: 1150.0})
+    assert [line[:3] for line in story] == [
+        (0, "start", "j0"),
+        (10, "start", "j1"),
+        (1000, "start", "j2"),
+    ]
+    assert "wattherd.dev/cap-w" not in str(desk.pods)
+
+
+def test_a_lower_cap_counts_when_it_was_read_back_and_not_before() -> None:
+    """The agent is slow: who was promised its watts starts when it has answered."""
+    desk = CoreDesk(machines(2), core_choice("fifo"), answers=False)
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 900_000})
+    for at, name in enumerate(("first", "second")):
+        desk.now_s = 10.0 * at
+        desk.submit(GangJob(name=name, at_s=desk.now_s, duration_s=1000))
+        desk.settle()
+        desk.answer()
+        desk.settle()
+    assert [line[2] for line in desk.story] == ["first", "second"]
+    desk.now_s = 20.0
+    desk.submit(GangJob(name="third", at_s=20.0, duration_s=1000))
+    desk.settle()
+    assert [line[2] for line in desk.story] == ["first", "second"]
+    desk.now_s = 30.0
+    desk.answer()
+    desk.settle()
+    assert desk.story[-1][:3] == (30.0, "start", "third")
+
+
+@pytest.mark.parametrize("keep", ["taint", "cordon", "selector"])
+@pytest.mark.parametrize("scheduler", ["srtf", "gang", "hived"])
+def test_pods_go_only_where_kubernetes_lets_them(scheduler: str, keep: str) -> None:
+    desk = CoreDesk(machines(2), core_choice(scheduler))
+    made = desk.nodes["n0"]
+    if keep == "taint":
+        made["spec"]["taints"] = [{"key": "own", "effect": "NoSchedule"}]
+    elif keep == "cordon":
+        made["spec"]["unschedulable"] = True
+    else:
+        made["metadata"]["labels"]["pool"] = "other"
+        desk.nodes["n1"]["metadata"]["labels"]["pool"] = "mine"
+        desk.selector = {"pool": "mine"}
+    for node in desk.nodes.values():
+        desk.scheduler.node_seen(a_node(node))
+    jobs = [GangJob(name=f"j{at}", at_s=10.0 * at, duration_s=100) for at in range(3)]
+    story = desk.play(jobs)
+    assert {node for line in story for node, _ in line[3]} == {"n1"}
+    assert [line[:3] for line in story][-1] == (100, "start", "j2")
+
+
+def test_a_node_that_is_uncordoned_is_used_at_once() -> None:
+    desk = CoreDesk(machines(1), core_choice("srtf"))
+    made = desk.nodes["n0"]
+    made["spec"]["unschedulable"] = True
+    desk.scheduler.node_seen(a_node(made))
+    desk.submit(GangJob(name="j", at_s=0, duration_s=10))
+    desk.settle()
+    assert not desk.story
+    [told] = desk.told.values()
+    assert "the node is cordoned" in told.text
+    made["spec"]["unschedulable"] = False
+    desk.scheduler.node_seen(a_node(made))
+    desk.settle()
+    assert [line[2] for line in desk.story] == ["j"]
+
+
+def test_pods_of_others_keep_their_gpus_and_are_nobodys_to_move() -> None:
+    desk = CoreDesk(machines(1), core_choice("srtf"))
+    foreign = pod_json("foreign", Request(cpu_milli=1000, gpu_count=1, gpu_milli=1000))
+    desk.scheduler.pod_seen(a_pod(bound(foreign, "n0")), 0.0)
+    story = desk.play([GangJob(name="one", at_s=1, duration_s=7)])
+    assert story == [(1.0, "start", "one", (("n0", (1,)),))]
+    desk.submit(GangJob(name="pair", at_s=9, duration_s=5, pods=2))
+    desk.settle()
+    assert len(desk.story) == 1
+
+
+def test_a_new_node_changes_nothing_that_runs_nor_what_jobs_have_received() -> None:
+    """A core of another cluster takes over: two jobs have had 100 s each, the first is through."""
+    desk = CoreDesk(machines(1, gpus=1), core_choice("srtf"))
+    desk.submit(GangJob(name="old", at_s=0, duration_s=100))
+    desk.settle()
+    desk.now_s = 90.0
+    desk.scheduler.node_seen(a_node(node_json(a_machine("n1", gpus=0))))
+    desk.settle()
+    desk.submit(GangJob(name="new", at_s=90, duration_s=20))
+    desk.settle()
+    assert [line[1:3] for line in desk.story] == [("start", "old")]
