@@ -127,6 +127,8 @@ SCRIPTS = {
             works_for_root=False),
     ],
 }  # fmt: skip
+BOUNDS = "Numbers of job files have bounds"
+CHECKED = "Addresses are checked when a job is handed in"
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "Run as root": ("No job chooses root", {"user": "root"}),
     "Run as another tenant's account": ("`tenants`: accounts of its own only", {"user": "VICTOR"}),
@@ -151,8 +153,34 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "Hand a job in for another tenant": ("The token says whose it is", {"tenant": "victor"}),
     "Hand a job in for another user": ("The token says whose it is", {"owner": "victor"}),
     "Have a path as a job's name": ("Names are letters, digits, `_ . -`", {"name": "../../tokens"}),
+    "Wait for another tenant's array, and so learn of it": (
+        "Jobs of others are not there", {"after": {"any": ["ARRAY"]}}),
+    "Wait for one of its tasks": ("Jobs of others are not there", {"after": ["ARRAY[1]"]}),
+    "Go before all others": ("`priority_ceiling` of its role", {"priority": 1}),
+    "Stop the core by a number of 400 digits": (BOUNDS, {"gpus": 10**400}),
+    "Stop it by a priority of 400 digits": (BOUNDS, {"priority": -(10**400)}),
+    "Have a gang of a million processes without a device": (
+        BOUNDS, {"run": None, "taskRoles": {"w": {"run": "true", "count": 1_000_001, "gpus": 0}}}),
+    "Be stopped by nobody, for ever": ("`most_grace`", {"checkpoint": {"grace": "100d"}}),
+    "Put a header into the mail that tells of it": (
+        CHECKED, {"notify": {"email": "a@b.example\r\nBcc: c@d.example"}}),
+    "Have many people be mailed": (CHECKED, {"notify": {"email": "a@b.example,c@d.example"}}),
+    "Put a header into the request that tells of it": (
+        CHECKED, {"notify": {"webhook": "http://hooks.example/\r\nX-Evil: 1"}}),
+    "Have the service read a file as a webhook": (
+        CHECKED, {"notify": {"webhook": "file:///etc/shadow"}}),
+    "Fetch code by a program of its choice, before its account counts": (
+        "Places are folders, `s3://` and git over https and ssh", {"code": "git+ext::sh -c id"}),
 }  # fmt: skip
 """Job files that are refused when they are handed in."""
+ARRAYS = {
+    "Hand in an array of a billion tasks": {"array": "0-999999999"},
+    "Hand in a grid of a billion tasks": {
+        "grid": {"a": "1..1000", "b": "1..1000", "c": "1..1000"}},
+    "Hand in ten thousand tasks of a megabyte each": {
+        "run": f"true {'x' * 900_000}", "array": "0-9999"},
+}  # fmt: skip
+"""Job files that are refused where arrays are handed in."""
 AS_ACCOUNT = "Data is brought and taken as the account"
 FAILS: dict[str, tuple[str, dict[str, Any]]] = {
     "Read another secret through a link in its own folder": (
@@ -174,6 +202,15 @@ FAILS: dict[str, tuple[str, dict[str, Any]]] = {
     "Keep checkpoints in another tenant's folder": (
         FOLDERS, {"run": "cat $WATTHERD_CHECKPOINT_DIR/w",
                   "checkpoint": {"dir": "STATE/jobs/VICTIM/checkpoint"}}),
+    "Begin with a copy of another tenant's checkpoint": (
+        AS_ACCOUNT, {"run": "cat $WATTHERD_CHECKPOINT_DIR/w",
+                     "checkpoint": {"from": "STATE/jobs/VICTIM/checkpoint"}}),
+    "Put a result among another tenant's files": (
+        AS_ACCOUNT, {"run": "echo WON > $WATTHERD_OUTPUTS/x",
+                     "outputs": {"x": "STATE/jobs/VICTIM/work/planted"}}),
+    "Have a closed file of root's as the keys of its store": (
+        AS_ACCOUNT, {"run": "echo WON", "inputs": {"x": "s3://bucket/x"},
+                     "s3": {"credentials": "ABOVE/closed/open/note", "tries": 1}}),
     "Have an environment that no process can have": (
         "The run fails, and says so", {"run": "echo WON", "envs": {"A=B": "c"}}),
 }  # fmt: skip
@@ -214,6 +251,23 @@ CALLS: dict[str, tuple[str, str, str, Any]] = {
     "See who is inside it": (HIDDEN, "GET", "/api/v1/jobs/VICTIM/sessions", None),
     "Cancel it": (HIDDEN, "POST", "/api/v1/jobs/VICTIM/cancel", {}),
     "Pause it": (HIDDEN, "POST", "/api/v1/jobs/VICTIM/pause", {}),
+    "Hand it in once more, with its command": (HIDDEN, "POST", "/api/v1/jobs/VICTIM/rerun", None),
+    "Make it wait behind others": (HIDDEN, "PATCH", "/api/v1/jobs/VICTIM", {"priority": "low"}),
+    "Look at another tenant's array": (HIDDEN, "GET", "/api/v1/arrays/ARRAY", None),
+    "List its tasks": (HIDDEN, "GET", "/api/v1/jobs?array=ARRAY&over=true", None),
+    "Look at one of them by its index": (HIDDEN, "GET", "/api/v1/jobs/ARRAY%5B1%5D", None),
+    "Ask why its next task waits": (HIDDEN, "GET", "/api/v1/arrays/ARRAY/explain", None),
+    "Look at the array's page": (HIDDEN, "GET", "/arrays/ARRAY", None),
+    "Change how many of its tasks run at a time": (
+        HIDDEN,
+        "PATCH",
+        "/api/v1/arrays/ARRAY",
+        {"most": 1},
+    ),
+    "Cancel the array": (HIDDEN, "POST", "/api/v1/arrays/ARRAY/cancel", None),
+    "Hand its tasks in once more": (HIDDEN, "POST", "/api/v1/arrays/ARRAY/rerun", None),
+    "Look at another tenant's search group": (HIDDEN, "GET", "/api/v1/groups/of-victor", None),
+    "Cancel its trials": (HIDDEN, "POST", "/api/v1/groups/of-victor/cancel", None),
     "Make an admin's token": (
         ROLES,
         "POST",
@@ -226,12 +280,20 @@ CALLS: dict[str, tuple[str, str, str, Any]] = {
     "Change the limits of a tenant": (ROLES, "PUT", "/api/v1/tenants/victor", {"most_gpus": 0}),
     "Stop a queue": (ROLES, "POST", "/api/v1/queues/default/stop", {}),
     "Drain a node": (ROLES, "POST", "/api/v1/nodes/any/drain", {}),
+    "Drain a device": (ROLES, "POST", "/api/v1/gpus/any/drain", {}),
+    "Announce another budget": (ROLES, "PUT", "/api/v1/power/schedule", {"limits": []}),
+    "Have the budget follow an address of its own": (ROLES, "PUT", "/api/v1/power/signals", {}),
+    "Part the queues anew": (ROLES, "PUT", "/api/v1/queues", {"name": "root"}),
+    "Revoke a token": (ROLES, "DELETE", "/api/v1/tokens/any", None),
+    "Read what was done to whose jobs": (ROLES, "GET", "/api/v1/audit", None),
 }
 """Requests with mallory's token."""
 LISTS = ("/api/v1/jobs?over=true", "/api/v1/jobs?tenant=victor&over=true", "/api/v1/decisions",
          "/api/v1/decisions?job=VICTIM", "/api/v1/events?follow=false", "/api/v1/nodes",
-         "/api/v1/power", "/api/v1/groups", "/api/v1/tenants", "/metrics", "/", "/queue", "/cluster",
-         "/timeline", "/decisions")  # fmt: skip
+         "/api/v1/power", "/api/v1/power/tree", "/api/v1/groups", "/api/v1/tenants", "/metrics", "/",
+         "/queue", "/cluster", "/power", "/timeline", "/decisions", "/compare",
+         "/api/v1/jobs?over=true&label=paper", "/api/v1/jobs?over=true&user=victor",
+         "/api/v1/jobs?over=true&text=of-victor", "/queue?label=paper", "/submit?again=VICTIM")  # fmt: skip
 """What shows many jobs at once."""
 OTHER |= {
     "Run a command inside another tenant's job": HIDDEN,
@@ -241,6 +303,19 @@ OTHER |= {
     "Leave something running when a command inside has ended": "A session ends what it has started",
     "Have a command inside outgrow the job's limits": CGROUPS,
     "Offer the supervisor a session of its own making": FOLDERS,
+}
+OTHER |= {
+    "Have the service ask itself, the cloud's metadata or a closed network by a webhook": "`notify.allow`; the address that is connected to counts",
+    "Get the answer to another tenant's `Idempotency-Key`": "Keys are kept by tenant and user",
+    "Be called as a user of another tenant, in the audit and by its keys": "No two users have one name there",
+    "Keep another tenant's singleton waiting by a job of its name": "Names count by tenant and user",
+    "End another tenant's trials by splendid losses in a group of the same name": "Groups are by tenant",
+    "Push another tenant's trials out of sight by a thousand of its own": "Trials are chosen by tenant first",
+    "Learn whether a folder that only root can read holds anything (`rerun` from a checkpoint)": "Looked at as the account",
+    "Stop the core by failing a thousand times": "The wait before the next try has a bound",
+    "Run any number of jobs without devices": "Each task counts as a twentieth of a processor",
+    "Take all sessions inside jobs, by many users": "A tenant's are as many as are still free, at most",
+    "Keep the store busy by a request for 1,500 labels": "32 of one request",
 }
 OTHER["Find another tenant's jobs in lists, sums, pages, events and metrics"] = (
     "They are `others` there"
@@ -252,4 +327,5 @@ def rows() -> list[str]:
     found = {one.what: one.refused_by for kind in SCRIPTS.values() for one in kind}
     found |= {what: refused_by for what, (refused_by, _) in {**REFUSED, **FAILS}.items()}
     found |= {what: by for what, (by, *_) in CALLS.items()}
+    found |= dict.fromkeys(ARRAYS, "10,000 tasks of one array, 128 MiB of all of them")
     return [f"| {what} | {by} |" for what, by in {**found, **OTHER}.items()]

@@ -23,6 +23,8 @@ from service.serving import Serving, until
 
 PYTHON = "/usr/bin/python3"
 """Of the system: accounts may not be able to run that of these tests."""
+START_S = 300.0
+"""Beside much other work a service takes minutes to start."""
 SECRET = "open-sesame-of-victor"
 PAGES = """\
 import http.server, os
@@ -84,7 +86,7 @@ class Tenants:
             "admin": self._token("root", "admin"),
         }
         self.serving.begin()
-        self.serving.ready()
+        self.serving.ready(START_S)
 
     def _lay_out(self) -> None:
         """Secrets of each, a closed folder of root's with an open one in it, and a link out."""

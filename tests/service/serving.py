@@ -20,7 +20,7 @@ from typing import Any
 from wattherd.local.orphans import end_stray
 
 WATTHERD = (sys.executable, "-m", "wattherd.cli.main")
-MOST_S = 60.0
+MOST_S = 180.0
 
 
 def free_port() -> int:

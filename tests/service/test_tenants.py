@@ -22,7 +22,17 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from websockets.exceptions import InvalidStatus
 
 from service import hostile
-from service.attempts import CALLS, FAILS, LISTS, REFUSED, REPORTS, SCRIPTS, Attempt, rows
+from service.attempts import (
+    ARRAYS,
+    CALLS,
+    FAILS,
+    LISTS,
+    REFUSED,
+    REPORTS,
+    SCRIPTS,
+    Attempt,
+    rows,
+)
 from service.hostile import PYTHON, SECRET, VICTIM, Tenants
 from service.inside import inside
 from service.serving import Serving, until
@@ -65,6 +75,14 @@ def victim(tenants: Tenants) -> str:
 
 
 @pytest.fixture(scope="module")
+def array(tenants: Tenants) -> str:
+    """An array of victor's that waits, of a search group and with a label."""
+    body = {"run": "true of-victor", "array": "0-3%2", "begin": "in 2h", "group": "of-victor",
+            "name": "sweep-of-victor", "labels": {"paper": "of-victor"}}  # fmt: skip
+    return str(tenants.ask("victor", "arrays", body)["id"])
+
+
+@pytest.fixture(scope="module")
 def given(tenants: Tenants, victim: str) -> dict[str, str]:
     """What mallory may know of the place, as variables."""
     begun = run_dir.read(tenants.run(victim) / run_dir.BEGUN)
@@ -75,7 +93,7 @@ def given(tenants: Tenants, victim: str) -> dict[str, str]:
     return {
         "V": str(tenants.run(victim).parent),
         "VICTIM": victim,
-        "VPID": str(max(certain(descendants(begun["pid"])) or ())),
+        "VPID": str(until(lambda: serving_pages(begun["pid"]))),
         "SUPERVISOR": str(begun["pid"]),
         "SERVICE": str(tenants.serving.process.pid),
         "STATE": str(tenants.serving.state),
@@ -83,6 +101,15 @@ def given(tenants: Tenants, victim: str) -> dict[str, str]:
         "URL": f"http://127.0.0.1:{tenants.serving.port}",
         "APP_PORT": str(app.port),
     }
+
+
+def serving_pages(supervisor: int) -> int | None:
+    """The process of victor's that stays: its shell and what that calls before do not."""
+    for pid in certain(descendants(supervisor)) or ():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"{PYTHON}\0-c".encode()):
+                return pid
+    return None
 
 
 def script_of(attempts: list[Attempt]) -> str:
@@ -151,25 +178,31 @@ def asked(tenants: Tenants, who: str, method: str, path: str, body: Any = None) 
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_tenant_s_token_cannot(tenants: Tenants, victim: str, what: str) -> None:
+def test_a_tenant_s_token_cannot(tenants: Tenants, victim: str, array: str, what: str) -> None:
     _, method, path, body = CALLS[what]
-    there = path.replace("VICTIM", victim)
+    there = path.replace("VICTIM", victim).replace("ARRAY", array)
     status, text = asked(tenants, "mallory", method, there, body)
     assert status in (403, 404), text
-    assert "victor" not in text.replace(there, "")
+    assert "victor" not in text.replace(there, "").replace("of-victor", "", 1)
     if method == "GET":
         assert asked(tenants, "admin", method, there)[0] in (
             200,
             403,
         )  # it is there; some not for curl
     assert tenants.state_of(victim) == "Running"
+    assert tenants.ask("victor", f"arrays/{array}")["most"] == 2
+    assert tenants.ask("victor", f"arrays/{array}")["states"] == {"Queued": 4}
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_no_list_shows_a_job_of_another_tenant(tenants: Tenants, victim: str, path: str) -> None:
+def test_no_list_shows_a_job_of_another_tenant(
+    tenants: Tenants, victim: str, array: str, path: str
+) -> None:
     there = path.replace("VICTIM", victim)
     status, text = asked(tenants, "mallory", "GET", there)
     assert status in (200, 403, 404)
+    assert "sweep-of-victor" not in text
+    assert not re.search(rf"\b{array}\b", text)
     assert "words-of-victor" not in text
     assert "WATTHERD_PROGRESS; " not in text
     # Mallory's own failed attempts tell what they asked for: paths with the victim's id in them.
@@ -184,6 +217,7 @@ def filled(document: dict[str, Any], tenants: Tenants, victim: str) -> dict[str,
     """A job file of the list, with what is here in place of capitals."""
     text = json.dumps(document)
     for word, here in (
+        ("ARRAY", f"a-{victim[2:]}"),  # array ids are those of their first jobs
         ('"VICTOR"', json.dumps(tenants.accounts["victor"])),
         ("SECRETS", str(tenants.secrets)),
         ("ABOVE", str(tenants.above)),
@@ -202,6 +236,16 @@ def test_a_job_file_cannot_ask_to(tenants: Tenants, victim: str, what: str) -> N
         answer = tenants.ask("mallory", path, document)
         assert answer.get("code") in (400, 422), answer
         assert SECRET not in str(answer)
+
+
+@pytest.mark.parametrize("what", ARRAYS)
+def test_no_array_is_so_large(tenants: Tenants, what: str) -> None:
+    began_s = time.monotonic()
+    status, text = asked(
+        tenants, "mallory", "POST", "/api/v1/arrays", {"run": "true", **ARRAYS[what]}
+    )
+    assert status in (400, 422), text
+    assert time.monotonic() - began_s < 30.0  # it is not made and then thrown away
 
 
 @pytest.mark.parametrize("what", FAILS)
@@ -234,6 +278,83 @@ def test_a_secret_called_as_what_a_program_loads_changes_nothing_of_root_s(
     assert ended == "Succeeded"
     assert log == "***\n"  # the job has it, and it is masked
     assert not (planted / "won").exists()
+
+
+# Names, sums and places that are shared ---------------------------------------------------------
+
+
+def put_off(tenants: Tenants, who: str, path: str = "jobs", **more: Any) -> dict[str, Any]:
+    found = tenants.ask(who, path, {"run": f"true {who}", "begin": "in 2h", "gpus": 0, **more})
+    assert "id" in found, found
+    return dict(found)
+
+
+def test_the_service_asks_nothing_for_mallory_that_mallory_may_not(tenants: Tenants) -> None:
+    """By a webhook: itself, this machine, a cloud's metadata, closed networks, and disguises."""
+    hosts = [f"127.0.0.1:{tenants.serving.port}", f"localhost:{tenants.serving.port}", "0.0.0.0",
+             "169.254.169.254", "10.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "0x7f000001", "127.1",
+             "2130706433", "[64:ff9b::7f00:1]"]  # fmt: skip
+    jobs = {
+        host: tenants.submit("mallory", "true", gpus=0, notify={"webhook": f"http://{host}/x"})
+        for host in hosts
+    }
+    for host, job in jobs.items():
+        said = str(until(lambda job=job: tenants.ask("mallory", f"jobs/{job}")["undelivered"], 120))
+        refused = "not a public address" in said or "this service itself" in said
+        assert refused or host == "127.1", (host, said)  # no name everywhere
+
+
+def test_keys_of_two_tenants_are_two_keys(tenants: Tenants) -> None:
+    headers = {"Idempotency-Key": "the same"}
+    found = [
+        tenants.serving.ask(
+            "jobs", {"run": f"echo {who}", "begin": "in 2h"},
+            authorization=f"Bearer {tenants.tokens[who]}", **headers,
+        )
+        for who in ("victor", "mallory")
+    ]  # fmt: skip
+    assert found[0]["id"] != found[1]["id"]
+    assert found[1]["user"] == "mallory"
+
+
+def test_a_singleton_waits_for_nobody_else_of_that_name(tenants: Tenants) -> None:
+    put_off(tenants, "mallory", name="train")
+    assert tenants.result("victor", "true", name="train", singleton=True, gpus=0)[0] == "Succeeded"
+
+
+def test_a_thousand_trials_hide_none_of_another_tenant(tenants: Tenants, array: str) -> None:
+    put_off(tenants, "mallory", "arrays", array="0-1000", group="of-victor")
+    found = tenants.ask("victor", "groups/of-victor")
+    assert [one["tenant"] for one in found["trials"]] == ["victor"] * 4
+    assert len(tenants.ask("mallory", "groups/of-victor")["trials"]) > 4
+    assert tenants.ask("victor", "groups")["groups"][0]["trials"] == 4
+
+
+def test_a_checkpoint_folder_tells_nothing_of_what_is_closed(tenants: Tenants, victim: str) -> None:
+    """`rerun` from a checkpoint looks whether there is one: not with the eyes of root."""
+    said = set()
+    folders = [tenants.above / "closed", tenants.run(victim).parent / "checkpoint"]
+    for folder in [*folders, tenants.above / "none"]:
+        job = put_off(tenants, "mallory", checkpoint={"dir": str(folder)})["id"]
+        tenants.ask("mallory", f"jobs/{job}/cancel", {})
+        answer = tenants.ask("mallory", f"jobs/{job}/rerun?checkpoint=last", {})
+        said.add(str(answer).replace(job, "J").replace(str(folder), "F"))
+    assert len(said) == 1
+    assert "has left no checkpoint" in said.pop()
+
+
+def test_jobs_without_devices_take_a_part_of_the_machine_each(tenants: Tenants) -> None:
+    count = 20 * len(os.sched_getaffinity(0))
+    for more, fits in ((0, True), (1, False)):
+        roles = {"w": {"run": "true", "gpus": 0, "count": count + more}}
+        told = str(tenants.ask("mallory", "dry-run", {"taskRoles": roles}))
+        assert ("NeverFits" in told) is not fits, told
+
+
+def test_one_request_asks_for_so_many_labels(tenants: Tenants) -> None:
+    labels = "&".join(f"label=a{n}" for n in range(33))
+    status, _ = asked(tenants, "mallory", "GET", f"/api/v1/jobs?over=true&{labels}")
+    assert status == 422
 
 
 # What a job says of itself ----------------------------------------------------------------------
@@ -343,7 +464,8 @@ def test_a_fork_bomb_and_a_flood_of_words_leave_others_alone(tenants: Tenants, v
 def test_the_guide_lists_every_attempt_and_what_refuses_it() -> None:
     text = GUIDE.read_text()
     assert [row for row in rows() if row not in text] == []
-    assert text.count("\n| ") >= len(rows()) >= 60
+    told = text[text.index("## Attempts") :]
+    assert told.count("\n| ") == len(rows()) + 1 >= 130  # and nothing that is no attempt
 
 
 # Starting ---------------------------------------------------------------------------------------

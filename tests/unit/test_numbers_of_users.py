@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,12 +12,18 @@ from pydantic import BaseModel, ValidationError
 from test_core import a_core, a_job, run, tell
 
 from wattherd import units
+from wattherd.engine.core.core import Core
+from wattherd.engine.core.invariants import validate
+from wattherd.engine.jobs.lifecycle import State
 from wattherd.errors import UserError
+from wattherd.local.devices import slots
 from wattherd.model.command import WakeAt
-from wattherd.model.event import JobExited, Woke
+from wattherd.model.event import BudgetChanged, JobExited, JobStarted, JobSubmitted, Woke
 from wattherd.model.reason import Reason, ReasonCode
+from wattherd.server.settings.blueprint import Blueprint
+from wattherd.server.settings.config import ServeConfig
 from wattherd.workload.job_edit import ArrayEdit, JobEdit
-from wattherd.workload.job_file import JobFile
+from wattherd.workload.job_file import JobFile, validated_job
 
 HUGE = 10**400
 """No float is as large, and no machine's integer."""
@@ -99,6 +107,37 @@ def test_a_job_that_fails_for_the_thousandth_time_does_not_stop_the_core() -> No
         for wake in [one for one in core.handle(ended) if isinstance(one, WakeAt)]:
             tell(core, Woke(at_s=wake.at_s, key=wake.key))
     assert core.jobs["a"].failures == 1_199
+
+
+LARGEST: list[dict[str, Any]] = [
+    {"gpus": 1_000_000, "cpus_per_gpu": 1e6, "memory_per_gpu": 9e17, "priority": 10**9},
+    {"gpus": {"min": 1, "max": 1_000_000}, "priority": -(10**9), "restarts": 10**6},
+    {"gpus": 1, "backoff": 9e9, "time": {"expected": 9e9, "limit": 9e9, "deadline": "9999-12-31"}},
+    {"gpus": 1, "time": {"expected": 1e-300, "limit": 1e-300}, "checkpoint": {"every": 1e-300}},
+    {"gpus": 2, "batch": {"global": 10**9, "micro": {"min": 1, "max": 10**9}}, "backoff": 1e-300},
+    {"gpus": 1, "power": {"cap": 1e-300, "max_slowdown": 1e300}, "begin": "in 100000d"},
+    {"taskRoles": {"w": {"run": "true", "count": 10**6, "gpus": 10**6, "cpus": 1e6}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["priority-backfill", "srtf", "tiresias", "gandiva", "drf"])
+def test_the_core_reckons_with_the_largest_and_smallest_that_are_taken(policy: str) -> None:
+    blueprint = Blueprint.of(ServeConfig(policy=policy), slots("here", 4))
+    core = Core(blueprint.core_config(blueprint.scheduler()))
+    core.handle(BudgetChanged(at_s=0.0, budget_w=9.0))
+    for number, document in enumerate(LARGEST, start=1):
+        run_of = {} if "taskRoles" in document else {"run": "true"}
+        spec = validated_job({**run_of, **document}, "").spec(at=datetime(2030, 1, 1, tzinfo=UTC))
+        core.handle(JobSubmitted(at_s=0.0, job=replace(spec, id=f"j-{number}")))
+        for job in list(core.jobs.values()):
+            if job.state is State.STARTING:
+                core.handle(JobStarted(at_s=0.0, job_id=job.id, attempt=job.attempt))
+                code = number % 2
+                ended = JobExited(at_s=1.0, job_id=job.id, attempt=job.attempt, exit_code=code)
+                core.handle(ended)
+            elif job.reason is not None:
+                assert job.reason.text(1e10)
+    validate(core)
 
 
 def test_a_reason_tells_a_number_of_any_size() -> None:

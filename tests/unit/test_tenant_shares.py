@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wattherd.engine.core.feasibility import never_fits
 from wattherd.errors import UserError
+from wattherd.local import orphans, run_dir, run_lock
 from wattherd.local.enforcement import LEAST_CPU_MILLI, asked, counted
 from wattherd.local.ownership import holds_anything
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.documents.job_sessions import MOST_IN_ALL, Ended, SessionBook
 from wattherd.server.documents.privacy import check_grace
+from wattherd.server.settings import tenant_accounts
+from wattherd.server.settings.config import ServeConfig
+from wattherd.server.settings.tenant_accounts import check_accounts
 from wattherd.workload.job_file import validated_job
 
 
@@ -92,3 +98,45 @@ def test_what_an_account_may_not_see_is_not_there(tmp_path: Path) -> None:
     assert not holds_anything(tmp_path / "none", nobody)
     assert holds_anything(Path("/usr"), nobody)
     assert not holds_anything(Path("-delete"), nobody)
+
+
+def test_a_job_that_is_tried_for_ever_keeps_so_many_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only of runs that are over, and none that a job has made to look so."""
+    monkeypatch.setattr(orphans, "KEPT_RUNS", 3)
+    runs = [tmp_path / f"run-{number}" for number in range(1, 8)]
+    for folder in runs:
+        (folder / "logs").mkdir(parents=True)
+        run_dir.write(folder / run_dir.EXIT, {"exit_code": 1, "why": ""})
+    (runs[1] / run_dir.EXIT).unlink()  # its end is not known
+    run_lock.lock_of(runs[0]).touch()
+    orphans.drop_old_runs(tmp_path, 8)
+    left = {one.name for one in orphans.run_folders(tmp_path)}
+    assert left == {"run-2", "run-6", "run-7"}
+    with run_lock.lock_of(runs[0]).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        orphans.drop_old_runs(tmp_path, 99)  # something of the job still runs
+    assert {one.name for one in orphans.run_folders(tmp_path)} == left
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's service keeps tenants apart")
+@pytest.mark.parametrize(("kept", "said"), [(0, True), (1 << 20, False)])
+def test_root_s_service_says_where_tenants_can_fill_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, kept: int, said: bool
+) -> None:
+    """A file system that keeps blocks for root goes on when accounts have filled it."""
+    real = os.statvfs(tmp_path)
+    sizes = list(real)
+    sizes[3] = sizes[4] + kept  # f_bfree, f_bavail
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(sizes))
+    config = ServeConfig(state=tmp_path / "state", default_account="nobody")
+    monkeypatch.setattr(tenant_accounts, "_check_above", lambda _: None)
+    told = " ".join(check_accounts(config, asks=True))
+    assert ("can fill the disk" in told) is said
+
+
+@pytest.mark.parametrize("document", [{"run": []}, {"taskRoles": {"a": {"run": []}}}])
+def test_a_list_of_no_words_is_no_command(document: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        validated_job(document, "")

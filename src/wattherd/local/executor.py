@@ -40,6 +40,7 @@ from wattherd.local.observation import (
     words,
 )
 from wattherd.local.orphans import (
+    drop_old_runs,
     end_group,
     end_holders,
     end_stray,
@@ -338,6 +339,7 @@ class LocalExecutor:
             folder.mkdir(parents=True, exist_ok=True)
         folders.run.chmod(0o700)  # nobody puts anything in the way while it is laid out
         self._sign(run.spec, folders)
+        drop_old_runs(folders.job, run.start.attempt)
         asked = run.paper.get("app")
         account = user_of(run.paper)
         uid = None if account is None else account[0]

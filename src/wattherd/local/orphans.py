@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ from wattherd.local.run_observer import KILLED, LEFT_BEHIND, RunObserver
 
 GONE_S = 0.5
 """For a process that was killed to be gone."""
+KEPT_RUNS = 100
+"""Of one job: a program that ends at once, and is tried again, must not fill the disk with logs."""
 
 
 def folders_in(folder: Path) -> list[Path]:
@@ -44,6 +47,20 @@ def run_folders(job: Path) -> list[Path]:
         for one in folders_in(job)
         if one.name.startswith("run-") and one.name.removeprefix("run-").isdigit()
     ]
+
+
+def drop_old_runs(job: Path, attempt: int) -> None:
+    """Remove directories of runs that are over, long before `attempt`; others are left.
+
+    What cannot be looked at or removed now is removed when the next run begins.
+    """
+    with contextlib.suppress(OSError):
+        for folder in run_folders(job):
+            if key_of(folder)[1] > attempt - KEPT_RUNS:
+                continue
+            over = isinstance(document(folder / run_dir.EXIT), Present)
+            if over and run_lock.held(folder) == Present(value=False):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_stray(folder: Path) -> bool:

@@ -102,6 +102,8 @@ class Supervisor:
         self._unpumped: list[tuple[subprocess.Popen[bytes], int]] = []
         self._pumps: list[threading.Thread] = []
         self._courier: subprocess.Popen[bytes] | None = None
+        self._unstaged = ""
+        """Why data could not be brought or taken, where that could not even be begun."""
         self._control: dict[str, Any] = {}
         self._seen: tuple[int, int] | None = None
         self._stop: _Stop | None = None
@@ -263,7 +265,8 @@ class Supervisor:
         """
         code = self._stage(BRING)
         if code != 0:
-            return code, "could not be brought its data" if code == CANNOT_STAGE else ""
+            told = f"could not be brought its data{self._unstaged}"
+            return code, told if code == CANNOT_STAGE else ""
         if self._asked_to_end():
             return REQUEUE, ""  # before anything of it ran
         problem = self._begin()
@@ -273,9 +276,10 @@ class Supervisor:
         self._step("sessions", self._sessions.end)
         if code == 0:
             code = self._stage(SUCCESS)
-            return code, "its results could not be taken" if code == CANNOT_STAGE else ""
+            told = f"its results could not be taken{self._unstaged}"
+            return code, told if code == CANNOT_STAGE else ""
         if code == REQUEUE and self._stage(CHECKPOINT):
-            return code, "its results were not taken at this stop"
+            return code, f"its results were not taken at this stop{self._unstaged}"
         return code, ""
 
     def _stage(self, phase: str) -> int:
@@ -285,9 +289,10 @@ class Supervisor:
             return 0
         argv = [*staging["argv"], phase]
         env = {**staging["env"], **self._secrets(staging["secrets"])}
-        started = self._started(argv, str(self._folder), env, staging["user"])
+        started = self._started(argv, str(self._folder), env, staging["user"], ours=True)
         if isinstance(started, str):
             self._troubles.tell("staging", OSError(started))
+            self._unstaged = f": {started}"
             return CANNOT_STAGE
         self._courier = started
         self._unpumped.append((self._courier, 0))
@@ -349,8 +354,14 @@ class Supervisor:
         env: dict[str, str],
         user: list[int] | None,
         stdin: int = subprocess.DEVNULL,
+        *,
+        ours: bool = False,
     ) -> subprocess.Popen[bytes] | str:
-        """The process, or why it cannot be run; what only lacks for a moment is waited for."""
+        """The process, or why it cannot be run; what only lacks for a moment is waited for.
+
+        A program of `ours` can be run, so that whatever keeps it from that may pass: a result must
+        not be lost to it.
+        """
         end_s = math.inf
         while True:
             try:
@@ -359,14 +370,13 @@ class Supervisor:
                 return f"cannot run {argv[0]!r}: {error}"
             except (OSError, MemoryError, subprocess.SubprocessError) as error:
                 now_s = time.monotonic()
-                if isinstance(error, subprocess.SubprocessError):
-                    # Its last preparations failed: that may pass, too, but nobody says so.
+                unprepared = isinstance(error, subprocess.SubprocessError)
+                may_pass = unprepared or (ours and not passes(error))
+                if may_pass:  # of the job's last preparations, too, nobody says that they will
                     end_s = min(end_s, now_s + SETTLE_S)
-                if now_s >= end_s or not (
-                    passes(error) or isinstance(error, subprocess.SubprocessError)
-                ):
+                if now_s >= end_s or not (passes(error) or may_pass):
                     where = f"cannot begin in {cwd} as the job's account: "
-                    told = where if isinstance(error, subprocess.SubprocessError) else ""
+                    told = where if unprepared else ""
                     return f"{told}cannot run {argv[0]!r}: {error}"
                 self._troubles.tell("a task cannot be started", error)
             self._look()

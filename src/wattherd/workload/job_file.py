@@ -132,7 +132,9 @@ class JobFile(Strict):
     labels: dict[Label, str] = Field(
         default={}, description="NAME: VALUE, by which lists of jobs can be filtered"
     )
-    run: str | list[str] | None = Field(default=None, description="a command line, or a list")
+    run: str | Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None, description="a command line, or a list"
+    )
     gpus: Annotated[int, Field(ge=0, le=MOST_DEVICES)] | WidthRange = Field(
         default=1, description="devices: GPUs, or slots where there is none"
     )

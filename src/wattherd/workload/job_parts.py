@@ -224,7 +224,7 @@ class ContainerSpec(Strict):
 class RoleSpec(Strict):
     """One kind of task, as OpenPAI has them."""
 
-    run: str | list[str]
+    run: str | Annotated[list[str], Field(min_length=1)]
     count: int = Field(default=1, ge=1, le=MOST_DEVICES, alias="taskNumber")
     gpus: int = Field(default=1, ge=0, le=MOST_DEVICES)
     cpus: float = Field(default=0, ge=0, le=1e6)

@@ -23,6 +23,9 @@ from wattherd.local.accounts import (
 from wattherd.server.auth.tokens import FILE, TokenFile
 from wattherd.server.settings.config import ServeConfig
 
+RESERVE_BYTES = 256 << 20
+"""Room for the journal and the ends of runs when accounts have filled a disk (ext4 keeps 5 %)."""
+
 
 def accounts_of(config: ServeConfig) -> Accounts:
     """The rules of a configuration; whether tokens are asked for is looked at each time."""
@@ -180,6 +183,16 @@ def _check_above(state: Path) -> None:
             )
 
 
+def _reserved_bytes(folder: Path) -> int:
+    """What the file system keeps for root there; nothing where that cannot be told."""
+    known = next((one for one in (folder, *folder.absolute().parents) if one.exists()), folder)
+    try:
+        found = os.statvfs(known)
+    except OSError:
+        return 0
+    return (found.f_bfree - found.f_bavail) * found.f_frsize
+
+
 def _notes(config: ServeConfig, accounts: Accounts, *, asks: bool, root: bool) -> Iterator[str]:
     if root and config.allow_root_jobs and not config.require_account:
         yield "WARNING: jobs without an account run as ROOT (--allow-root-jobs): whoever may submit"
@@ -191,5 +204,8 @@ def _notes(config: ServeConfig, accounts: Accounts, *, asks: bool, root: bool) -
         yield f"jobs of all tenants run as {name}, as this service does: they are not kept apart,"
         yield "and can read and change its tokens and journal (docs/guides/security.md)"
     yield from _shared_groups(config)
+    if root and (asks or accounts.mapped) and _reserved_bytes(config.state) < RESERVE_BYTES:
+        yield f"jobs can fill the disk of {config.state}, and the service then takes nothing more:"
+        yield f"no room is kept for root there; set quotas by account, or use ext4; {GUIDE}"
     if asks and config.default_account is not None:
         yield f"tenants without an account run as {config.default_account}: not kept apart"
