@@ -339,6 +339,12 @@ def test_every_protocol_has_an_example_of_its_own() -> None:
         assert parse(protocol.example).scheme == scheme
 
 
+def test_the_guide_has_a_row_for_every_protocol() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "meters.md").read_text()
+    rows = "\n".join(line for line in guide.splitlines() if line.startswith("| `"))
+    assert [scheme for scheme in PROTOCOLS if f"`{scheme}:" not in rows] == []
+
+
 def test_a_missing_client_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "find_spec", lambda _: None)
     for scheme, protocol in PROTOCOLS.items():

@@ -241,6 +241,10 @@ class GuardedDraft:
         return self._watts.overloaded()
 
     def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
+        """Every rule on a start, in order: gang, devices, quota, watts, joules; books or refuses.
+
+        A refusal gives back what was booked on the way to it, whichever rule it comes from.
+        """
         spec = record.spec
         booked: list[Allocation] = []
         refusal = self._gang(spec, shares)
@@ -263,7 +267,11 @@ class GuardedDraft:
         return refusal
 
     def _gang(self, spec: JobSpec, shares: Sequence[Share]) -> Reason | None:
-        """All tasks of every role, counts and sizes within what the job can use."""
+        """All tasks of every role, counts and sizes within what the job can use.
+
+        Most proposals are plain and seen to be whole at a glance: what is below never hears of
+        them. A rule on where tasks may be belongs in `_fit`, one on the whole gang in `_book`.
+        """
         if _plainly_whole(spec, shares):
             return None
         placed = [0] * len(spec.roles)
