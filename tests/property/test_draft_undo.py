@@ -26,6 +26,7 @@ from test_draft_books import (
 
 from effort import times
 from wattherd.engine.power.account import PowerAccount
+from wattherd.engine.power.demand import DemandClasses
 from wattherd.errors import Bug
 from wattherd.estimate.power_curve import prior
 from wattherd.model.power_tree import PowerTree, TreeDomain
@@ -74,9 +75,10 @@ def propose(desk: Desk, proposals: list[Any]) -> list[str]:
 
 def accounts(desk: Desk) -> dict[str, Any]:
     """All that a later proposal could see."""
-    draft, sharing = desk.draft, desk.watts._plan.shared
+    draft, sharing, demand = desk.draft, desk.watts._plan.shared, desk.watts._demand
     return {
         **desk.books(),
+        "classes in order": demand.order() if isinstance(demand, DemandClasses) else (),
         "touched": list(draft.touched),
         "stops in order": list(draft.stops.items()),
         "reasons": dict(draft.reasons),

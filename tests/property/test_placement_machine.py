@@ -27,7 +27,6 @@ from wattherd.policy.place.registry import parse_policy
 from wattherd.testing.builders import a_placer, a_state
 from wattherd.testing.oracle import decide, weighed
 from wattherd.testing.plain_cluster import (
-    PlainNode,
     Task,
     cpu_watts,
     exact_fragment,
@@ -53,7 +52,6 @@ class Placement(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.live: list[Allocation] = []
-        self.marks: list[tuple[int, bytes, list[Allocation], list[PlainNode]]] = []
 
     @initialize(
         cluster=clusters(),
@@ -137,24 +135,17 @@ class Placement(RuleBasedStateMachine):
             self.state.release(found)
         assert everything(self.state) == before
 
-    @precondition(lambda self: len(self.marks) < 3)
-    @rule()
-    def checkpoint(self) -> None:
-        nodes = [node.copy() for node in self.nodes]
-        mark = self.state.checkpoint()
-        self.marks.append((mark, everything(self.state), list(self.live), nodes))
-
-    @precondition(lambda self: self.marks)
-    @rule()
-    def roll_back(self) -> None:
-        mark, before, self.live, self.nodes = self.marks.pop()
-        self.state.rollback(mark)
+    @rule(requests_=st.lists(requests(), max_size=4), newest_first=st.booleans())
+    def try_several(self, requests_: list[Request], newest_first: bool) -> None:
+        before = everything(self.state)
+        tried = []
+        for request in requests_:
+            self.twin.choose(request)  # keeps its stream in step
+            found = self.placer.place_one(request)
+            tried += [] if found is None else [found]
+        for one in reversed(tried) if newest_first else tried:
+            self.state.release(one)
         assert everything(self.state) == before
-
-    @rule()
-    def commit(self) -> None:
-        self.state.commit()
-        self.marks.clear()
 
     # --- what always holds -------------------------------------------------------------------
 

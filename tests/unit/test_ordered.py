@@ -8,7 +8,6 @@ from wattherd.estimate.gittins import gittins_index
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.work import stretched
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.event import DeviceDrained
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import PlanUse
@@ -209,19 +208,6 @@ def test_the_reservation_is_for_when_devices_that_the_job_takes_are_free() -> No
     )
     told = Story(in_turn(Fifo(), Discipline.BACKFILL), T4_AND_V100, jobs, round_s=0.0)
     assert (told.starts("wide"), told.starts("long")) == ([100.0], [110.0])
-
-
-def test_the_reservation_does_not_count_on_drained_devices() -> None:
-    jobs = (
-        timed("a", 4, lasts_s=10.0),
-        timed("b", 3, lasts_s=100.0),
-        timed("wide", 4, at_s=1.0, lasts_s=10.0),
-        timed("long", 1, at_s=2.0, lasts_s=500.0),
-    )
-    drained = [DeviceDrained(at_s=0.5, node="n0", gpu=0)]
-    planner = in_turn(Fifo(), Discipline.BACKFILL)
-    told = story(planner, *jobs, gpus=(4, 4), events=drained)
-    assert told.starts("wide") == [100.0]
 
 
 def test_who_starves_is_passed_by_nobody_who_delays_him() -> None:

@@ -77,3 +77,18 @@ def test_tops_add_up_and_empty_classes_go() -> None:
     asking.drop(job)
     asking.drop(job)
     assert (asking.top_mw, asking.classes()) == (0, [])
+
+
+def test_the_order_of_classes_comes_back_with_a_plan_that_is_taken_back() -> None:
+    """Both gain alike, so that the last watts go to the first: a trial must not change which."""
+    asking, jobs = DemandClasses(), [record(0), record(1)]
+    for job, priority in zip(jobs, (0, 1), strict=True):
+        asking.put(job, PowerAsk(job_id=job.id, devices=1, curve=V100, priority=priority))
+    order = asking.order()
+    asking.drop(jobs[0])
+    asking.put(jobs[0], PowerAsk(job_id="j0", devices=1, curve=V100, priority=0))
+    assert asking.order() != order
+    asking.restore_order(order)
+    for_one_piece_w = V100.floor_w + V100.watts[1]
+    asking.give(WaterFilling().levels(asking.classes(), for_one_piece_w))
+    assert [job.wanted_cap_w for job in jobs] == [float(int(V100.watts[1])), V100.floor_w]

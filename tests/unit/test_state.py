@@ -199,60 +199,20 @@ def test_the_widest_node_works_up_to_its_last_gpu(compiled: bool) -> None:
 # --- undo ------------------------------------------------------------------------------------
 
 
-def test_rollback_undoes_placing_and_releasing() -> None:
+def test_what_is_taken_back_is_as_if_it_had_never_been() -> None:
     state = a_small_state()
     kept = on(0, sharing(1_000, 400), 0)
     state.place(kept)
     before = everything(state)
-    mark = state.checkpoint()
-    state.place(on(0, exclusive(1_000, 2), 1, 2))
+    tried = [on(0, exclusive(1_000, 2), 1, 2), on(0, exclusive(1_000, 1), 0)]
+    state.place(tried[0])
     state.release(kept)
-    state.place(on(0, exclusive(1_000, 1), 0))
-    state.rollback(mark)
-    assert everything(state) == before
-
-
-def test_marks_nest() -> None:
-    state = a_small_state()
-    outer = state.checkpoint()
-    at_outer = everything(state)
-    state.place(on(1, cpu_only(1_000)))
-    inner = state.checkpoint()
-    at_inner = everything(state)
-    state.place(on(1, cpu_only(2_000)))
-    state.rollback(inner)
-    assert everything(state) == at_inner
-    state.place(on(1, cpu_only(3_000)))
-    state.rollback(outer)
-    assert everything(state) == at_outer
-
-
-def test_a_commit_keeps_the_changes() -> None:
-    state = a_small_state()
-    mark = state.checkpoint()
-    state.place(on(1, cpu_only(1_000)))
-    after = everything(state)
-    state.commit()
-    state.rollback(mark)
-    assert everything(state) == after
-
-
-def test_changes_before_a_checkpoint_are_not_recorded() -> None:
-    state = a_small_state()
-    state.place(on(1, cpu_only(1_000)))
-    after = everything(state)
-    state.rollback(state.checkpoint())
-    assert everything(state) == after
-
-
-def test_a_refused_change_is_not_rolled_back() -> None:
-    state = a_small_state()
-    before = everything(state)
-    mark = state.checkpoint()
-    state.place(on(1, cpu_only(1_000)))
+    state.place(tried[1])
     with pytest.raises(Bug):
-        state.place(on(1, cpu_only(3_001)))
-    state.rollback(mark)
+        state.place(tried[1])  # refused: nothing to take back
+    state.release(tried[1])
+    state.place(kept)
+    state.release(tried[0])
     assert everything(state) == before
 
 

@@ -24,6 +24,13 @@ ENDLESS = 1 << 40
 """Tasks that need nothing fit without end."""
 
 
+# Why bits beside arrays. Planners ask the whole cluster at once (`whole`, `cpu_free`: arrays, one
+# NumPy operation for N nodes); a booking touches one node and must not cost by N, so which GPUs of
+# a node are free is one Python integer. Both are kept by every booking; `core.invariants` compares
+# them.
+#
+# Why milli-GPU. A GPU that jobs share is split in thousandths (Kubernetes' way of writing parts of
+# a resource); a whole one is a bit, and a test of bits is what makes bookings of whole ones cheap.
 class Book:
     """Free CPU (milli-vCPU), memory (MiB) and GPUs (milli-GPU each) of `cluster`'s nodes."""
 
@@ -40,6 +47,9 @@ class Book:
         """The same of all nodes together."""
         self.used_cpu_milli = 0
         """CPU given away, in milli-vCPU."""
+        # Invariant: a GPU is in exactly one of `_free` (nobody has any of it), `_parts` (some of it
+        # is given), `_parked` (nobody has it and nobody may), or wholly given away, which is
+        # written nowhere: it is what the other three leave.
         self._free = [(1 << node.gpu_count) - 1 for node in nodes]
         """The same as bits, GPU 0 lowest."""
         self._parts: list[dict[int, int]] = [{} for _ in nodes]
@@ -49,9 +59,13 @@ class Book:
         """GPUs of each node that are not out of use, given away or not."""
         self._out = [0] * len(nodes)
         """GPUs that nobody is given any more, as bits."""
+        # Without `_parked` a drained GPU that is given back would look wholly given away, and
+        # `release` could not tell a release of what was never given from a right one.
         self._parked = [0] * len(nodes)
         """Those of them that nobody has."""
 
+    # Counted from what is free, not summed up while booking: parts and parked devices would have to
+    # be told apart at every booking.
     @property
     def used_gpu_milli(self) -> int:
         """GPU given away, in milli-GPU."""
@@ -76,8 +90,12 @@ class Book:
         """GPUs that are not out of use, on all nodes but the `lost` ones."""
         return self._usable_total - sum(int(self._usable[node]) for node in lost)
 
+    # Out of use is a mark beside the booking, not a booking: the job on the device keeps it until
+    # it has checkpointed, and when it gives the device back `_free_up` parks it instead of freeing
+    # it. A booking in nobody's name would have to wait for the device first.
     def take_out(self, node: int, gpu: int) -> None:
         """Give a GPU to nobody any more; who has it keeps it until it is released."""
+        # Twice the same news must change nothing: events may be told again after a restart.
         was_out = self._out[node] >> gpu & 1
         self._usable[node] -= not was_out
         self._usable_total -= not was_out
@@ -106,8 +124,12 @@ class Book:
         self.whole[node] += bits.bit_count()
         self.whole_gpus += bits.bit_count()
 
+    # An answer for all nodes at once, by the scarcest resource of each. It must never say more than
+    # `fits` would: planners believe it, and each refusal costs them a turn.
     def room(self, role: TaskRole, models: tuple[str, ...]) -> Ints:
         """How many tasks of `role` each node could still take, of the GPU `models` if any."""
+        # The common question, whole GPUs and nothing else, is answered by a copy of one array:
+        # planners ask it for each job that they try.
         simple = role.gpu_count == 1 and role.gpu_milli == WHOLE_GPU_MILLI and not models
         if simple and not role.cpu_milli and not role.memory_mib:
             return self.whole.copy()
@@ -118,12 +140,14 @@ class Book:
                 (self.cpu_free, role.cpu_milli),
                 (self.memory_free, role.memory_mib),
             )
+            # What is not asked for limits nothing; division by zero is left out with it.
             if each
         ]
         if len(limits) == 1:
             room: Ints = limits[0]
         else:
             room = np.minimum.reduce(limits) if limits else np.full_like(self.whole, ENDLESS)
+        # A role without GPUs may use any node, whatever models its job names for the others.
         if models and role.gpu_count:
             room[[node.gpu_model not in models for node in self.cluster.nodes]] = 0
         return room
@@ -143,6 +167,8 @@ class Book:
 
         They are fewer than asked if there are not as many.
         """
+        # Who makes a job narrower names the devices that it keeps (`engine.jobs.narrowing`): the
+        # first free ones would be the wrong answer.
         if among:
             roomy = [g for g, milli in enumerate(self.gpu_free(node)) if milli >= request.gpu_milli]
             return tuple([gpu for gpu in roomy if gpu in among][: request.gpu_count])
@@ -150,11 +176,15 @@ class Book:
             return _lowest(self._free[node], request.gpu_count)
         free = self.gpu_free(node)
         roomy = [gpu for gpu, milli in enumerate(free) if milli >= request.gpu_milli]
+        # Lowest numbers first, always: the choice must follow from the state alone, or a replay of
+        # the same events would hand out other devices.
         return tuple(roomy[: request.gpu_count])
 
     def fits(self, allocation: Allocation) -> bool:
         """Whether everything it asks for is free."""
         request, node = allocation.request, allocation.node
+        # Cheapest tests first: `fits` is asked for every planned job that waits for its devices,
+        # after every event.
         whole = request.gpu_milli == WHOLE_GPU_MILLI
         if whole and _bits(allocation.gpus) & ~self._free[node]:
             return False
@@ -184,6 +214,8 @@ class Book:
     def place_all(self, allocations: Sequence[Allocation]) -> bool:
         """Give all of them their resources, or none and say False."""
         for count, allocation in enumerate(allocations):
+            # All or nothing, since a gang that holds some of its nodes while it waits for others is
+            # how gangs lock each other out.
             if not self.fits(allocation):
                 for placed in allocations[:count]:
                     self.release(placed)
@@ -219,6 +251,8 @@ class Book:
             self.memory_free[node] += request.memory_mib
         if request.gpu_milli == WHOLE_GPU_MILLI:
             bits, free, parts = _bits(allocation.gpus), self._free[node], self._parts[node]
+            # A double release would hand the same device to two jobs later on, far from its cause.
+            # So it is refused here, where the story is still at hand.
             unheld = free | self._parked[node]
             if bits & unheld or (parts and parts.keys() & set(allocation.gpus)):
                 raise Bug(f"cannot release {allocation}: {self.describe(node)}")
@@ -237,6 +271,8 @@ class Book:
         for gpu in allocation.gpus:
             whole = self._free[node] >> gpu & 1
             milli = (WHOLE_GPU_MILLI if whole else parts.pop(gpu, 0)) + change
+            # Parts of a device add up to a device; more would be free than there is, or less than
+            # none.
             if not 0 <= milli <= WHOLE_GPU_MILLI:
                 raise Bug(f"cannot book {allocation}: {self.describe(node)}")
             if milli == WHOLE_GPU_MILLI:
@@ -257,6 +293,8 @@ class Book:
         )
 
 
+# Both directions are remembered: a node has few GPUs, and so few patterns of free ones come again
+# and again.
 @lru_cache(maxsize=1 << 16)
 def _lowest(bits: int, count: int) -> tuple[int, ...]:
     """Numbers of the `count` lowest set bits, or of all if there are fewer."""

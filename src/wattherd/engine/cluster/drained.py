@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Two, since one slow run may be a cold cache or a neighbour; a device that is slow for two
+# different runs has no such excuse. The rule is that of stragglers in training: all ranks of a
+# synchronous job wait for the slowest, so that one bad device costs as much as all of them.
 STRIKES = 2
 """Runs in which a rank lags on a device before it is taken out of use."""
 Place = tuple[int, int]
@@ -29,6 +32,7 @@ class DrainedDevices:
     def __init__(self) -> None:
         """All are in use, none is suspected."""
         self.out: dict[Place, Drained] = {}
+        # By run and not a number: the same run tells again and again that it lags, and counts once.
         self._lagged: dict[Place, dict[tuple[str, int], None]] = {}
         """Runs (job, attempt) in which a rank lagged there."""
 
@@ -38,6 +42,9 @@ class DrainedDevices:
 
     def lagged(self, place: Place, job_id: str, attempt: int) -> bool:
         """Note a rank that lags there; whether the device is to be taken out of use."""
+        # The job is the common cause where it lags on different devices: its data are skewed, or
+        # one of its ranks has more to do. Nothing it says counts then, what it said before
+        # included.
         elsewhere = [
             other
             for other, runs in self._lagged.items()
@@ -60,5 +67,7 @@ class DrainedDevices:
 
     def returned(self, place: Place) -> bool:
         """It is in use again, its past forgotten; whether it was out of use."""
+        # A device that an operator returns was mended or replaced: it begins without strikes, or
+        # the first slow run would take it out again.
         self._lagged.pop(place, None)
         return self.out.pop(place, None) is not None

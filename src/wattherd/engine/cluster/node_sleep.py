@@ -24,6 +24,10 @@ REST = "rest"
 """Key of the wake-ups at which idle nodes are looked at again."""
 
 
+# Three phases and no more, because a node is told to sleep or wake only when it is at rest: what
+# becomes of an order to a machine that is switching is its controller's affair.
+#
+# awake -> FALLING (ordered off) -> ASLEEP (said so) -> WAKING (ordered on) -> awake (said so)
 class _Phase(Enum):
     """Where a node stands that is not simply awake."""
 
@@ -42,8 +46,11 @@ class NodeSleep:
         self._phase: dict[int, _Phase] = {}
         self._idle_since_s: dict[int, float] = {}
         self._wake_s: float | None = None
+        # An empty book to compare with: a node is idle when nothing is booked on it, and that
+        # includes CPU and memory of jobs without GPUs.
         self._whole = Book(cluster)
 
+    # Sorted: orders follow from it, and the order of a dict follows from history.
     @property
     def asleep(self) -> tuple[int, ...]:
         """Nodes that draw nothing, ascending."""
@@ -60,6 +67,8 @@ class NodeSleep:
 
     def note(self, event: NodeAsleep | NodeAwake, node: int) -> None:
         """A node has done what it was told; whatever does not follow from its order is old news."""
+        # News counts only as the answer to an order. "Asleep" of a node that was woken meanwhile is
+        # old, and would otherwise hold back the job for which it was woken.
         phase = self._phase.get(node)
         if isinstance(event, NodeAsleep) and phase is _Phase.FALLING:
             self._phase[node] = _Phase.ASLEEP
@@ -68,6 +77,7 @@ class NodeSleep:
 
     def forget(self, node: int) -> None:
         """A node is lost; once it returns it is awake."""
+        # What a lost node was told is void: it comes back by a boot, and that is awake.
         self._phase.pop(node, None)
         self._idle_since_s.pop(node, None)
 
@@ -85,6 +95,7 @@ class NodeSleep:
         """Wake what those who are to start need, let sleep what nobody needs."""
         if self._policy is None:
             return []
+        # Waking goes first: a node that a job waits for must not be counted among the idle ones.
         woken = self._wake(starting)
         self._note_idle(_empty(books, self._whole), lost, now_s)
         slept = [self._sleep(node) for node in self._policy.tired(self._idle_since_s, now_s)]
@@ -101,6 +112,8 @@ class NodeSleep:
 
     def _note_idle(self, empty: NDArray[np.bool_], lost: Collection[int], now_s: float) -> None:
         known = self._idle_since_s
+        # Neither planned nor held: a node that only the plan gives away is about to be used, a node
+        # that only the world uses is still being left.
         idle = set(np.flatnonzero(empty).tolist()) - self._phase.keys() - set(lost)
         for node in known.keys() - idle:
             del known[node]
@@ -114,6 +127,8 @@ class NodeSleep:
 
     def _look_again(self) -> list[WakeAt]:
         at_s = self._policy.next_s(self._idle_since_s) if self._policy else None
+        # A shell keeps one wake-up by a key; the same one is not asked for twice, or every event
+        # would bring an order.
         if at_s is None or at_s == self._wake_s:
             return []
         self._wake_s = at_s

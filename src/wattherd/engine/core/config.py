@@ -17,6 +17,8 @@ from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
 
+# Numbered, since a journal outlives the code: decisions of old entries are replayed by the rules
+# under which they were made (`server/journal`), or the replayed core would not be the one that ran.
 RULES = 1
 """The rules by which decisions are made today. Stores and logs keep the number of theirs and are
 replayed by it; 0 stands for those that have none. From 1 on, jobs that no budget lets run are set

@@ -123,6 +123,8 @@ from wattherd.model.reason import Reason, StopReason
 
 __all__ = ["EXIT_REQUEUE", "ROUND", "Core", "CoreConfig"]
 
+# 128 + SIGTERM, what a shell reports of a process that ended by that signal, and AdaptDL's code for
+# the same wish: checkpointed, run me again.
 EXIT_REQUEUE = 143
 """Exit code of a job that checkpointed on request and wants to be queued again."""
 JOULES = "joules"
@@ -131,6 +133,17 @@ _PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured, JobDrew, BatchApp
 """Events that free neither devices nor watts."""
 
 
+# Invariants of the whole are in `engine.core.invariants`, in the words of its parts. Three that no
+# single part can hold:
+#
+# * An event is noted by every part before anything is planned. A plan on half of the news would
+# hand out a device that the other half takes away.
+#
+# * Orders of one event leave in this order: what the event itself demands, stops and lower caps of
+# the plan, raises, starts. Watts and devices are given away only after they were taken.
+#
+# * Nothing iterates over a set of names on the way to a command. The same events must give the same
+# commands in another process, where sets have another order.
 class Core:
     """One pool of nodes and the jobs on it."""
 
@@ -179,8 +192,11 @@ class Core:
         Raises:
             Bug: an invariant of the core is broken; carries the job's story.
         """
-        # Time does not run backwards: an event that is told late happens now.
+        # Time does not run backwards: an event that is told late happens now. Shells deliver by
+        # their own clocks and queues, and a late event must not make attained service negative.
         if event.at_s > self.now_s:
+            # Settled at the old state: what was drawn from the last event to this one is what was
+            # in force then.
             if self.power.settles:
                 self.power.settle(self.now_s, event.at_s, self.jobs)
             self.now_s = event.at_s
@@ -194,6 +210,8 @@ class Core:
             self._watch_energy()
         if self._timer.after(event, any_jobs=bool(self.jobs)):
             self._make_plan()
+        # Most events of a site are news of progress. They free nothing, so that nobody who waits
+        # need be asked again, unless watts or sleeping nodes are about.
         if reaction.commands or type(event) not in _PROGRESS or self._hands_over():
             self._hand_over()
         if self.power.looks_ahead:
@@ -368,6 +386,8 @@ class Core:
         elif event.key == WAKE:
             self._reaction.due = self._reaction.woke = True
             self._timer.instant_came()
+        # A look-out is for whole domains; carrying out late stops is for the ramp down alone, since
+        # nothing else puts a stop off.
         elif event.key in LOOKOUTS:
             for domain in self.power.woke(event.key):
                 self._hold_to(domain)
@@ -471,6 +491,8 @@ class Core:
         self._give_back(job)
         if event.exit_code == 0:
             trigger = Trigger.SUCCEED
+        # Stronger wishes go first: what was to be cancelled is cancelled, whatever code its
+        # processes die with.
         elif event.exit_code == EXIT_REQUEUE or then is not Trigger.REQUEUE:
             # A cancelled or held job that is killed because it will not stop has not failed.
             trigger = then
@@ -519,6 +541,9 @@ class Core:
 
     def _lose_part(self, job: JobRecord, node: int) -> None:
         """A gang without one of its nodes is over; ranks elsewhere hold devices until stopped."""
+        # A lost node's devices are free for the books at once, as nothing will ever say that they
+        # are. Those of the same gang elsewhere are not: its ranks there run until they have been
+        # stopped.
         rest = tuple(allocation for allocation in job.allocations if allocation.node != node)
         self._give_back(job, rest)
         if not rest:
@@ -550,6 +575,8 @@ class Core:
                 self.plan.forget(job)
             if _uses(job.allocations, place) and job.state in (State.STARTING, State.RUNNING):
                 self.table.stop(job, StopReason.DEVICE_DRAINED, Trigger.REQUEUE)
+        # The planned book alone: a device that is drained while a job holds it stays in `held`
+        # until the job has left it.
         self.planned.take_out(*place)
         self._reaction.replan = True
 
@@ -615,6 +642,8 @@ class Core:
         draft = self._draft()
         self._shed(draft)
         if self.power.aside.due:
+            # Between shedding and planning: a budget that changed may have let jobs in, or out, and
+            # the planner must see the right ones.
             for job in self.power.aside.again(self.jobs.values(), self.now_s):
                 self.plan.changed(job)
         self.config.planner.plan(self._view(), draft)
@@ -720,6 +749,9 @@ class Core:
         now_s, caps, starting = self.now_s, self.power.caps, self.plan.starting
         commands = self._reaction.commands
         commands += caps.raise_due(self.jobs, replanned=self._reaction.replan, now_s=now_s)
+        # Oldest plan first. A job whose devices are free may pass one that still waits for its own;
+        # it takes nothing from it, since devices are planned for one of them only. Watts it may
+        # take: they go to who can use them now.
         for job_id in list(starting):
             job = self.jobs[job_id]
             if job.state is State.QUEUED and self._take(job):

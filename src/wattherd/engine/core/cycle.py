@@ -5,12 +5,17 @@ from __future__ import annotations
 from wattherd.model.command import Command, wake_at
 from wattherd.model.event import Event, Woke
 
+# Two kinds of wake-ups make plans, and they are told apart because rounds go on by themselves while
+# a planner's own wish is for once.
 WAKE = "plan"
 """Key of the wake-ups that planners ask for."""
 ROUND = "round"
 """Key of the wake-ups at which rounds begin."""
 
 
+# Why one object that all parts share. Before, every method that could lead to a command took a list
+# to fill: an out-parameter threaded through thirty methods. Now a part cannot be called without its
+# reaction.
 class Reaction:
     """What the event at hand leads to; the parts of a core share one and add to it.
 
@@ -30,6 +35,10 @@ class Reaction:
     def begin(self, now_s: float) -> None:
         """An event came."""
         self.now_s = now_s
+        # `replan` says that another plan could be made, `due` that one must be made now. They
+        # differ where plans come in rounds: an event then marks the state as changed, and the round
+        # plans. `freed` is for the third case: a job that was released by the plan itself, after
+        # the planner had looked.
         self.replan = False
         """Whether the plan could be another one now."""
         self.due = False
@@ -52,15 +61,22 @@ class PlanTimer:
         """No wake-up has been asked for."""
         self._round_s, self._reaction = round_s, reaction
         self._round_set = False
+        # Below any time, so that an instant at zero counts as new.
         self._instant_s = -1.0
         """For when a plan at the end of an instant has been asked for."""
 
     def after(self, event: Event, *, any_jobs: bool) -> bool:
         """Ask for the plan that an event calls for; whether it is due now instead."""
         reaction = self._reaction
+        # In rounds (Gavel, Pollux, Gandiva plan so) events change nothing by themselves; an event
+        # asks for the next round only while there are jobs. A simulation without jobs would
+        # otherwise never end.
         if self._round_s:
             if any_jobs and not self._round_set:
                 self._ask_for_round(event, self._round_s)
+        # Once per instant: a trace submits a hundred jobs at one second, and a hundred plans would
+        # differ from the last one in nothing but time spent. The published simulators (Tiresias,
+        # Muri) do so too.
         elif reaction.replan and self._round_s is not None:
             self.ask_for_instant()
         return reaction.due or (reaction.replan and self._round_s is None)
@@ -72,6 +88,8 @@ class PlanTimer:
         instant. A wake-up is not: the round of its instant may be the one that it was for.
         """
         now_s = self._reaction.now_s
+        # Multiples of the period are computed, never added up: a sum of periods drifts, and rounds
+        # of two runs of the same trace would fall on different floats.
         count = int(now_s // round_s)
         on_time = count * round_s == now_s and not isinstance(event, Woke) and count > 0
         at_s = now_s if on_time else (count + 1) * round_s

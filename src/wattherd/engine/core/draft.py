@@ -24,8 +24,7 @@ from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.jobs.tenants import UNLIMITED, TenantUse
-from wattherd.engine.power.account import PowerAccount
-from wattherd.engine.power.sharing import Device
+from wattherd.engine.power.account import PlanOrder, PowerAccount
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation, allocate
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -44,6 +43,25 @@ nearly every proposal: one comparison of the rest tells that, for less than a lo
 """
 
 
+# Rules of the guard, and what each is for.
+#
+# G1. All tasks of a gang or none (`_gang`): a synchronous job without one of its ranks computes
+# nothing, and holds devices while it does.
+#
+# G2. No device twice (`_fit`, `Book.place`), none that is lost, drained, of a model or on a node
+# that the job may not use. The planned book is asked, so that devices of a job that is being
+# stopped can be given on at once.
+#
+# G3. No user, queue or tenant above its quota (`_allowed`), whatever a planner thinks of fairness.
+#
+# G4. Every budget must hold the plan with everybody at the least watts (`PowerAccount.refused`).
+# The least, because caps can be lowered to it: what fits at the least can be made to fit. More
+# would refuse plans that are possible, less would need a stop to keep a budget.
+#
+# G5. No job beyond its joules (`Prices.refuse`).
+#
+# The order is by cost: gangs are counted, devices looked up, watts and joules worked out. A
+# proposal that fails is as if it had not been made, but for its reason and its strike.
 class GuardedDraft:
     """Implements `policy.contract.Draft` on the planned cluster state."""
 
@@ -76,11 +94,15 @@ class GuardedDraft:
         self._eligible = eligible
         self._stopped = stopped or {}
         self._strikes = Counter[str]() if strikes is None else strikes
+        # Counted anew for each plan and only where there is a quota: a counter that lived on would
+        # have to be told of every end of every job.
         self._in_use = _in_use(jobs.values()) if quota is not None else {}
         self._tenants = UNLIMITED
         if limits:
             given = ((job.spec, _gpus(job.wanted)) for job in jobs.values() if job.wanted)
             self._tenants = TenantUse.of(limits, given)
+        # What a plan says of jobs is kept here until it is carried out, and never written to them
+        # while planning: so `undo` can take it back.
         self.touched: dict[str, None] = {}
         self.stops: dict[str, StopReason] = {}
         self.ended: dict[str, StopReason] = {}
@@ -89,6 +111,9 @@ class GuardedDraft:
         self._undo: list[Callable[[], object]] | None = None
         """How each change since the first mark is taken back; None: nothing was marked."""
 
+    # Nothing is written down before the first mark: most planners never try anything, and theirs
+    # are the plans that come by the thousand. Decision 008 says why trials are made on the real
+    # books.
     def mark(self) -> int:
         """Where the plan stands now; marks may be set within marks."""
         if self._undo is None:
@@ -105,9 +130,13 @@ class GuardedDraft:
         """
         if self._undo is None or not 0 <= mark <= len(self._undo):
             raise Bug(f"the plan has no mark {mark}")
+        # Newest first, since a change is taken back in the state that it left: what came after it
+        # must be gone.
         while len(self._undo) > mark:
             self._undo.pop()()
 
+    # One door for all notes, because a note that is written past it would survive `undo`. Partials
+    # and not closures over loop variables: they keep the value of the moment.
     def _note(self, notes: MutableMapping[str, Any], key: str, value: object) -> None:
         """Set one of the plan's notes, in a way that can be taken back."""
         if self._undo is not None:
@@ -125,6 +154,8 @@ class GuardedDraft:
     def _replan(self, record: JobRecord, wanted: tuple[Allocation, ...]) -> None:
         """The plan gives a job something else, of which the devices are booked already."""
         if self._undo is not None:
+            # Sums are restored by the inverse; who comes first among equals is not, and decides
+            # who owns a shared device and whom the last watts go to.
             before = record.wanted
             order = self._watts.plan_order((*before, *wanted))
             self._undo.append(partial(self._put_back, record, before, order))
@@ -135,9 +166,10 @@ class GuardedDraft:
         self,
         record: JobRecord,
         before: tuple[Allocation, ...],
-        order: Mapping[Device, Sequence[str]],
+        order: PlanOrder,
     ) -> None:
         """The plan gives a job again what it gave it `before`."""
+        # Release before placing: both may name the same devices.
         for allocation in record.wanted:
             self._planned.release(allocation)
         self._spend(record, record.wanted, -1)
@@ -155,6 +187,7 @@ class GuardedDraft:
     def free_gpu_total(self) -> int:
         """GPUs of `free_gpus` on all nodes together."""
         plain = not self._lost and not self._watts.by_domain
+        # Below one budget with all nodes up it is one number that the book keeps.
         return self._planned.whole_gpus if plain else int(self.free_gpus().sum())
 
     def free_cpu_milli(self) -> NDArray[np.int64]:
@@ -165,6 +198,9 @@ class GuardedDraft:
         """Free MiB of each usable node."""
         return self._usable(self._planned.memory_free.copy())
 
+    # What is shown here is a promise only in one direction: where it says none there is none. Where
+    # it says some the guard may still refuse, for quotas, for another role, for watts of several
+    # places together.
     def room(self, job: JobView, role: int = 0) -> NDArray[np.int64]:
         """Tasks of a role that each usable node could still take."""
         needs = job.spec.roles[role]
@@ -176,6 +212,8 @@ class GuardedDraft:
             mask = self._eligible.nodes(spec, role)
             if mask is not None:
                 room[~mask] = 0
+        # The same answers as the guard's, given before: a planner that is shown room where it will
+        # be refused tries in vain, plan after plan.
         if spec.energy_budget_j is not None:
             room[self._watts.prices.too_dear(job.spec)] = 0
         whole = needs.gpu_count and needs.gpu_milli == WHOLE_GPU_MILLI
@@ -193,14 +231,18 @@ class GuardedDraft:
     def start(self, job: JobView, shares: Sequence[Share]) -> Reason | None:
         """All shares or none; what the job held in the plan before is given back first."""
         record = self._jobs[job.id]
+        # A trial that was ended in this plan must not come back in it: its end is an order already.
         if record.id in self.ended:
             return self._ended(record)
         self._note(self.touched, record.id, None)
         before = job.wanted
+        # Its own devices are free for the proposal: a job may grow in place, or move to a node on
+        # which it holds some.
         for allocation in before:
             self._planned.release(allocation)
         if before:
             self._spend(record, before, -1)
+        # From here on either all changes or nothing does.
         booked = self._book(record, shares)
         if isinstance(booked, Reason):
             for allocation in before:
@@ -212,8 +254,12 @@ class GuardedDraft:
             self._note(self.reasons, job.id, booked)
             self._strikes[str(booked.code)] += 1
             return booked
+        # Watts change here and only here, after everything else was granted: `refused` has asked
+        # about a job that still has its old booking, which it leaves out by itself.
         self._replan(record, booked)
         self._spend(record, booked, 1)
+        # A stop in this plan has its reason already, say PREEMPTED; a later start of the same job
+        # does not turn that into a move.
         if before and before != booked and job.id not in self.stops:
             self._note(self.stops, job.id, _why_moved(before, booked))
         return None
@@ -284,6 +330,8 @@ class GuardedDraft:
             ):
                 if asked is not None and asked not in able:
                     return self._refuse(ReasonCode.INVALID_SPEC, asked, able.stop - 1, unit)
+            # A scheduler may give a smaller part of a device, never a larger one than its job asked
+            # for.
             if share.gpu_milli is not None and not 1 <= share.gpu_milli <= role.gpu_milli:
                 unit = "milli-GPU per GPU"
                 return self._refuse(ReasonCode.INVALID_SPEC, share.gpu_milli, role.gpu_milli, unit)
@@ -308,6 +356,7 @@ class GuardedDraft:
         if len(gpus) < request.gpu_count:
             return self._refuse(ReasonCode.WAITING_FOR_GPUS, request.gpu_count, len(gpus), "GPUs")
         if share.gpu_milli is not None and request.gpu_count:
+            # Parts of a device are parts of its memory: 500 of 1000 milli have half of it.
             part_mib = self._watts.gpus[model].memory_mib * share.gpu_milli // WHOLE_GPU_MILLI
             need_mib = spec.roles[share.role].gpu_memory_mib
             if need_mib is None or need_mib > part_mib:
@@ -339,6 +388,8 @@ class GuardedDraft:
             code=code, since_s=self._now_s, asked=asked, available=available, unit=unit
         )
 
+    # Nobody asks whether a stop is allowed: devices that are given back break no rule of the guard.
+    # What a ramp thinks of it is seen to when it is carried out (`PowerControl.must_stay`).
     def stop(self, job: JobView, why: StopReason) -> None:
         """Take everything from a job."""
         if not job.wanted:
@@ -375,6 +426,7 @@ class GuardedDraft:
         self._note(self.reasons, job.id, reason)
         self._note(self.touched, job.id, None)
 
+    # Only a run can be told: a job that is still waiting has nothing to save.
     def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
         """Tell a running job that its stop is near; one that has not begun needs no notice."""
         record = self._jobs[job.id]
@@ -386,6 +438,8 @@ class GuardedDraft:
         """Ask for a cycle at that time."""
         self._order(WakeAt(at_s=max(at_s, self._now_s), key=WAKE))
 
+    # Asking is an order like a start: it leaves the core as a command, once the plan stands. A
+    # planner that called a solver itself would hold up every event behind it.
     def compute(self, kind: str, payload: Any) -> str:
         """Have slow work done outside; returns the question's key."""
         if self._undo is not None:
@@ -395,6 +449,8 @@ class GuardedDraft:
         return order.key
 
 
+# What hardly any share has (sizes of its own, parts, devices by name) is passed over by one look at
+# each.
 def _plainly_whole(spec: JobSpec, shares: Sequence[Share]) -> bool:
     """The common case, told quickly: all tasks of the only role, none of them elastic."""
     role, tasks = spec.roles[0], 0

@@ -51,6 +51,10 @@ class RunOrder:
     batch: SetBatch | None = None
 
 
+# Why every order may come twice. A service that is killed after an order cannot know whether it
+# arrived, and gives it again when it is back; the attempt number tells whether it was carried out.
+# And why no call waits: the core's loop serves all jobs, and one node that does not answer would
+# hold up all others.
 class Executor(Protocol):
     """The jobs' side of a real cluster: carries orders out, and tells later what came of them.
 

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from wattherd.engine.core.core import Core
 
 
+# Why whole sums again instead of checks at each change. A check where a value changes sees the
+# change and believes what was there before; these sums believe nothing but the jobs. They cost
+# O(jobs + nodes) and run after every event in tests, in the property machines above all
+# (`tests/property/test_core_machine.py`): an invariant that breaks is found at the event that broke
+# it, not at the start that fails hours later.
 def validate(core: Core) -> None:
     """Check every invariant across the core's collections.
 
@@ -24,16 +29,19 @@ def validate(core: Core) -> None:
         Bug: one is broken; names it, with the story of the job concerned.
     """
     out = core.drained.out
+    # I1, I2: what the books say is taken is exactly what jobs hold, or are planned to hold.
     held = [a for job in core.jobs.values() for a in job.allocations]
     _check_book(core.held, held, "held", {})
     planned = [a for job in core.jobs.values() for a in job.wanted]
     _check_book(core.planned, planned, "planned", out)
+    # I3: a drained device may still be held, never be planned: the planned book gave it up at once.
     if any((a.node, gpu) in out for a in planned for gpu in a.gpus):
         raise Bug("a drained device is planned for")
     for job in core.jobs.values():
         _check_job(core, job)
     _check_arrays(core)
     _check_roster(core)
+    # I4: a job is live or finished. In both it would be started again by news of its end.
     both = core.jobs.keys() & core.finished.keys()
     if both:
         raise Bug(f"jobs both live and finished: {sorted(both)}")
@@ -52,6 +60,8 @@ def _check_book(
         memory[allocation.node] -= allocation.request.memory_mib
         for gpu in allocation.gpus:
             gpus[allocation.node][gpu] -= allocation.request.gpu_milli
+    # Drained devices have left the planned book, used or not; of the held book they are a part
+    # until their job gives them back, so that `held` is checked without them.
     for node, gpu in out:
         gpus[node][gpu] = 0
     have_gpus = [book.gpu_free(node) for node in range(len(nodes))]
@@ -72,6 +82,7 @@ def _check_book(
 def _check_roster(core: Core) -> None:
     """Planners must hear of every job that may run, of no other, and of all changes."""
     jobs = core.roster.jobs()
+    # Order counts, too: planners break ties by it, and a replay must see the same one.
     if jobs != [job for job in core.jobs.values() if may_run(job)]:
         raise Bug(f"the roster is not up to date: {[job.id for job in jobs]}")
     for job in core.roster.entered.values():
@@ -86,6 +97,9 @@ def _check_arrays(core: Core) -> None:
     """
     for array in {job.spec.array: None for job in core.jobs.values() if job.spec.array}:
         turns, most = core.waits.has_turn(array), core.waits.most(array)
+        # A limit that was lowered at work stops nobody: those that run keep their turns, even if
+        # they are more than the limit. What must not be is a turn for one that does not run
+        # meanwhile.
         over = most is not None and len(turns) > most
         for task in core.waits.tasks(array):
             job = core.jobs[task]
@@ -100,6 +114,8 @@ def _check_job(core: Core, job: JobRecord) -> None:
     broken = ""
     if job.state in FINAL:
         broken = "is final and still live"
+    # I5: devices and states go together. A job that holds devices in another state would never give
+    # them back; one without devices in an active state would never end.
     elif job.active != bool(job.allocations):
         broken = f"is {job.state} and holds {len(job.allocations)} allocations"
     elif job.state is State.BLOCKED and not job.blocked:
@@ -108,6 +124,7 @@ def _check_job(core: Core, job: JobRecord) -> None:
         broken = f"is {job.state} and has to wait for {sorted(job.waits_for)} or its time"
     elif job.wanted and job.state in (State.BLOCKED, State.HELD, State.BACKING_OFF):
         broken = f"is {job.state} and has a plan"
+    # I6: the plan names only nodes that exist, for jobs that may run, whole gangs of them.
     elif job.wanted and any(a.node in core.lost for a in job.wanted):
         broken = "is planned on a lost node"
     elif job.wanted and not _whole(job):

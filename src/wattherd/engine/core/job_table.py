@@ -25,6 +25,9 @@ MOST_DOUBLINGS = 64
 """Of a backoff: a job that has failed a thousand times must not bring a number that is no float."""
 
 
+# Order of things at a job's end. First its record changes state (`move`), then the plan forgets it,
+# then the world is told (`finish_job`), and only then are those told that waited for it: they may
+# start within the same event, and must find its devices free and its end in `finished`.
 class JobTable:
     """All jobs by id."""
 
@@ -33,8 +36,13 @@ class JobTable:
         self._plan, self._reaction = plan, reaction
         self.live: dict[str, JobRecord] = {}
         """Final ones leave with their `FinishJob`."""
+        # All ids that ever were: an event that repeats a submission, or names a job that is over,
+        # must be known for what it is. A service forgets some by `Core.forget`, once no event can
+        # name them.
         self.finished: dict[str, State] = {}
         self.waits = Waits()
+        # Submission numbers are the last word among equals everywhere: they never repeat, not even
+        # for a job that was refused an instant later.
         self._submitted = 0
 
     # How a job comes ----------------------------------------------------------------------------
@@ -61,6 +69,8 @@ class JobTable:
         if job.blocked:
             self.block(job)
 
+    # Not a silent drop: others may depend on the job by name, and a dependency on a job that failed
+    # before it began is met, or can never be met, by the same rules as any other.
     def refuse(self, spec: JobSpec) -> None:
         """A job that could never run ends before it begins; who waits for it is told."""
         self.finished[spec.id] = State.FAILED
@@ -71,8 +81,11 @@ class JobTable:
         """Wait for other jobs, a time or a turn; in vain if one of the jobs ended otherwise."""
         cause = f"after {', '.join(sorted(job.waits_for))}" if job.waits_for else ""
         self.move(job, Trigger.BLOCK, cause or self.waits.reason(job).unblocks)
+        # Who waits for something else gives its turn back: a turn that waits for a job could wait
+        # for one that itself waits for a turn.
         if job.waits_for or job.not_before_s is not None:
             self.step_aside(job, "waits for something else")
+        # A set of strings has another order in each process; what follows here are commands.
         for parent in sorted(one for one in job.waits_for if one in self.finished):
             never = unmet(job.spec, parent, self.finished[parent])
             if never is not None:
@@ -85,6 +98,7 @@ class JobTable:
             self.waits.take_turn(job)
         if job.state is State.BLOCKED and not job.blocked:
             self.move(job, Trigger.UNBLOCK, cause)
+            # `freed`: the plan at hand may be made already, and did not see this job.
             self._reaction.replan = self._reaction.freed = True
 
     def await_begin(self, job: JobRecord) -> None:
@@ -161,6 +175,7 @@ class JobTable:
             self._finish(job)
         elif job.state is State.BACKING_OFF:
             # Doubled with every failure, so that a job that fails at once leaves room to others.
+            # Kubernetes' Jobs wait so too (10 s, 20 s, 40 s ...).
             wait_s = job.spec.backoff_s * 2.0 ** min(job.failures - 1, MOST_DOUBLINGS)
             self._wake(self._reaction.now_s + wait_s, key_of("backoff", job))
         elif job.state is State.HELD:
@@ -180,6 +195,8 @@ class JobTable:
         """Ask to be woken when a run's time is up; earlier runs count."""
         if job.spec.time_limit_s is not None:
             now_s = self._reaction.now_s
+            # The limit is for the job, not for a run: a job that is preempted every hour would
+            # otherwise have no limit at all.
             left_s = job.spec.time_limit_s - job.service_s(now_s)
             self._wake(now_s + max(left_s, 0.0), key_of("limit", job))
 
@@ -192,6 +209,8 @@ class JobTable:
         del self.live[job.id]
         self.finished[job.id] = job.state
         self._reaction.commands.append(finish_job(job_id=job.id, state=str(job.state)))
+        # Taken before the children are told: these may end in turn, and who passes by this job's
+        # end must not depend on that.
         passed = self.waits.passes(job, self.live)
         self._tell_children(job.id, job.state)
         self._task_over(job.spec, job.state)
@@ -241,6 +260,8 @@ class JobTable:
         So do those that wait for them. A held one is told when its hold is over.
         """
         succeeded = state is State.SUCCEEDED
+        # In order of submission, so that two jobs that were freed by the same end start in the
+        # order in which they came.
         told = [one for one in self.waits.told(parent) if one in self.live]
         for child in sorted(told, key=lambda one: self.live[one].number):
             waiting = self.live.get(child)
@@ -257,4 +278,6 @@ class JobTable:
 
 def key_of(kind: str, job: JobRecord) -> str:
     """Key of a wake-up for one attempt of a job: one for an earlier attempt means nothing."""
+    # A timer cannot be taken back from a shell. So its key names the attempt for which it was set,
+    # and a bell that rings for an earlier attempt is not heard.
     return f"{kind}:{job.id}#{job.attempt}"

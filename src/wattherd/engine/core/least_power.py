@@ -49,6 +49,12 @@ class _Kind:
     count: int
 
 
+# Why a bound and not the guard's own question. The guard asks whether a job fits beside all others
+# here and now; this asks whether it would fit alone, anywhere, under a budget that may be announced
+# only. To try all places would be a packing problem; a lower bound is enough, because its only use
+# is to tell a job that it waits in vain. What it must never do is refuse a job that the guard would
+# take: so each role is looked at alone, and of each domain the cheapest places count.
+# `tests/unit/test_set_aside.py` has the cases.
 class LeastPower:
     """Knows the machines of a cluster by kind and feed, and what it has said of each job shape."""
 
@@ -57,9 +63,13 @@ class LeastPower:
         self._watts = watts
         self._feeds = watts.feeds
         feeders = [path[0][0] for path in self._feeds.paths]
+        # Below one feed machines of a kind are alike: the bound costs by kinds and feeds, not by
+        # nodes.
         counts = Counter(
             (replace(node, name="", cpu_model=""), feeder)
             for node, feeder in zip(cluster.nodes, feeders, strict=True)
+            # Watts of machines without GPUs do not change with jobs: what they draw is part of
+            # idling.
             if node.gpu_count
         )
         self._kinds = tuple(_Kind(node, feeder, count) for (node, feeder), count in counts.items())
@@ -96,6 +106,8 @@ class LeastPower:
         able = [model for model in self._models if not spec.gpu_models or model in spec.gpu_models]
         curves = {model: self._watts.curve_of(spec, model) for model in able}
         least_mw = tuple(round(self._watts.least_w(curves[model]) * 1000) for model in able)
+        # The least watts of the job's curve are part of the key: curves are learned, and an answer
+        # for yesterday's curve must not be given for today's.
         shape = (spec.roles, spec.min_width, spec.gpu_models, least_mw, limits)
         if shape not in self._known:
             if len(self._known) > _MOST_KNOWN:
@@ -115,6 +127,9 @@ class LeastPower:
         found: list[PowerShortage] = []
         if not asks:
             return self._too_dark(limits)
+        # A job has one cap on all its devices, at least the highest floor among the models it is
+        # spread over. Which models those are is its place's to say, so that every level which adds
+        # a model is tried: the lowest takes the fewest models, the highest all.
         for cap_mw in sorted(set(least_mw.values())):
             models = {model for model, mw in least_mw.items() if mw <= cap_mw}
             shortage = self._at(asks, spec.gpu_models, models, cap_mw, limits)
@@ -144,6 +159,8 @@ class LeastPower:
         if any(sum(unit.count for unit in units) < need for units, need in roles):
             return None
         if not self._watts.by_domain:
+            # Below one budget roles add up. In a tree they may sit in different branches, and then
+            # their sum is no bound for any of them: each is judged alone.
             # Wherever they run, all roles draw on the one budget together.
             need_mw = sum(_cheapest(units, need) for units, need in roles)
             return self._judge(0, self._idle_mw(0) + need_mw, limits[0])
@@ -182,11 +199,16 @@ class LeastPower:
         for unit in units:
             below.setdefault(unit.domain, []).append(unit)
         short: PowerShortage | None = None
+        # From the leaves to the root, each domain hands up as many places as it can carry itself.
+        # What arrives at the root is the most that the tree carries at once; taking the cheapest at
+        # each step keeps it an upper bound for whoever asks for fewer.
         for domain in feeds.upwards:
             mine = below.pop(domain, [])
             limit_mw = limits[domain]
             if limit_mw is not None:
                 room_nw = limit_mw * PPM - self._watts.idle_nw(domain)
+                # A domain is blamed only where it carries fewer than are asked for and fewer than
+                # it has: one that merely holds few machines is short of machines, not of watts.
                 kept, all_of_them = list(_carried(mine, domain, room_nw, feeds)), _count(mine)
                 if _count(kept) < min(need, all_of_them):
                     asked_nw = self._watts.idle_nw(domain)
@@ -243,6 +265,8 @@ def _carried(units: Sequence[_Unit], domain: int, room_nw: int, feeds: Feeds) ->
     """Of `units` below a domain as many as it can carry, the cheapest ones."""
     priced = [(one.mw * feeds.ppm(one.domain, domain), one) for one in units]
     for nw, one in sorted(priced, key=lambda pair: pair[0]):
+        # Shared devices may add nothing, or less than idling where a floor is below it; any number
+        # of those fits.
         fits = one.count if nw <= 0 else max(min(one.count, room_nw // nw), 0)
         if fits:
             room_nw -= fits * nw

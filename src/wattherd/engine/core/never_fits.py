@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from wattherd.model.job import JobSpec
 
 
+# Why planners must not see such jobs: under a strict order the first job that waits is waited for,
+# and a budget below its least watts would keep all others from running until somebody noticed. Told
+# apart from "waits for power" by the budgets in sight: waiting is right where a rise is announced.
 class SetAside:
     """Judges jobs by the budgets in force and in sight."""
 
@@ -35,12 +38,16 @@ class SetAside:
 
     def why(self, spec: JobSpec, now_s: float) -> Reason | None:
         """Why no budget lets a job run, now or from a time on that is known; None: one does now."""
+        # Off for old journals (`RULES` in `core.config`): their decisions were made before there
+        # was this rule, and a replay must come to the same ones.
         if not (self.active and self._watts.limited):
             return None
         now = self._least.shortage(spec, self._limits())
         if now is None:
             return None
         highest = now
+        # The first rise that is enough is named with its time, else the budget that comes nearest:
+        # that is what would have to be raised least.
         for at_s, levels in self._budgets.outlook(now_s):
             later = self._least.shortage(spec, self._limits(levels))
             if later is None:
@@ -63,11 +70,14 @@ class SetAside:
         self._judged, self.due = limits, False
         if limits != before:
             self._least.forget()
+        # A rise can only help those that are aside already, so that only a fall asks about
+        # everybody. Budgets that are walked down by a ramp change every second.
         fell = len(before) != len(limits) or any(map(_lower, limits, before))
         for job in jobs:
             if job.wanted or not (fell or job.aside is not None):
                 continue
             was, job.aside = job.aside, self.why(job.spec, now_s)
+            # A reason that was given by a planner stays where this rule has nothing to say.
             if was is not None or job.aside is not None:
                 job.reason = job.aside
             if (was is None) is not (job.aside is None):
@@ -78,6 +88,8 @@ def _lower(now: int | None, before: int | None) -> bool:
     return now is not None and (before is None or now < before)
 
 
+# Told under a code of its own: who waits for a known time need not do anything, who waits for
+# nothing must.
 def _rises(now: PowerShortage, at_s: float, now_s: float) -> Reason:
     at = f" at {now.domain}" if now.domain else ""
     return Reason(

@@ -18,6 +18,9 @@ from wattherd.engine.power.account import PowerAccount
 from wattherd.model.reason import StopReason
 
 
+# What stands between a planner's wish and the world. The books say what the plan gives; this says
+# what is still to be done about it: runs to be stopped, jobs to be started once devices are free,
+# stops that a ramp holds up. Nothing here asks whether a plan is good.
 class Plan:
     """The plan in force: bookings, the jobs that planners may use, and jobs with orders to come."""
 
@@ -27,8 +30,13 @@ class Plan:
         self.roster = Roster()
         self._touched: dict[str, None] = {}
         """Jobs that changed since the last plan was carried out."""
+        # Kept apart from the draft's stops, which live for one plan: a ramp may hold a stop up for
+        # many.
         self._late_stops: dict[str, StopReason] = {}
         """Jobs that a plan stops, and that wait for a ramp: why."""
+        # A dict for its order, and because a job that is planned anew keeps its place in the line:
+        # else a job whose plan changes with every event would never be first for devices that come
+        # free.
         self.starting: dict[str, None] = {}
         """Jobs with a plan that wait for their devices to be given back, oldest plan first."""
 
@@ -39,6 +47,8 @@ class Plan:
         if eligible is not job.listed:
             self.roster.put(job, eligible=eligible)
 
+    # Who takes a plan away outside of a planner's turn says so here: `roster.unplanned` is what
+    # planners hear of it.
     def forget(self, job: JobRecord) -> None:
         """Take a job out of the plan."""
         if not job.wanted:
@@ -64,7 +74,11 @@ class Plan:
         In order of submission, so that orders do not depend on how the planner came to them. Each
         is stopped, or put off, before the next is asked for: a ramp counts those before it.
         """
+        # Only jobs that something happened to are looked at. Those that wait on, often nearly all,
+        # ask for no orders.
         touched, self._touched = self._touched, {}
+        # Sorted after the planner is done: two planners that make the same plan in different orders
+        # give the same commands.
         beyond = sorted(self._beyond_waiting(touched | draft.touched, draft, jobs), key=_number)
         for job in beyond:
             yield from self._carry_out(job, draft)
@@ -108,6 +122,7 @@ class Plan:
         wanted, state = job.wanted, job.state
         job.reason = None if wanted else job.aside or draft.reasons.get(job.id, job.reason)
         runs = state is State.RUNNING or state is State.STARTING
+        # Compared by value: the same devices given again are the same plan, though a new proposal.
         stays = runs and wanted == job.allocations
         if wanted and not stays:
             self.starting.setdefault(job.id, None)

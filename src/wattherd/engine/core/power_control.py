@@ -27,8 +27,11 @@ from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import WakeAt, wake_at
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 
+# One key each, so that asking for one wake-up does not put off another.
 LOOKOUTS = BUDGET, RAMP, FALL, HOLD = "budget", "ramp", "fall", "hold"
 """Keys of wake-ups: for budgets to come, ramps' credit, caps that were changed lately."""
+# Any number above what a machine room draws would do; it must stay finite, since it is compared and
+# subtracted as milliwatts.
 ENDLESS_W = 1e12
 """A site budget that limits nothing, for caps that only joules ask for."""
 Jobs = Mapping[str, JobRecord]
@@ -63,9 +66,13 @@ class PowerControl:
         up |= {one.name: one.ramp_up_w_s for one in domains}
         down |= {one.name: one.ramp_down_w_s for one in domains}
         drawn, window_s = self.watts.drawn_by, rules.ramp_window_s
+        # Two ramps of one kind: a fall of what is drawn is the rise of what is not. So stops are
+        # counted as starts are, and one rule says what a window's worth of credit means.
         self.rises = Ramps(up, window_s, drawn)
         self.falls = Ramps(down, window_s, {name: -mw for name, mw in drawn.items()})
         limits = self.rises.limits or self.falls.limits
+        # Settling costs at every event, so that a site without ramps, joules and look-ahead pays
+        # nothing.
         self._careful = rules.looks_ahead or rules.steady or limits or self.energy.any
 
     def go_by(self, rules: CapRules) -> None:
@@ -95,6 +102,8 @@ class PowerControl:
 
     def _undrawn_mw(self, jobs: Jobs) -> dict[str, int]:
         """What is not drawn, as negative draw by domain; jobs that were told to stop are gone."""
+        # Devices of a run that was told to stop draw until it has stopped, yet they are gone for
+        # the ramp down: another stop in the same second would add to this one.
         drawn = self.watts.drawn_by
         for job in jobs.values():
             if job.state is State.STOPPING:
@@ -150,6 +159,9 @@ class PowerControl:
 
         Which job will have to stop is not known before it happens, so that the longest counts.
         """
+        # Jobs are asked to checkpoint before a fall, and their grace is the time that takes. Only
+        # where caps alone will not do is that time needed; elsewhere the budget falls when it
+        # falls.
         planned = [job for job in jobs.values() if job.wanted]
         grace_s = max((job.spec.grace_s for job in planned), default=0.0)
         return grace_s if grace_s and self.watts.too_many(fall) else 0.0

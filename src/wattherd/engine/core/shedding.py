@@ -18,6 +18,8 @@ from wattherd.engine.power.account import PowerAccount
 from wattherd.model.reason import StopReason
 
 
+# Before the planner and not by it: a planner may be slow, may be asked only once a round, or may
+# think well of a job that must go. What a budget demands is no matter of taste.
 def shed(
     draft: GuardedDraft,
     jobs: Iterable[JobRecord],
@@ -30,9 +32,12 @@ def shed(
 
     Returns the jobs that were stopped.
     """
+    # The plan at everybody's least watts is judged, not the draw: what lower caps can mend must not
+    # cost anybody its devices. Caps follow in the same event (`JobCaps.share_out`).
     if not draft.over_budget():
         return []
     planned = [job for job in jobs if job.wanted]
+    # Lowest priority first, then the newest. By submission number, which never ties.
     planned.sort(key=lambda job: (job.spec.priority, -job.number))
     stopped: list[JobRecord] = []
     for _, alike in groupby(planned, key=lambda job: job.spec.priority):
@@ -43,6 +48,8 @@ def shed(
     return stopped
 
 
+# Until the plan fits or nothing narrower is left: each width is asked of the guard, as a planner's
+# would be.
 def _narrow(job: JobRecord, draft: GuardedDraft) -> None:
     """Take as many tasks from an elastic job as it takes for the plan to fit, if that does."""
     for shares in narrower(job):
@@ -52,6 +59,8 @@ def _narrow(job: JobRecord, draft: GuardedDraft) -> None:
 
 def _stopped(job: JobRecord, draft: GuardedDraft, watts: PowerAccount, now_s: float) -> bool:
     """Stop a job if the plan still needs too much; where domains have budgets, if that helps."""
+    # Asked of the domains above this job: to stop a job in another branch would help nobody. So a
+    # branch that is over stops its own jobs, one after the other, until it fits.
     if not watts.overloaded(job):
         return False
     wanted = job.wanted

@@ -20,6 +20,9 @@ from wattherd.model.job import JobSpec
 from wattherd.policy.eligibility import Eligibility, NodeMask
 
 
+# A view holds references, not copies: a copy of all jobs at every plan would cost by jobs where
+# most plans touch a few. It is safe because planners get read-only protocols (`policy.contract`),
+# and because all that changes while they plan is changed by their own proposals.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreView:
     """Implements `policy.contract.View` on the parts of a core."""
@@ -48,6 +51,8 @@ class CoreView:
         """Jobs that went since the last plan."""
         return list(self.roster.left.values())
 
+    # Drained devices are left out as lost nodes are: a planner that packs an empty cluster must not
+    # pack onto them.
     def gpus_per_node(self) -> NDArray[np.int64]:
         """GPUs of each usable node."""
         count = self.planned.usable_gpus()

@@ -17,6 +17,8 @@ from wattherd.model.command import SetBatch
 from wattherd.model.event import JobDrew
 from wattherd.policy.power.micro_batch import choose
 
+# Two percent, since beliefs move with every measurement and each change is an order to a training
+# loop.
 SAME = 0.02
 """Part by which a belief must change to be told anew."""
 MOST_GONE = 1000
@@ -24,6 +26,8 @@ RULE = "MicroBatch"
 """Name of the guard's rule."""
 
 
+# Learned per job and not per kind: two jobs of one model may load their data differently, and that
+# is what a larger batch changes.
 class Batches:
     """What is learned of jobs that let their micro-batch be chosen, and what each was told."""
 
@@ -56,6 +60,8 @@ class Batches:
         return self._order(job, curve, choose(curve, job.cap_w, idle_w))
 
     def _order(self, job: JobRecord, curve: MicroBatches, size: int) -> list[SetBatch]:
+        # A policy that is wrong is counted and not obeyed, as everywhere: policies propose, the
+        # guard disposes.
         if size not in job.spec.micro_batches:
             self._strikes[RULE] += 1
             return []

@@ -12,6 +12,9 @@ from wattherd.model.event import JobEdited
 from wattherd.model.job import JobSpec
 
 
+# What a run was started with cannot be edited under it: width, queue and priority of a job that
+# holds devices are what its plan was made by. Only its time limit may be lowered, because that
+# takes nothing from anybody else.
 def amendment(spec: JobSpec, event: JobEdited, *, active: bool) -> AmendJob:
     """What an edit leads to; of a job that holds devices only the time limit is lowered."""
     limit_s = spec.time_limit_s

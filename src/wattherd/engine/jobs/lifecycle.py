@@ -60,6 +60,12 @@ FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.TIMED_O
 
 _S, _T = State, Trigger
 
+# Data and not code, so that it can be read at a glance, drawn (`diagram`,
+# docs/reference/lifecycle.md) and checked: a step that is not in it is a `Bug` with the job's
+# story, never a quiet assignment.
+#
+# No way leads from STOPPING back to RUNNING: an order to stop that is on its way cannot be called
+# back, and the run may be half gone.
 TABLE: dict[tuple[State, Trigger], State] = {
     (_S.BLOCKED, _T.UNBLOCK): _S.QUEUED,
     (_S.BLOCKED, _T.HOLD): _S.HELD,
@@ -74,6 +80,7 @@ TABLE: dict[tuple[State, Trigger], State] = {
     (_S.QUEUED, _T.HOLD): _S.HELD,
     (_S.QUEUED, _T.START): _S.STARTING,
     (_S.QUEUED, _T.CANCEL): _S.CANCELLED,
+    # Without ever running: what is left of its joules would not do (`Core._watch_energy`).
     (_S.QUEUED, _T.FAIL): _S.FAILED,
     **{
         (state, trigger): target
@@ -89,6 +96,7 @@ TABLE: dict[tuple[State, Trigger], State] = {
     (_S.STARTING, _T.STARTED): _S.RUNNING,
     (_S.STOPPING, _T.REQUEUE): _S.QUEUED,
     (_S.STOPPING, _T.HOLD): _S.HELD,
+    # A run may end by itself while it is asked to stop; the end counts.
     (_S.STOPPING, _T.SUCCEED): _S.SUCCEEDED,
     (_S.STOPPING, _T.RETRY): _S.BACKING_OFF,
     (_S.STOPPING, _T.FAIL): _S.FAILED,
@@ -97,12 +105,14 @@ TABLE: dict[tuple[State, Trigger], State] = {
 }
 
 
+# Text and membership worked out once per step of the table, not once per step of a job.
 _STEPS = {
     (before, trigger): (after, f"{before} -> {after} ({trigger})", after in ACTIVE, after in FINAL)
     for (before, trigger), after in TABLE.items()
 }
 
 
+# One look-up for four facts: a step is taken for every event of every run.
 def step(state: State, trigger: Trigger) -> tuple[State, str, bool, bool]:
     """The state after `trigger`, the step in words, and whether that state is active, or final.
 

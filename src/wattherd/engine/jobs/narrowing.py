@@ -9,6 +9,8 @@ from wattherd.model.allocation import Allocation
 from wattherd.policy.contract import Share
 
 
+# Devices that stay are named one by one: a narrower job must keep its own, so that nothing has to
+# move to make it smaller. Widest first, since the guard is asked for each until one fits.
 def narrower(job: JobRecord) -> Iterator[list[Share]]:
     """Shares of the plan's devices at every smaller width that the job can use, widest first.
 
@@ -26,6 +28,7 @@ def narrower(job: JobRecord) -> Iterator[list[Share]]:
         yield [*_cut(first, tasks, gpus_each), *map(_whole, others)]
 
 
+# From the front: tasks keep their ranks as far as there are any left.
 def _cut(allocations: list[Allocation], tasks: int, gpus_each: int) -> Iterator[Share]:
     for one in allocations:
         kept = min(tasks, one.tasks)

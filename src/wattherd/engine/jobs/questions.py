@@ -12,6 +12,8 @@ from wattherd.model.command import Compute
 from wattherd.model.event import Computed
 
 
+# The latest question of a kind is the only open one: an answer to an older one was worked out for a
+# cluster that is no more. Keys are numbered, not drawn, so that a replay asks under the same names.
 class Questions:
     """The latest question of every kind, and its answer."""
 
@@ -31,6 +33,8 @@ class Questions:
         self._answers.pop(kind, None)
         return Compute(kind=kind, key=key, payload=payload, version=self.plans)
 
+    # For `GuardedDraft.undo`: asking is part of a plan, and is taken back with it, the number
+    # included, or a trial would leave a gap in the keys.
     def saved(self) -> tuple[int, dict[str, str], dict[str, Computed]]:
         """What is asked and answered now, for `restore`."""
         return self._asked, dict(self._open), dict(self._answers)

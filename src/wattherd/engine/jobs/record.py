@@ -13,6 +13,8 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.model.training import TrainingReport
 
+# Bounded: a job that is preempted every minute for a month would otherwise fill the memory and
+# every snapshot.
 STORY_LENGTH = 1000
 """Entries kept per job; a job that is moved more often loses its oldest ones."""
 
@@ -29,6 +31,10 @@ _new = tuple.__new__
 """Makes an entry in half the time; every step of every job makes one."""
 
 
+# Rules of its fields. `number` never changes and never repeats: it is the last word in every order.
+# `attempt` counts runs, and news of another attempt is old. `allocations` follows the world,
+# `wanted` the plan; they differ while orders are under way, and only then. `cap_w` is what may be
+# drawn, `wanted_cap_w` what is meant.
 @dataclass(slots=True)
 class JobRecord:
     """A job as the core sees it; mutable, and changed by the core alone.
@@ -82,6 +88,8 @@ class JobRecord:
         self.id = self.spec.id
         self.active = self.state in ACTIVE
 
+    # Three things that keep a job, kept apart because each has its own end: an event of another
+    # job, a time, a turn.
     @property
     def blocked(self) -> bool:
         """Whether other jobs or its begin time keep it from being planned."""
@@ -95,6 +103,8 @@ class JobRecord:
             gpus += len(allocation.gpus)
         return gpus
 
+    # Held, not used: a device that stands idle in a job's hands is a device others do not have,
+    # which is what attained service is to make fair.
     def service_gpu_s(self, now_s: float) -> float:
         """GPU time received up to now (2D attained service, Tiresias, NSDI'19)."""
         return self.attained_gpu_s + self.gpus * (now_s - self.held_since_s if self.active else 0.0)
@@ -131,6 +141,8 @@ class JobRecord:
         return "\n".join(f"{e.at_s:12.1f} s  {e.what}  {e.cause}".rstrip() for e in self.story)
 
 
+# The one answer to "do planners see it", asked by the plan, the roster and the invariants; three
+# answers would differ some day.
 def may_run(job: JobRecord) -> bool:
     """Whether planners may give it devices.
 
@@ -138,6 +150,8 @@ def may_run(job: JobRecord) -> bool:
     """
     if job.aside is not None:
         return False
+    # A job that was preempted may be planned again before it has stopped: its next run starts when
+    # this one has ended and devices are free. One that is stopped for good may not.
     if job.state is State.STOPPING:
         return job.after_stop is Trigger.REQUEUE
     return job.active or job.state is State.QUEUED

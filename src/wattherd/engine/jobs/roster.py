@@ -11,6 +11,10 @@ from bisect import bisect_left
 from wattherd.engine.jobs.record import JobRecord
 
 
+# Why changes and not only a list. A planner that keeps an order (`policy.schedule.job_order`) would
+# have to compare ten thousand jobs with what it knew to find the three that are new. Told of
+# changes, a cycle costs as much as happened. The price is the contract that nothing is forgotten,
+# which `core.invariants._check_roster` and `introduce` are for.
 class Roster:
     """The jobs a planner may plan for."""
 
@@ -31,6 +35,7 @@ class Roster:
 
     def put(self, job: JobRecord, *, eligible: bool) -> None:
         """Note whether `job` runs or may run now."""
+        # The flag is on the record, so that the common answer, no change, costs no search.
         if eligible == job.listed:
             return
         job.listed = eligible
@@ -42,15 +47,20 @@ class Roster:
             return
         del self._numbers[at], self._jobs[at]
         self.entered.pop(job.id, None)
+        # Whoever came and went between two plans was never seen, and need not be said to have left.
         if job.id in self._known:
             self._known.discard(job.id)
             self.left[job.id] = job
 
+    # A planner that keeps its own order believes that the job runs; it must hear that it does not,
+    # though the job never left.
     def unplanned(self, job: JobRecord) -> None:
         """Note that an eligible job's plan was taken away."""
         if job.id in self._known:
             self.entered[job.id] = job
 
+    # A planner that takes over at work has seen nothing: all jobs come to it as newcomers, in the
+    # order in which they were submitted.
     def introduce(self) -> None:
         """Another planner takes over: all jobs are new to it."""
         self._known = set()

@@ -14,6 +14,8 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
 
 
+# Counted for the plan at hand and thrown away with it: limits are few and change seldom, and a
+# counter that lives as long as the core would have to be kept right by everything that ends a job.
 @dataclass(slots=True)
 class TenantUse:
     """`limits` in GPUs by tenant; what the plan at hand gives to each of those is counted."""
@@ -34,6 +36,8 @@ class TenantUse:
         if spec.tenant in self.limits:
             self._held[spec.tenant] += gpus
 
+    # A limit that was lowered below what a tenant holds stops nobody; it gets nothing more until it
+    # is below.
     def refuses(self, spec: JobSpec, gpus: int, now_s: float) -> Reason | None:
         """Why the job may not hold `gpus` beside what its tenant's others hold, or None."""
         most = self.limits.get(spec.tenant)

@@ -38,6 +38,8 @@ def parents(spec: JobSpec) -> tuple[str, ...]:
     return (*spec.after, *spec.after_any, *spec.after_notok)
 
 
+# Three kinds of dependencies, and their words, are Slurm's (afterok, afterany, afternotok): scripts
+# that name them mean the same here.
 def unmet(spec: JobSpec, parent: str, state: State) -> Unmet | None:
     """Why `parent`, which is over, keeps a job from ever starting; None if it does not."""
     if state is State.SUCCEEDED:
@@ -73,6 +75,9 @@ _Place = tuple[int, int, str]
 """Where a task stands among those that wait for a turn: how often put back, its number, its id."""
 
 
+# Invariant: a live task is in `turns` (it may run), or in `ready` and `places` (it waits for a turn
+# and for nothing else), or in neither (it waits for something else, or is held). Never in two of
+# them.
 @dataclass(slots=True)
 class _Array:
     """Tasks of an array: those that live, how many are yet to end, whether all went well so far.
@@ -104,6 +109,8 @@ class _Array:
     def leave(self, job_id: str) -> None:
         """Neither have a turn nor wait for one."""
         self.turns.pop(job_id, None)
+        # The place is remembered with the task, so that it is found in the sorted list by a search
+        # and not by a walk: an array may have thousands of tasks.
         place = self.places.pop(job_id, None)
         if place is not None:
             del self.ready[bisect_left(self.ready, place)]
@@ -117,6 +124,9 @@ class _Array:
             yield job_id
 
 
+# Four indices, each for one question that must not cost by all jobs: who waits for this end
+# (`_children`), who is next in this name (`_lines`), who of this array may run (`_arrays`), and, on
+# the record itself, what keeps this job.
 class Waits:
     """Who waits for whom."""
 
@@ -139,6 +149,8 @@ class Waits:
         spec = job.spec
         for parent in parents(spec):
             state = finished.get(parent)
+            # A parent that ended as it should is no wait. One that ended otherwise is entered all
+            # the same: the job must go through `JobTable.block`, which ends it for a reason.
             if state is None or unmet(spec, parent, state) is not None:
                 job.waits_for.add(parent)
                 self._children.setdefault(parent, set()).add(job.id)
@@ -159,6 +171,7 @@ class Waits:
 
     def told(self, parent: str) -> list[str]:
         """Jobs that waited for the end of one that is over now; they are told once."""
+        # Told once and sorted: a set has another order in every process.
         return sorted(self._children.pop(parent, ()))
 
     def task_over(self, spec: JobSpec, state: State) -> State | None:
@@ -174,6 +187,8 @@ class Waits:
         del self._arrays[spec.array]
         return State.SUCCEEDED if array.well else State.FAILED
 
+    # After a restart only live tasks are submitted again. Without the count of those that are over,
+    # an array would never end; without how they ended, it might end well that did not.
     def inherit(self, before: Waits) -> None:
         """Of arrays whose live tasks are submitted again, others are over already."""
         for name, array in before._arrays.items():
@@ -193,6 +208,8 @@ class Waits:
 
         With `last` it stands behind the others that are ready.
         """
+        # A turn is taken only by who could start at once. If a task that waits for another job took
+        # one, and that job waited for a turn of the same array, nobody would ever run.
         array = self._arrays.get(job.spec.array)
         if array is None or job.id in array.turns or job.id in array.places:
             return
@@ -205,6 +222,8 @@ class Waits:
             array.stand(job.id, job.number, last=last)
             job.lines = (key,)
 
+    # Turns go round by events and never by time: one that is given up is given on within the same
+    # event, so that no array stands still between plans.
     def give_up_turn(self, job: JobRecord, jobs: Mapping[str, JobRecord]) -> list[str]:
         """A task is held, put off or over; those of its array whose turn has come by that."""
         array = self._arrays.get(job.spec.array)
@@ -265,6 +284,7 @@ class Waits:
         jobs[first].lines = tuple(one for one in jobs[first].lines if one != key)
         return [first]
 
+    # For `feasibility.circle`: a line is a dependency, too, on everybody who stands before.
     def ahead(self, job: JobRecord) -> Iterator[str]:
         """Jobs of its name that come before it, if it stands in their line.
 
@@ -318,6 +338,8 @@ class Waits:
         return self._arrays.setdefault(spec.array, _Array(spec.array_count, spec.array_most))
 
 
+# By tenant and user: a name is its owner's, and nobody's job waits for a stranger's of the same
+# name.
 def _namesakes(spec: JobSpec) -> str:
     """The line of all jobs of a name that are of one user; empty for those without a name."""
     name = spec.name if spec.labels else ""

@@ -54,6 +54,7 @@ def add_to_totals(world, totals, n, sign):  # type: ignore[no-untyped-def]
     totals[TOTALS + 1 + nodes.model[n]] += sign * nodes.idle[n]
 
 
+# All of it is checked before anything is written: half a change would stay in the totals for ever.
 @kernel
 def change(world, totals, log, shape, memory, n, mask, sign):  # type: ignore[no-untyped-def]
     """Place (sign 1) or release (sign -1) one pod on node `n`, on the GPUs in `mask`.
@@ -81,6 +82,8 @@ def change(world, totals, log, shape, memory, n, mask, sign):  # type: ignore[no
     kind = 0 if shapes.sharing[shape] else count
     if count and nodes.kinds[n, kind] + sign < 0:
         return False
+    # Out with what the node contributed, change, in with what it contributes now: the same code
+    # does both, so that they cannot disagree.
     add_to_totals(world, totals, n, -1)
     nodes.cpu_free[n], nodes.memory_free[n], nodes.pods[n] = cpu, free_memory, pods
     for i in range(nodes.gpu_count[n]):

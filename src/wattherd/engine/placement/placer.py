@@ -27,6 +27,8 @@ _NO_MEMORY = -1
 """Less than any request asks for."""
 
 
+# Why one door. Three callers place single pods (the simulator, the core's planner
+# `per_job_placement`, the Kubernetes extender). What is closed or parked for one is so for all.
 class Placer:
     """A policy at work on a state.
 
@@ -61,6 +63,8 @@ class Placer:
         shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
         return empty_table(len(self.policy.parts), shapes, nodes)
 
+    # A choice books nothing, so that a caller may ask, compare and not take it; scores need no
+    # repair, as nothing has changed.
     def choose(self, request: Request, among: NDArray[np.bool_] | None = None) -> Allocation | None:
         """Where the policy wants `request`, or None if it fits nowhere now; books nothing.
 
@@ -71,6 +75,8 @@ class Placer:
             self._table = self._sized_table()
         if self.policy.looks_ahead:
             self._follow_load()
+        # Drawn whether or not there is a tie: the stream must not depend on scores, or one changed
+        # key would shift all draws after it.
         pick = float(self._draws.random()) if self._random_ties else _ORDERED
         pick_gpu = float(self._draws.random()) if self.policy.random_gpu else _ORDERED
         world = self.state.world if among is None else _only(self.state.world, among)
@@ -105,6 +111,7 @@ class Placer:
 
         What is free of a GPU is held in nobody's name. On a closed node nothing can be held.
         """
+        # Given back first, so that what is parked now is what is free without them.
         for allocation in self._parked:
             self.state.release(allocation)
         self.state.close(nodes)

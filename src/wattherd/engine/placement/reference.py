@@ -17,6 +17,8 @@ from wattherd.policy.place.contract import INFEASIBLE, Ints, Normalise, ScoredWo
 from wattherd.policy.place.registry import PlacePolicy, ScorerPart
 
 
+# Kept line by line as close to its definition as NumPy lets it be, and never made faster at the
+# price of that: what it says is what the kernels are tested against.
 def decide_reference(
     state: ClusterState,
     world: ScoredWorld,

@@ -18,11 +18,15 @@ from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints
 from wattherd.policy.place.dispatch import score_node
 from wattherd.policy.place.registry import PlacePolicy
 
+# A power of two near the square root of ten thousand nodes: to find the best of all and to mend one
+# block then cost about the same.
 BLOCK = 128
 NEVER = -1
 NO_NODE = -1
 
 
+# Keys are integers, also where a paper's score is real: with floats the last bit decides ties, and
+# the NumPy definition and the kernel would part ways (docs/concepts/exactness.md).
 class Table(NamedTuple):
     """K scorers x S shapes x N nodes.
 
@@ -126,6 +130,7 @@ def _requeue(table, shape, n, before):  # type: ignore[no-untyped-def]
             _rebuild_block(table, shape, block)
         return
     key, top = table.keys[0, shape, n], table.keys[0, shape, best]
+    # The first of equals, as NumPy's argmax has it.
     if key > top or (key == top and n < best):
         table.block_node[shape, block] = n
 
@@ -135,6 +140,7 @@ def refresh(world, table, plan, log, totals, shape):  # type: ignore[no-untyped-
     """Bring the rows of `shape` up to date with every change since it was last asked for."""
     seen, now = table.cursor[shape], totals[CHANGES]
     table.cursor[shape] = now
+    # The ring was overrun: what changed first is no longer in it.
     if seen == NEVER or now - seen > log.shape[0]:
         for n in range(table.keys.shape[2]):
             _rescore(world, table, plan, shape, n)
@@ -144,6 +150,8 @@ def refresh(world, table, plan, log, totals, shape):  # type: ignore[no-untyped-
     table.query[0] += 1
     for position in range(seen, now):
         n = log[position % log.shape[0]]
+        # A node that changed five times is scored once. `stamp` is never cleared: the number of the
+        # query tells.
         if table.stamp[n] == table.query[0]:
             continue
         table.stamp[n] = table.query[0]
@@ -161,6 +169,8 @@ def best_by_key(world, table, shape, memory):  # type: ignore[no-untyped-def]
         n = table.block_node[shape, block]
         if keys[n] <= top:
             continue
+        # Memory is no part of a shape (requests differ in it far more than in GPUs), so that a
+        # block's best may lack it; only then is the block walked.
         if free[n] >= memory:
             best, top = n, keys[n]
             continue

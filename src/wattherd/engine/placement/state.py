@@ -2,7 +2,8 @@
 
 The only mutable state of a placement run. `place` and `release` are exact inverses: everything
 they touch is an integer or is recomputed from integers, so that releasing restores the state bit
-for bit. `checkpoint` and `rollback` undo any number of both.
+for bit. Whoever tries something out takes it back by the inverse; planners of the core, which try
+whole plans, do so on the core's books (`engine.core.draft`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from wattherd.policy.place.contract import Ints, Nodes, RequestShapes, ScoredWor
 _FIRST_CAPACITY = 64
 
 
+# Numbers are given in order of first sight and never taken back: tables are indexed by them.
+# Doubling keeps the cost of growing to a constant per shape.
 class ShapeBook:
     """Shapes in order of first sight; `columns` has room for `capacity` of them."""
 
@@ -110,12 +113,20 @@ def _columns(capacity: int, models: int) -> RequestShapes:
 
 
 _PLACE, _RELEASE = 1, -1
+# Any number above the most pods per node; added and taken away like pods, so that pods which are on
+# a closed node may leave it and be counted.
 _CLOSED = 1 << 40
 """Counted as pods: a closed node takes no more of them."""
 MAX_GPUS_PER_NODE = 63
 """The GPUs of a decision are bits of a signed 64-bit integer."""
 
 
+# Invariants. `totals` are the sums over nodes of what `add_to_totals` says of each, at any time: a
+# change takes a node's part out, changes the node, and puts its new part in. Fragmentation is a
+# float by nature, so it is rounded per node to 1e-9 milli-GPU and summed as integers: the sum then
+# does not depend on the order of events, and release gives back exactly what place took. `log`
+# names nodes that changed, so that a score table can rescore those alone; who is further behind
+# than the ring is long rescores all.
 class ClusterState:
     """Free resources of `cluster`, with running totals of use, fragmentation and power."""
 
@@ -144,7 +155,6 @@ class ClusterState:
         self.totals: Ints = np.zeros(TOTALS + 1 + len(cluster.gpu_models), dtype=np.int64)
         self.log: Ints = np.zeros(max(1024, 4 * len(cluster.nodes)), dtype=np.int64)
         """Ring of the nodes that changed last; `totals[CHANGES]` counts all changes."""
-        self._journal: list[tuple[Allocation, int]] | None = None
         self._closed: set[int] = set()
         for n in range(len(cluster.nodes)):
             derive(self.world, n)
@@ -213,14 +223,13 @@ class ClusterState:
             self.world, self.totals, self.log, shape, memory, allocation.node, mask, sign
         ):
             raise Bug(f"cannot {verb} {allocation}: {self.describe(allocation.node)}")
-        if self._journal is not None:
-            self._journal.append((allocation, sign))
 
     def close(self, nodes: Collection[int]) -> None:
         """From now on nothing is placed on `nodes`, and on all others again.
 
         What is free there still counts as idle; whatever is on them must be released first.
         """
+        # Only nodes whose state changes are touched and logged: each is rescored for every shape.
         for n in sorted(self._closed ^ set(nodes)):
             self.world.nodes.pods[n] += -_CLOSED if n in self._closed else _CLOSED
             self.log[self.totals[CHANGES] % len(self.log)] = n
@@ -230,26 +239,11 @@ class ClusterState:
     def intern(self, request: Request) -> int:
         """Shape number of `request`; refreshes the view if the book grew."""
         shape = self.shapes.intern(request)
+        # A book that grew has new arrays; kernels that hold the old ones would read shapes that are
+        # not there.
         if self.world.shapes is not self.shapes.columns:
             self.world = self.world._replace(shapes=self.shapes.columns)
         return shape
-
-    def checkpoint(self) -> int:
-        """Start (or continue) recording changes; the mark is for `rollback`."""
-        if self._journal is None:
-            self._journal = []
-        return len(self._journal)
-
-    def rollback(self, mark: int) -> None:
-        """Undo every change since `mark`, newest first."""
-        journal, self._journal = self._journal or [], None
-        for allocation, sign in reversed(journal[mark:]):
-            self._change(allocation, -sign)
-        self._journal = journal[:mark]
-
-    def commit(self) -> None:
-        """Keep all changes and stop recording."""
-        self._journal = None
 
     def describe(self, node: int) -> str:
         """One node in words, for messages."""

@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ from numpy.typing import NDArray
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.budgets import Fall
-from wattherd.engine.power.demand import DemandClasses, DemandRows
+from wattherd.engine.power.demand import ClassKey, DemandClasses, DemandRows
 from wattherd.engine.power.domain_headroom import (
     Branches,
     BudgetColumns,
@@ -71,6 +72,8 @@ from wattherd.policy.power.contract import Asks, PowerAsk, PowerPolicy, SharesBy
 from wattherd.policy.power.in_tree import SharesInTree, within
 
 
+# Rounded to milliwatts once, where a number of watts enters. Python's round is to even at a half:
+# it does not matter which, as long as budgets and caps take the same way.
 def _mw(watts: float) -> int:
     return round(watts * 1000)
 
@@ -80,6 +83,36 @@ def _nw(watts: float) -> int:
     return _mw(watts) * PPM
 
 
+class PlanOrder(NamedTuple):
+    """What of a plan is order and no sum, for `PowerAccount.restore_plan_order`."""
+
+    devices: Mapping[Device, Sequence[str]]
+    """Jobs on shared devices as they were booked: the first of equals owns the device."""
+    classes: Sequence[ClassKey]
+    """Classes of equal jobs: the first of those that gain alike is served first."""
+
+
+# Rules of the guard on watts, each with what breaks without it.
+#
+# W1. A device counts at the highest cap that it may follow (`JobCaps`, `note`). At a lower one: a
+# budget is exceeded between an order and its read-back.
+#
+# W2. The plan must fit at everybody's least (`refused`). At more: plans are refused that caps could
+# carry. At nothing: jobs are started that starve each other.
+#
+# W3. A start, a move or a raise must fit beside all caps in force (`fits`). Otherwise lower caps
+# that are still under way are spent twice.
+#
+# W4. Idle devices count, held or not (`_idle_nw`). A device that is given back does not stop
+# drawing; a sleeping node is counted idle, so that waking it breaks no budget.
+#
+# W5. A shared device counts once, at its dearest job (`engine.power.sharing`).
+#
+# W6. Who is new must fit under falls that come soon (`_doomed`); who has a plan stays until the
+# fall. Else a job is started to be stopped a minute later.
+#
+# W7. Sums are integers, compared without tolerance. A tolerance is a budget that is exceeded by
+# just as much, always.
 class PowerAccount:
     """The budgets of all domains, and everything that counts against them."""
 
@@ -100,6 +133,9 @@ class PowerAccount:
         self.gpus = gpus
         self.curve_of = curve_of
         self.feeds = Feeds(tree or one_domain(cluster), cluster)
+        # What is left of the difference between a flat budget and a tree. Below one plain budget
+        # all places are alike: equal jobs can be served as one (`DemandClasses`), no place need be
+        # hidden (`powered`), and what a policy shares out is taken at its word (`_caps_w`).
         self.by_domain = not self.feeds.plain
         """Whether it matters for watts on which node a device is: not below one plain budget."""
         self._models = [node.gpu_model for node in cluster.nodes]
@@ -122,6 +158,8 @@ class PowerAccount:
         """What each domain is held to."""
         self._site_w: float | None = None
         """What the site is held to beside its own domain's budget: the lower one counts."""
+        # Beside `_own_w` since the guard may hold a domain to a fall that is still to come: reports
+        # and meters judge by what is stated.
         self._stated_w = {domain.name: domain.budget_w for domain in self.feeds.tree.domains}
         self._stated_nw: list[int | None] | None = None
         """`stated_nw`, None after a change: meters of a simulation ask at every event."""
@@ -166,8 +204,12 @@ class PowerAccount:
         Below a single budget only while there is one. A tree of several is always booked: any of
         its branches may be given a budget at work, and there would be nobody's plan to hold to it.
         """
+        # A core without any budget pays nothing for watts: nothing is booked until one is set, and
+        # then all is (`_book_plan_anew`).
         return self.by_domain or self.limits_nw[0] is not None
 
+    # A site has two budgets where its tree has one for the root: that of the tree, and one that is
+    # stated for the site without naming a domain. The lower counts, and neither forgets the other.
     def set_budget(
         self, budget_w: float | None, jobs: Iterable[JobRecord], domain: str = ""
     ) -> None:
@@ -235,6 +277,8 @@ class PowerAccount:
         limits_w[self.feeds.root] = _least(levels.get(""), limits_w[self.feeds.root])
         return [None if one is None else _mw(one) for one in limits_w]
 
+    # The site's own falls and those of the root go by two names and meet at one number: each name
+    # keeps one fall, the lowest of which counts.
     def expect(self, domain: str, fall: Fall | None) -> None:
         """A budget that new jobs must fit into because it comes soon; None: none does."""
         number = self.feeds.number_of(domain)
@@ -247,6 +291,9 @@ class PowerAccount:
 
     # Curves -------------------------------------------------------------------------------------
 
+    # A job across GPU models has one cap on all of its devices, since its slowest rank sets the
+    # pace of all: the curve of that cap is the slowest model's at each wattage, from the highest
+    # floor on.
     def curve(self, spec: JobSpec, allocations: Iterable[Allocation]) -> PowerCurve | None:
         """The job's curve where it is placed, None if it holds no GPU.
 
@@ -263,6 +310,8 @@ class PowerAccount:
             curve = under_one_cap(tuple(self.curve_of(spec, model) for model in models))
         return self.prices.within(spec.id, curve)
 
+    # Compared by identity and not by value: a plan hands the same tuple on to the start, and to
+    # compare two tuples of allocations costs what it takes to count them.
     def _footprint(self, job_id: str, allocations: tuple[Allocation, ...]) -> Footprint:
         """Where `allocations` stand: mostly where the job is booked already."""
         known = self._held.footprint(job_id)
@@ -325,13 +374,19 @@ class PowerAccount:
             else:
                 self._demand.put(job, ask, footprint.branches)
 
-    def plan_order(self, allocations: Iterable[Allocation]) -> dict[Device, list[str]]:
-        """Who was booked first on the shared devices of `allocations`, under the plan."""
-        return self._plan.shared.order(shared_devices(allocations)) if self.limited else {}
+    def plan_order(self, allocations: Iterable[Allocation]) -> PlanOrder:
+        """Who comes first among equals under the plan, on the shared devices of `allocations`."""
+        if not self.limited:
+            return PlanOrder({}, ())
+        devices = self._plan.shared.order(shared_devices(allocations))
+        classes = self._demand.order() if isinstance(self._demand, DemandClasses) else ()
+        return PlanOrder(devices, classes)
 
-    def restore_plan_order(self, order: Mapping[Device, Sequence[str]]) -> None:
-        """A change of the plan was taken back: its shared devices are as they were."""
-        self._plan.shared.restore_order(order)
+    def restore_plan_order(self, order: PlanOrder) -> None:
+        """A change of the plan was taken back: who came first among equals does so again."""
+        self._plan.shared.restore_order(order.devices)
+        if isinstance(self._demand, DemandClasses):
+            self._demand.restore_order(order.classes)
 
     def room_mw(self) -> int | None:
         """What the plan leaves of the site's budget above all least needs; None: no budget."""
@@ -363,6 +418,7 @@ class PowerAccount:
         if not self.limited:
             return None
         rise_nw = self._least_rise(job, allocations)
+        # Its own booking is left out: it would be given back.
         used_nw = self._beside(self._plan, job.id, rise_nw)
         over = [one for one, nw in rise_nw.items() if self._over(one, used_nw[one] + nw)]
         if not over:
@@ -388,6 +444,8 @@ class PowerAccount:
         """Why a job must not be started now that a fall would soon leave without its floor."""
         if not new_to_plan(job):
             return None
+        # The lowest of all that come, not the next: a job that passes the next one would be stopped
+        # by the one after.
         falls = {domain: self._lowest_soon(domain) for domain in rise_nw if domain in self._soon}
         over = [one for one, to in falls.items() if used_nw[one] + rise_nw[one] > _nw(to.budget_w)]
         if not over:
@@ -403,6 +461,8 @@ class PowerAccount:
     def _lowest_soon(self, domain: int) -> Fall:
         return min(self._soon[domain], key=lambda fall: fall.budget_w)
 
+    # Said of a job that was stopped already: its own watts are no longer in the plan, so that
+    # `refused` answers for the state it was stopped in.
     def cut(self, job: JobRecord, wanted: tuple[Allocation, ...], now_s: float) -> Reason:
         """Why a job lost what it was planned for, to a budget that fell."""
         if self.by_domain:
@@ -414,6 +474,7 @@ class PowerAccount:
         need_nw, limit_nw = self.needs_mw(job, job.allocations) * PPM, _nw(self.budget_w or 0.0)
         return too_little(need_nw, limit_nw, limit_nw, "", now_s)
 
+    # Asked before every plan, of all domains: plain integers in a row, no objects.
     def overloaded(self, job: JobRecord | None = None) -> bool:
         """Whether the plan's least needs are too much for a domain (one that feeds `job`)."""
         if job is not None:
@@ -453,6 +514,8 @@ class PowerAccount:
         if not left:
             return gpus
         shown = np.zeros_like(gpus)
+        # Fullest first, so that gangs find whole nodes among what is shown; by number among equals,
+        # since decisions follow from it.
         for node in sorted(free, key=lambda one: (-free[one], one)):
             above = [(left[one], ppm, one) for one, ppm in self.feeds.paths[node] if one in left]
             step_mw = self._step_mw[node]
@@ -480,6 +543,8 @@ class PowerAccount:
 
     # Now ----------------------------------------------------------------------------------------
 
+    # Everything that changes what a device may draw passes here: a start, an end, a cap that was
+    # read back or raised. `JobCaps` and the core call it; nobody else writes `_held`.
     def note(self, job: JobRecord) -> None:
         """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
         footprint = self._footprint(job.id, job.allocations)
@@ -504,6 +569,7 @@ class PowerAccount:
                     return False
         return True
 
+    # A ramp is asked after `fits`: what does not fit must not use up a ramp's credit.
     def climbs(
         self, job: JobRecord, allocations: tuple[Allocation, ...], ramps: Ramps, now_s: float
     ) -> Refusal | None:
@@ -532,6 +598,8 @@ class PowerAccount:
         """Whether any domain may carry more now than its budget."""
         return any(self._over(domain, nw) for domain, nw in enumerate(self.carried_nw()))
 
+    # The only place at which sleeping nodes count nothing: for what is measured and told. The
+    # guard's own comparisons keep their idle watts.
     def carried_nw(self, off: Iterable[int] = ()) -> list[int]:
         """What every domain carries now at most; nodes that are `off` draw nothing."""
         carried = [a + b for a, b in zip(self._idle_nw, self._held.nw, strict=True)]
@@ -589,9 +657,12 @@ class PowerAccount:
             for job in changed:
                 job.wanted_cap_w = None
             return changed
+        # Nothing changed since the caps were shared: the same question has the same answer.
         if not self._due:
             return []
         self._due = False
+        # One shared device makes all jobs ask by device: its owner's cap is its partners', so that
+        # jobs no longer stand alone. Sites without shared GPUs never come here.
         if self._plan.shared.any:
             return self._share_by_device(jobs)
         if isinstance(self._demand, DemandRows):
@@ -603,6 +674,9 @@ class PowerAccount:
             return self._demand.give(self._demand.uncapped())
         return self._demand.give(self._in_classes.levels(self._demand.classes(), room_nw / NW))
 
+    # Owned devices count for their owner alone: if each partner asked for them, the policy would
+    # hand out the same watts twice. A job that owns none of its devices asks for nothing and takes
+    # what its owners get.
     def _share_by_device(self, jobs: Iterable[JobRecord]) -> list[JobRecord]:
         """Caps where jobs share devices: a job has the least cap of any device it is on.
 
@@ -629,6 +703,8 @@ class PowerAccount:
                 changed.append(job)
         return changed
 
+    # Three steps: room for whole devices at their caps (`DomainHeadroom`), a policy's share of it
+    # in floats, whole watts that fit as integers. If the highest caps fit nobody is asked.
     def _caps_w(self, asks: Asks, branches: Ints) -> list[float]:
         """Caps (J,) in whole watts, within every domain; `branches` (J, L, 3) are above each job.
 
@@ -640,6 +716,8 @@ class PowerAccount:
             return []
         headroom = DomainHeadroom(self._budget_columns, branches)
         limits = headroom.limits(asks)
+        # A policy that knows no tree is asked as if all stood below the widest domain, and cut back
+        # after: a wrong share costs speed, never a budget.
         widest_w = float(max(limits.room_w, default=0.0))
         if not self.by_domain:
             return list(_whole(np.array(self.policy.share(asks, widest_w)), asks).tolist())

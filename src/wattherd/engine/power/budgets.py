@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from wattherd.model.cap_rules import CapRules
 
+# A ramp that is walked down continuously would be an event at each instant; a second is shorter
+# than caps take to arrive.
 STEP_S = 1.0
 """Steps in which a ramp is walked down."""
 
@@ -26,6 +28,11 @@ class Fall:
     source: str = ""
 
 
+# Three numbers per domain that are easily mixed up. *Stated*: what its operators say it may draw
+# now, the lowest of all sources. *Announced*: what it may draw from a time on. *Held*: what the
+# guard keeps to now, which is the stated budget or already a lower announced one. Only falls are
+# anticipated: to use watts before they are there breaks a promise, to leave them unused for a
+# second breaks none.
 class Budgets:
     """Stated and announced budgets by domain; the empty name is the site's."""
 
@@ -68,6 +75,8 @@ class Budgets:
     def change(self, domain: str, budget_w: float | None, now_s: float, source: str = "") -> None:
         """A source's budget is in force; what it announced up to now has come."""
         come = [one for one in self._of(domain, source) if one.begins_s <= now_s]
+        # A change that was announced is no surprise. Meters of a simulation leave out the reaction
+        # time of surprises, and of nothing else.
         if budget_w not in [one.budget_w for one in come]:
             self.surprised_s[domain] = now_s
         self._state(domain, budget_w, source)
@@ -78,8 +87,12 @@ class Budgets:
         said.pop(source, None)
         if budget_w is not None:
             said[source] = budget_w
+        # The lowest of all sources, since none of them knows of the others: a grid operator's limit
+        # does not end because a rack's was raised.
         self.stated_w[domain] = min(said.values(), default=None)
 
+    # A word about the same time replaces the earlier word of the same source only: two sources may
+    # announce for the same second.
     def announce(
         self, domain: str, begins_s: float, budget_w: float | None, source: str = ""
     ) -> None:
@@ -103,9 +116,13 @@ class Budgets:
         """What the guard must keep to now; `grace_s` is the notice that jobs need for a fall."""
         known = [self.stated_w.get(domain)]
         for fall in self._coming.get(domain, ()):
+            # Early by two times: `ahead_s`, that caps take to arrive and be read back, and the
+            # grace in which jobs may checkpoint where caps alone will not do.
             begins_s = fall.begins_s - self._rules.ahead_s - grace_s(fall)
             if now_s >= begins_s:
                 known.append(fall.budget_w)
+            # Before that, a ramp down allows at each moment what can still be walked down to the
+            # fall in time, and no more.
             elif self._ramped(domain):
                 known.append(fall.budget_w + (self._rules.ramp_down_w_s or 0) * (begins_s - now_s))
         return min((one for one in known if one is not None), default=None)

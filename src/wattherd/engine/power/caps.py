@@ -21,10 +21,15 @@ from wattherd.model.command import SetCap, set_cap
 # A cap that was read back may already be followed by a higher one on its way: what a device may
 # draw is the highest of what was read back last and of everything ordered after it.
 
+# Sweeping costs by what is remembered; done now and then it costs nothing per event.
 MOST_GONE = 1000
 """Jobs of which changes are remembered before those that are over are forgotten."""
 
 
+# The one rule of this file: what a device may draw is the highest of what was last read back and of
+# every order after it. A raise that is ordered may take effect at any time from now on; a cut that
+# is ordered has no effect until it is seen. So watts are free only when a *lower* cap was read back
+# and no higher one is on its way behind it.
 class CapOrders:
     """By job: orders are carried out in the order in which they were given, or not at all."""
 
@@ -38,6 +43,8 @@ class CapOrders:
     def give(self, job: JobRecord, cap_w: float | None, now_s: float) -> SetCap:
         """The order to cap a running job."""
         attempt, sent = self._sent.get(job.id, (job.attempt, []))
+        # Orders to another attempt died with it: the new run's devices start at the cap of their
+        # start order.
         sent = [*(sent if attempt == job.attempt else ()), as_number(cap_w)]
         self._sent[job.id] = job.attempt, sent
         if self._changed.get(job.id, (0.0, -1.0))[1] != cap_w:
@@ -53,8 +60,11 @@ class CapOrders:
         """The highest cap that may be in force, once `cap_w` was read back."""
         attempt, sent = self._sent.get(job.id, (0, []))
         read_w = as_number(cap_w)
+        # A cap that nobody ordered (an operator's hand, a driver's clamp) is a fact all the same,
+        # and counts as it was read.
         if attempt != job.attempt or read_w not in sent:
             return cap_w
+        # Orders before it are overtaken: devices carry them out in order, or not at all.
         left = sent[sent.index(read_w) + 1 :]
         if not left:
             del self._sent[job.id]
@@ -93,6 +103,8 @@ class JobCaps:
         """When a cap that was changed lately may be raised."""
         self._active = watts.limited
         """Whether a budget holds, or caps of an earlier one may still be in force."""
+        # Two lists of who is to change, instead of a look at all running jobs at each event: most
+        # events change nobody's cap.
         self._to_lower: dict[str, None] = {}
         """Jobs whose planned cap may be lower than the one in force."""
         self._held_back: dict[str, None] = {}
@@ -128,6 +140,8 @@ class JobCaps:
             known = [jobs[one] for one in self._held_back if one in jobs] + later
             self._held_back = {one.id: None for one in sorted(known, key=_number)}
 
+    # Called after every plan, also without a budget as long as any cap of an earlier one may be in
+    # force: those have to be lifted.
     def share_out(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
         """Share the watts out anew; without a budget once more, to lift the caps.
 
@@ -136,6 +150,8 @@ class JobCaps:
         if not self._active:
             return []
         self._orders.forget(live)
+        # Sharing first, orders after it: both the cuts and whom they are for come from the same
+        # plan.
         self._sort_in(self._watts.share(live.values()), live)
         if not self._watts.limited:
             self._active = any(job.cap_w is not None for job in live.values())
@@ -147,6 +163,8 @@ class JobCaps:
         Others count on a lower cap once it is under way: more than that is a raise, for later.
         """
         known = [live[one] for one in self._to_lower if one in live]
+        # Again in every plan until it is read back: an order may be lost on its way, and a lost cut
+        # would keep others waiting for ever.
         due = sorted((job for job in known if _to_lower(job)), key=_number)
         self._to_lower = {job.id: None for job in due}
         self._deferred = {}
@@ -159,6 +177,8 @@ class JobCaps:
         ]
 
     def _lower_one(self, job: JobRecord, now_s: float) -> SetCap:
+        # Never above a cut that is under way. Others count on it: their raise waits for its
+        # read-back, and a higher order behind it would take these watts away again.
         promised_w = self._orders.promised_w(job)
         return self._orders.give(job, min(as_number(job.wanted_cap_w), promised_w), now_s)
 
@@ -166,6 +186,8 @@ class JobCaps:
         """Whether a change of a job's cap is large enough, and not too soon after the last one."""
         if not self._rules.steady:
             return True
+        # Steadiness (`CapRules.change_w`, `hold_s`): small and quick changes are put off unless
+        # somebody needs the watts, or the cap returns to the top.
         change_w = abs(as_number(job.wanted_cap_w) - as_number(job.cap_w))
         if change_w < self._rules.change_w and not self._to_top(job):
             return False
@@ -179,6 +201,8 @@ class JobCaps:
         curve = self._watts.curve(job.spec, job.allocations)
         return curve is None or as_number(job.wanted_cap_w) >= int(curve.max_w)
 
+    # Once and then forgotten: those whose cuts were ordered are no longer deferred, and the next
+    # plan sorts anew.
     def press(self, live: Mapping[str, JobRecord], now_s: float) -> list[SetCap]:
         """Somebody needs watts: order what was deferred."""
         found = [live[one] for one in self._deferred if one in live]
@@ -198,8 +222,12 @@ class JobCaps:
             job = jobs.get(job_id)
             if job is None or not _held_back(job):
                 del self._held_back[job_id]
+            # One after the other in order of submission, each booked before the next is asked for:
+            # together they might not fit.
             elif _runs(job) and self._worthwhile(job, now_s):
                 if not self._watts.fits(job, job.allocations):
+                    # Somebody waits for watts that deferred cuts would free: now they are worth an
+                    # order.
                     orders += self.press(jobs, now_s)
                 elif self._watts.climbs(job, job.allocations, self._ramps, now_s) is None:
                     # In force from the order on: the device may draw more before it is read back.

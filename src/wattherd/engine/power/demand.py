@@ -27,7 +27,8 @@ from wattherd.estimate.power_curve import PowerCurve
 from wattherd.policy.power.choices import Floats, Ints
 from wattherd.policy.power.contract import Asks, CapLevel, CurveNumbers, PowerAsk, ask_rows
 
-_Key = tuple[int, int, PowerCurve]
+ClassKey = tuple[int, int, PowerCurve]
+"""Devices, priority and curve: what jobs of a class have in common."""
 _SPARE_CURVES = 32
 """Curves that are remembered beyond two a job."""
 
@@ -42,13 +43,17 @@ class _Class:
     caps: list[float] = field(default_factory=list)
 
 
+# The order of classes decides ties: of two classes that gain alike the earlier one is served first,
+# and it is the order in which their first jobs came. A job that is dropped and put again may move
+# its class to the end, so that a plan that is taken back has to restore the order as well
+# (`restore_order`): else a trial that came to nothing would decide whom the last watts go to.
 class DemandClasses:
     """Classes of equal asks."""
 
     def __init__(self) -> None:
         """Nobody asks."""
-        self._classes: dict[_Key, _Class] = {}
-        self._of: dict[str, _Key] = {}
+        self._classes: dict[ClassKey, _Class] = {}
+        self._of: dict[str, ClassKey] = {}
         self.top_mw = 0
         """What all devices would draw uncapped."""
 
@@ -63,9 +68,12 @@ class DemandClasses:
         one = self._classes.get(key)
         if one is None:
             one = self._classes[key] = _Class(ask)
+        # Within a class by submission: the first `full` of a class get the higher cap, and who that
+        # is must not depend on who was planned last.
         at = bisect_left(one.numbers, job.number)
         one.numbers.insert(at, job.number)
         one.jobs.insert(at, job)
+        # No cap is zero, so that a newcomer's differs from whatever it is given.
         one.caps.insert(at, 0.0)
         self.top_mw += _top_mw(ask)
 
@@ -80,6 +88,15 @@ class DemandClasses:
         self.top_mw -= _top_mw(one.ask)
         if not one.jobs:
             del self._classes[key]
+
+    def order(self) -> tuple[ClassKey, ...]:
+        """The classes as they are served, for `restore_order`."""
+        return tuple(self._classes)
+
+    def restore_order(self, order: Sequence[ClassKey]) -> None:
+        """The same classes are served in this order."""
+        if tuple(self._classes) != tuple(order):
+            self._classes = {key: self._classes[key] for key in order}
 
     def classes(self) -> list[tuple[PowerAsk, int]]:
         """Each ask, and how many jobs ask it."""
@@ -98,6 +115,8 @@ class DemandClasses:
         for one in self._classes.values():
             one.caps = [0.0] * len(one.jobs)
 
+    # Only changes are touched. A class whose caps are as before is one comparison of lists,
+    # whatever its size; that is what makes sharing cost by kinds.
     def give(self, levels: Sequence[CapLevel]) -> list[JobRecord]:
         """Set the planned caps by `levels`, in whole watts; returns jobs whose cap changed."""
         changed: list[JobRecord] = []
@@ -113,6 +132,8 @@ class DemandClasses:
         return changed
 
 
+# At most one job of a class gets an amount between the two levels: the rest of a piece that is too
+# small for all of them.
 def _caps(level: CapLevel, count: int, floor_w: float) -> list[float]:
     high_w = whole_watts(level.high_w, floor_w)
     if level.full >= count:
@@ -121,6 +142,8 @@ def _caps(level: CapLevel, count: int, floor_w: float) -> list[float]:
     return [high_w] * level.full + [partial_w] + [low_w] * (count - level.full - 1)
 
 
+# Rounded down: whole watts that were rounded up would be more than was shared out. The millionth
+# forgives a float that means 200 and says 199.9999999.
 def whole_watts(cap_w: float, floor_w: float) -> float:
     """A cap as drivers take it: in whole watts, but never below what the device can do."""
     return max(float(int(cap_w + 1e-6)), floor_w)
@@ -130,6 +153,9 @@ def _top_mw(ask: PowerAsk) -> int:
     return ask.devices * round(ask.curve.max_w * 1000)
 
 
+# Columns beside the objects: policies compute on arrays; to gather those from all asks anew would
+# cost by jobs at every plan. A row is put and taken where its job stands in order of submission,
+# the same order in which ties fall for classes.
 class DemandRows:
     """Jobs that share no device, their asks, and what stands above their devices."""
 
@@ -151,6 +177,8 @@ class DemandRows:
         """How many jobs ask."""
         return len(self._jobs)
 
+    # The lists are handed out as they are, for the time of one sharing: nothing is put or dropped
+    # meanwhile.
     @property
     def asks(self) -> Asks:
         """The asks of all jobs."""
@@ -163,6 +191,7 @@ class DemandRows:
         self._jobs.insert(at, job)
         self._asks.insert(at, ask)
         self._columns = _with_row(self._columns, at, ask_rows((ask,)))
+        # NaN differs from everything, itself included: a newcomer is told its cap in any case.
         self._given_w = _with_row(self._given_w, at, np.array([np.nan]))
         number = self._curves.setdefault(ask.curve, len(self._curves))
         self._curve = _with_row(self._curve, at, np.array([number]))

@@ -11,6 +11,7 @@ from wattherd.policy.power.choices import Floats, Ints
 from wattherd.policy.power.contract import Asks
 from wattherd.policy.power.limits import DomainRoom
 
+# 2**62 leaves room for one addition of two such numbers in 64 bits.
 _ENDLESS_NW = 2**62
 """4.6 GW: more than any tree carries, and still an integer of 64 bits."""
 _EXACT_NW = 2**52
@@ -26,6 +27,8 @@ nanowatts there when these devices idle.)
 _NONE = (-1, 0, 0)
 
 
+# Below a shared device only its dearest job asks (`PowerAccount._share_by_device`), and it asks for
+# its own whole devices and the shared ones together: one cap, one row.
 def branches_beside(
     branches: Branches, devices: Mapping[int, int], feeds: Feeds, idle_mw: Sequence[int]
 ) -> Branches:
@@ -38,6 +41,8 @@ def branches_beside(
     return tuple((domain, ppm, idle_nw) for domain, (ppm, idle_nw) in above.items())
 
 
+# A rectangle, because policies work on all jobs at once in NumPy: rows of unequal depth are filled
+# up with domain -1, which indexes a column that nobody reads.
 def branch_table(rows: Sequence[Branches], depth: int = 0) -> Ints:
     """(J, L, 3) of rows that may differ in length; L is the longest one's, at least `depth`."""
     depth = max(depth, *(len(one) for one in rows)) if rows else depth
@@ -45,6 +50,8 @@ def branch_table(rows: Sequence[Branches], depth: int = 0) -> Ints:
     return np.array(filled, dtype=np.int64).reshape(len(rows), depth, 3)
 
 
+# A domain without a budget limits nobody and is left out here, so that policies see fewer and never
+# meet a limit that is none.
 class BudgetColumns:
     """The domains that have a budget, and what each leaves above idling; of one set of budgets.
 
@@ -94,6 +101,8 @@ class DomainHeadroom:
             self._room_nw = np.array([min(one, _ENDLESS_NW) for one in nw], dtype=np.int64)
             self._room_w = np.array([one / NW for one in nw])
 
+    # `np.add.at` and not `bincount`: that one sums in floats, and nanowatts of a site above 9 MW
+    # are beyond the integers a float holds.
     def _sums(self, nw: Ints) -> Ints:
         """What `nw` (J, L) add up to in each domain (D,)."""
         sums = np.zeros(len(self._names) + 1, dtype=np.int64)
@@ -113,11 +122,18 @@ class DomainHeadroom:
         mw = np.rint(caps_w * 1000).astype(np.int64)
         return self._sums(self._ppm * mw[:, None])
 
+    # Policies share in floats, budgets are integers: what a policy fills to the brim may be over by
+    # its rounding, and caps are rounded to whole watts besides. A guard that trusted the policy's
+    # sum would be over a budget by a watt for hours. So single watts are taken back, from the last
+    # job in order of submission first, never below a floor.
     def trimmed(self, asks: Asks, caps_w: Floats) -> list[float]:
         """The caps less single watts where roundings add up to more than a domain has."""
         used = self._used(caps_w)
         found: list[float] = caps_w.tolist()
         for domain in np.flatnonzero(used > self._room_nw).tolist():
+            # It ends: each turn takes at least part of a watt from a job that is above its floor,
+            # or stops. Where all are at their floors the plan was too large, and that is
+            # `refused`'s to prevent.
             while used[domain] > self._room_nw[domain]:
                 if not self._lower(domain, asks, found, used):
                     break
@@ -139,6 +155,8 @@ class DomainHeadroom:
 
 def _packed(path: Ints, *values: Ints) -> tuple[Ints, ...]:
     """Domains without a budget (-1 in `path`) moved behind the others, with their `values` as 0."""
+    # Rows as `tree_limits` makes them for allocations without a core: the domains that limit, the
+    # nearest first, without holes.
     absent = path < 0
     order = np.argsort(absent, axis=1, kind="stable")
     depth = max(1, int((~absent).sum(axis=1).max(initial=0)))

@@ -22,6 +22,9 @@ Spread = dict[int, int]
 """Nanowatts by domain."""
 
 
+# A job's rise in a domain is mw * ppm - idle_nw, summed over its devices there: linear in the cap.
+# So all that depends on the place is summed once, and a cap that changes is one product a domain.
+# Caps are re-shared at every plan; places change when a job moves.
 class Footprint(NamedTuple):
     """Where the devices of some allocations stand: what their watts count in, whatever the cap.
 
@@ -59,6 +62,7 @@ def footprint_of(
     ppm_above: dict[int, int] = {}
     idle_above: dict[int, int] = {}
     parts: list[Allocation] = []
+    # A dict for its order: the first model's curve is the job's, unless there are several.
     found: dict[str, None] = {}
     for one in allocations:
         count, node = len(one.gpus), one.node
@@ -81,6 +85,10 @@ def footprint_of(
     return Footprint(allocations, devices, all_idle_mw, branches, shared, tuple(found))
 
 
+# Invariant, for every domain d: nw[d] is the sum over jobs of what job_nw says for it, shared
+# devices counted once (`engine.power.sharing`). `put` and `drop` keep it by adding and taking away
+# the same integers; nothing is ever summed anew. `tests/property/test_draft_books.py` compares with
+# a sum from scratch.
 class DomainLoads:
     """Nanowatts above idling by domain (`nw`), and each job's part of them.
 
@@ -90,6 +98,8 @@ class DomainLoads:
     def __init__(self, feeds: Feeds, idle_mw: Sequence[int]) -> None:
         """Nothing is carried."""
         self.nw = [0] * len(feeds.names)
+        # At the devices and not at the domain's input: energy of a job is what its devices take,
+        # losses of the feed are nobody's (`energy_budget`).
         self.run_mw = 0
         """What unshared devices draw, at the devices."""
         self.idle_mw = 0
@@ -99,6 +109,8 @@ class DomainLoads:
         self._jobs: dict[str, tuple[Footprint, int]] = {}
         """Where each job's devices stand, and at how many milliwatts each of them."""
 
+    # Kept with the booking, so that it lives exactly as long: a cache beside it would have to be
+    # told of each end.
     def footprint(self, job_id: str) -> Footprint:
         """Where a job is booked."""
         known = self._jobs.get(job_id)
@@ -106,6 +118,8 @@ class DomainLoads:
 
     def put(self, job_id: str, footprint: Footprint, mw: int) -> None:
         """Book a job with each of its devices at `mw`, instead of what it had."""
+        # Identity is enough: whoever books anew in the same place hands the footprint back that it
+        # got.
         before = self._jobs.get(job_id)
         if before is not None and before[0] is footprint and not footprint.shared:
             # Another cap in the same place. The order of bookings says who owns a shared device,
@@ -120,6 +134,8 @@ class DomainLoads:
             self.idle_mw += footprint.idle_mw
             for domain, ppm, idle_nw in footprint.branches:
                 self.nw[domain] += mw * ppm - idle_nw
+            # One device after the other, each rise taken before it is booked: two tasks of a job on
+            # one device must not both count.
             for device in footprint.shared:
                 rise_mw = self.shared.rise_mw(job_id, (device,), mw)
                 for domain, ppm in self._paths[device[0]]:
@@ -132,6 +148,7 @@ class DomainLoads:
         """Forget a job."""
         if job_id not in self._jobs:
             return
+        # Asked before the job is forgotten: what a shared device falls to depends on who stays.
         for domain, nw in self.job_nw(job_id).items():
             self.nw[domain] -= nw
         footprint, mw = self._jobs.pop(job_id)

@@ -22,6 +22,9 @@ SAME_S = 1e-3
 """Moments that are one."""
 
 
+# Joules are spent at the cap in force, not as measured: the same rule as for watts, so that an
+# account can be overdrawn by no behaviour of the job. What it did not draw is lost to it, a price
+# of the promise.
 @dataclass(slots=True)
 class EnergyAccount:
     """`work_s` is seconds of one device at full draw, None if nobody knows; `asked_s` a wake-up."""
@@ -99,6 +102,8 @@ class Joules:
         work_s = account.work_s or 0.0
         return energy_reason(least_j * work_s / MARGIN, account.left_j, now_s)
 
+    # The run is asked to stop a grace before its joules are gone: it draws while it writes its
+    # checkpoint, and that is paid from the same account.
     def end_s(self, job: JobRecord, account: EnergyAccount, now_s: float) -> float | None:
         """When a run must be asked to stop, its grace included; None if it draws nothing."""
         drawn_w = self._watts.held_w(job.id)

@@ -12,6 +12,10 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
 
 
+# Why a price and not a cap. Joules divided by work is what a second's work may cost; watts over
+# rate is what it costs at a cap. On a concave curve that price falls towards one thriftiest cap and
+# rises on both sides of it, so a budget of joules is a range of caps: the part of the curve that
+# the job can afford (`thrifty`).
 class Prices:
     """Of jobs with an energy budget; `models` are the GPU models by node, empty for none."""
 

@@ -20,6 +20,9 @@ NW = 1_000_000_000
 """Nanowatts in a watt."""
 
 
+# Everything about the tree that never changes while a core lives, worked out once: paths upwards
+# from each node with the factor of all losses on the way. Domains are numbered in the tree's order;
+# numbers index every list of the account.
 class Feeds:
     """`paths[node]` are (domain, millionths) of all domains above a node, the nearest first.
 
@@ -48,12 +51,15 @@ class Feeds:
         self._above = tuple(dict(paths[name]) for name in self.names)
         self.depth = tuple(len(above) - 1 for above in self._above)
         """Domains above each."""
+        # Below a plain budget it does not matter on which node a device is, and much is never
+        # asked. A single domain with a loss is not plain: a watt at a node is more than one there.
         self.plain = len(self.names) == 1 and tree.root.loss == 0
         """Whether it is one budget for all nodes, without losses."""
         self.parent = tuple(
             None if one.parent is None else self.number[one.parent] for one in tree.domains
         )
         """Number of the domain above each; None: the root."""
+        # Deepest first: who walks this list has seen all that is below a domain before the domain.
         self.upwards = tuple(sorted(range(len(self.names)), key=lambda at: -len(self._above[at])))
         """All domains, each before the one above it."""
 
@@ -69,6 +75,9 @@ class Feeds:
         found, factor = [], 1.0
         for domain in self.tree.path_to_root(name):
             factor /= 1.0 - domain.loss
+            # Rounded up: a factor that is rounded down would count a little less than is drawn, in
+            # millions of additions. The 1e-3 forgives the float: a factor of whole millionths that
+            # comes out a hair above must not become one more.
             found.append((self.number[domain.name], math.ceil(factor * PPM - 1e-3)))
         return tuple(found)
 

@@ -41,6 +41,8 @@ class LimitEvent:
         return max((span.end_s for span in self.spans), default=FOREVER)
 
 
+# All or nothing: the grid counts on an event that was accepted. Accepting half of one, silently, is
+# worse for it than a refusal, which is answered by asking somebody else.
 @dataclass(slots=True)
 class EventBook:
     """All events known; `least_w` is the lowest draw the site can reach, all caps at their floors.
@@ -59,6 +61,7 @@ class EventBook:
     def take(self, event: LimitEvent) -> Opt:
         """Take in news of an event and answer it; old news gets the answer of what is known."""
         known = self._events.get(event.event_id)
+        # Equal numbers pass: the same event is told again and again, perhaps with another status.
         if known is not None and known.revision > event.revision:
             return self.opt(known)
         self._events[event.event_id] = event

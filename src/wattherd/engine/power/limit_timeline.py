@@ -71,11 +71,15 @@ class LimitTimeline:
         return None
 
 
+# Cut where anything begins or ends, then ask who is lowest in each piece: quadratic in the number
+# of spans that hold at once, of which there are a few. Equal neighbours are joined, so that nobody
+# is told of a change that is none.
 def merged(base: LimitPeriod, spans: Iterable[LimitPeriod], now_s: float) -> LimitTimeline:
     """The lowest of all at any time from `now_s` on; `base` holds always.
 
     At equal limits the earlier span is named, then the one whose source sorts first.
     """
+    # Infinite limits are no limits.
     live = sorted(span for span in spans if span.end_s > now_s and math.isfinite(span.limit_w))
     cuts = {now_s, *(span.start_s for span in live), *(span.end_s for span in live)}
     starts = sorted(cut for cut in cuts if now_s <= cut < FOREVER)

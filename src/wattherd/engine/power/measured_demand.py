@@ -13,6 +13,9 @@ from functools import lru_cache
 from wattherd.estimate.power_curve import PowerCurve
 
 
+# Why only the ask is lowered. A job that computes little now may compute much in a second. Its
+# floor stays what its curve says, its cap in force counts in full: a demand that was measured wrong
+# costs speed until the next measurement and never a budget.
 class Demands:
     """Of running jobs, in watts per device."""
 
@@ -24,6 +27,8 @@ class Demands:
         """A job has a use for so much, None: for all that it can draw."""
         self._most_w.pop(job_id, None)
         if most_w is not None:
+            # Whole watts, as caps are: a demand that trembles by a tenth of a watt would re-share
+            # the site each time.
             self._most_w[job_id] = float(math.ceil(most_w))
 
     def forget(self, job_id: str) -> None:

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# A credit is a float that grows with time; a milliwatt is less than any step that a cap can take.
 SLACK_MW = 1.0
 """Rounding of credit."""
 
 
+# Why credit and not a slope. Draw moves in steps: a job starts with thousands of watts at once, and
+# no slope lets it. A bucket that fills at the rate and holds a window's worth (a token bucket, as
+# networks shape traffic) lets steps pass that are within the window, and keeps the mean below the
+# rate over longer times.
 class Ramp:
     """Counted draw in milliwatts; `rate_mw_s` None lets everything pass."""
 
@@ -23,6 +28,8 @@ class Ramp:
         self._full_mw = (self._rate_mw_s or 0.0) * window_s
         self._credit_mw = self._full_mw
         self._at_s = 0.0
+        # What was drawn when this instant began. All that happens at one time is judged against it
+        # together: ten starts at one event must not each have the whole credit.
         self._from_mw = drawn_mw
         self._let_mw = 0
         """What was let rise in this instant."""
@@ -51,8 +58,12 @@ class Ramp:
         """What a rise to there adds to what was let."""
         return max(to_mw - self._from_mw - self._let_mw, 0) / 1000
 
+    # Called when time passes and not when something changes: within one instant draw may go up and
+    # down, and only what it comes to counts.
     def settle(self, now_s: float, drawn_mw: int) -> None:
         """Time passes at this draw: pay for what it rose in the instant before."""
+        # Paid by what really rose, not by what was let: an order that was not carried out costs
+        # nothing. May go below zero, and is earned back before anything else rises.
         self._credit_mw -= max(drawn_mw - self._from_mw, 0)
         rate = self._rate_mw_s or 0.0
         self._credit_mw = min(self._credit_mw + rate * (now_s - self._at_s), self._full_mw)
@@ -76,17 +87,23 @@ class Ramp:
             return self._at_s
         rise_mw = to_mw - self._from_mw - self._let_mw
         credit_mw = self._credit_mw - self._let_mw
+        # A step larger than the whole bucket would wait for ever; it passes when the bucket is full
+        # and leaves a debt.
         missing_mw = min(rise_mw, self._full_mw) - credit_mw
         if missing_mw <= SLACK_MW:
             return self._at_s
         at_s = self._at_s + missing_mw / self._rate_mw_s
         self.next_s = at_s if self.next_s is None else min(self.next_s, at_s)
+        # Without this whoever is small would pass whoever is large, again and again, as credit
+        # never grows up to the large one's step.
         return at_s + self._behind_mw.get(who, self._refused_mw) / self._rate_mw_s
 
     def take(self, to_mw: int) -> None:
         """The draw rises so far."""
         self._let_mw += max(to_mw - self._from_mw - self._let_mw, 0)
 
+    # Who was refused keeps its place for this instant; the next instant's plan has its own order
+    # again.
     def queue(self, to_mw: int, who: str) -> None:
         """A rise to there was refused: whoever asks next in this instant waits for it, too."""
         if who not in self._behind_mw:
@@ -108,6 +125,8 @@ class Refusal:
     due_s: float
 
 
+# The site's ramp goes by the empty name, those of domains by theirs; one draw is told under all its
+# names (`PowerAccount._by_name`).
 class Ramps:
     """The ramps of the site (the empty name) and of domains of its tree, one way."""
 
@@ -144,6 +163,8 @@ class Ramps:
         """
         found: Refusal | None = None
         ramps = [(name, self._by_domain[name]) for name in to_mw if name in self._by_domain]
+        # All ramps above a job are asked before any is charged: one that lets it pass must not pay
+        # for another that does not.
         for name, ramp in ramps:
             due_s = ramp.due_s(to_mw[name], who)
             if due_s > now_s and (found is None or due_s > found.due_s):

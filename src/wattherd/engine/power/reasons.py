@@ -28,6 +28,8 @@ def too_little(asked_nw: int, used_nw: int, limit_nw: int, at: str, now_s: float
     )
 
 
+# A fall that comes soon turns away newcomers only. Who has a plan may keep and change it: the fall
+# itself will say who has to go, once, when it is due.
 def new_to_plan(job: JobRecord) -> bool:
     """Whether a job neither runs nor was planned before."""
     return not job.allocations and not job.wanted

@@ -29,6 +29,9 @@ def shared_devices(allocations: Iterable[Allocation]) -> list[Device]:
     return list(found)
 
 
+# Why the dearest counts. A device has one limit of watts, whoever runs on it. If two jobs are
+# allowed 200 and 300 W there, the device is set to 300 W and may draw that for either of them;
+# counted 500 it would waste watts, counted in shares it could be exceeded when one job pauses.
 class SharedDevices:
     """Milliwatts by shared device and job; `idle_mw` is what a device of each node idles at."""
 
@@ -47,6 +50,7 @@ class SharedDevices:
         """Whether there are any."""
         return bool(self._devices)
 
+    # Not below zero: beside a dearer partner a job adds nothing at all.
     def rise_mw(self, job_id: str, devices: Iterable[Device], mw: int) -> int:
         """By how much the draw above idle is higher with a job's `mw` on `devices` than without.
 
@@ -54,6 +58,7 @@ class SharedDevices:
         """
         return sum(max(mw - self._others_mw(job_id, device), 0) for device in devices)
 
+    # The idle device is everybody's partner: nothing falls below it.
     def _others_mw(self, job_id: str, device: Device) -> int:
         """The dearest of the other jobs there, the idle device if there is none."""
         others = self._jobs_mw.get(device, {})
@@ -84,6 +89,8 @@ class SharedDevices:
         self.above_idle_mw += self.rise_mw(job_id, devices, mw)
         self._devices[job_id] = devices
         for device in devices:
+            # The idle watts of a shared device are nobody's either: counted once here, when the
+            # first job comes, and not by node as those of free ones.
             if device not in self._jobs_mw:
                 self._jobs_mw[device] = {}
                 self.idle_mw += self._idle_mw[device[0]]
@@ -107,11 +114,15 @@ class SharedDevices:
 
     def restore_order(self, order: Mapping[Device, Sequence[str]]) -> None:
         """The same jobs stand on these devices in this order."""
+        # The order of bookings is state: the first of equally dear jobs owns the device, and asks
+        # for its watts. So an undone plan has to restore the order as well as the sums.
         for device, names in order.items():
             if len(names) > 1:
                 jobs = self._jobs_mw[device]
                 self._jobs_mw[device] = {name: jobs[name] for name in names}
 
+    # Equal parts for reports and joules only; the guard never asks for them, since parts of a
+    # maximum do not add up when a partner leaves.
     def part_mw(self, job_id: str) -> float:
         """A job's equal part of what its shared devices draw."""
         parts = 0.0
@@ -120,6 +131,8 @@ class SharedDevices:
             parts += max(self._idle_mw[device[0]], *jobs.values()) / len(jobs)
         return parts
 
+    # `max` takes the first of equals, and a dict keeps the order in which jobs came: so the owner
+    # is whoever was first at the highest cap, in any process.
     def owned(self, job_id: str) -> list[Device]:
         """The shared devices of which a job is the dearest, or the first of several such."""
         return [one for one in self._devices.get(job_id, ()) if self._owner(one) == job_id]

@@ -64,11 +64,15 @@ class Aims:
             self._made_at_s, self._for_w = now_s, budget_w.copy()
         return self._cap_w
 
+    # Devices without a job are kept at their floor in the sum: somebody may start there before the
+    # next sharing.
     def _shared(self, budget_w: Floats) -> Floats:
         fleet, idle = self._fleet, self._job == NO_JOB
         room_w = budget_w - fleet.levels(np.where(idle, fleet.floor_w, 0.0))
         floor_w = np.array([ask.curve.floor_w * ask.devices for ask in self._asks])
         limits = self._limits.with_room(room_w)
+        # Where even the floors do not fit a policy has nothing to share. Floors are wished for, and
+        # what has to give way is the loop's to find.
         if not self._asks or (limits.load_w(floor_w) > room_w).any():
             return fleet.floor_w.copy()
         caps = np.append(self._policy.share_in(self._asks, limits), 0.0)

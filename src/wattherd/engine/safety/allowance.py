@@ -35,10 +35,14 @@ class Allowance:
         self._note_heat(base.drawn_w, step_s)
         room_w = limit_w * (1.0 - self._config.margin)
         now_w = room_w - base.budget_w(room_w)
+        # What is kept for other load rises at once and falls by steps: the sum of a site's noise
+        # would otherwise move everybody's cap each cycle.
         falls = now_w < self.kept_w - STEADY * limit_w
         self.kept_w = np.where((now_w > self.kept_w) | falls, now_w, self.kept_w)
         budget_w = room_w - self.kept_w
         rated_w = self._cooling_share() * self._fleet.breaker.rated_w
+        # A breaker that is warm counts by its rating and not by the limit: a limit above the rating
+        # is carried for minutes only, and those have been used.
         hot_w = np.where(rated_w < room_w, base.budget_w(rated_w), budget_w)
         return np.asarray(np.minimum(budget_w, hot_w))
 
@@ -55,6 +59,7 @@ class Allowance:
 
     def _note_heat(self, drawn_w: Floats, step_s: float) -> None:
         """Medians of three: a garbage reading heats no breaker."""
+        # A first reading stands for the two before it.
         if np.isnan(self._drawn_w).all():
             self._drawn_w[:] = drawn_w
         self._drawn_w = np.vstack((self._drawn_w[1:], drawn_w))

@@ -59,15 +59,22 @@ class JobStops:
         """Let one device's job run again if it fits as if it had not been stopped."""
         self._at_s = np.where(self._restart, now_s, self._at_s)
         self._restart[:] = False
+        # Twice as long after each stop: a device that defies its cap whenever its job runs would
+        # otherwise stop and start for ever.
         wait_s = self._config.retry_s * 2.0 ** (self._tries - 1)
         with np.errstate(invalid="ignore"):
             due = self.stopped & (now_s - self._at_s >= wait_s)
         more_w = caps.running_w - caps.counted_w
         free_w = self._fleet.least(budget_w - self._fleet.levels(caps.counted_w))
         rows = np.flatnonzero(due & (more_w <= free_w))
+        # One at a time, and the next only when this one has been seen: ten at once would need ten
+        # devices' worth of trust.
         self.stopped[rows[:1]] = False
 
 
+# The last resort, and therefore slow to begin: everything cheaper has had its time. Jobs are
+# stopped before outlets are switched, because a stopped job has saved its work and a machine
+# without power has not.
 class Backstop:
     """Decides over jobs and outlets; remembers when it switched which device off."""
 
@@ -123,6 +130,8 @@ class Backstop:
             going = now_s - self.off_at_s < self._config.outlet_s
         return caps.off | going
 
+    # Judged by what would be left if everything that follows were at its lowest: only that cannot
+    # be mended by caps.
     def _over(
         self, caps: CapBook, budget_w: Floats, limit_w: Floats, seen: TrustedReadings, now_s: float
     ) -> Floats:
@@ -132,6 +141,8 @@ class Backstop:
         fixed = caps.fixed & ~gone & ~self.jobs.ending(now_s)
         worst_w = np.where(fixed, caps.counted_w, caps.response.at(caps.lowest_w))
         least_w = fleet.levels(np.where(gone, 0.0, worst_w))
+        # Counting at the worst may exceed a budget on paper. A job is stopped only where a meter
+        # shows it, or where a meter that should tell does not.
         exceeded = self._drawn(caps, seen) > limit_w  # an unread feed may well be
         stuck = (least_w > budget_w) & exceeded
         wait_s = max(self._config.backstop_s, min(PATIENCE * caps.answer_s, LONGEST_WAIT_S))
@@ -150,12 +161,15 @@ class Backstop:
     def _largest(counted_w: Floats, among: Bools, over_w: float) -> Bools:
         """As few as possible of the devices that do not follow, to save `over_w`."""
         order = np.flatnonzero(among)
+        # Largest first: the fewest jobs for the watts. Stable, so that equal ones fall in the order
+        # of the fleet.
         order = order[np.argsort(-counted_w[order], kind="stable")]
         saved_w = np.cumsum(counted_w[order])
         chosen = np.zeros(len(among), dtype=np.bool_)
         chosen[order[: int(np.searchsorted(saved_w, over_w)) + 1]] = True
         return chosen
 
+    # One after the other: two machines that boot at once could draw two maxima.
     def due(self, caps: CapBook, now_s: float) -> int | None:
         """The device to switch on next; it waits twice as long after every time it was stopped."""
         wait_s = self._config.retry_s * 2.0 ** (self._tries - 1)
@@ -166,6 +180,8 @@ class Backstop:
         rows = np.flatnonzero(caps.off & waited)
         return int(rows[0]) if len(rows) and not caps.waking.any() else None
 
+    # At its maximum and not at the cap it had: a reboot leaves a device without any cap until its
+    # knob has answered.
     def to_wake(self, caps: CapBook, budget_w: Floats, due: int | None) -> Bools:
         """Switch `due` on once it fits at its maximum: a reboot has reset its cap."""
         wake = np.zeros(self._fleet.size, dtype=np.bool_)

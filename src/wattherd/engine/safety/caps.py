@@ -24,12 +24,15 @@ from wattherd.engine.safety.contract import (
 )
 from wattherd.engine.safety.response import NEAR_FLOOR, DrawResponse
 
+# Drivers take whole watts or whole steps; half of one apart is the same number told differently.
 SAME_W = 0.5
 """Read-backs this close are the ordered cap (drivers round to whole watts)."""
 REMEMBERED = 8
 """Orders of a device that may still be under way together."""
 AT_REST = 1.1
 """A device without a job counts at this multiple of its draw."""
+# Regulators overshoot their caps by some percent; only draw beyond that says the cap is not in
+# force.
 OVER_CAP = 1.08
 """Draw above this multiple of what is expected under a cap shows that the cap is not in force."""
 FOLLOWS = 0.5
@@ -46,12 +49,29 @@ GIVE_UP_S = 45.0
 """No knob on record takes longer: then the order has been answered, if by another number."""
 
 
+# The state of one device, in the order of how much is known of it:
+#
+# silent: it does not answer. Counts at its maximum, or above if it held more.
+#
+# waking: its outlet was switched on. As silent: boots reset caps.
+#
+# late: an order has been unanswered for long. Counts at the old cap, and the others' shares are
+# made without its help.
+#
+# defiant: it says that the lower cap is in force and draws as before. Its word counts for nothing
+# until it has been obedient for a while.
+#
+# off: no power, no watts, whatever its last answer was.
+#
+# settled: everything else. Only these are raised.
 class CapBook:
     """Caps by device, all arrays (N,)."""
 
     def __init__(self, fleet: Fleet, config: SafetyConfig) -> None:
         """Nothing is known: every device counts at its maximum."""
         self._fleet, self._config = fleet, config
+        # Invariant: held_w is at least the cap that is really in force on each device. It falls
+        # only in `read_back`, by proof; everything else may only raise it.
         self.held_w: Floats = fleet.max_w.copy()
         """The highest cap that may be in force."""
         self.ordered_w: Floats = np.full(fleet.size, np.nan)
@@ -108,12 +128,18 @@ class CapBook:
         read_w, config = readings.cap_w, self._config
         answered = np.isfinite(read_w)
         first = answered & np.isnan(self.ordered_w)
+        # A read-back that equals the newest order. Numbers of the last orders are never reused
+        # (`_unlike`), so that it cannot be the echo of an older one.
         done = answered & self._is_ordered(read_w)
         self._draw_w, allowed_w = draw_w, OVER_CAP * self.response.at(read_w) + resolution_w
         with np.errstate(invalid="ignore"):
             lower = self.held_w > np.maximum(read_w, self.ordered_w) + self.tolerance_w
+            # Draw that fell by half of what the cap did is on its way, or has parts that no cap
+            # acts on. To call that defiance would take a node's job for its processors' share.
             fallen_w = self._before_w * (1.0 - FOLLOWS * (1.0 - read_w / self.held_w))
             shown = (draw_w > allowed_w) & ~(draw_w <= fallen_w)
+        # The asymmetry of the whole loop in one line: no lower cap on trust alone, any higher one
+        # at once.
         believed = done & (~lower | (watched & ~shown))
         self._patience_s = np.maximum(config.defiant_after_s, MEANS * news_s)
         self._note_defiance(done & lower & watched & shown, readings.now_s)
@@ -122,6 +148,8 @@ class CapBook:
         self.ordered_w = np.where(first, read_w, self.ordered_w)
         with np.errstate(invalid="ignore"):
             arrived = first | (done & (np.abs(read_w - self.ordered_w) <= SAME_W))
+        # Orders of one device arrive in their order, so that with the newest all earlier ones have
+        # arrived, or never will.
         self._sent_w[:, arrived] = np.nan  # and with it all that were sent before
         self._sent_w[-1, arrived] = read_w[arrived]
         with np.errstate(invalid="ignore"):
@@ -130,6 +158,7 @@ class CapBook:
         self._read_w = np.where(answered, read_w, self._read_w)
         unanswered_s = self._unanswered.note(~answered, readings.now_s)
         never = np.isnan(self.ordered_w)
+        # One missed answer is a lost packet; `silent_s` of them is a device that may do anything.
         self.silent = ~answered & ((unanswered_s >= config.silent_s) | never)
         self._note_answers(believed)
         self.pending_s = self._pending.note(answered & ~believed & ~first, readings.now_s)
@@ -154,6 +183,9 @@ class CapBook:
         ended = believed & (self.pending_s > 0)
         if ended.any():
             took_s = float(np.median(self.pending_s[ended])) + 1.0
+            # A tenth of the way with each answer: one slow controller does not change what is
+            # expected of the others, a firmware that makes all of them slow is noticed within some
+            # orders.
             self.answer_s += 0.1 * (min(took_s, GIVE_UP_S) - self.answer_s)
 
     def _learn_own_numbers(self, stuck: Bools) -> None:
@@ -166,6 +198,8 @@ class CapBook:
             return
         read_w = self._read_w[rows]
         tolerance_w = self.tolerance_w[rows]
+        # Whoever repeats an old order, or what was found, is late. Whoever says a number that
+        # nobody ever said has an idea of its own, and will not get closer.
         known_w = np.vstack((self._sent_w[:, rows], self.held_w[rows]))
         with np.errstate(invalid="ignore"):
             old = (np.abs(read_w - known_w[:-1]) <= tolerance_w).any(axis=0)
@@ -202,6 +236,8 @@ class CapBook:
         unable = lasts & flat & (near | (shown_s >= FLAT_S))
         self.response.reach_w = np.where(unable, draw_w, self.response.reach_w)
         mends = self._below.note(~shown, now_s) >= self._config.obedient_after_s
+        # Two ways out: obedient for long enough, or at its reach, where it is no defiance to draw
+        # what it cannot help.
         self.defiant = (self.defiant | (lasts & ~near)) & ~mends & ~(unable & near)
 
     def compare(self, draw_w: Floats, trusted: Bools, now_s: float, step_s: float) -> Floats:
@@ -213,6 +249,8 @@ class CapBook:
         with np.errstate(invalid="ignore"):
             over = draw_w > OVER_CAP * self.response.at(self.held_w)
             before = over & (self._doubt_w > self.held_w + self.tolerance_w) & trusted
+        # Raised on suspicion: draw above the cap that was read back, of a device that had a higher
+        # cap since draw last proved one, means that the higher one is still in force.
         self.held_w = np.where(before, self._doubt_w, self.held_w)
         settle_s = np.maximum(self._config.settle_s, self._patience_s)
         may = trusted & ~self.fixed & (np.abs(self.held_w - self.ordered_w) <= self.tolerance_w)
@@ -258,6 +296,8 @@ class CapBook:
         """The lowest caps that knobs accept."""
         return np.fmin(np.fmax(self._fleet.floor_w, self._own_number_w), self._fleet.max_w)
 
+    # Downwards: a knob that is handed a number between its steps may round up, and up is over the
+    # limit.
     def on_grid(self, cap_w: Floats) -> Floats:
         """The nearest caps (N,) below, in steps of coarse knobs: rounding up breaks a limit."""
         grid_w = np.floor(cap_w / self.step_w + 1e-6) * self.step_w

@@ -20,6 +20,9 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+# Levels are numbered so that each stands before the one above it. Sums upwards and minima downwards
+# are then one pass over the generations, each a single NumPy call: a large site has many levels and
+# few generations.
 class FeedLevels:
     """The L levels above the devices; `above` (L - 1,) is the level that each but the site is in.
 
@@ -36,6 +39,8 @@ class FeedLevels:
             raise UserError(
                 "every level stands before the one above it, the site last", field="above"
             )
+        # By distance from the site and not from the leaves: all of a generation have their parents
+        # in the next one, so that a generation may be added up at once.
         self._deepest_first = _generations(self.above)
 
     def ancestors(self, level: Ints) -> tuple[Ints, ...]:
@@ -60,6 +65,7 @@ class FeedLevels:
             total += np.bincount(self.above[rows], total[rows], self.count)
         return total
 
+    # From the site down: the tightest limit anywhere above a device is the one it feels.
     def least(self, values: Floats) -> Floats:
         """The lowest of `values` (L,) on the way from each level to the site."""
         found = values.copy()
@@ -71,6 +77,8 @@ class FeedLevels:
         """Whether a level or one above it is `marked` (L,)."""
         return np.asarray(self.least(np.where(marked, 0.0, 1.0)) == 0.0)
 
+    # A level without a meter is what is below it and what hangs on it itself; that is why the walk
+    # begins at the leaves.
     def filled_in(self, known: Floats, own: Floats) -> Floats:
         """`known` (L,), and where that is NaN the `own` watts of a level and what is below it."""
         found = known.copy()
@@ -81,6 +89,8 @@ class FeedLevels:
         found[-1] = total[-1] if np.isnan(found[-1]) else found[-1]
         return found
 
+    # Two readings of one truth: the level's own meter, and what is known below it. The higher one
+    # counts, since a meter may be wrong in either direction and only the high error is harmless.
     def believed(self, read: Floats, *, least: Floats, unread: Floats) -> Floats:
         """What levels (L,) draw: as `read`, but no less than what is below them and their `least`.
 
@@ -105,6 +115,10 @@ def _generations(above: Ints) -> tuple[Ints, ...]:
     return tuple(np.flatnonzero(depth == far) for far in range(int(depth.max()), 0, -1))
 
 
+# Inverse time: a thermal-magnetic breaker carries a small overload for minutes and a large one for
+# seconds, because its bimetal warms with the square of the current. Watts stand for amperes here,
+# as voltage is constant. The magnetic release at several times the rating is instantaneous and no
+# loop's affair.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
     """Inverse-time breakers of the feeds and, last, the site.
@@ -163,6 +177,7 @@ class Fleet:
             )
         if np.any(self.feed < 0) or np.any(self.feed > self.feeds - (self.feeds > 0)):
             raise UserError("a device hangs on an unknown feed", field="feed")
+        # Left out, every feed hangs on the site: two levels, the commonest case.
         flat = np.full(self.feeds, self.feeds)
         tree = FeedLevels(flat if self.above is None else self.above)
         if tree.count != self.feeds + 1:
@@ -241,6 +256,9 @@ def _rows_below(feed: Ints, tree: FeedLevels) -> tuple[Ints, ...]:
     return tuple(np.concatenate(own) for own in parts)
 
 
+# NaN for "no answer" and not an absent key: all of a cycle is arithmetic over arrays, and NaN
+# spreads to whatever depends on it. Where a NaN must not spread, `fmax`, `fmin` or `isnan` say so;
+# a plain comparison with NaN is false.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """What meters and knobs answered at `now_s`; timestamps are the meters' own.
@@ -261,6 +279,7 @@ class Readings:
     site_at_s: float = float("nan")
 
 
+# A lease on each cap is what makes a dead loop safe: nobody has to notice that it died.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
     """Caps (N,) to be in force, each for `lease_s` unless renewed; the backstop's outlets and jobs.

@@ -12,6 +12,8 @@ STEPS = 80
 """Bisection alone would need that many to reach the last bit."""
 
 
+# Max-min fair means: no device could have more unless one that has as much or less gave it up. So
+# the answer is one, whatever the order of devices.
 def fill(fleet: Fleet, budget_w: Floats, low_w: Floats, high_w: Floats) -> Floats:
     """Watts (N,) in [low, high] within the budgets (F + 1,) of all levels, as far as lows allow.
 

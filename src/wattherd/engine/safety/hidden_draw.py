@@ -21,6 +21,9 @@ STANDS, PROVEN_S = 0.01, 8.0
 """Once caps stood for so long their levels have shown what they lead to."""
 
 
+# One moment is enough, and it is the highest that explains most: a level's draw when its devices
+# were counted at so much. Draw of devices that nobody reads cannot be told from other load, so that
+# both are believed to come back together.
 class HiddenDraw:
     """One remembered moment of each level (F + 1,): its draw, and its devices' count."""
 
@@ -47,6 +50,8 @@ class HiddenDraw:
         self._slope = slope
         fade = 0.5 ** (step_s / FORGET_S)
         here_w = self.at(counted_w)
+        # A moment as high as what would be expected now replaces the old one; a lower one only lets
+        # it fade.
         new = told & self._which & (drawn_w >= here_w - (self._sure_w - self._drawn_w))
         gone_w = np.where(told, (1.0 - fade) * np.maximum(here_w - drawn_w, 0.0), 0.0)
         self._drawn_w = np.where(new, drawn_w, self._drawn_w - gone_w)
@@ -54,6 +59,8 @@ class HiddenDraw:
         stands = np.abs(counted_w - self._stood_at_w) <= STANDS * counted_w
         self._stood_s = np.where(stands & told, self._stood_s + step_s, 0.0)
         self._stood_at_w = np.where(stands, self._stood_at_w, counted_w)
+        # What an unproven level may be counted at stays below its limit by a share: nobody knows
+        # yet how far its devices' caps are from what they lead to.
         self._proven |= self._stood_s >= PROVEN_S
 
     def at(self, counted_w: Floats) -> Floats:

@@ -83,6 +83,16 @@ REGAIN_S = 15.0
 """For so long after a false alarm caps may go back at once to where they were."""
 
 
+# Order within a cycle, and why not another. Limits and orders of who leads come first, as readings
+# are judged by them. Meters before caps: whether a lower cap is believed depends on whether
+# anybody's meter would show the contrary. Caps before other load: what devices are counted at is
+# what a level's reading is compared with. Cuts before raises: a raise may use only watts that the
+# cuts of earlier cycles have freed and that were read back since. Notes last, of what was found;
+# they order nothing.
+#
+# What is counted. Of every level: counted watts of its devices (caps in force, as far as draw was
+# seen to keep them) + other load <= limit. Each of the two terms is an upper bound on its own, so
+# that neither has to be right about the other.
 class SafetyLoop:
     """Controller of one site. `found_w` (N,) is what a journal kept of an earlier life, or nothing.
 
@@ -128,6 +138,8 @@ class SafetyLoop:
         if state is not None:
             self._take_over(state)
             found_w = state.found_w if found_w is None else found_w
+        # NaN until a first answer: a cap that was never read cannot be restored, and the maximum is
+        # what `leave` puts then.
         self.found_w: Floats = np.full(fleet.size, np.nan) if found_w is None else found_w.copy()
 
     def cycle(
@@ -141,6 +153,7 @@ class SafetyLoop:
         its own; without them devices get whatever fits.
         """
         now_s, step_s = readings.now_s, self._step(readings)
+        # Steps are measured, never assumed: a loop that was suspended wakes up to a long one.
         self._passed_s = step_s
         self._most_w = self._ordered_most(most_w if wishes is None else wishes.most_w)
         self._hear(wishes, now_s)
@@ -150,8 +163,11 @@ class SafetyLoop:
         due = self._backstop.due(self.caps, now_s)
         aim_w = self._aimed(now_s, limit_w) if wishes is None else wishes.aim_w
         wanted_w = self._wanted(seen, now_s)
+        # The reserve is for devices whose outlets are about to be switched on: a machine that boots
+        # draws what it likes until its knob answers.
         target_w = self._target(budget_w - self._reserve(due), wanted_w, aim_w)
         self._ramps.look(seen, self.caps, self.base, now_s)
+        # Ramps come after the budget and may only take away from it.
         target_w = self._ramps.within(target_w, self.caps)
         lowered_w = self._lowered(target_w, budget_w)
         lowered_w = self._ramps.softened(lowered_w, self.caps, budget_w, at_once=self.safe_mode)
@@ -163,6 +179,8 @@ class SafetyLoop:
         )
         self._at_s = now_s
         return Orders(
+            # Every device, every cycle: an order that changes nothing still renews the lease, and
+            # undoes a reboot, a reset driver or somebody else's hand.
             cap_w=self.caps.order(cap_w),
             lease_s=self.config.lease_s,
             switch_off=off,
@@ -210,6 +228,8 @@ class SafetyLoop:
         """Go on from where a predecessor ended; what is NaN there is as for a new loop."""
         caps = self.caps
         caps.held_w = np.where(np.isnan(state.held_w), caps.held_w, state.held_w)
+        # Where nothing was held nothing was known, and an order without that would be believed on
+        # the strength of a mere number.
         caps.ordered_w = np.where(np.isnan(state.held_w), np.nan, state.ordered_w)
         caps.response.restore(state.reach_w, state.beyond_w, state.held_w)
         self._backstop.take_over(np.nan_to_num(state.stopped) > 0, state.off_age_s)
@@ -234,6 +254,8 @@ class SafetyLoop:
             return
         fleet, jobs = self.fleet, self._backstop.jobs
         with np.errstate(invalid="ignore"):
+            # A scheduler that says "idle" of a device that draws more than its floor is not
+            # believed: somebody works there of whom it does not know.
             works = self.caps.drawn_w > fleet.floor_w  # for somebody the scheduler does not know
         self._idle = wishes.idle & fleet.device_read & ~works
         self.caps.jobless = (jobs.stopped & ~jobs.ending(now_s)) | self._idle
@@ -250,6 +272,8 @@ class SafetyLoop:
         fixed, lowest_w = caps.fixed, draw(caps.lowest_w)
         fixed_w = np.where(fixed, caps.counted_w, 0.0)
         least_w = np.where(fixed, np.fmin(fixed_w, lowest_w), lowest_w)
+        # Idle devices are offered at their floor as long as everybody may have one. Where not all
+        # may, who has no job is counted at what it draws, or else nobody could start anything.
         if np.any(fleet.levels(least_w) > budget_w):  # not all may have a job
             low_w = np.where(self._idle, np.fmin(caps.counted_w, lowest_w), lowest_w)
             least_w = np.where(fixed, np.fmin(fixed_w, lowest_w), low_w)
@@ -272,22 +296,34 @@ class SafetyLoop:
             resolution_w=np.nan_to_num(self._meters.resolution_w[:size]),
         )  # fmt: skip
         self.found_w = np.where(np.isnan(self.found_w), readings.cap_w, self.found_w)
+        # Below a level whose meter shows less than its devices' together nothing is learned: one of
+        # them is wrong, and it is not known which.
         trusted = np.isfinite(seen.draw_w) & ~fleet.any_above(self._refuted(seen))
         explained_w = caps.compare(seen.draw_w, trusted, now_s, step_s)
+        # What a device newly explains of a level's draw was counted as other load before: it
+        # changes sides, and is counted once.
         self.base.transfer(np.maximum(explained_w, 0.0))
         self.base.take_back(np.maximum(-explained_w, 0.0))
+        # Nine tenths of the meters and not all: one that never has news would stretch the horizon
+        # of everybody.
         news_s = float(np.quantile(renews_s, 0.9)) if len(renews_s) else 0.0
+        # How far other load must be foreseen: until a cut that is ordered now has been answered and
+        # seen.
         ahead_s = min(LAG_S + caps.answer_s + news_s, LONGEST_AHEAD_S)
         self.base.look(
             seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s,
             news_s=news_s, level_news_s=renews_s[size:],
         )  # fmt: skip
         self._meters.expect(fleet.levels(caps.response.at(fleet.max_w)) + self.base.highest_w)
+        # What is remembered at a first alarm are the caps before it: if it proves false they may
+        # come back at once, and work is lost for seconds instead of for a slow climb.
         if seen.alarmed.any():
             if now_s - self._alarm_s > REGAIN_S:
                 self._before_alarm_w = np.nan_to_num(caps.ordered_w)
             self._alarm_s = now_s
         missing, enough = seen.missing_share, self.config.missing_share
+        # Hysteresis: at the same share for in and out, a meter that comes and goes would move all
+        # caps of a site up and down.
         self.safe_mode = missing > (enough / 2 if self.safe_mode else enough)
         return seen
 
@@ -423,12 +459,15 @@ class SafetyLoop:
     ) -> Floats:
         """Raise towards the target with watts that were read back, not with ordered ones."""
         caps, config, fleet = self.caps, self.config, self.fleet
+        # Nothing is raised on readings that are missing, or that nobody has confirmed.
         if self.safe_mode or seen.alarmed.any():
             return cap_w
         draw, told = caps.response.at, np.isfinite(seen.draw_w) | ~fleet.device_read
         idle = self._at_rest
         cap_w = np.where(idle, np.maximum(cap_w, target_w), cap_w)
         # An order from outside is followed to the watt.
+        # Raises smaller than the band are not made: each is an order to a driver, and the band is
+        # what keeps two devices from handing a watt to and fro.
         least_w = np.where(self._most_w < fleet.max_w, SAME_W, config.band * fleet.max_w)
         may = caps.settled & told & (target_w - cap_w > least_w) & ~idle
         gap_w = np.where(may, draw(target_w) - draw(cap_w), 0.0)
@@ -437,10 +476,14 @@ class SafetyLoop:
         rate_w = config.raise_per_s * np.maximum(budget_w, 0.0)
         if now_s - self._alarm_s <= REGAIN_S:
             back_w = draw(np.minimum(target_w, self._before_alarm_w)) - draw(cap_w)
+            # Except after a false alarm, for `REGAIN_S`.
             rate_w = np.maximum(rate_w, fleet.levels(np.where(may, np.maximum(back_w, 0.0), 0.0)))
+        # A coarse knob moves by whole steps: a rate below its step would never let it move at all.
         free_w = np.minimum(free_w, np.maximum(rate_w, np.where(may, caps.step_w, 0.0).max()))
         part = np.minimum(free_w / np.maximum(asked_w, 1e-9), 1.0)
         grant_w = gap_w * fleet.least(part)
+        # A grant that is a crumb of what was asked for waits until there is more, unless it is all
+        # that was asked.
         worth = grant_w >= np.minimum(0.25 * config.band * fleet.max_w, gap_w)
         raised_w = caps.response.cap_for(draw(cap_w) + grant_w)
         raised_w = np.clip(raised_w, cap_w, np.maximum(target_w, cap_w))
@@ -462,6 +505,8 @@ class SafetyLoop:
         rows = np.flatnonzero(caps.coarse & which & (next_w <= most_w + 1e-6))
         draw = caps.response.at
         left_w = room_w - fleet.levels(np.where(which, draw(low_w), 0.0))
+        # Stable: among equals the order of the fleet, so that the same readings give the same
+        # orders.
         rows = rows[np.argsort(caps.ordered_w[rows] < next_w[rows] - SAME_W, kind="stable")]
         fits = steps_that_fit(fleet, left_w, draw(next_w) - draw(low_w), rows)
         return np.where(fits, next_w, low_w)

@@ -59,6 +59,11 @@ class TrustedReadings:
     """Devices (N,) whose meters never said anything else: what is lower there proves nothing."""
 
 
+# Why every meter is compared with its own past. A data sheet says how fine and how fast a meter is,
+# and what stands between it and the loop (an exporter's cache, a proxy's rounding) makes it coarser
+# and slower without saying so. What a meter did so far is what is known of it.
+#
+# Why low is doubted and high is not: see the head of `loop.py`.
 class Meters:
     """Judges every meter by its own past, feeds' also by their devices'.
 
@@ -74,6 +79,7 @@ class Meters:
         self._run = np.ones(count)
         self._mean_run = np.ones(count)
         self._mean_looks = np.ones(count)
+        # How often the loop looks, learned too: digits are counted in looks and told in seconds.
         self._period_s = max(config.refresh_s, 1.0)
         self._runs = np.zeros(count)
         self._ended_run = np.zeros(count)
@@ -94,6 +100,9 @@ class Meters:
         self.frozen: Bools = np.zeros(count, dtype=np.bool_)
         self._at_s = -np.inf
 
+    # The slower of two clues. A timestamp may be that of the exporter and not of the meter behind
+    # it, digits may stand still for a load that does: so digits count only for meters whose steps
+    # are fine.
     @property
     def renews_s(self) -> Floats:
         """How often each meter (N + F + 1,) has news, in seconds; 0 where that is not known.
@@ -122,6 +131,8 @@ class Meters:
         value = np.concatenate((readings.draw_w, readings.feed_w, [readings.site_w]))
         at_s = np.concatenate((readings.draw_at_s, readings.feed_at_s, [readings.site_at_s]))
         with np.errstate(invalid="ignore"):
+            # A negative draw or a number beyond reckoning is no reading. One infinite one would
+            # make every sum above it infinite.
             value = np.where((value >= 0) & (value <= MOST_W), value, np.nan)
         fresh = np.isfinite(value) & self._recent(readings.now_s, at_s)
         self._note_digits(value, readings.now_s)
@@ -169,6 +180,7 @@ class Meters:
         oldest_s = np.maximum(self._config.max_age_s, 2.5 * self.renews_s)
         with np.errstate(invalid="ignore"):
             late = now_s - at_s > oldest_s
+            # A timestamp from the future is a wrong clock: how old that reading is cannot be known.
             ahead = at_s - now_s > self._config.max_age_s
         return np.isfinite(at_s) & ~late & ~ahead
 
@@ -189,6 +201,8 @@ class Meters:
             self._period_s += 0.1 * (now_s - self._looked_s - self._period_s)
         self._looked_s = now_s
         # Spikes between the same digits are no news.
+        # Digits are compared exactly: a live meter's last digit flickers, and that is what tells it
+        # from a frozen one.
         again = (value == self._last).any(axis=0)
         read = np.isfinite(value)
         back = value == self._last[-2]
@@ -209,6 +223,8 @@ class Meters:
     def _frozen(self, value: Floats) -> Bools:
         """Meters that repeat themselves against their habit, or though their load has moved."""
         fleet, size = self._fleet, self._fleet.size
+        # Repeating itself is not enough: a coarse meter of a steady load does so for hours. It must
+        # be against the meter's habit, or against what moved below it.
         silent = self._same >= self._config.frozen_after
         lively = (self._runs >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
         below_w = fleet.levels(np.where(np.isfinite(value[:size]), value[:size], 0.0))
@@ -236,9 +252,13 @@ class Meters:
         self._alarms = self._alarms * np.exp(-passed_s / FORGET_ALARM_S) + refuted
         self._alarm_run = np.where(alarm, self._alarm_run + 1, 0.0)
         single = alarm & (self._alarm_run < 2)
+        # A meter that raised three false alarms of late is heard with the next reading: one cycle
+        # later, which is what its own past has cost it.
         wolf = single & (self._alarms >= FALSE_ALARMS - 0.5)
         return np.where(wolf, self._median(), value), single & ~wolf
 
+    # Three readings: one that is odd has no say, and two alike are believed. A longer memory would
+    # hold back what is true as well.
     def _median(self) -> Floats:
         """Medians over what was read of the last three: one spike moves nothing."""
         # `np.nanmedian` warns of what was never read; to mute that would mute all threads.
@@ -254,6 +274,7 @@ class Meters:
         slow one tells of devices as they were when it last had news.
         """
         known_w = np.where(np.isfinite(draw_w), draw_w, 0.0)
+        # The lower of two moments: a slow meter shows one of them, and it is not known which.
         then_w = np.minimum(self._below_w, self._below_before_w)
         read_w = np.minimum(self._fleet.levels(known_w), then_w)[:-1]
         with np.errstate(invalid="ignore"):

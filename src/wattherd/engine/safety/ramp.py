@@ -38,6 +38,8 @@ WORTH_W = 1.0
 """Fewer watts kept back are not told."""
 
 
+# A mean over a window and not a slope between two readings: a meter that updates every second makes
+# every step of load infinitely steep.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RampLimits:
     """Limits of all levels (F + 1,): watts a second up and down, watts of swing; inf where none.
@@ -92,6 +94,7 @@ class DrawRamps:
         self._limited = limits.any
         self._past: deque[_Past] = deque()
         self._began_s = 0.0
+        # Three readings: the middle one of three moves for no single spike.
         self._read_w: deque[Floats] = deque(maxlen=3)
         levels = fleet.feeds + 1
         self._most_w: Floats = np.full(levels, np.inf)
@@ -141,6 +144,9 @@ class DrawRamps:
             up_w, down_w = limits.up_w_s * step_s, limits.down_w_s * step_s
         up_w, down_w = np.nan_to_num(up_w, posinf=np.inf), np.nan_to_num(down_w, posinf=np.inf)
         free_up, free_down = np.isinf(limits.up_w_s), np.isinf(limits.down_w_s)
+        # Both bounds: as fast as the rate from where it might have been, and a window's rise above
+        # the lowest of the last window. The first alone could be saved up while draw is low, the
+        # second alone could be used anew in each window.
         most_w = np.where(free_up, np.inf, np.minimum(self._most_w + up_w, low_w + rise_w))
         self._least_w = np.where(
             free_down, -np.inf, np.maximum(self._least_w - down_w, high_w - fall_w)
@@ -160,6 +166,8 @@ class DrawRamps:
         drawn_w = np.array([one.drawn_w for one in self._past if one.at_s >= from_s])
         return drawn_w.min(axis=0), drawn_w.max(axis=0)
 
+    # Ramps are about what is drawn. Of a device that nobody reads it is a part, by its count, of
+    # what its level draws beside the others.
     def _devices_w(self, draw_w: Floats, level_w: Floats, caps: CapBook, base: BaseLoad) -> Floats:
         """What devices (N,) draw; of those that nobody reads, their part of what is left."""
         fleet, counted_w = self._fleet, caps.counted_w
@@ -173,6 +181,8 @@ class DrawRamps:
         guess_w = counted_w * np.nan_to_num(part, nan=1.0)[fleet.feed]
         return np.where(known, draw_w, guess_w)
 
+    # Lower caps first: what nobody uses is taken down to where draw may rise to, and given back
+    # along the ramp.
     def budget(self, budget_w: Floats) -> Floats:
         """What devices may be counted at (F + 1,), within what the limits leave."""
         if not self._limited:
@@ -192,6 +202,8 @@ class DrawRamps:
         least_w = np.maximum(np.where(fixed, caps.counted_w, draw(caps.lowest_w)) - now_w, 0.0)
         most_w = np.maximum(np.where(fixed, caps.counted_w, draw(target_w)) - now_w, least_w)
         kept_w = np.clip(draw(np.minimum(ordered_w, target_w)) - now_w, least_w, most_w)
+        # Two fills: first everybody up to what it has, then more for all. In one, a newcomer would
+        # take watts from who is at work.
         given_w = fill(fleet, self._room_w, least_w, kept_w)
         given_w = fill(fleet, self._room_w, given_w, most_w)
         whole = fixed | (given_w >= most_w - WORTH_W)
@@ -201,6 +213,8 @@ class DrawRamps:
         self._beyond_w = fleet.levels(least_w) - self._room_w
         return np.asarray(np.minimum(found_w, target_w))
 
+    # The larger of two shares of each cut: what the ramp allows at this moment, and what a limit
+    # demands whatever the ramp says.
     def softened(
         self, lowered_w: Floats, caps: CapBook, budget_w: Floats, *, at_once: bool
     ) -> Floats:

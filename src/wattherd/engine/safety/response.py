@@ -31,6 +31,10 @@ IDLE_FORGET_S = 600.0
 """While a device does not press against its cap, an excess fades this slowly."""
 
 
+# Why learned and not taken from a data sheet. What a cap of 200 W means in watts is a property of
+# the device, its firmware and what the cap does not cover (processors and fans of a node). Counted
+# at the number alone, a feed of nodes is over its limit by the part that no cap acts on; counted at
+# a stated maximum, most of the feed stands empty.
 class DrawResponse:
     """Arrays (N,): the draw to be expected at most under any cap."""
 
@@ -64,6 +68,8 @@ class DrawResponse:
         """The excess (N,) over the cap where it was seen last."""
         return self._draw_w - self._cap_w
 
+    # Only what was seen counts as a device's own excess; an assumption that was handed on must stay
+    # one, or it would never be learned away.
     def restore(self, reach_w: Floats, beyond_w: Floats, held_w: Floats) -> None:
         """Take over what a predecessor learned; NaN is nothing."""
         self.reach_w = np.nan_to_num(reach_w)
@@ -74,12 +80,16 @@ class DrawResponse:
             assumed = np.abs(beyond_w - self._unproven * held_w) < SAME / 2 * held_w
             self._high = known & ~assumed & (beyond_w > SAME * held_w)
 
+    # Both slopes err on the safe side of the one point that was seen. Above it draw may grow in
+    # proportion to the cap; below it the excess may be of parts that no cap acts on, which stay.
     def at(self, cap_w: Floats) -> Floats:
         """Draw (N,) to be expected at most under `cap_w` (N,)."""
         above = cap_w * (self._draw_w / self._cap_w)
         below = cap_w + self.beyond_w
         return np.maximum(np.where(cap_w >= self._cap_w, above, below), self.reach_w)
 
+    # The inverse of `at`, without the reach: below what a device can get down to any cap is as good
+    # as the lowest.
     def cap_for(self, draw_w: Floats) -> Floats:
         """The highest caps (N,) under which no more than `draw_w` (N,) is to be expected."""
         above = draw_w * (self._cap_w / self._draw_w)
@@ -151,6 +161,8 @@ class DrawResponse:
         with np.errstate(invalid="ignore"):
             self._kept_w = np.where(excess & (self._kept_w <= held_w), np.nan, self._kept_w)
 
+    # Less than expected counts only while a device presses against its cap: at rest it draws little
+    # whatever its response is.
     def _see_less(
         self, usable: Bools, held_w: Floats, draw_w: Floats, now_s: float, step_s: float
     ) -> None:

@@ -18,6 +18,8 @@ BY_LEVEL = "base_w", "base_rise_w", "base_peak_w", "kept_w", "heat", "level_reso
 """The arrays over levels; all others are over devices."""
 
 
+# Ages and not times, watts and not indices of anything: a successor may run on another machine,
+# with another clock, over a fleet that has lost a row (`reordered`).
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyState:
     """Hand-over from one loop to the next, see `SafetyLoop.state`.
@@ -88,6 +90,8 @@ def _listed(values: Floats) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
+# Of another length is of another fleet: rows would belong to other devices. Unknown is always safe,
+# since a successor reads everything back.
 def _read(values: Sequence[float | None], count: int) -> Floats:
     if len(values) != count:
         return np.full(count, np.nan)

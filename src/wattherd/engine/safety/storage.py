@@ -44,6 +44,9 @@ class StorageSize:
                             hint="the share that comes back: 0.9")  # fmt: skip
 
 
+# Charge is counted, since what a battery says of itself is an estimate of its maker's. It may say
+# less than was counted (ageing, cold), and that is believed at once; more would be watts that are
+# perhaps not there.
 class Storage:
     """Its charge, as counted from what went in and out; half of the losses on either way."""
 
@@ -52,6 +55,8 @@ class Storage:
         self.size = size
         self.charge_j = size.energy_j * min(max(charge, 0.0), 1.0)
         self.lost_j = 0.0
+        # The efficiency that makers state is of both ways together; its square root on each is the
+        # usual assumption.
         self._one_way = math.sqrt(size.efficiency)
 
     def told(self, charge: float) -> None:
@@ -88,6 +93,9 @@ class Storage:
         return found_w
 
 
+# The grid's side moves first within its ramps, towards the mean of the load and a charge of one
+# half; storage gives the difference. Where it cannot, the load shows on the grid, and the time is
+# counted.
 class Smoothing:
     """The grid's side of a load with storage beside it; ramps in W/s, infinite for none."""
 

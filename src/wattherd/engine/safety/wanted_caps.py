@@ -13,6 +13,8 @@ from wattherd.engine.safety.contract import Bools, Fleet, Floats, SafetyConfig, 
 from wattherd.engine.safety.meters import TrustedReadings
 
 
+# Wanting more is believed at once, wanting less after a while: to hold a device down that begins to
+# work costs work at once, to leave it a cap that it does not use costs somebody else's wish.
 class Wants:
     """Remembers for how long every device has drawn less than its cap."""
 
@@ -34,6 +36,8 @@ class Wants:
             below = seen.draw_w < config.idle_below * held_w
         below &= ~seen.still
         idle = self._idle.note(below, now_s) >= config.idle_s
+        # Close to its cap a device shows only that it is held back, not by how much: it is offered
+        # all, and its next reading says what it takes.
         wanted_w = np.where(capped, fleet.max_w, held_w)
         wanted_w = np.where(idle, seen.draw_w / config.idle_to, wanted_w)
         # Where meters contradict each other none of them may take a cap away: they may read low.

@@ -14,14 +14,13 @@ admitted is exactly that; a running job is moved only if the others do not fit a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
@@ -72,26 +71,19 @@ def reserve(
     """
     now_s, role = view.now_s, standing.job.spec.roles[0]
     gpus, free, room = view.gpus_per_node(), draft.free_gpus(), draft.room(standing.job)
-    mask, drained = able_nodes(view, standing.job.spec), view.drained()
+    mask = able_nodes(view, standing.job.spec)
     whole, each = inside(whole_tasks(role, gpus, room), mask), max(role.gpu_count, 1)
     for end_s, one in _ends(running, now_s):
         for allocation in one.job.wanted:
-            freed = _freed(allocation, drained)
-            free[allocation.node] += freed
+            free[allocation.node] += len(allocation.gpus)
             if mask is None or mask[allocation.node]:
-                room[allocation.node] += freed // each
+                room[allocation.node] += len(allocation.gpus) // each
         shares = place(room, whole, role.count)
         if shares is not None:
             for share in shares:
                 free[share.node] -= share.tasks * role.gpu_count
             return Reservation(end_s, free)
     return Reservation(math.inf, gpus.copy())
-
-
-def _freed(allocation: Allocation, drained: Collection[tuple[int, int]]) -> int:
-    """GPUs of an allocation that others may have after it: drained ones nobody is given."""
-    gpus, node = allocation.gpus, allocation.node
-    return sum((node, gpu) not in drained for gpu in gpus) if drained else len(gpus)
 
 
 def _ends(running: Iterable[JobStanding], now_s: float) -> list[tuple[float, JobStanding]]:
@@ -317,12 +309,11 @@ class _Cycle:
     def _enough(self, standing: JobStanding, later: list[JobStanding]) -> list[JobStanding]:
         """The last of those who come `later` that make room together; empty if all do not."""
         role, mask = standing.job.spec.roles[0], self._able(standing.job.spec)
-        drained = self.view.drained()
         room, each = self.draft.room(standing.job), max(role.gpu_count, 1)
         for count, victim in enumerate(later, start=1):
             for allocation in victim.job.wanted:
                 if mask is None or mask[allocation.node]:
-                    room[allocation.node] += _freed(allocation, drained) // each
+                    room[allocation.node] += len(allocation.gpus) // each
             whole = inside(whole_tasks(role, self.whole, room), mask)
             shares = self.planner.place(room, whole, role.count)
             if shares is not None:
