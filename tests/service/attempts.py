@@ -293,7 +293,7 @@ LISTS = ("/api/v1/jobs?over=true", "/api/v1/jobs?tenant=victor&over=true", "/api
          "/api/v1/power", "/api/v1/power/tree", "/api/v1/groups", "/api/v1/tenants", "/metrics", "/",
          "/queue", "/cluster", "/power", "/timeline", "/decisions", "/compare",
          "/api/v1/jobs?over=true&label=paper", "/api/v1/jobs?over=true&user=victor",
-         "/api/v1/jobs?over=true&text=of-victor", "/queue?label=paper", "/submit?again=VICTIM")  # fmt: skip
+         "/api/v1/jobs?over=true&text=of-victor", "/queue?label=paper", "/submit?from=VICTIM")  # fmt: skip
 """What shows many jobs at once."""
 OTHER |= {
     "Run a command inside another tenant's job": HIDDEN,
@@ -314,6 +314,7 @@ OTHER |= {
     "Learn whether a folder that only root can read holds anything (`rerun` from a checkpoint)": "Looked at as the account",
     "Stop the core by failing a thousand times": "The wait before the next try has a bound",
     "Run any number of jobs without devices": "Each task counts as a twentieth of a processor",
+    "Take all memory of the service by jobs of a megabyte each": "512 MiB of a user's jobs that are not over",
     "Take all sessions inside jobs, by many users": "A tenant's are as many as are still free, at most",
     "Keep the store busy by a request for 1,500 labels": "32 of one request",
 }

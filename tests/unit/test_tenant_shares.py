@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.documents.job_sessions import MOST_IN_ALL, Ended, SessionBook
 from wattherd.server.documents.privacy import check_grace
+from wattherd.server.documents.submission_room import (
+    MOST_LIVE_BYTES,
+    SMALL_BYTES,
+    SubmissionRoom,
+    bytes_of,
+)
 from wattherd.server.settings import tenant_accounts
 from wattherd.server.settings.config import ServeConfig
 from wattherd.server.settings.tenant_accounts import check_accounts
@@ -79,6 +86,41 @@ def test_a_gang_without_devices_that_no_machine_holds_is_refused() -> None:
     refusal = never_fits(counted(job.spec(), {}), ClusterSpec((node,)), 0.0)
     assert refusal is not None
     assert refusal.available == 40
+
+
+def test_jobs_of_one_user_take_so_many_bytes_until_they_are_over() -> None:
+    room, over, mallory = SubmissionRoom(), set[str](), ("m", "mallory")
+    half = MOST_LIVE_BYTES // 2
+
+    def handed_in(owner: tuple[str, str], job_id: str, count: int = 1) -> None:
+        done: Future[str] = Future()
+        done.set_result(job_id)
+        room.take(owner, half, over.__contains__).settle(done, count)
+
+    handed_in(mallory, "j-1", count=10)
+    handed_in(mallory, "j-11")
+    handed_in(("m", "victor"), "j-12")
+    for gone in ("", "j-1", "j-12"):  # j-10 is the last of the array
+        over.add(gone)
+        with pytest.raises(UserError, match="512 at most"):
+            room.take(mallory, 1 << 20, over.__contains__)
+    over.add("j-10")
+    lost = room.take(mallory, half, over.__contains__)
+    failed: Future[str] = Future()
+    failed.set_exception(OSError())
+    lost.settle(failed, 1)
+    room.take(mallory, half, over.__contains__)
+
+
+def test_what_a_user_writes_counts_wherever_it_stands() -> None:
+    text = "x" * 100_000
+    for document in ({"run": text}, {"run": "true", "envs": {"A": text}},
+                     {"run": "true", "labels": {"a": text}}, {"run": ["true", text]},
+                     {"run": "true", "inputs": {"a": f"/{text}"}}):  # fmt: skip
+        job = validated_job(document, "")
+        assert 100_000 <= bytes_of([(job.spec(), job.paper())]) < 101_000
+    job = validated_job({"run": "true"}, "")
+    assert bytes_of([(job.spec(), job.paper())]) < SMALL_BYTES
 
 
 def test_no_job_may_take_for_ever_to_stop() -> None:

@@ -25,6 +25,7 @@ from wattherd.model.event import NodeLost
 from wattherd.server.documents.changeable_settings import CONFIGURATION, Configured
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.event_stream import EventStream
+from wattherd.server.documents.submission_room import SubmissionRoom
 from wattherd.server.hardware.discovery import FoundHardware, found
 from wattherd.server.hardware.draw import DrawMeter, DrawSample, sample_row
 from wattherd.server.hardware.instruments import SiteInstruments
@@ -96,6 +97,8 @@ class LiveSite:
     """Limits of this machine and above it, where it has knobs or any are configured."""
     rates: RatesWatch | None = None
     """What energy costs and emits, where that is configured."""
+    room: SubmissionRoom = field(default_factory=SubmissionRoom)
+    """What users' jobs take, of those that this service was handed in."""
     tree: TreeBook = field(default_factory=TreeBook)
     """What is remembered of them, and of devices that are silent."""
 

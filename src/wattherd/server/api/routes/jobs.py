@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -18,6 +18,7 @@ from wattherd.local.job_folders import own_checkpoint
 from wattherd.local.ownership import holds_anything
 from wattherd.local.run_plan import user_of
 from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitted
+from wattherd.model.job import JobSpec
 from wattherd.server.api.http import (
     JobId,
     NotFound,
@@ -53,6 +54,7 @@ from wattherd.server.documents.privacy import (
     seen_by,
     with_dependencies,
 )
+from wattherd.server.documents.submission_room import SMALL_BYTES, TakenRoom, bytes_of
 from wattherd.server.documents.task_logs import LogReader, TaskLog
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.journal.journal_writer import EventWish
@@ -232,32 +234,40 @@ async def all_handed_in(
     about: dict[str, Any] = {
         "user": caller.user, "tenant": caller.tenant, "at": datetime.now(UTC)
     }  # fmt: skip
+    made = [(job.spec(**about), job.paper())]
     if job.is_array:
         made = await asyncio.to_thread(lambda: list(job.tasks(**about)))
-        if (caller.by, key) not in site.keeper.standing.requests:
-            owner = caller.user, caller.tenant
-            await look_up(site, lambda look: check_room(look, *owner, len(made)))
-    else:
-        await _check_live(site, caller)
-        made = [(job.spec(**about), job.paper())]
+    taken = None
+    if (caller.by, key) not in site.keeper.standing.requests:
+        taken = await _room_for(site, caller, made)
     made = [(counted(spec, paper), paper) for spec, paper in made]
     if caller.of_site is bool(caller.tenant):  # else it shows by the tenant
         for _, paper in made:
             paper[OF_SITE] = caller.of_site
-    return site.keeper.hand_in_all(
+    wish = site.keeper.hand_in_all(
         made, caller.by, key, lambda core, job_id: document(site.look_at(core), job_id)
     )
+    if taken is not None:
+        wish.done.add_done_callback(lambda done: taken.settle(done, len(made)))
+    return wish
 
 
-async def _check_live(site: LiveSite, caller: Caller) -> None:
-    """Whether one more job of the caller's may wait; counted only where there are many at all.
+async def _room_for(
+    site: LiveSite, caller: Caller, made: Sequence[tuple[JobSpec, Mapping[str, Any]]]
+) -> TakenRoom | None:
+    """Room for so many jobs more of the caller's; what is small is not counted, nor are few.
 
     Raises:
-        UserError: too many of the caller's jobs are not over.
+        UserError: too many, or too large, are not over.
     """
-    if len(site.keeper.core.jobs) >= MOST_LIVE:
-        owner = caller.user, caller.tenant
-        await look_up(site, lambda look: check_room(look, *owner, 1))
+    core, owner = site.keeper.core, (caller.user, caller.tenant)
+    if len(core.jobs) + len(made) > MOST_LIVE:
+        await look_up(site, lambda look: check_room(look, *owner, len(made)))
+    size_bytes = await asyncio.to_thread(bytes_of, made) if len(made) > 1 else bytes_of(made)
+    if size_bytes <= SMALL_BYTES:
+        return None
+    # A job that was handed in a moment ago may be neither, as the core has not heard of it yet.
+    return site.room.take(owner, size_bytes, lambda job_id: job_id in core.finished)
 
 
 async def _first_document(site: LiveSite, wish: EventWish) -> dict[str, Any]:
