@@ -14,7 +14,7 @@ import pytest
 from wattherd.engine.core.feasibility import never_fits
 from wattherd.errors import UserError
 from wattherd.local import orphans, run_dir, run_lock
-from wattherd.local.enforcement import LEAST_CPU_MILLI, asked, counted
+from wattherd.local.enforcement import asked
 from wattherd.local.ownership import holds_anything
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.server.auth.caller import Caller, Role
@@ -29,6 +29,9 @@ from wattherd.server.documents.submission_room import (
 from wattherd.server.settings import tenant_accounts
 from wattherd.server.settings.config import ServeConfig
 from wattherd.server.settings.tenant_accounts import check_accounts
+from wattherd.workload.counted_cpu import LEAST_CPU_MILLI, counted
+from wattherd.workload.job_again import rerun_of, tasks_rerun
+from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_file import validated_job
 
 
@@ -78,6 +81,20 @@ def test_a_task_without_a_device_takes_a_part_of_the_machine_and_is_not_limited_
     spec = counted(gang.spec(), paper)
     assert [role.cpu_milli for role in spec.roles] == [2000, 0, LEAST_CPU_MILLI]
     assert asked(spec, paper).cpus == 2
+
+
+def test_what_is_only_counted_is_no_part_of_the_job_file_when_it_is_run_again() -> None:
+    """Else the next run would be limited to it."""
+    roles = {"a": {"run": "true", "gpus": 0, "cpus": 2}, "c": {"run": "true", "gpus": 0}}
+    for document in ({"run": "true", "gpus": 0}, {"taskRoles": roles}):
+        job = validated_job(document, "")
+        paper = job.paper()
+        fields = rerun_of(counted(job.spec(), paper), paper, own=True)
+        assert validated_job(fields, "").spec().roles == job.spec().roles
+    array = validated_job({"run": "true", "gpus": 0, "array": "0-1"}, "")
+    spec, paper = next(array.tasks())
+    again = tasks_rerun(counted(spec, paper), paper, paper[PAPER], [0], own=True)
+    assert next(validated_job(again, "").tasks())[0].roles == spec.roles
 
 
 def test_a_gang_without_devices_that_no_machine_holds_is_refused() -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattherd.errors import UserError
 from wattherd.local.cgroups import CONTROLLERS, CgroupLimits, Support
+from wattherd.workload.counted_cpu import COUNTED
 
 if TYPE_CHECKING:  # supervisors, which use this, stay small
     from wattherd.model.job import JobSpec
@@ -21,29 +21,6 @@ NAMES = {"cpu": "CPU", "memory": "memory", "pids": "number of processes"}
 SWAPPED = "the kernel does not limit swap, so pages beyond it may go to disk"
 DELEGATED = "systemd-run --user --scope -p Delegate=yes"
 GUIDE = "docs/guides/local.md"
-
-
-LEAST_CPU_MILLI = 50
-"""Of a task that asks for no device and no CPU, so that a machine has room for so many of them."""
-COUNTED = "counted_cpu"
-"""Names in a paper the roles whose CPU is only counted: nobody has asked for it, nor limits it."""
-
-
-def counted(spec: JobSpec, paper: dict[str, Any]) -> JobSpec:
-    """The same job, each task of it taking some part of the machine; noted in its paper.
-
-    A task without a device would else take nothing, and any number of them would run at once, each
-    run with a supervisor of root's.
-    """
-    free = [n for n, role in enumerate(spec.roles) if not (role.gpu_count or role.cpu_milli)]
-    if not free:
-        return spec
-    paper[COUNTED] = free
-    roles = [
-        replace(role, cpu_milli=LEAST_CPU_MILLI) if number in free else role
-        for number, role in enumerate(spec.roles)
-    ]
-    return replace(spec, roles=tuple(roles))
 
 
 def asked(spec: JobSpec, paper: Mapping[str, Any]) -> CgroupLimits:

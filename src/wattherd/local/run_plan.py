@@ -24,11 +24,11 @@ from wattherd.local.containers import (
     volumes_of,
 )
 from wattherd.local.devices import CPU_SLOT, Device, Machine
-from wattherd.local.enforcement import COUNTED
 from wattherd.local.job_folders import Folders
 from wattherd.local.rlimits import rlimits_of
 from wattherd.local.staging import staged, staging_plan
 from wattherd.model.allocation import Allocation
+from wattherd.workload.counted_cpu import COUNTED
 
 PASSWD = Path("/etc/passwd")
 LOG_BYTES = 50 << 20

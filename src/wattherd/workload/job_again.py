@@ -8,6 +8,7 @@ from typing import Any
 
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.workload.app_spec import COMMANDS
+from wattherd.workload.counted_cpu import uncounted
 from wattherd.workload.job_array import shown, whole_array
 from wattherd.workload.job_file import PRIORITIES, JobFile
 from wattherd.workload.job_parts import DIGEST, GRACE_S
@@ -28,6 +29,7 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
     come from and who is told of the job. A task of an array becomes a job of its own by this; see
     `tasks_again`.
     """
+    spec = uncounted(spec, paper)
     fields = {
         "name": str(paper.get("name") or ""),
         **_what_runs(spec, paper),

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from wattherd.errors import UserError
 from wattherd.local.accounts import OF_SITE
-from wattherd.local.enforcement import asked, check_enforced, counted, unenforced
+from wattherd.local.enforcement import asked, check_enforced, unenforced
 from wattherd.local.job_folders import own_checkpoint
 from wattherd.local.ownership import holds_anything
 from wattherd.local.run_plan import user_of
@@ -62,6 +62,7 @@ from wattherd.server.notify.channels import check_notify
 from wattherd.server.site.listing import ListPage, job_list
 from wattherd.server.site.site import LiveSite
 from wattherd.store.projection import JobFilter
+from wattherd.workload.counted_cpu import counted
 from wattherd.workload.job_again import begin_fresh, begin_from, rerun_of, tasks_rerun
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_edit import JobEdit
