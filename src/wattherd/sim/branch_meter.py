@@ -91,13 +91,14 @@ class BranchMeter:
 
     def _integrate(self, now_s: float) -> None:
         seconds = now_s - self._at_s
-        late_s = np.clip(now_s - self._changed_s - self._reaction_s, 0.0, seconds)
         excess = np.maximum(self._carried - self._limits, 0)
-        over = (excess > 0) & (late_s > 0)
-        excess_w = excess / NW
-        self.over_s += np.where(over, late_s, 0.0)
-        self.over_j += np.where(over, excess_w * late_s, 0.0)
-        self.worst_w = np.where(over, np.maximum(self.worst_w, excess_w), self.worst_w)
+        if excess.any():
+            late_s = np.clip(now_s - self._changed_s - self._reaction_s, 0.0, seconds)
+            over = (excess > 0) & (late_s > 0)
+            excess_w = excess / NW
+            self.over_s += np.where(over, late_s, 0.0)
+            self.over_j += np.where(over, excess_w * late_s, 0.0)
+            self.worst_w = np.where(over, np.maximum(self.worst_w, excess_w), self.worst_w)
         limited = (self._limits < ENDLESS_NW) & (self._limits > 0)
         use = np.where(limited, self._carried / np.maximum(self._limits, 1), 0.0)
         self._use_s += use * seconds

@@ -16,7 +16,7 @@ import numpy as np
 from wattherd.estimate.power_curve import PowerCurve
 from wattherd.jit import kernel
 from wattherd.policy.power.choices import Floats, Ints
-from wattherd.policy.power.contract import PowerAsk, columns
+from wattherd.policy.power.contract import Asks, CurveNumbers, PowerAsk, columns
 from wattherd.policy.power.limits import DomainRoom
 
 PiecesOf = Callable[[PowerCurve], Sequence[tuple[float, float]]]
@@ -50,14 +50,17 @@ def segments_of(asks: Sequence[PowerAsk], of_curve: PiecesOf) -> Segments:
 
     Jobs of a kind have one curve: its pieces are made once.
     """
-    curves = columns(asks).curves
+    return _segments(columns(asks).curves, of_curve)
+
+
+def _segments(curves: CurveNumbers, of_curve: PiecesOf) -> Segments:
     pieces = [_pieces(of_curve, curve) for curve in curves.curves]
     if not pieces:
         return Segments(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
     table = np.concatenate(pieces)
     lengths = np.array([len(rows) for rows in pieces], dtype=np.int64)
     counts = lengths[curves.of]
-    job = np.repeat(np.arange(len(asks)), counts)
+    job = np.repeat(np.arange(len(curves.of)), counts)
     begins = (np.cumsum(lengths) - lengths)[curves.of] - (np.cumsum(counts) - counts)
     rows = table[np.arange(len(job)) + begins[job]]
     return Segments(job, rows[:, 0], rows[:, 1])
@@ -75,8 +78,44 @@ def steepest_first(asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
     Optimal where every job sits below one branch (a polymatroid: Edmonds, 1970); jobs across
     branches bend that a little.
     """
+    table = columns(asks)
+    caps = _steepest_by_class(table, limits)
+    if caps is not None:
+        return caps
     segments = segments_of(asks, PowerCurve.segments)
     return in_order_of(asks, limits, segments, -worth_of(asks, limits, segments))
+
+
+def _steepest_by_class(table: Asks, limits: DomainRoom) -> list[float] | None:
+    """The same, worked out class by class; None where any two pieces tie.
+
+    Jobs with one curve, weight and cost have their pieces at the same places in that order: the
+    pieces of some hundred classes are sorted instead of those of all jobs.
+    """
+    curves, weight = table.curves, table.weight
+    if not curves.curves:
+        return None
+    cost = table.top_rate * table.devices * limits.price
+    alike = np.lexsort((cost, weight, curves.of))  # stable: within a class as they were asked
+    number, weight, cost = curves.of[alike], weight[alike], cost[alike]
+    new = np.ones(len(alike), dtype=np.bool_)
+    new[1:] = (number[1:] != number[:-1]) | (weight[1:] != weight[:-1]) | (cost[1:] != cost[:-1])
+    first = np.flatnonzero(new)
+    sizes = np.diff(np.append(first, len(alike)))
+    kinds = CurveNumbers(curves.curves, number[first])
+    pieces = _segments(kinds, PowerCurve.segments)
+    key = -(pieces.gain * weight[first][pieces.job] / cost[first][pieces.job])
+    order = np.argsort(key, kind="stable")
+    ranked = key[order]
+    if not len(order) or (ranked[1:] == ranked[:-1]).any():
+        return None  # among pieces that tie the job decides, whatever its class
+    width_w, more_w = pieces.width_w[order], np.zeros(len(alike))
+    room = np.maximum(_left(limits, table.floor_w * table.devices), 0.0)
+    fill_by_class(
+        pieces.job[order], width_w, first, sizes, alike, table.devices,
+        limits.path, limits.scale, room, more_w,
+    )  # fmt: skip
+    return _caps(table, more_w)
 
 
 def worth_of(asks: Sequence[PowerAsk], limits: DomainRoom, segments: Segments) -> Floats:
@@ -97,8 +136,12 @@ def in_order_of(
     given: Floats = np.zeros(len(order))
     room = np.maximum(_left(limits, table.floor_w * table.devices), 0.0)
     fill(owner, watts, limits.path, limits.scale, room, given)
-    more = np.bincount(owner, given, len(asks)) / table.devices
-    caps: list[float] = np.minimum(table.floor_w + more, table.top_w).tolist()
+    return _caps(table, np.asarray(np.bincount(owner, given, len(asks)), dtype=np.float64))
+
+
+def _caps(table: Asks, more_w: Floats) -> list[float]:
+    """Caps (J,) of jobs that have `more_w` (J,) above their floors, all devices together."""
+    caps: list[float] = np.minimum(table.floor_w + more_w / table.devices, table.top_w).tolist()
     return caps
 
 
@@ -141,6 +184,40 @@ def fill(job, watts, path, scale, room, given):  # type: ignore[no-untyped-def]
             going -= 1
             if going == 0:
                 break
+
+
+@kernel
+def fill_by_class(kind, width_w, first, sizes, alike, devices, path, scale, room, more_w):  # type: ignore[no-untyped-def]
+    """As `fill`, of pieces that all jobs of a class have; `more_w` (J,) is what each job gets.
+
+    Piece i of `width_w` watts per device is of class `kind[i]`, whose jobs are `sizes` of `alike`
+    from `first` on. `devices` are each job's.
+    """
+    stopped = np.zeros(path.shape[0], dtype=np.bool_)
+    going = path.shape[0]
+    for piece in range(kind.shape[0]):
+        begin = first[kind[piece]]
+        for at in range(begin, begin + sizes[kind[piece]]):
+            owner = alike[at]
+            if stopped[owner]:
+                continue
+            watts = width_w[piece] * devices[owner]
+            part = watts
+            for level in range(path.shape[1]):
+                domain = path[owner, level]
+                if domain >= 0:
+                    part = min(part, room[domain] / scale[owner, level])
+            given = max(part, 0.0)
+            more_w[owner] += given
+            for level in range(path.shape[1]):
+                domain = path[owner, level]
+                if domain >= 0:
+                    room[domain] -= given * scale[owner, level]
+            if part < watts:
+                stopped[owner] = True
+                going -= 1
+        if going == 0:
+            break
 
 
 def in_turn(asks: Sequence[PowerAsk], limits: DomainRoom, order: Sequence[int]) -> list[float]:
