@@ -195,8 +195,6 @@ class Core:
         # Time does not run backwards: an event that is told late happens now. Shells deliver by
         # their own clocks and queues, and a late event must not make attained service negative.
         if event.at_s > self.now_s:
-            # Settled at the old state: what was drawn from the last event to this one is what was
-            # in force then.
             if self.power.settles:
                 self.power.settle(self.now_s, event.at_s, self.jobs)
             self.now_s = event.at_s
@@ -210,8 +208,6 @@ class Core:
             self._watch_energy()
         if self._timer.after(event, any_jobs=bool(self.jobs)):
             self._make_plan()
-        # Most events of a site are news of progress. They free nothing, so that nobody who waits
-        # need be asked again, unless watts or sleeping nodes are about.
         if reaction.commands or type(event) not in _PROGRESS or self._hands_over():
             self._hand_over()
         if self.power.looks_ahead:
@@ -386,8 +382,6 @@ class Core:
         elif event.key == WAKE:
             self._reaction.due = self._reaction.woke = True
             self._timer.instant_came()
-        # A look-out is for whole domains; carrying out late stops is for the ramp down alone, since
-        # nothing else puts a stop off.
         elif event.key in LOOKOUTS:
             for domain in self.power.woke(event.key):
                 self._hold_to(domain)
@@ -491,8 +485,6 @@ class Core:
         self._give_back(job)
         if event.exit_code == 0:
             trigger = Trigger.SUCCEED
-        # Stronger wishes go first: what was to be cancelled is cancelled, whatever code its
-        # processes die with.
         elif event.exit_code == EXIT_REQUEUE or then is not Trigger.REQUEUE:
             # A cancelled or held job that is killed because it will not stop has not failed.
             trigger = then
@@ -575,8 +567,6 @@ class Core:
                 self.plan.forget(job)
             if _uses(job.allocations, place) and job.state in (State.STARTING, State.RUNNING):
                 self.table.stop(job, StopReason.DEVICE_DRAINED, Trigger.REQUEUE)
-        # The planned book alone: a device that is drained while a job holds it stays in `held`
-        # until the job has left it.
         self.planned.take_out(*place)
         self._reaction.replan = True
 

@@ -78,6 +78,8 @@ class CoreView:
         """All nodes in the order of their indices."""
         return self.planned.cluster.nodes
 
+    # Asked of the shell's mask as it is: what the core knows itself (models, lost and drained
+    # nodes) planners see elsewhere.
     def eligible(self, spec: JobSpec, role: int = 0) -> NodeMask | None:
         """Nodes on which the shell lets tasks of a role run; None: on all."""
         return None if self.eligibility is None else self.eligibility.nodes(spec, role)

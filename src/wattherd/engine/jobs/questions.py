@@ -43,6 +43,8 @@ class Questions:
         """Nothing was asked since then."""
         self._asked, self._open, self._answers = saved
 
+    # An answer that is late or told twice is dropped by its key; the plan that asked anew waits for
+    # its own.
     def note(self, answer: Computed) -> bool:
         """Keep an answer; False for one that nobody waits for (late, or repeated)."""
         if self._open.get(answer.kind) != answer.key:

@@ -113,6 +113,8 @@ class JobRecord:
         """Time for which it held devices, up to now."""
         return self.attained_s + (now_s - self.held_since_s if self.active else 0.0)
 
+    # Called at the end of a run and when a part of it is lost: service up to then was received with
+    # all of its devices.
     def settle(self, now_s: float, rest: tuple[Allocation, ...] = ()) -> None:
         """Book the present run's service; the devices, but for those of `rest`, are given back."""
         held_s = now_s - self.held_since_s if self.active else 0.0
@@ -136,6 +138,7 @@ class JobRecord:
         if final:
             self.finish_s = now_s
 
+    # For messages of bugs: what brought a job where it is, in order.
     def told(self) -> str:
         """The story as text."""
         return "\n".join(f"{e.at_s:12.1f} s  {e.what}  {e.cause}".rstrip() for e in self.story)

@@ -195,6 +195,8 @@ class ClusterState:
         """How many times a node changed since the start."""
         return int(self.totals[CHANGES])
 
+    # Refusals are bugs and not answers: whoever places has chosen on this very state, and what does
+    # not fit was never chosen from it.
     def place(self, allocation: Allocation) -> None:
         """Give `allocation` its resources.
 

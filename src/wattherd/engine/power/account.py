@@ -47,6 +47,7 @@ from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.budgets import Fall
 from wattherd.engine.power.demand import ClassKey, DemandClasses, DemandRows
+from wattherd.engine.power.device_watts import as_mw, device_idle_mw, node_idle_mw
 from wattherd.engine.power.domain_headroom import (
     Branches,
     BudgetColumns,
@@ -72,15 +73,9 @@ from wattherd.policy.power.contract import Asks, PowerAsk, PowerPolicy, SharesBy
 from wattherd.policy.power.in_tree import SharesInTree, within
 
 
-# Rounded to milliwatts once, where a number of watts enters. Python's round is to even at a half:
-# it does not matter which, as long as budgets and caps take the same way.
-def _mw(watts: float) -> int:
-    return round(watts * 1000)
-
-
 def _nw(watts: float) -> int:
     # Through milliwatts: budgets and caps must round alike, or a cap of the whole budget misses it.
-    return _mw(watts) * PPM
+    return as_mw(watts) * PPM
 
 
 class PlanOrder(NamedTuple):
@@ -139,13 +134,8 @@ class PowerAccount:
         self.by_domain = not self.feeds.plain
         """Whether it matters for watts on which node a device is: not below one plain budget."""
         self._models = [node.gpu_model for node in cluster.nodes]
-        self._idle_mw = [
-            _mw(gpus[node.gpu_model].idle_w) if node.gpu_count else 0 for node in cluster.nodes
-        ]
-        self._base_mw = [
-            idle_mw * node.gpu_count + _mw(node.idle_w)
-            for idle_mw, node in zip(self._idle_mw, cluster.nodes, strict=True)
-        ]
+        self._idle_mw = [device_idle_mw(node, gpus) for node in cluster.nodes]
+        self._base_mw = [node_idle_mw(node, gpus) for node in cluster.nodes]
         """What each node draws while nothing runs."""
         self._all_base_mw = sum(self._base_mw)
         self._idle_nw = self._carried_idle()
@@ -190,7 +180,7 @@ class PowerAccount:
     def _least_step_mw(self, model: str) -> int:
         # At least one, since it divides what a domain has left.
         least_w = self.least_w(prior_curve(self.gpus[model])) if model else 0.0
-        return max(_mw(least_w) - _mw(self.gpus[model].idle_w), 1) if model else 1
+        return max(as_mw(least_w) - as_mw(self.gpus[model].idle_w), 1) if model else 1
 
     def _no_demand(self) -> DemandClasses | DemandRows:
         return DemandRows() if self.by_domain or self._in_classes is None else DemandClasses()
@@ -275,7 +265,7 @@ class PowerAccount:
         """Budgets of each domain, where `levels` are those of the domains and of the site."""
         limits_w = [levels.get(name) for name in self.feeds.names]
         limits_w[self.feeds.root] = _least(levels.get(""), limits_w[self.feeds.root])
-        return [None if one is None else _mw(one) for one in limits_w]
+        return [None if one is None else as_mw(one) for one in limits_w]
 
     # The site's own falls and those of the root go by two names and meet at one number: each name
     # keeps one fall, the lowest of which counts.
@@ -336,7 +326,7 @@ class PowerAccount:
 
     def idle_mw_of(self, model: str) -> int:
         """What a device of a model draws idle."""
-        return _mw(self.gpus[model].idle_w)
+        return as_mw(self.gpus[model].idle_w)
 
     def idle_w(self, job: JobRecord) -> float:
         """What a device of a running job would draw idle; of its first one, 0 without any."""
@@ -363,7 +353,7 @@ class PowerAccount:
             return
         # The least is that of the whole curve: a measured demand may turn out to be too low, and
         # then the job must still have its floor.
-        self._plan.put(job.id, footprint, _mw(self.least_w(curve)))
+        self._plan.put(job.id, footprint, as_mw(self.least_w(curve)))
         curve = self.demands.within(job.id, curve)
         devices = footprint.devices
         ask = PowerAsk(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
@@ -405,7 +395,7 @@ class PowerAccount:
         curve = self._curve(job.spec, footprint.models)
         if curve is None:
             return 0
-        return self._plan.added_mw(job.id, footprint, _mw(self.least_w(curve)))
+        return self._plan.added_mw(job.id, footprint, as_mw(self.least_w(curve)))
 
     def refused(
         self, job: JobRecord, allocations: tuple[Allocation, ...], now_s: float
@@ -432,7 +422,7 @@ class PowerAccount:
         footprint = self._footprint(job.id, allocations)
         curve = self._curve(job.spec, footprint.models)
         if curve is not None:
-            return self._plan.rise_nw(job.id, footprint, _mw(self.least_w(curve)))
+            return self._plan.rise_nw(job.id, footprint, as_mw(self.least_w(curve)))
         # A job without GPUs adds no watts that are counted. Below a single budget that is too low
         # already it waits all the same: nothing starts there before that is mended. In a tree only
         # branches with devices of the job are looked at, and it has none.
@@ -552,7 +542,7 @@ class PowerAccount:
         if curve is None:
             self._held.drop(job.id)
         else:
-            self._held.put(job.id, footprint, _mw(_capped(job.cap_w, curve)))
+            self._held.put(job.id, footprint, as_mw(_capped(job.cap_w, curve)))
 
     def fits(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> bool:
         """Whether every domain could carry the job's planned cap there, beside what is in force."""
@@ -592,7 +582,7 @@ class PowerAccount:
         curve = self._curve(job.spec, footprint.models)
         if curve is None:
             return {}
-        return self._held.rise_nw(job.id, footprint, _mw(_capped(job.wanted_cap_w, curve)))
+        return self._held.rise_nw(job.id, footprint, as_mw(_capped(job.wanted_cap_w, curve)))
 
     def exceeded(self) -> bool:
         """Whether any domain may carry more now than its budget."""

@@ -1,9 +1,12 @@
 """Watts of power domains: what their nodes may draw at most, and what one more pod would add.
 
 Counted as by a core's guard (`engine.power.account`): a device in use at its maximum, a free one
-at its idle watts, a shared one once, and what the machine draws beside. Integer milliwatts. A node
-counts in the domain that feeds it and in all above (`domain_tree`). Foreign pods count as ours.
-Watts that a cap saves are taken off once it was read back.
+at its idle watts, a shared one once, and what the machine draws beside. Integer milliwatts, of each
+machine the same numbers as there (`device_watts`), and the same sums
+(`tests/property/test_kube_counts_as_the_core.py`). They follow from what is free on nodes and not
+from jobs, since nodes come and go at any time and foreign pods count as ours. A node counts in the
+domain that feeds it and in all above (`domain_tree`). Watts that a cap saves are taken off once it
+was read back.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.placement.state import ClusterState
+from wattherd.engine.power.device_watts import device_rise_mw, node_idle_mw
 from wattherd.kube.facts.domain_tree import SITE, DomainTree
 from wattherd.kube.facts.node_facts import NodeFacts
 from wattherd.model.allocation import Allocation
@@ -44,30 +48,12 @@ def columns_of(nodes: Sequence[NodeFacts]) -> Columns:
     names = tuple(sorted({facts.domain for facts in nodes} - {SITE}))
     number = {name: row for row, name in enumerate(names)}
     return Columns(
-        base_mw=np.array([_base_mw(facts) for facts in nodes], dtype=np.int64),
-        rise_mw=np.array([_rise_mw(facts) for facts in nodes], dtype=np.int64),
+        base_mw=np.array([node_idle_mw(facts.spec, GPUS) for facts in nodes], dtype=np.int64),
+        rise_mw=np.array([device_rise_mw(facts.spec, GPUS) for facts in nodes], dtype=np.int64),
         domain=np.array([number.get(facts.domain, -1) for facts in nodes], dtype=np.int64),
         names=names,
         row={facts.name: row for row, facts in enumerate(nodes)},
     )
-
-
-def _mw(watts: float) -> int:
-    return round(watts * 1000)
-
-
-def _base_mw(facts: NodeFacts) -> int:
-    spec = facts.spec
-    idle = _mw(GPUS[spec.gpu_model].idle_w) if spec.gpu_count else 0
-    return _mw(spec.idle_w) + idle * spec.gpu_count
-
-
-def _rise_mw(facts: NodeFacts) -> int:
-    spec = facts.spec
-    if not spec.gpu_count:
-        return 0
-    model = GPUS[spec.gpu_model]
-    return _mw(model.max_w) - _mw(model.idle_w)
 
 
 class Domains:
