@@ -27,7 +27,7 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Kernels compile on their first call, which no deadline should mistake for a slow property.
 settings.register_profile("dev", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=30)
+settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

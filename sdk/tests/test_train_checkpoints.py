@@ -115,6 +115,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_it_loses_nothing_it_told(tmp_path: Path) -> None:
     told, kills = 0, 12
     for kill in range(kills):

@@ -224,6 +224,7 @@ def has_an_excuse(hive: Hive, tenant: str, gpus: int) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_broken_nodes_are_the_only_excuse(seed: int) -> None:
     hive = Hive(CHAIN, SHARES)

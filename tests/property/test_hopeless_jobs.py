@@ -140,6 +140,7 @@ def test_jobs_that_are_not_tried_again_fare_as_if_they_were(
     assert told.reasons == tried.reasons
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", MAKES)
 def test_of_many_that_are_alike_one_is_tried(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan for a thousand jobs that find no room looks for it a few times."""

@@ -70,6 +70,7 @@ def test_a_gpu_that_tells_no_power_has_no_reading(gpus: AmdDriver) -> None:
     assert said(gpus, "meter", "read", "amdsmi://0")["trouble"] == "absent"
 
 
+@pytest.mark.long
 def test_a_cap_is_set_by_number_or_uuid_and_clamped(gpus: AmdDriver) -> None:
     found = said(gpus, "knob", "set", "amdsmi://0", "550W")
     assert (found["result"], found["read_back"], gpus.kept(0)) == ("took-effect", 550, 550_000_000)

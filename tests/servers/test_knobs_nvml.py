@@ -97,6 +97,7 @@ def began(process: subprocess.Popen[str]) -> None:
     assert json.loads(process.stdout.readline())["result"] == "took-effect"
 
 
+@pytest.mark.long
 def test_a_limit_for_a_while_is_put_back(gpus: Driver, tmp_path: Path) -> None:
     ordered(gpus, "nvml://0", "320W")
     found, code = ordered(gpus, "nvml://0", "200W", "--for", "0.2s", "--journals", str(tmp_path))
@@ -115,6 +116,7 @@ def test_a_signal_puts_the_limit_back(gpus: Driver, tmp_path: Path, number: int)
     assert gpus.kept("limit0") == 300_000
 
 
+@pytest.mark.long
 def test_after_a_kill_the_limit_is_put_back_by_restore(gpus: Driver, tmp_path: Path) -> None:
     arguments = ["nvml://1", "200W", "--for", "60s", "--journals", str(tmp_path)]
     with gpus.command("set", *arguments, of="knob") as process:

@@ -168,6 +168,7 @@ def _answer_once(server: socket.socket, said: bytes, pause_s: float = 0.0) -> No
             return  # the client has heard enough
 
 
+@pytest.mark.long
 def test_a_server_that_drips_is_left_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = Thread(target=_answer_once, args=[server, b"VAR rack ups.realpower", 0.5])

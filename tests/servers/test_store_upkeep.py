@@ -159,6 +159,7 @@ def test_what_is_wrong_is_named(url: str, statement: str, said: str) -> None:
     assert said in problem
 
 
+@pytest.mark.long
 def test_an_export_is_the_same_twice_and_fills_an_empty_store(url: str, tmp_path: Path) -> None:
     lived(url)
     first, second, third = (tmp_path / f"{n}.gz" for n in range(3))
@@ -203,6 +204,7 @@ def test_what_cannot_be_imported_leaves_the_store_empty(url: str, tmp_path: Path
     assert verdict(other)["problems"] == []
 
 
+@pytest.mark.long
 def test_what_is_projected_can_be_made_anew(url: str) -> None:
     lived(url)
     change(url, "UPDATE jobs SET energy_j = 5.0")
@@ -216,6 +218,7 @@ def test_what_is_projected_can_be_made_anew(url: str) -> None:
     assert verdict(url, "--rebuild", code=1)["rebuilt"] is False
 
 
+@pytest.mark.long
 def test_a_compacted_store_goes_on_and_is_whole_again_with_its_archive(
     url: str, tmp_path: Path
 ) -> None:
@@ -292,6 +295,7 @@ def test_another_policy_is_in_the_journal(url: str) -> None:
     assert verdict(url)["problems"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policies", [["fifo"], ["fifo", "sjf"], ["fifo", "drf", "fifo"]])
 def test_a_store_compacted_at_its_last_entry_may_be_configured_anew(
     url: str, tmp_path: Path, policies: list[str]
@@ -318,6 +322,7 @@ def test_a_store_compacted_at_its_last_entry_may_be_configured_anew(
     life.end()
 
 
+@pytest.mark.long
 def test_a_snapshot_by_a_setting_that_follows_its_entry_is_found_sound(url: str) -> None:
     hands = lived(url)
     Life(url, hands, policy="fifo").store.close()

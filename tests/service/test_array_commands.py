@@ -172,6 +172,7 @@ def test_the_queue_page_has_a_row_for_an_array_and_its_tasks_when_they_are_looke
     until(ended)
 
 
+@pytest.mark.long
 def test_half_an_array_is_cancelled_and_the_other_half_goes_on(say: Say, service: Serving) -> None:
     array = handed_in(say, *HELD, "-a", "0-7%2", "-n", "half", "--", "true")
     assert say("cancel", f"{array}[4-7]")[1] == f"{array}[4-7] is being cancelled: 4 tasks\n"

@@ -170,6 +170,7 @@ def test_bad_files_are_one_line_for_a_shell_too(folder: Path, what: str) -> None
     one_line(shell(*pack(folder)), parts)
 
 
+@pytest.mark.long
 def test_ten_million_rows_fail_fast(folder: Path) -> None:
     """Given up long before it is read: no more than a start of the program and a count of lines."""
     ten_million_rows("pods.csv")(folder)

@@ -95,6 +95,7 @@ def test_measurements_that_teach_nothing_are_refused(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_two_measurements_are_few_but_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -453,6 +453,7 @@ def test_a_simulated_run_is_shown_as_its_report(tmp_path: Path) -> None:
         assert "Schedulers compared" in answer.read().decode()
 
 
+@pytest.mark.long
 def test_an_empty_folder_shows_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "wattherd.cli.main", "view", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_S, check=False)

@@ -59,6 +59,7 @@ def until_state(events: Iterator[dict[str, Any]], job: str, state: str) -> list[
     raise AssertionError(f"ended before {job} was {state}")
 
 
+@pytest.mark.long
 def test_a_job_is_told_from_beginning_to_end_and_watts_beside_it(guarded: Guarded) -> None:
     with listening(guarded, "user") as events:
         job = guarded.submit("user", "sleep 1.5")
@@ -167,6 +168,7 @@ def test_an_id_of_a_replaced_store_gives_a_gap(guarded: Guarded) -> None:
         assert not gap or kinds == ["gap"]
 
 
+@pytest.mark.long
 def test_a_stream_on_which_nothing_happens_says_that_it_goes_on(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

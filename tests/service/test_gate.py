@@ -55,6 +55,7 @@ def test_the_first_token_closes_the_gate(guarded: Guarded) -> None:
     assert (reply.status, reply.headers["allow"]) == (405, "GET, POST")
 
 
+@pytest.mark.long
 def test_a_cookie_looks_and_does_not_act(guarded: Guarded) -> None:
     guarded.let_in("ann", Role.ADMIN)
     cookie = f"wattherd_token={guarded.tokens['ann']}"

@@ -134,6 +134,7 @@ def _needs(package: metadata.Distribution, extras: set[str]) -> Iterator[Require
             yield needs
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("ldd"), reason="there is no ldd")
 def test_every_library_that_compiled_packages_load_is_in_what_is_shipped() -> None:
     [extras] = re.findall(r'"\.\[([\w,-]+)\]"', BUILD)

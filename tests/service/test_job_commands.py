@@ -45,6 +45,7 @@ def say(
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "why"),
     [
@@ -57,6 +58,7 @@ def test_who_ran_a_job_that_failed_is_told_why(say: Say, command: str, why: str)
     assert (code, said.splitlines()[-1].split(": ", 1)[1]) == (1, f"Failed: {why}")
 
 
+@pytest.mark.long
 def test_a_program_that_is_not_there_is_named(say: Say) -> None:
     code, _, said = say("run", "--", "no-such-program")
     assert code == 1
@@ -89,6 +91,7 @@ def test_a_job_that_names_what_is_not_there_is_refused_and_not_kept(
     assert len(service.ask("jobs?over=true")["jobs"]) == len(before)
 
 
+@pytest.mark.long
 def test_of_several_gpu_types_one_that_is_there_is_enough(say: Say, service: Serving) -> None:
     job = say("submit", "--gpu-type", "A100,CPU", "--", "true")[1].strip()
     service.wait_for(job, "Succeeded")
@@ -133,6 +136,7 @@ def test_of_jobs_of_one_name_the_live_one_is_meant(say: Say, service: Serving) -
     assert say("show", "twin", "-o", "name")[1].strip() == other
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
 def test_a_job_that_is_over_is_said_to_be(say: Say, service: Serving, verb: str) -> None:
     job = say("submit", "--", "true")[1].strip()

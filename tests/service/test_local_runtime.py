@@ -95,6 +95,7 @@ def test_a_successor_finds_what_runs_and_what_ended_meanwhile(site: Site, tmp_pa
     successor.keeper.end()
 
 
+@pytest.mark.long
 def test_a_killed_supervisor_takes_its_tasks_along(site: Site) -> None:
     job = site.submit("sleep 986")
     site.wait(job, "Running")
@@ -116,6 +117,7 @@ def test_reports_reach_the_core_whatever_else_is_written(site: Site) -> None:
     assert site.keeper.ask(lambda core: core.jobs[job].loss).result(MOST_S) == 0.5
 
 
+@pytest.mark.long
 def test_secrets_reach_the_job_and_no_file(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

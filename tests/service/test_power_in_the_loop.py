@@ -47,6 +47,7 @@ def test_not_a_second_above_the_budget(power: str) -> None:
     assert max(drawn_w) >= 0.95 * CUT_W
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["tiresias", "fifo-backfill"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_water_filling_is_ahead_of_uniform_and_of_pausing(policy: str, seed: int) -> None:

@@ -108,6 +108,7 @@ def test_without_the_guard_the_same_tree_is_exceeded(
     assert row["over_budget_s"] == row["levels"][0]["over_budget_s"]
 
 
+@pytest.mark.long
 def test_the_page_and_the_replay_know_the_levels(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(str(scenario), "--out", str(out))

@@ -104,6 +104,7 @@ def test_long_lists_are_read_to_their_end(
     assert bucket_read.bring(way, at("many/"), tmp_path / "many").objects == 7
 
 
+@pytest.mark.long
 def test_answers_that_break_off_are_asked_for_again(
     store: ObjectStore,
     reach: Callable[..., BucketClient],
@@ -186,6 +187,7 @@ def test_a_change_under_way_is_noticed(
         bucket_read.bring(way, at("under-way"), tmp_path / "x")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stated", ["md5", "SHA256", "SHA1", "CRC32", "parts"])
 def test_bytes_that_went_wrong_are_noticed(
     store: ObjectStore,
@@ -401,6 +403,7 @@ def test_a_job_uses_a_profile_of_a_file(site: Site, store: ObjectStore, tmp_path
     assert site.log(job).endswith("words")
 
 
+@pytest.mark.long
 def test_a_job_whose_data_is_not_there_fails_and_says_so(
     site: Site, store: ObjectStore, tmp_path: Path
 ) -> None:
@@ -443,6 +446,7 @@ def test_results_that_are_wanted_early_are_taken_at_every_stop(
     assert store.get("early/so-far") == b"2\n"
 
 
+@pytest.mark.long
 def test_a_stop_while_data_comes_is_heeded(site: Site, store: ObjectStore, tmp_path: Path) -> None:
     """Whoever would answer says nothing; the job is stopped, not failed, and can go on."""
     silent = socket.create_server(("127.0.0.1", 0))

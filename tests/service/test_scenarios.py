@@ -216,6 +216,7 @@ def test_explain_tells_why_a_job_waited(kept: Path) -> None:
         assert told["story"][-1]["what"] == "over: Succeeded"
 
 
+@pytest.mark.long
 def test_a_job_the_budget_never_allows_waits_and_keeps_nobody_from_running(kept: Path) -> None:
     """Four T4s need 240 W above idle; of 300 W there are 220 above the idle draw of eight."""
     for policy in ("tiresias", "drf"):

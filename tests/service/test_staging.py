@@ -173,6 +173,7 @@ def test_what_git_does_not_have_is_told(site: Site, place: str, words: str) -> N
 # --- links -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_results_are_not_taken_through_a_link(site: Site) -> None:
     folder = given(site)
     paper = paper_of(outputs={"y": f"{folder}/y"})
@@ -245,6 +246,7 @@ def test_a_checkpoint_of_another_job_is_copied_before_the_first_run_alone(site: 
     assert (saved / "deep" / "model").read_text() == "step 7"
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_not_there_fails_the_job_and_says_so(site: Site) -> None:
     job = site.submit("echo ran", paper=paper_of(checkpoint={"from": "/no/such/folder"}))
     site.wait(job, "Failed")

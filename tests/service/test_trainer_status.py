@@ -117,6 +117,7 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_job_that_knows_only_kubeflow_has_progress_and_an_end_in_sight(served: Served) -> None:
     job = served.submit(sys.executable, "-c", TRAINER)
     until(lambda: served.job(job)["progress"] == 30)
@@ -124,6 +125,7 @@ def test_a_job_that_knows_only_kubeflow_has_progress_and_an_end_in_sight(served:
     assert (row["total"], row["loss"], row["rate_per_s"], row["remaining_s"]) == (120, 0.25, 2, 45)
 
 
+@pytest.mark.long
 def test_only_the_run_itself_may_report(served: Served) -> None:
     job, other = (served.submit("sleep", "60") for _ in range(2))
     until(lambda: [served.job(one)["state"] for one in (job, other)] == ["Running"] * 2)

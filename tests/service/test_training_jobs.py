@@ -168,6 +168,7 @@ def test_ranks_stop_together_and_wait_for_the_one_that_saves(site: Site) -> None
     site.hold(job)
 
 
+@pytest.mark.long
 def test_under_torchrun_a_checkpoint_is_no_success(site: Site) -> None:
     """There the code must be 0, and a file says what it means."""
     paper = {"envs": {**ENVIRONMENT, "TORCHELASTIC_RUN_ID": "x"}}

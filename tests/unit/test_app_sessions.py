@@ -35,6 +35,7 @@ def opened(origins: AppOrigins, job: str, caller: str, shown: str = "") -> str:
     return session
 
 
+@pytest.mark.long
 def test_one_caller_ends_no_session_and_no_ticket_of_others() -> None:
     origins = AppOrigins(None, "")
     anns, waiting = opened(origins, "j-1", "ann"), ticket(origins, "j-1", "of ann", "ann")

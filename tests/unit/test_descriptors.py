@@ -41,6 +41,7 @@ def test_what_is_reserved_is_there_when_everything_else_is_taken(few: None) -> N
     reserve.close()
 
 
+@pytest.mark.long
 def test_a_reserve_that_nobody_closes_goes_with_its_holder() -> None:
     before = count()
     reserve = Reserve()

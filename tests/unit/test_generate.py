@@ -181,6 +181,7 @@ def test_equal_requests_are_one_object() -> None:
     assert len({id(request) for request in requests}) == len(set(requests))
 
 
+@pytest.mark.long
 def test_20_000_nodes_and_170_000_pods_take_seconds() -> None:
     started = time.process_time()
     generate_cluster(nodes=20_000, seed=1)

@@ -24,6 +24,7 @@ def test_the_load_is_what_was_asked_for(jobs: int, gpus: int, load: float, seed:
     assert [one.submit_s for one in specs] == sorted(one.submit_s for one in specs)
 
 
+@pytest.mark.long
 def test_run_times_and_widths_are_those_of_the_trace() -> None:
     specs = generate_jobs(JobMix(jobs=20_000, gpus=64, widest=32), 3)
     widths = np.array([one.gpus for one in specs])

@@ -88,6 +88,7 @@ def test_another_constraint_is_another_limit(zone: Path) -> None:
     assert (missing.value, missing.trouble) == (None, Trouble.ABSENT)
 
 
+@pytest.mark.long
 def test_every_policy_is_put_back_to_what_it_was(cpus: Path) -> None:
     with open_knob(f"cpufreq://{cpus}") as knob:
         limits = knob.limits()

@@ -185,6 +185,7 @@ def test_a_limit_without_any_meter_of_the_node_counts_what_is_stated() -> None:
     assert node.draw_w > 0.95 * 3200.0
 
 
+@pytest.mark.long
 def test_a_limit_of_the_api_counts_beside_the_stated_one() -> None:
     node = Node(around=NodeSurroundings(limit_w=5000.0, metered=True), limit_w=3000.0)
     node.run(SETTLED_S)

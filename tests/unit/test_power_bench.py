@@ -215,6 +215,7 @@ def test_a_quarter_less_within_ten_seconds_without_overshedding_or_snapping_back
         assert run["snap_back_pct"] == 0.0
 
 
+@pytest.mark.long
 def test_open_loop_trips_a_breaker_that_ours_keeps() -> None:
     both = ("wattherd", "open-loop")
     choice = BenchChoice(
@@ -260,6 +261,7 @@ FIELDS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_command_prints_the_document_and_nothing_else_on_stdout() -> None:
     asked = ["bench", "--scenario", "nominal", "--fault", "none", "--quick", "-o", "json"]
     done = CliRunner().invoke(power, asked)
@@ -326,6 +328,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.long
 def test_a_controller_in_another_process_is_scored_like_ours(tmp_path: Path) -> None:
     script = tmp_path / "equal.py"
     script.write_text(EQUAL_SHARES)

@@ -59,6 +59,7 @@ def test_a_bad_number_names_file_line_and_field(tmp_path: Path) -> None:
         read_power_rows([str(path)], "zeuss")
 
 
+@pytest.mark.long
 def test_fit_then_predict_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn", reason="extra `learn` is not installed")
     models = tmp_path / "models"

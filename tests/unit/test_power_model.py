@@ -79,6 +79,7 @@ def test_plain_numbers_predict_what_the_library_does(learner: str) -> None:
     assert np.allclose(ours.predict(features), other.predict(features), atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_saved_model_predicts_the_same(learner: str) -> None:
     rows = some_rows()
@@ -89,12 +90,14 @@ def test_a_saved_model_predicts_the_same(learner: str) -> None:
     assert again.half_width == model.half_width
 
 
+@pytest.mark.long
 def test_selection_finds_that_the_learning_rate_does_not_matter() -> None:
     kept, dropped = select(some_rows(), NAMES, "boosting")
     assert set(kept) == {"cap_share", "batch_size"}
     assert [one.feature for one in dropped] == ["learning_rate"]
 
 
+@pytest.mark.long
 def test_selection_keeps_a_feature_that_matters() -> None:
     """The same rows, but with watts that do follow the learning rate."""
     rows = [
@@ -193,6 +196,7 @@ def test_lookup_finds_the_same_job_or_the_nearest_batch_size() -> None:
     )
 
 
+@pytest.mark.long
 def test_versions_follow_each_other_and_the_newest_predicts(tmp_path: Path) -> None:
     rows = some_rows()
     first = save(fit_all(rows, NAMES, "linear"), tmp_path)

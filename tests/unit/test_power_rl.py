@@ -33,11 +33,13 @@ def test_training_beats_not_being_trained_on_unseen_episodes(document: dict[str,
     assert trained < 0.97 * plain
 
 
+@pytest.mark.long
 def test_one_seed_gives_one_policy(document: dict[str, Any]) -> None:
     brief = replace(SHORT, generations=2, population=8, elites=3, episodes=2)
     assert train(3, brief) == train(3, brief) != train(4, brief)
 
 
+@pytest.mark.long
 def test_the_best_of_the_rules_is_told_like_the_others(document: dict[str, Any]) -> None:
     rows = judge(Bidder(np.array(document["parameters"])), 5, 12)
     assert {row["policy"] for row in rows} == {*BASELINES, "rl"}

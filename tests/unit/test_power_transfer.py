@@ -122,6 +122,7 @@ def test_false_alarms_of_drift_are_as_rare_as_asked() -> None:
     assert sum(one is RefitReason.DRIFT for one in alarms) <= 30
 
 
+@pytest.mark.long
 def test_a_drifted_fleet_gets_a_new_version_and_the_same_data_does_not(tmp_path: Path) -> None:
     rows = some_rows()
     names = ("cap_share", "batch_size", "flops")

@@ -181,6 +181,7 @@ def test_kinds_of_memory_carry_the_floor_to_a_type_never_seen() -> None:
     assert ours < 0.75 * theirs
 
 
+@pytest.mark.long
 def test_fit_and_predict_say_which_peak_rates_are_not_known_and_take_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -392,6 +393,7 @@ def test_formats_are_told_by_their_columns(tmp_path: Path) -> None:
         read_power_rows([str(tmp_path / "gone.csv")], "auto")
 
 
+@pytest.mark.long
 def test_the_report_has_rates_and_coverage_of_every_type_left_out() -> None:
     pytest.importorskip("sklearn", reason="extra `learn` is not installed")
     document = report(some_rows(), learner="linear")

@@ -168,6 +168,7 @@ def test_a_straight_replay_is_half_way_at_half_time() -> None:
     assert half[:, loss] == pytest.approx((start[:, loss] + end[:, loss]) / 2)
 
 
+@pytest.mark.long
 def test_a_judge_answers_with_probabilities() -> None:
     history = made_up()
     judge = learned(history, np.random.default_rng(0), kind="logistic")

@@ -37,6 +37,7 @@ def printed(rows: list[list[str]], capsys: pytest.CaptureFixture[str], *, tty: b
     return capsys.readouterr().out.split("\n")[:-1]
 
 
+@pytest.mark.long
 @given(ROWS)
 def test_a_pipe_gets_every_row_in_one_line_with_every_word(rows: list[tuple[str, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -82,6 +82,7 @@ def _step_s(work, spec) -> float:  # type: ignore[no-untyped-def]
     return float(work.truths[spec.id].speed.step_s(asked_shape(spec)))
 
 
+@pytest.mark.long
 def test_a_run_repeats_itself_exactly(judge: CurveJudge) -> None:
     few = replace(SMALL, jobs=10)
     one, two = (run_mix("aiturbo", few, 0, judge) for _ in range(2))

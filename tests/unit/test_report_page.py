@@ -130,6 +130,7 @@ def test_the_page_is_written_where_asked(tmp_path: Path) -> None:
     assert elsewhere.read_bytes() == (runs / "report.html").read_bytes()
 
 
+@pytest.mark.long
 def test_the_same_input_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     runs = write_pack(tmp_path, a_pack(all_runs([1, 2])))
     here = write_report(runs)[0].read_bytes()

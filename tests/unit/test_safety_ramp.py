@@ -61,6 +61,7 @@ def test_without_limits_of_ramps_nothing_is_different() -> None:
     assert np.array_equal(*orders)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delay", [0, 3])
 def test_64_jobs_that_start_in_one_second_rise_along_the_ramp(delay: int) -> None:
     fleet = a_fleet(64)
@@ -71,6 +72,7 @@ def test_64_jobs_that_start_in_one_second_rise_along_the_ramp(delay: int) -> Non
     assert drawn_w[40 + 70] >= 0.95 * 64 * BUSY_W  # and no slower than it must be
 
 
+@pytest.mark.long
 def test_checkpoints_in_the_same_second_come_back_along_the_ramp() -> None:
     fleet = a_fleet(64)
     room, loop = Room(fleet), a_held(fleet, up_w_s=500.0)
@@ -82,6 +84,7 @@ def test_checkpoints_in_the_same_second_come_back_along_the_ramp() -> None:
     assert drawn_w[-1] >= 0.98 * 64 * BUSY_W
 
 
+@pytest.mark.long
 def test_a_budget_lifted_at_once_is_taken_up_along_the_ramp() -> None:
     fleet = a_fleet(64)
     room, loop = Room(fleet), a_held(fleet, up_w_s=100.0)
@@ -146,6 +149,7 @@ class Seesaw:
         return np.where(own, 400.0, 100.0)
 
 
+@pytest.mark.long
 def test_cuts_that_no_limit_demands_are_made_along_the_ramp() -> None:
     fleet = a_fleet(32, 2)
     aims = Seesaw(fleet)
@@ -214,6 +218,7 @@ def test_other_load_that_rises_takes_its_part_of_the_ramp() -> None:
     assert drawn_w[-1] >= 0.9 * (64 * BUSY_W + 4000)
 
 
+@pytest.mark.long
 def test_devices_without_meters_are_held_by_their_feeds() -> None:
     fleet = a_fleet(64, device_metered=np.zeros(64, dtype=np.bool_))
     room, loop = Room(fleet, demand_w=IDLE_W), a_held(fleet, up_w_s=500.0)

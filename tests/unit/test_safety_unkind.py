@@ -49,6 +49,7 @@ def test_a_rising_other_load_is_met_before_it_arrives() -> None:
     assert drawn_w[100:].mean() >= 0.95 * 2800
 
 
+@pytest.mark.long
 def test_a_compressor_is_a_surprise_only_the_first_times() -> None:
     fleet = a_fleet()
     room = Room(fleet, base=lambda at: 420.0 * (at % 60 >= 30))
@@ -105,6 +106,7 @@ def test_caps_that_lead_to_more_are_counted_so_without_a_feed_meter() -> None:
     assert drawn_w[40:].mean() >= 0.96 * 2000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step_w", [20.0, 40.0])
 def test_coarse_meters_are_neither_frozen_nor_missing(step_w: float) -> None:
     fleet = a_fleet()
@@ -208,6 +210,7 @@ def test_a_feed_meter_that_begins_to_read_half_frees_no_watt() -> None:
     assert room.levels_w()[-1] <= 2800
 
 
+@pytest.mark.long
 def test_slow_swings_of_all_devices_stay_below_the_limit_once_they_were_seen() -> None:
     """Caps that hold a mean: 40 % above for 5 s, below for 5 s."""
     fleet = a_fleet()

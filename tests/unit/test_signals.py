@@ -298,6 +298,7 @@ def test_the_command_prints_the_merged_timeline(tmp_path: Path) -> None:
     assert document["timeline"][-1]["until"] is None
 
 
+@pytest.mark.long
 def test_watching_prints_once_per_change() -> None:
     pages = Pages(pages={"/": a_document()})
     with serving(pages):
