@@ -39,7 +39,7 @@ class KubeApi:
     def __init__(self, server: str, tls: ssl.SSLContext | None, token: str | None = None) -> None:
         self.server = server
         self._host = server.split("://")[1]
-        self._tls = tls
+        self.tls = tls
         self.headers = {"Accept": "application/json"}
         if token:
             self.headers["Authorization"] = f"Bearer {token}"
@@ -74,9 +74,9 @@ class KubeApi:
 
     def connection(self, timeout_s: float) -> http.client.HTTPConnection:
         """A new one, for whoever asks for it alone."""
-        if self._tls is None:
+        if self.tls is None:
             return http.client.HTTPConnection(self._host, timeout=timeout_s)
-        return http.client.HTTPSConnection(self._host, timeout=timeout_s, context=self._tls)
+        return http.client.HTTPSConnection(self._host, timeout=timeout_s, context=self.tls)
 
     def close(self) -> None:
         while self._idle:

@@ -21,6 +21,7 @@ from kube_api import KubeApi, Object
 from kube_binaries import REPOSITORY, NoBinaries
 from kube_server import Server, free_ports, wait_until
 
+PATIENCE_S = 240.0
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _SECRETS = "/api/v1/namespaces/default/secrets"
 _SECRET = "kueue-webhook-server-cert"
@@ -61,6 +62,57 @@ def at_work(plane: ControlPlane) -> Iterator[Server]:
         for one in made:
             plane.api.delete(f"{_CRDS}/{one['metadata']['name']}")
         plane.api.delete(f"{_SECRETS}/{_SECRET}")
+
+
+@contextmanager
+def a_queue(api: KubeApi, namespace: str) -> Iterator[str]:
+    """A queue with quota for everything, whose workloads must pass our check.
+
+    It goes once its workloads and their pods are gone, which is for others to see to.
+    """
+    api.create(f"{KUEUE}/resourceflavors", {**_kind("ResourceFlavor"), **_named("any")})
+    check = {"controllerName": "wattherd.dev/power"}
+    api.create(
+        f"{KUEUE}/admissionchecks", {**_kind("AdmissionCheck"), **_named("power"), "spec": check}
+    )
+    resources = [
+        {"name": name, "nominalQuota": amount}
+        for name, amount in (("cpu", "1000"), ("memory", "1000Gi"), ("nvidia.com/gpu", "1000"))
+    ]
+    spec = {
+        "namespaceSelector": {},
+        "resourceGroups": [
+            {
+                "coveredResources": [one["name"] for one in resources],
+                "flavors": [{"name": "any", "resources": resources}],
+            }
+        ],
+        "admissionChecksStrategy": {"admissionChecks": [{"name": "power"}]},
+    }
+    api.create(f"{KUEUE}/clusterqueues", {**_kind("ClusterQueue"), **_named("gpus"), "spec": spec})
+    local = {**_kind("LocalQueue"), **_named("gpus"), "spec": {"clusterQueue": "gpus"}}
+    api.create(f"{KUEUE}/namespaces/{namespace}/localqueues", local)
+    try:
+        yield "gpus"
+    finally:
+        pods, works = f"/api/v1/namespaces/{namespace}/pods", workloads
+        wait_until(lambda: not works(api, namespace), "workloads are gone", within_s=PATIENCE_S)
+        wait_until(lambda: not api.get(pods)["items"], "pods are gone", within_s=PATIENCE_S)
+        for kind in ("clusterqueues/gpus", "admissionchecks/power", "resourceflavors/any"):
+            api.call("DELETE", f"{KUEUE}/{kind}")
+
+
+def workloads(api: KubeApi, namespace: str) -> list[Object]:
+    found: list[Object] = api.get(f"{KUEUE}/namespaces/{namespace}/workloads")["items"]
+    return found
+
+
+def _kind(kind: str) -> Object:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind}
+
+
+def _named(name: str) -> Object:
+    return {"metadata": {"name": name}}
 
 
 def _definition(path: Path) -> Object:

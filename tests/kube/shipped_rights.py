@@ -1,4 +1,7 @@
-"""The rights that each mode is shipped with, and no others, for whoever works in that mode."""
+"""The rights that each mode is shipped with, and no others, for whoever works in that mode.
+
+And the admission policies that it brings.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,76 @@ from pathlib import Path
 import yaml
 from control_plane import ControlPlane
 from helm_chart import DEPLOY
+from kube_api import KubeApi, Object, a_pod
+from kube_server import wait_until
 from safe_copies import path_of
+
+PLURALS = {
+    "DeviceClass": "deviceclasses",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+
+
+def kind_path(made: Object) -> str:
+    """Where objects of its kind are made that belong to a policy."""
+    return f"/apis/{made['apiVersion']}/{PLURALS[made['kind']]}"
+
+
+def shipped_policies(mode: str) -> list[Object]:
+    """All that a mode's manifest has, but what asks for its lease."""
+    objects = yaml.safe_load_all((DEPLOY / f"{mode}.yaml").read_text())
+    return [
+        one
+        for one in objects
+        if one["kind"] in PLURALS and not one["metadata"]["name"].endswith("-fence")
+    ]
+
+
+@contextmanager
+def policies(api: KubeApi, mode: str) -> Iterator[None]:
+    """These are in force, once a pod that nobody may make is refused."""
+    made = shipped_policies(mode)
+    for one in made:
+        api.create(kind_path(one), one)
+    try:
+        with _outsider(api) as outsider:
+            forged = a_pod("tried", annotations={"wattherd.dev/watts": "0"})
+            dry = "/api/v1/namespaces/default/pods?dryRun=All"
+            wait_until(
+                lambda: "is written by wattherd" in str(outsider.call("POST", dry, forged)[1]),
+                "the policies are in force",
+            )
+        yield
+    finally:
+        for one in made:
+            api.delete(f"{kind_path(one)}/{one['metadata']['name']}")
+
+
+@contextmanager
+def _outsider(api: KubeApi) -> Iterator[KubeApi]:
+    with a_tenant(api, "default", "outsider") as tenant:
+        yield tenant
+
+
+@contextmanager
+def a_tenant(api: KubeApi, namespace: str, name: str = "tenant") -> Iterator[KubeApi]:
+    """Somebody with the built-in role `edit` in one namespace, and no other right."""
+    bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    token = api.token(namespace, name)
+    api.create(bindings, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
+    tenant = KubeApi(api.server, api.tls, token)
+    may_make = lambda: tenant.call("GET", f"/api/v1/namespaces/{namespace}/pods")[0] == 200  # noqa: E731
+    try:
+        wait_until(may_make, "it has its rights")
+        yield tenant
+    finally:
+        tenant.close()
+        api.delete(f"{bindings}/{name}")
 
 
 @contextmanager

@@ -15,12 +15,11 @@ from typing import Any
 from control_plane import ControlPlane
 from kube_api import Object, a_pod
 from kube_server import wait_until
-from shipped_rights import account
+from shipped_rights import account, policies
 from test_extender import SCHEDULER, a_scheduler, an_extender
-from test_modes_tree import policy, touched
+from test_modes_tree import touched
 
 STOCK = ("extender", "admit", "dra")
-FILES = {"admit": "gate-policy.yaml", "dra": "claim-policy.yaml"}
 WORDS = {"admit": "gate", "dra": "claim"}
 
 
@@ -59,6 +58,7 @@ def beside_kube_scheduler(
     mode = Mode(name)
     if name == "extender":
         with (
+            policies(plane.api, name),
             account(plane, name) as ours,
             an_extender(plane, f"--kubeconfig={ours}", *options) as address,
             a_scheduler(plane, address, namespace, *flags),
@@ -69,7 +69,7 @@ def beside_kube_scheduler(
     scheduler.start()
     dry = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
     try:
-        with policy(plane.api, FILES[name]), _command(plane, name, *options):
+        with policies(plane.api, name), _command(plane, name, *options):
             tried = mode.pod("dry")
             wait_until(lambda: touched(plane.api.create(dry, tried)), "the policy is in force")
             yield mode

@@ -68,7 +68,10 @@ def shipped(mode: str, namespace: str, lease: str) -> list[Object]:
     """Policy and binding of a mode's plain manifest, for another lease."""
     text = (DEPLOY / f"{mode}.yaml").read_text()
     made = [
-        one for one in yaml.safe_load_all(text) if one["kind"].startswith("ValidatingAdmission")
+        one
+        for one in yaml.safe_load_all(text)
+        if one["kind"].startswith("ValidatingAdmission")
+        and one["metadata"]["name"].endswith("-fence")
     ]
     for one in made:
         one["spec"].get("paramRef", {}).update(name=lease, namespace=namespace)

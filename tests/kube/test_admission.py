@@ -17,6 +17,7 @@ import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
 from kube_server import wait_until
+from shipped_rights import kind_path
 from term_fence import fenced
 
 from promises import promise
@@ -35,19 +36,13 @@ def gate(plane: ControlPlane) -> Iterator[None]:
     """The shipped policy in force."""
     made = list(yaml.safe_load_all((DEPLOY / "chart" / "files" / "gate-policy.yaml").read_text()))
     for one in made:
-        plane.api.create(_kind(one), one)
+        plane.api.create(kind_path(one), one)
     wait_until(
         lambda: _gates(_tried(plane.api)) == ["wattherd.dev/power"], "the policy is in force"
     )
     yield
     for one in made:
-        plane.api.delete(f"{_kind(one)}/{one['metadata']['name']}")
-
-
-def _kind(made: Object) -> str:
-    plural = {"MutatingAdmissionPolicy": "mutatingadmissionpolicies"}
-    kind = made["kind"]
-    return f"{POLICIES}/{plural.get(kind, kind.lower() + 's')}"
+        plane.api.delete(f"{kind_path(one)}/{one['metadata']['name']}")
 
 
 def _tried(api: KubeApi, **more: Any) -> Object:

@@ -19,19 +19,13 @@ import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_pod
 from kube_server import wait_until
+from shipped_rights import kind_path
 from t4_racks import RISE_W, Racks
 
 from promises import promise
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 DRA = "/apis/resource.k8s.io/v1"
-KINDS = {
-    "DeviceClass": f"{DRA}/deviceclasses",
-    "MutatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": (
-        "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
-    ),
-}
 CLAIMS = {"wattherd.dev/admission": "claim"}
 RACKS = Racks("dra", nodes=6)
 EVERY_S = 0.2
@@ -43,11 +37,11 @@ def claims(plane: ControlPlane) -> Iterator[None]:
     """The shipped class and policy in force."""
     made = list(yaml.safe_load_all((DEPLOY / "chart" / "files" / "claim-policy.yaml").read_text()))
     for one in made:
-        plane.api.create(KINDS[one["kind"]], one)
+        plane.api.create(kind_path(one), one)
     wait_until(lambda: template_of(tried(plane.api, gpus=1)), "the policy is in force")
     yield
     for one in made:
-        plane.api.delete(f"{KINDS[one['kind']]}/{one['metadata']['name']}")
+        plane.api.delete(f"{kind_path(one)}/{one['metadata']['name']}")
 
 
 @pytest.fixture

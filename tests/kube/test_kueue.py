@@ -18,7 +18,7 @@ from draw_watch import SampledDraw
 from kube_api import IMAGE, KubeApi, Object
 from kube_binaries import NoBinaries
 from kube_server import wait_until
-from kueue_manager import KUEUE, at_work
+from kueue_manager import a_queue, at_work, workloads
 from power_api import an_object, defined, path_of
 from shipped_rights import account
 from t4_racks import IDLE_W, RISE_W, Racks
@@ -65,46 +65,12 @@ def queue(plane: ControlPlane, namespace: str, racks: dict[str, str]) -> Iterato
     Its jobs and their pods are gone before their nodes are.
     """
     del racks
-    api = plane.api
-    api.create(f"{KUEUE}/resourceflavors", {**_kind("ResourceFlavor"), **_named("any")})
-    check = {"controllerName": "wattherd.dev/power"}
-    api.create(
-        f"{KUEUE}/admissionchecks", {**_kind("AdmissionCheck"), **_named("power"), "spec": check}
-    )
-    resources = [
-        {"name": name, "nominalQuota": amount}
-        for name, amount in (("cpu", "1000"), ("memory", "1000Gi"), ("nvidia.com/gpu", "1000"))
-    ]
-    spec = {
-        "namespaceSelector": {},
-        "resourceGroups": [
-            {
-                "coveredResources": [one["name"] for one in resources],
-                "flavors": [{"name": "any", "resources": resources}],
-            }
-        ],
-        "admissionChecksStrategy": {"admissionChecks": [{"name": "power"}]},
-    }
-    api.create(f"{KUEUE}/clusterqueues", {**_kind("ClusterQueue"), **_named("gpus"), "spec": spec})
-    local = {**_kind("LocalQueue"), **_named("gpus"), "spec": {"clusterQueue": "gpus"}}
-    api.create(f"{KUEUE}/namespaces/{namespace}/localqueues", local)
-    yield "gpus"
-    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
-    for job in api.get(jobs)["items"]:
-        api.delete(f"{jobs}/{job['metadata']['name']}", propagationPolicy="Background")
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    wait_until(lambda: not _workloads(api, namespace), "workloads are gone", within_s=PATIENCE_S)
-    wait_until(lambda: not api.get(pods)["items"], "pods are gone", within_s=PATIENCE_S)
-    for kind in ("clusterqueues/gpus", "admissionchecks/power", "resourceflavors/any"):
-        api.call("DELETE", f"{KUEUE}/{kind}")
-
-
-def _kind(kind: str) -> Object:
-    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind}
-
-
-def _named(name: str) -> Object:
-    return {"metadata": {"name": name}}
+    with a_queue(plane.api, namespace) as name:
+        yield name
+        jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        for job in plane.api.get(jobs)["items"]:
+            name_of = job["metadata"]["name"]
+            plane.api.delete(f"{jobs}/{name_of}", propagationPolicy="Background")
 
 
 def a_job(name: str, queue: str, *, pods: int, priority: str = "") -> Object:
@@ -144,11 +110,6 @@ def answering(kubeconfig: Path, *options: str, health: str = "127.0.0.1:0") -> I
             process.wait(timeout=60)
 
 
-def _workloads(api: KubeApi, namespace: str) -> list[Object]:
-    found: list[Object] = api.get(f"{KUEUE}/namespaces/{namespace}/workloads")["items"]
-    return found
-
-
 def running(api: KubeApi, namespace: str) -> dict[str, str]:
     """Nodes of pods that draw, by pod."""
     items = api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
@@ -166,7 +127,7 @@ def jobs_of(pods: dict[str, str]) -> set[str]:
 def told(api: KubeApi, namespace: str) -> str:
     """Where all workloads stand, for who waits in vain."""
     lines = [str(running(api, namespace))]
-    for one in _workloads(api, namespace):
+    for one in workloads(api, namespace):
         status = one.get("status", {})
         conditions = [
             f"{each['type']}={each['status']} {each['message']}"
@@ -221,7 +182,7 @@ def end_one_and_wait(api: KubeApi, namespace: str, health: str) -> None:
 
 def state(api: KubeApi, namespace: str, job: str) -> Object:
     """What our check says of a job."""
-    for one in _workloads(api, namespace):
+    for one in workloads(api, namespace):
         if one["metadata"]["ownerReferences"][0]["name"] == job:
             for check in one.get("status", {}).get("admissionChecks", ()):
                 return dict(check)

@@ -14,15 +14,11 @@ from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
 from power_api import an_object, defined, path_of
+from shipped_rights import kind_path
 
 from promises import promise
 
 FILES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "chart" / "files"
-PLURALS = {
-    "DeviceClass": "deviceclasses",
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
-}
 MODES = {
     "admit": ("gate-policy.yaml", "gate"),
     "dra": ("claim-policy.yaml", "claim"),
@@ -37,14 +33,13 @@ PATIENCE_S = 240.0
 @contextmanager
 def policy(api: KubeApi, name: str) -> Iterator[None]:
     made = list(yaml.safe_load_all((FILES / name).read_text()))
-    kind = lambda one: f"/apis/{one['apiVersion']}/{PLURALS[one['kind']]}"  # noqa: E731
     for one in made:
-        api.create(kind(one), one)
+        api.create(kind_path(one), one)
     try:
         yield
     finally:
         for one in made:
-            api.delete(f"{kind(one)}/{one['metadata']['name']}")
+            api.delete(f"{kind_path(one)}/{one['metadata']['name']}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ and then ever less.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -20,15 +21,21 @@ from typing import Any, Self
 import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
+from kube_binaries import NoBinaries
 from kube_server import wait_until
+from kueue_manager import a_queue, workloads
+from kueue_manager import at_work as kueue_at_work
 from power_api import an_object, defined, path_of, there
+from shipped_rights import account
 from stock_modes import STOCK, Mode, beside_kube_scheduler
+from test_kueue import answering
 from test_power_budgets import NAME, a_scheduler
 
 from cut_oracle import Work, who_must_stop
 from promises import promise
 
 NODES, GPUS, IDLE_W, RISE_W = 4, 4, 10, 60
+BESIDE = (*STOCK, "kueue")
 EMPTY_W = {"hall": NODES * GPUS * IDLE_W, "rack-0": NODES * GPUS * IDLE_W // 2}
 SLOW = "test.wattherd.dev/slow"
 EVERY_S, SETTLED_S, LONG_S = 0.2, 1.2, 240.0
@@ -40,6 +47,32 @@ class ByName:
 
     def pod(self, name: str, **more: Any) -> Object:
         return a_pod(name, scheduler=NAME, **more)
+
+
+@dataclass(frozen=True)
+class ByQueue:
+    """Pods of jobs that wait in a queue of Kueue, which asks our check."""
+
+    queue: str
+    pod = staticmethod(a_pod)
+
+
+@contextmanager
+def _as_kueues_check(plane: ControlPlane, namespace: str) -> Iterator[ByQueue]:
+    """Kueue at work, and a stock kube-scheduler; `namespace` has a queue."""
+    try:
+        with kueue_at_work(plane):
+            scheduler = plane.scheduler(name=f"{namespace}-kueue")
+            scheduler.start()
+            with (
+                a_queue(plane.api, namespace) as queue,
+                account(plane, "admission-check") as ours,
+                answering(ours),
+            ):
+                yield ByQueue(queue)
+            scheduler.kill()
+    except NoBinaries as absent:
+        pytest.skip(str(absent))
 
 
 @contextmanager
@@ -54,6 +87,8 @@ class Seen:
 
     pods: dict[str, Object]
     rack_of: dict[str, str]
+    since: dict[str, str] = field(default_factory=dict)
+    """Of jobs whose age is not that of their pods."""
 
     @property
     def bound(self) -> dict[str, Object]:
@@ -101,6 +136,7 @@ class Seen:
             for domain, watts in self.gives_w(pod).items():
                 gives[domain] += watts
         newest = max(pod["metadata"]["creationTimestamp"] for pod in pods)
+        newest = self.since.get(_owner(pods[0]), newest)
         given = {domain: watts for domain, watts in gives.items() if watts}
         return Work(work, pods[0]["spec"].get("priority", 0), newest, not _owner(pods[0]), given)
 
@@ -120,7 +156,7 @@ class Cluster:
     api: KubeApi
     namespace: str
     rack_of: dict[str, str]
-    mode: ByName | Mode
+    mode: ByName | Mode | ByQueue
     draws: random.Random
     budgets_w: dict[str, float]
     serial: int = 0
@@ -140,7 +176,17 @@ class Cluster:
 
     def seen(self) -> Seen:
         items = self.api.get(self.path)["items"]
-        return Seen({pod["metadata"]["name"]: pod for pod in items}, self.rack_of)
+        pods = {pod["metadata"]["name"]: pod for pod in items}
+        return Seen(pods, self.rack_of, self._since())
+
+    def _since(self) -> dict[str, str]:
+        """Since when jobs wait in Kueue's queue: they keep their place there."""
+        if not isinstance(self.mode, ByQueue):
+            return {}
+        return {
+            one["metadata"]["ownerReferences"][0]["name"]: one["metadata"]["creationTimestamp"]
+            for one in workloads(self.api, self.namespace)
+        }
 
     # What may be drawn ----------------------------------------------------------------------------
 
@@ -178,9 +224,11 @@ class Cluster:
     # One step -------------------------------------------------------------------------------------
 
     def arrive(self, count: int) -> None:
+        queue = self.mode.queue if isinstance(self.mode, ByQueue) else ""
         for _ in range(count):
             self.serial += 1
-            name, kind = f"w-{self.serial:04d}", self.draws.choice(("bare", "bare", "job", "jobs"))
+            kinds = ("job", "jobs") if queue else ("bare", "bare", "job", "jobs")
+            name, kind = f"w-{self.serial:04d}", self.draws.choice(kinds)
             meta = {"finalizers": [SLOW]}
             if kind == "bare":
                 made = self.mode.pod(name, gpus=1)
@@ -193,7 +241,9 @@ class Cluster:
             spec = {"parallelism": pods, "completions": pods,
                     "template": {"metadata": about, "spec": pod["spec"]}}  # fmt: skip
             jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
-            self.api.create(jobs, {"metadata": {"name": name}, "spec": spec})
+            told = {"labels": {"kueue.x-k8s.io/queue-name": queue}} if queue else {}
+            held = {"suspend": True} if queue else {}
+            self.api.create(jobs, {"metadata": {"name": name, **told}, "spec": {**spec, **held}})
 
     def let_go(self, share: float) -> None:
         """Some of those that were deleted are gone."""
@@ -284,11 +334,13 @@ def _cluster(plane: ControlPlane, namespace: str, name: str, seed: int) -> Itera
         *(an_object("PowerBudget", BUDGETS[one], domain=one, constant=f"{watts:g}W")
           for one, watts in budgets_w.items()),
     ]  # fmt: skip
-    at_work: Callable[[], AbstractContextManager[ByName | Mode]] = (
-        (lambda: _as_scheduler(plane))
-        if name == "scheduler"
-        else lambda: beside_kube_scheduler(plane, name, namespace)
-    )
+    at_work: Callable[[], AbstractContextManager[ByName | Mode | ByQueue]]
+    if name == "scheduler":
+        at_work = lambda: _as_scheduler(plane)  # noqa: E731
+    elif name == "kueue":
+        at_work = lambda: _as_kueues_check(plane, namespace)  # noqa: E731
+    else:
+        at_work = lambda: beside_kube_scheduler(plane, name, namespace)  # noqa: E731
     with defined(plane.api):
         made = plane.api.fleet(nodes)
         try:
@@ -318,12 +370,22 @@ def test_who_need_not_stop_stays_through_ten_cuts_and_raises(
         _try(cluster, 10)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", BESIDE)
+def test_who_need_not_stop_stays_in_the_other_modes(
+    plane: ControlPlane, namespace: str, name: str
+) -> None:
+    with _cluster(plane, namespace, name, 3) as cluster:
+        _try(cluster, 5)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["scheduler", *STOCK])
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize("name", ["scheduler", *BESIDE])
 def test_who_need_not_stop_stays_through_a_hundred_cuts_and_raises(
     plane: ControlPlane, namespace: str, name: str
 ) -> None:
-    """A hundred as the scheduler; twenty-five in each of the modes beside a stock one."""
+    """The number of rounds may be stated, to see more."""
     with _cluster(plane, namespace, name, 2) as cluster:
-        _try(cluster, 100 if name == "scheduler" else 25)
+        _try(cluster, int(os.environ.get("WATTHERD_CUTS", "100")))

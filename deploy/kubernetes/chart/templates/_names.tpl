@@ -85,6 +85,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{- /* The right to write what begins with wattherd.dev/ on pods and jobs: admission policies ask for it. */}}
+{{- define "wattherd.decisionRights" }}
+- apiGroups: [wattherd.dev]
+  resources: [decisions]
+  verbs: [write]
+{{- end }}
+
 {{- /* Rights to power domains and budgets, which every mode reads and tells of. */ -}}
 {{- define "wattherd.powerRights" }}
 - apiGroups: [wattherd.dev]

@@ -390,6 +390,7 @@ def _pod(workload: KueueWorkload, pod_set: PodSet, number: int, total: int) -> P
         name=f"{meta.name}-{pod_set.name}-{number}",
         namespace=meta.namespace,
         uid=f"{meta.uid}/{pod_set.name}/{number}",
+        creation_timestamp=meta.creation_timestamp,
         labels=labels | {names.KUEUE_GROUP: meta.name},
         annotations=(given.annotations or {}) | {names.KUEUE_GROUP_COUNT: str(total)},
     )
