@@ -312,6 +312,7 @@ OTHER |= {
     "End another tenant's trials by splendid losses in a group of the same name": "Groups are by tenant",
     "Push another tenant's trials out of sight by a thousand of its own": "Trials are chosen by tenant first",
     "Learn whether a folder that only root can read holds anything (`rerun` from a checkpoint)": "Looked at as the account",
+    "Stop the core by the end of a long chain of jobs": "Ends are seen through one after another",
     "Stop the core by failing a thousand times": "The wait before the next try has a bound",
     "Run any number of jobs without devices": "Each task counts as a twentieth of a processor",
     "Take all memory of the service by jobs of a megabyte each": "512 MiB of a user's jobs that are not over",

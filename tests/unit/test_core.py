@@ -127,6 +127,31 @@ def test_dependants_wait_for_success_and_fail_with_their_parents() -> None:
     }
 
 
+@pytest.mark.parametrize("kind", ["jobs", "arrays", "notok"])
+def test_the_end_of_a_long_chain_does_not_stop_the_core(kind: str) -> None:
+    """Each ends as the one before it did: thousands of ends in one turn."""
+    core, last = a_core(), 2_000
+    core.handle(JobSubmitted(at_s=0.0, job=a_job("j-0", begin_s=1e6)))
+    for number in range(1, last):
+        before = f"a-{number - 1}" if kind == "arrays" and number > 1 else f"j-{number - 1}"
+        ends = (
+            {"after_notok": (before,)} if kind == "notok" and number == 1 else {"after": (before,)}
+        )
+        more: dict[str, Any] = {}
+        if kind == "arrays":
+            more = {"array": f"a-{number}", "array_index": 0, "array_count": 1}
+        core.handle(JobSubmitted(at_s=0.0, job=a_job(f"j-{number}", **ends, **more)))
+    commands = core.handle(JobCancelled(at_s=1.0, job_id="j-0"))
+    over = [one.job_id for one in commands if isinstance(one, FinishJob)]
+    if kind == "notok":  # the second one runs, then
+        core.handle(JobStarted(at_s=1.0, job_id="j-1", attempt=1))
+        commands = core.handle(JobExited(at_s=2.0, job_id="j-1", attempt=1, exit_code=1))
+        over += [one.job_id for one in commands if isinstance(one, FinishJob)]
+    assert over == [f"j-{number}" for number in range(last)]
+    assert not core.jobs
+    validate(core)
+
+
 def test_news_of_an_earlier_run_is_ignored() -> None:
     core = a_core()
     run(core, a_job("a", restarts=1))

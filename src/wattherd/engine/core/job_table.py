@@ -8,6 +8,7 @@ It knows nothing of devices in use and of watts: whoever ends a run has given th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from wattherd.engine.core.cycle import Reaction
@@ -74,8 +75,8 @@ class JobTable:
     def refuse(self, spec: JobSpec) -> None:
         """A job that could never run ends before it begins; who waits for it is told."""
         self.finished[spec.id] = State.FAILED
-        self._tell_children(spec.id, State.FAILED)
-        self._task_over(spec, State.FAILED)
+        self._see_through(self._tell_children(spec.id, State.FAILED))
+        self._see_through(self._task_over(spec, State.FAILED))
 
     def block(self, job: JobRecord) -> None:
         """Wait for other jobs, a time or a turn; in vain if one of the jobs ended otherwise."""
@@ -172,7 +173,7 @@ class JobTable:
         self.move(job, trigger, cause)
         if job.state in FINAL:
             self._plan.forget(job)
-            self._finish(job)
+            self._see_through(self._finishing(job))
         elif job.state is State.BACKING_OFF:
             # Doubled with every failure, so that a job that fails at once leaves room to others.
             # Kubernetes' Jobs wait so too (10 s, 20 s, 40 s ...).
@@ -205,25 +206,40 @@ class JobTable:
 
     # What follows for others --------------------------------------------------------------------
 
-    def _finish(self, job: JobRecord) -> None:
+    def _see_through(self, ends: Iterator[JobRecord]) -> None:
+        """Finish all jobs that have ended, and those that end in turn, one after another.
+
+        No function calls itself here: people chain thousands of jobs, and the depth of calls has an
+        end that would be the core's.
+        """
+        under_way = [ends]
+        while under_way:
+            following = next(under_way[-1], None)
+            if following is None:
+                under_way.pop()
+            else:
+                under_way.append(self._finishing(following))
+
+    def _finishing(self, job: JobRecord) -> Iterator[JobRecord]:
+        """What a job's end brings about; pauses at each job that has ended in turn."""
         del self.live[job.id]
         self.finished[job.id] = job.state
         self._reaction.commands.append(finish_job(job_id=job.id, state=str(job.state)))
         # Taken before the children are told: these may end in turn, and who passes by this job's
         # end must not depend on that.
         passed = self.waits.passes(job, self.live)
-        self._tell_children(job.id, job.state)
-        self._task_over(job.spec, job.state)
+        yield from self._tell_children(job.id, job.state)
+        yield from self._task_over(job.spec, job.state)
         for one in passed:
             if one in self.live:  # else it waited for this job in vain
                 self.unblock(self.live[one], f"{job.id} is over")
 
-    def _task_over(self, spec: JobSpec, state: State) -> None:
+    def _task_over(self, spec: JobSpec, state: State) -> Iterator[JobRecord]:
         """With the last task of an array the array is over, too: jobs may wait for that."""
         over = self.waits.task_over(spec, state)
         if over is not None:
             self.finished[spec.array] = over
-            self._tell_children(spec.array, over)
+            yield from self._tell_children(spec.array, over)
 
     def step_aside(self, job: JobRecord, why: str) -> None:
         """Another task of its array may run while this one is held or put off."""
@@ -254,10 +270,10 @@ class JobTable:
             if job.state is State.QUEUED:
                 self._check_turn(job)
 
-    def _tell_children(self, parent: str, state: State) -> None:
+    def _tell_children(self, parent: str, state: State) -> Iterator[JobRecord]:
         """Jobs that wait for the end of one go on, or end if they needed another end of it.
 
-        So do those that wait for them. A held one is told when its hold is over.
+        Those that end are to be finished by whoever asks. A held one is told when its hold is over.
         """
         succeeded = state is State.SUCCEEDED
         # In order of submission, so that two jobs that were freed by the same end start in the
@@ -273,7 +289,9 @@ class JobTable:
                 how = "succeeded" if succeeded else "did not succeed"
                 self.unblock(waiting, f"{parent} {how}")
             elif waiting.state is State.BLOCKED:
-                self.end(waiting, never.trigger, never.cause)
+                self.move(waiting, never.trigger, never.cause)
+                self._plan.forget(waiting)
+                yield waiting
 
 
 def key_of(kind: str, job: JobRecord) -> str:
