@@ -221,7 +221,8 @@ class Draft(Protocol):
         """Take back all that was proposed since `mark`, as if it had never been.
 
         So a planner tries things out on the real books: stop some jobs, start another, and go back
-        if that is refused. Marks set since then are gone.
+        if that is refused. Marks set since then are gone, and so are reasons: why a job waits after
+        a trial is for the planner to say again (`wait`).
         """
         ...
 
