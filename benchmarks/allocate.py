@@ -29,7 +29,7 @@ from wattherd.policy.power.allocation import Allocator, tree_limits
 from wattherd.policy.power.choices import PowerChoices, menu_of
 from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.market import equilibrium
-from wattherd.policy.power.max_min import leximin_rows
+from wattherd.policy.power.rules import leximin_rows
 from wattherd.policy.power.tree_filling import filling, hulls_of
 
 T = TypeVar("T")

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
-from wattherd.estimate.ps_belief import PsBelief
-from wattherd.estimate.speed import Sampled, SpeedModel
+from wattherd.estimate.speed import PsBelief, Sampled, SpeedModel
 from wattherd.model.event import NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner

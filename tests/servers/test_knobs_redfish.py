@@ -17,8 +17,7 @@ from wattherd.devices.knobs.contract import NO_LIMIT, OrderResult
 from wattherd.devices.knobs.journal import KnobJournal
 from wattherd.devices.knobs.registry import open_knob, open_switch
 from wattherd.devices.wire.device_errors import Trouble
-from wattherd.testing.boards import Board, BoardRoom, a_room
-from wattherd.testing.boards_http import BoardReply, serving
+from wattherd.testing.boards import Board, BoardReply, BoardRoom, a_room, serving
 
 GENERATIONS = "EnvironmentMetrics", "Power"
 

@@ -6,9 +6,7 @@ import math
 
 import pytest
 
-from wattherd.estimate.ps_belief import PsBelief
-from wattherd.estimate.shapes import asked_shape
-from wattherd.estimate.speed import JobShape, Sampled, SpeedModel
+from wattherd.estimate.speed import JobShape, PsBelief, Sampled, SpeedModel, asked_shape
 from wattherd.model.command import StartJob
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.aiturbo import AITurbo, ranks

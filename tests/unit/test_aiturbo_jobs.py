@@ -8,7 +8,7 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.estimate.ps_job import LossKind
-from wattherd.estimate.shapes import asked_shape
+from wattherd.estimate.speed import asked_shape
 from wattherd.workload.aiturbo_jobs import MODELS, read_jobs, read_times
 
 HEAD = (

@@ -37,7 +37,7 @@ A longer file holds a second concept, which wants a file of its own."""
 UNNAMED = {"util", "utils", "helper", "helpers", "common", "misc", "base", "manager"}
 PURE_ROOMS = ("model", "catalog", "estimate", "policy", "engine")
 # Redraws the published simulator's own shuffle, from the seed it is given.
-STREAMS_OF_OTHERS = {("policy/schedule/gavel_shuffle.py", "RandomState")}
+STREAMS_OF_OTHERS = {("policy/schedule/gavel.py", "RandomState")}
 IMPURE = {
     *("time", "datetime", "random", "secrets", "os", "pathlib", "socket", "asyncio", "threading"),
     *("multiprocessing", "logging", "subprocess", "io", "tempfile", "uuid", "sys"),

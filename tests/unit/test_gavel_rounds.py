@@ -17,9 +17,8 @@ from wattherd.model.command import Command, Compute, StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobSubmitted, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import ReasonCode, StopReason
-from wattherd.policy.schedule.gavel import Gavel, GavelAccount
+from wattherd.policy.schedule.gavel import Gavel, GavelAccount, Shuffle
 from wattherd.policy.schedule.gavel_lp import KIND
-from wattherd.policy.schedule.gavel_shuffle import Shuffle
 from wattherd.sim.gavel_plant import GavelPlant
 from wattherd.sim.world import RunRecording, SimWorld
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.server.journal.clock import JournalClock
+from wattherd.server.journal.contract import JournalClock
 
 
 class Clocks:

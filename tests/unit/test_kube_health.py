@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="needs the extra kube")
 pytest.importorskip("msgspec", reason="needs the extra kube")
 
-from wattherd.cli.kube import answering
+from wattherd.cli.listening import answering
 from wattherd.errors import UserError
 from wattherd.kube.api.feed import REFUSED_S, RefusedInARow
 from wattherd.kube.api.health import Checkup, HealthServer

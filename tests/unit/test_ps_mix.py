@@ -13,7 +13,7 @@ import pytest
 from wattherd.errors import UserError
 from wattherd.estimate.curve_judge import CurveJudge
 from wattherd.estimate.ps_job import LossKind
-from wattherd.estimate.shapes import asked_shape
+from wattherd.estimate.speed import asked_shape
 from wattherd.experiments.published.aiturbo_hpdc21 import shape_of_sweep
 from wattherd.experiments.schedule.ps_mix import (
     COMPARED,
@@ -26,7 +26,7 @@ from wattherd.experiments.schedule.ps_mix import (
     sweep,
     taught_judge,
 )
-from wattherd.sim.ps_use import Utilisation
+from wattherd.sim.ps_plant import Utilisation
 from wattherd.workload.aiturbo import read_labelled
 from wattherd.workload.ps_jobs import EPOCHS_S, SHAPES, Mix, generate
 

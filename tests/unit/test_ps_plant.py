@@ -17,8 +17,7 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
 from wattherd.policy.schedule.gang_placement import GangRoom
-from wattherd.sim.ps_plant import Overheads, PsPlant, UsePoint
-from wattherd.sim.ps_use import utilisation
+from wattherd.sim.ps_plant import Overheads, PsPlant, UsePoint, utilisation
 
 SPEED = SpeedModel(
     theta=(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.estimate.slow_ranks import slow_ranks
 from wattherd.local.devices import Device, Machine, slots
 from wattherd.local.rank_reports import RankPace, paces
 from wattherd.model.event import Event, RankLagged
-from wattherd.server.site.slow_ranks import RankWatch
+from wattherd.server.site.slow_ranks import RankWatch, slow_ranks
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from wattherd.cli.client import Client
-from wattherd.cli.jobs import server_option
+from wattherd.cli.options import server_option
+from wattherd.cli.options import since as moment
 from wattherd.cli.output import lists, show
-from wattherd.cli.since import since as moment
 from wattherd.errors import UserError
 
 

@@ -23,8 +23,9 @@ import click
 
 from wattherd.cli.client import TIMEOUT_S, Client
 from wattherd.cli.job_names import FINAL, job_called
-from wattherd.cli.jobs import outcome, print_runs, server_option
+from wattherd.cli.job_output import outcome, print_runs
 from wattherd.cli.kube_what_if import POD
+from wattherd.cli.options import server_option
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from typing import Any
 import click
 
 from wattherd.cli.client import Client
+from wattherd.cli.inside import follow
 from wattherd.cli.job_names import FINAL, array_called, job_called
+from wattherd.cli.job_output import outcome, print_chunks, print_runs
 from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
 from wattherd.cli.live_tables import (
     show_array,
@@ -23,6 +24,7 @@ from wattherd.cli.live_tables import (
     show_job,
     states_text,
 )
+from wattherd.cli.options import server_option
 from wattherd.cli.output import lists, prints, show
 from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
@@ -30,16 +32,9 @@ from wattherd.errors import UserError
 from wattherd.workload.job_array import at_a_time as tasks_at_a_time
 from wattherd.workload.job_array import indices
 
-POLL_S = 0.5
 NEXT_PLAN = "NextPlan"
 """The reason of a job that no plan has seen yet."""
 APPS = ("jupyter", "vscode", "web")
-
-server_option: Callable[[Any], Any] = click.option(
-    "--server",
-    metavar="URL|CONTEXT",
-    help="The service.  [default: $WATTHERD_SERVER, the context in use, or this machine]",
-)
 
 
 def _job_options(command: Any) -> Any:
@@ -330,8 +325,6 @@ def run(
     tell_what_was_left(job, document)
     job_id = job["id"]
     if job["spec"].get("stdin"):
-        from wattherd.cli.inside import follow
-
         return follow(client, job_id, seen=0, eof=not sys.stdin.isatty())
     click.echo(
         f"{job_id} submitted (Ctrl-C detaches; `wattherd cancel {job_id}` ends it)", err=True
@@ -348,43 +341,6 @@ def _follow(client: Client, job_id: str) -> int:
     job = print_runs(client, job_id)
     click.echo(outcome(job), err=True)
     return 0 if job["state"] == "Succeeded" else 1
-
-
-def outcome(job: Mapping[str, Any]) -> str:
-    """How a job that is over has ended, and why."""
-    why = (job["reason"] or {}).get("text", "")
-    return ": ".join(part for part in (job["id"], job["state"], why) if part)
-
-
-def print_runs(client: Client, job_id: str, seen: int = 0, **query: Any) -> Any:
-    """Print what runs after number `seen` print, and those to come; the job once it is over."""
-    while True:
-        job = _when(client, job_id, after=seen)
-        if job["attempts"] == seen:
-            return job
-        seen += 1
-        _print(client.stream(f"jobs/{job_id}/logs", attempt=seen, follow=True, **query))
-        query.pop("lines", None)
-
-
-def _print(chunks: Iterable[bytes]) -> None:
-    for chunk in chunks:
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.flush()
-
-
-def _when(client: Client, job_id: str, *, after: int) -> Any:
-    """The job once it has begun another run, or once it is over; why it waits is told."""
-    told = ""
-    while True:
-        job = client.get(f"jobs/{job_id}")
-        if job["attempts"] > after or job["state"] in FINAL:
-            return job
-        reason = (job["reason"] or {}).get("text", "")
-        if reason and reason != told:
-            click.echo(f"waits: {reason}", err=True)
-            told = reason
-        time.sleep(POLL_S)
 
 
 @click.command("show")
@@ -452,7 +408,9 @@ def logs(*, job: str, follow: bool, attempt: int | None, server: str | None, **q
             runs = client.get(f"jobs/{job_id}")["attempts"]
             print_runs(client, job_id, max(runs - 1, 0), **query)
         else:
-            _print(client.stream(f"jobs/{job_id}/logs", attempt=attempt, follow=follow, **query))
+            print_chunks(
+                client.stream(f"jobs/{job_id}/logs", attempt=attempt, follow=follow, **query)
+            )
     except KeyboardInterrupt:
         click.echo("", err=True)
 

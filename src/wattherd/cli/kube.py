@@ -17,12 +17,11 @@ import click
 from wattherd.cli.kube_clusters import clusters
 from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
-from wattherd.cli.listening import listen_on
+from wattherd.cli.listening import address_of, answering, listen
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.kube.api.feed import ApiFeed
-    from wattherd.kube.api.health import Checkup
     from wattherd.kube.live.scheduler import LiveScheduler
     from wattherd.server.kube.dashboard import Pages
 
@@ -65,7 +64,6 @@ def tell_changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
     return list(now)
 
 
-_LAST_PORT = 65535
 _HERE = ("127.0.0.1", "::1", "localhost")
 _SWITCH_S = 0.0005
 """Python's own is 5 ms, of which an answer would wait for several."""
@@ -220,11 +218,11 @@ def _pages(live: LiveScheduler, dashboard: str | None) -> AbstractContextManager
     except ImportError as missing:
         hint = 'pip install "wattherd[kube,server]"'
         raise UserError(f"needs {missing.name}", hint=hint) from None
-    host, port = _address(dashboard, "--dashboard")
+    host, port = address_of(dashboard, "--dashboard")
     if host not in _HERE:
         hint = "listen on 127.0.0.1; `kubectl port-forward` leads there"
         raise UserError("whoever looks sees all", where=host, field="--dashboard", hint=hint)
-    listener = _listen(host, port, "--dashboard")
+    listener = listen(host, port, "--dashboard")
     return _served(Pages(dashboard_app(Dashboard(live)), listener), listener)
 
 
@@ -237,18 +235,6 @@ def _served(pages: Pages, listener: socket.socket) -> Iterator[None]:
         yield
     finally:
         pages.close()
-
-
-def _address(text: str, field: str) -> tuple[str, int]:
-    """Of ADDRESS:PORT.
-
-    Raises:
-        UserError: it is none.
-    """
-    address, _, port = text.rpartition(":")
-    if not address or not port.isdecimal() or int(port) > _LAST_PORT:
-        raise UserError(f"{text!r} is no address", field=field, hint="write ADDRESS:PORT")
-    return address.strip("[]"), int(port)
 
 
 @kube.command()
@@ -271,7 +257,7 @@ def extender(
 ) -> None:
     """Answer a stock kube-scheduler: which node, within which watts."""
     tls = _tls(host, tls_cert, tls_key, client_ca)
-    listener = _listen(host, port)
+    listener = listen(host, port)
     shown = listener.getsockname()[:2]
     click.echo(
         f"wattherd answers on {'https' if tls else 'http'}://{shown[0]}:{shown[1]}", err=True
@@ -326,34 +312,6 @@ def _tidied(feed: ApiFeed) -> Iterator[None]:
         housekeeping.end()
 
 
-@contextmanager
-def answering(
-    health: str | None, checkup: Checkup | None = None
-) -> Iterator[Callable[[Checkup], None]]:
-    """Meanwhile `checkup` can be asked at the address, if there is one; yields what changes it.
-
-    Without one it lives and is not ready: what decides is imported and compiled meanwhile, which
-    takes a new container the better part of a minute.
-
-    Raises:
-        UserError: it is no ADDRESS:PORT, or cannot be listened on.
-    """
-    if health is None:
-        yield lambda _: None
-        return
-    from wattherd.kube.api.health import Beginning, HealthServer
-
-    listener = _listen(*_address(health, "--health"), "--health")
-    shown = listener.getsockname()[:2]
-    click.echo(f"health on http://{shown[0]}:{shown[1]}", err=True)
-    server = HealthServer(checkup or Beginning(), listener)
-    server.begin()
-    try:
-        yield server.tell
-    finally:
-        server.close()
-
-
 def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None) -> dict[str, Any]:
     """Options of the server; other machines are let in by certificate only.
 
@@ -372,11 +330,3 @@ def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None)
     if client_ca is not None:
         found |= {"ssl_ca_certs": str(client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return found
-
-
-def _listen(host: str, port: int, field: str = "--port") -> socket.socket:
-    try:
-        return listen_on(host, port)
-    except OSError as error:
-        problem = f"cannot listen: {error.strerror}"
-        raise UserError(problem, where=f"{host}:{port}", hint=f"choose another {field}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wattherd.cli.listening import answering
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -111,7 +112,6 @@ def agent(
 ) -> None:
     """Meter this node and hold its pods' caps: docs/guides/kubernetes-nodes.md."""
     try:
-        from wattherd.cli.kube import answering
         from wattherd.kube.live.agent import AgentOptions
         from wattherd.server.kube import compose
     except ImportError as missing:
@@ -192,7 +192,6 @@ def pools(
     if not (chosen["switches"] or chosen["grow"]):
         raise UserError("nothing to switch, nobody to ask", field="--switches", hint="or --grow")
     try:
-        from wattherd.cli.kube import answering
         from wattherd.server.kube import pooling
     except ImportError as missing:
         raise _needs(missing) from None

@@ -1,14 +1,26 @@
-"""Option types that several commands share."""
+"""Options that several commands share: the service, seeds, policies, moments, command lines."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+import click
 
 from wattherd.errors import UserError
+from wattherd.units import seconds
 
 MAX_SEEDS = 10_000
+
+server_option: Callable[[Any], Any] = click.option(
+    "--server",
+    metavar="URL|CONTEXT",
+    help="The service.  [default: $WATTHERD_SERVER, the context in use, or this machine]",
+)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -78,3 +90,26 @@ def check_folder(path: Path, field: str = "--out") -> None:
         if one.exists():
             hint = "name a folder"
             raise UserError(f"{one} is a file", where=str(path), field=field, hint=hint)
+
+
+def since(text: str | None) -> str | None:
+    """`7d`, `2h` (ago) or `2026-11-21T08:00Z` as ISO 8601; without zone it is local time.
+
+    Raises:
+        UserError: neither.
+    """
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = datetime.now(UTC) - _ago(text)
+    return (found if found.tzinfo else found.astimezone()).isoformat()
+
+
+def _ago(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=seconds(text, field="--since"))
+    except (OverflowError, UserError):
+        hint = "write 2h, 7d or 2026-11-21T08:00"
+        raise UserError(f"{text!r} is no time", field="--since", hint=hint) from None

@@ -21,7 +21,7 @@ from wattherd.cli import (
     power_swings,
     power_tree,
 )
-from wattherd.cli.jobs import server_option
+from wattherd.cli.options import server_option
 from wattherd.cli.output import lists
 from wattherd.errors import UserError
 

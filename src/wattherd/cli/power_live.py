@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from wattherd.cli.client import Client
-from wattherd.cli.jobs import server_option
+from wattherd.cli.options import server_option
 from wattherd.cli.output import prints, show
 from wattherd.errors import UserError
 

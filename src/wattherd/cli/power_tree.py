@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.client import Client
-from wattherd.cli.jobs import server_option
+from wattherd.cli.options import server_option
 from wattherd.cli.output import lists, printed, prints
 from wattherd.errors import UserError, harmless
 from wattherd.units import show_seconds

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import click
 
 from wattherd.cli.client import Client
-from wattherd.cli.jobs import server_option
 from wattherd.cli.live_tables import show_jobs
+from wattherd.cli.options import server_option
 from wattherd.cli.output import lists, prints, show
 
 

@@ -13,9 +13,8 @@ from wattherd.cli.options import command_line, parse_policies, parse_seeds
 from wattherd.cli.output import printed, prints
 from wattherd.cli.progress import tracked
 from wattherd.cli.sim_compare import compare
-from wattherd.cli.sim_explain import explain
 from wattherd.cli.sim_mix import mix
-from wattherd.cli.sim_replay import replay
+from wattherd.cli.sim_replay import explain, replay
 from wattherd.cli.sim_run import run
 from wattherd.errors import UserError
 
@@ -197,8 +196,7 @@ def _run_and_show(
     pods_file: str,
     output: str,
 ) -> None:
-    from wattherd.experiments.placement.pack import run_all
-    from wattherd.experiments.placement.pack_files import document
+    from wattherd.experiments.placement.pack import document, run_all
     from wattherd.store.run_dir import PACK_FILE
     from wattherd.workload.impossible import never_fits
 

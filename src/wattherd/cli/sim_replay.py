@@ -1,4 +1,4 @@
-"""`wattherd sim replay`: a recorded run again, the same or with something changed.
+"""`wattherd sim replay` and `sim explain`: a recorded run again, or what became of one of its jobs.
 
 A run directory of the simulator must give the same commands. The store of a service is lived
 through once more under another policy or budget.
@@ -6,6 +6,7 @@ through once more under another policy or budget.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import click
 
 from wattherd.cli.options import command_line, parse_policies
 from wattherd.cli.output import printed, prints
-from wattherd.cli.run_document import read_document
 from wattherd.errors import UserError
 
 SCHEMA = "wattherd.what-if/1"
@@ -55,7 +55,7 @@ def _store_url(source: str) -> str | None:
 
 
 def _again(directory: Path, policy: str | None) -> int:
-    from wattherd.experiments.schedule.replay import replayed_digest
+    from wattherd.experiments.schedule.explain import replayed_digest
     from wattherd.store.event_log import read_log
 
     given = read_document(directory)
@@ -112,3 +112,55 @@ def _line(row: Mapping[str, Any]) -> list[str]:
         f"{sum(row['energy_j'].values()) / 1e3:,.1f}",
         "–" if over_s is None else f"{over_s:,.1f}",
     ]
+
+
+def read_document(directory: Path) -> dict[str, Any]:
+    """The `wattherd.sim/1` document of a run directory.
+
+    Raises:
+        UserError: there is none, or it is unreadable.
+    """
+    try:
+        document: dict[str, Any] = json.loads((directory / "sim.json").read_text())
+    except (OSError, ValueError):
+        hint = "`wattherd sim run --out DIR` writes it"
+        raise UserError("no readable sim.json", where=str(directory), hint=hint) from None
+    return document
+
+
+@click.command("explain")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("job")
+@click.option("--policy", help="Under which policy.  [default: the first of the directory]")
+@prints
+def explain(*, directory: Path, job: str, policy: str | None, output: str) -> None:
+    """Tell the story of JOB in the run that DIRECTORY holds (`sim run --out DIRECTORY`)."""
+    from wattherd.experiments.schedule.explain import explain as account_of
+    from wattherd.experiments.schedule.explain import explain_document, fresh_core
+    from wattherd.spelling import hint_for
+    from wattherd.store.event_log import read_log
+
+    document = read_document(directory)
+    names = [str(row["policy"]) for row in document["policies"]]
+    chosen = policy or names[0]
+    if chosen not in names:
+        hint = hint_for(chosen, names)
+        raise UserError(f"{chosen!r} was not run here", field="--policy", hint=hint)
+    path = directory / f"log-{chosen}.jsonl.gz"
+    if not path.exists():
+        raise UserError("no log", where=str(path), hint="run it again without --no-log")
+    events, _ = read_log(path)
+    account = account_of(fresh_core(document, chosen), events, job)
+    if printed(explain_document(account, chosen), output):
+        return
+    _show_story(job, chosen, explain_document(account, chosen))
+
+
+def _show_story(job: str, policy: str, told: Mapping[str, Any]) -> None:
+    from wattherd.units import show_seconds
+
+    click.echo(f"{job} under {policy}: {told['state']}")
+    for line in told["story"]:
+        click.echo(f"{line['at_s']:>12,.0f} s  {line['what']}")
+    waited = [f"{show_seconds(s)} {code}" for code, s in told["waited_s"].items() if s > 0]
+    click.echo(f"waited {', '.join(waited) if waited else 'not at all'}")

@@ -9,10 +9,10 @@ import click
 
 from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, STATES
-from wattherd.cli.jobs import server_option
 from wattherd.cli.live_tables import SORT, ordered, show_jobs
+from wattherd.cli.options import server_option
+from wattherd.cli.options import since as moment
 from wattherd.cli.output import lists, more, prints, show
-from wattherd.cli.since import since as moment
 from wattherd.cli.tables import interactive
 from wattherd.errors import UserError
 

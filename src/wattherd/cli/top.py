@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from wattherd.cli.jobs import server_option
+from wattherd.cli.options import server_option
 from wattherd.errors import UserError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from wattherd.cli.client import Client, ServiceUnreachable, document_of
-from wattherd.cli.jobs import server_option
+from wattherd.cli.options import server_option
 
 KINDS = ("job", "power", "budget", "decision")
 AGAIN_S = 2.0

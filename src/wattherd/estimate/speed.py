@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.errors import UserError
+from wattherd.model.allocation import Allocation
+from wattherd.model.job import JobSpec
 
 TERMS = 7
 LEAST_SAMPLES = 8
@@ -185,3 +187,46 @@ def non_negative(rows: Floats, wanted: Floats) -> Floats:
     length[length == 0] = 1.0
     theta: Floats = nnls(rows / length, wanted)[0] / length
     return theta
+
+
+def asked_shape(spec: JobSpec) -> JobShape:
+    """The shape a job was submitted with; its first role are workers, its second servers."""
+    worker, *others = spec.roles
+    return JobShape(
+        workers=worker.count,
+        servers=others[0].count if others else 0,
+        worker_cores=worker.cpu_milli / 1000,
+        server_cores=others[0].cpu_milli / 1000 if others else 0.0,
+        gpus=worker.count * worker.gpu_count,
+    )
+
+
+def shape_of(spec: JobSpec, allocations: Sequence[Allocation]) -> JobShape:
+    """The shape in which a job is started; tasks of one role are all of one size."""
+    tasks, cpu = [0] * len(spec.roles), [0] * len(spec.roles)
+    for one in allocations:
+        tasks[one.role] += one.tasks
+        cpu[one.role] += one.request.cpu_milli
+    has_servers = len(tasks) > 1 and tasks[1] > 0
+    return JobShape(
+        workers=tasks[0],
+        servers=tasks[1] if has_servers else 0,
+        worker_cores=cpu[0] / tasks[0] / 1000,
+        server_cores=cpu[1] / tasks[1] / 1000 if has_servers else 0.0,
+        gpus=sum(len(one.gpus) for one in allocations),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsBelief:
+    """What is believed of a parameter-server job: a fitted speed, and what its user declared.
+
+    `speed` comes from sample runs; training goes on until the loss is `target_loss`.
+
+    `most_steps` is where its user would give up, `epoch_steps` how many steps make an epoch.
+    """
+
+    speed: SpeedModel
+    target_loss: float
+    most_steps: float
+    epoch_steps: float

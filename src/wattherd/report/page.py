@@ -26,9 +26,8 @@ from wattherd.report.compare import (
     trace_rows,
 )
 from wattherd.report.export import write_plots
-from wattherd.report.figure import PlotFigure, figure, markup
 from wattherd.report.heatmap import READING, Panel, draw_map, panels
-from wattherd.report.rendering import environment
+from wattherd.report.rendering import PlotFigure, environment, figure, markup
 from wattherd.report.runs import PackRun, RunSet, RunSource, TraceRuns, load_runs
 from wattherd.report.schedule_page import render_sim, series_count, sim_plots
 from wattherd.report.schedule_runs import holds_sim, load_sim

@@ -14,9 +14,8 @@ from typing import Any
 
 from wattherd.report.charts import Chart
 from wattherd.report.export import write_plots
-from wattherd.report.figure import figure
 from wattherd.report.lines import LinePlot, Series, draw_lines
-from wattherd.report.rendering import rendered
+from wattherd.report.rendering import figure, rendered
 
 LIMIT = "limit"
 COLUMNS: Mapping[str, tuple[str, str]] = {

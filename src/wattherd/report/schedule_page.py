@@ -6,8 +6,7 @@ from pathlib import Path
 
 from wattherd.report import theme
 from wattherd.report.charts import Chart
-from wattherd.report.figure import figure
-from wattherd.report.rendering import rendered
+from wattherd.report.rendering import figure, rendered
 from wattherd.report.schedule_charts import policy_charts, sim_charts
 from wattherd.report.schedule_runs import SimRun
 from wattherd.report.schedule_table import (

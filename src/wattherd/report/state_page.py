@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattherd.report.charts import Chart
-from wattherd.report.figure import figure
-from wattherd.report.rendering import rendered
+from wattherd.report.rendering import figure, rendered
 from wattherd.report.svg import Element, Frame, PlotAxis, Scale, boxes, document, label, x_axis
 from wattherd.report.theme import series_class
 from wattherd.report.timeline import Floats, Stack, draw_stack, time_ends

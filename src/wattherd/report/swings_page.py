@@ -13,9 +13,8 @@ import numpy as np
 from wattherd.estimate.swing import Samples, evenly, welch
 from wattherd.report.charts import Chart
 from wattherd.report.export import write_plots
-from wattherd.report.figure import figure
 from wattherd.report.lines import LinePlot, Series, draw_lines
-from wattherd.report.rendering import rendered
+from wattherd.report.rendering import figure, rendered
 
 POINTS = 600
 """Points of a line, at most: each is the mean of its stretch."""

@@ -1,4 +1,4 @@
-"""Energy and budget of a simulated run, integrated exactly between events.
+"""Energy, budget and bill of a simulated run, integrated exactly between events.
 
 A device of a running job draws its cap (or what it draws uncapped), a free device its idle watts,
 a sleeping node nothing. Energy of a restart's pause counts as wasted, not as run, and that of a
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core
+from wattherd.estimate.rates import Bill, EnergyRates
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import Command, StartJob, WakeNode
 from wattherd.model.event import Event, JobProgressed, JobStarted, JobSubmitted, Woke
@@ -127,3 +128,46 @@ def _idle_w(cluster: ClusterSpec, nodes: Sequence[int]) -> float:
     found = [cluster.nodes[node] for node in nodes]
     gpus_w = sum(GPUS[node.gpu_model].idle_w * node.gpu_count for node in found if node.gpu_count)
     return gpus_w + sum(node.idle_w for node in found)
+
+
+@dataclass(slots=True)
+class BillMeter:
+    """What a run costs and emits: its draw from event to event, at the rates of that time.
+
+    Watches beside the meter that knows the watts, which must watch before it.
+
+    `start_s` is the Unix time of the run's beginning.
+    """
+
+    meter: EnergyMeter
+    rates: EnergyRates
+    start_s: float = 0.0
+    bill: Bill = field(default_factory=Bill)
+    _at_s: float = 0.0
+
+    def until(self, now_s: float) -> None:
+        """Add what was drawn up to then."""
+        if now_s > self._at_s:
+            from_s, until_s = self.start_s + self._at_s, self.start_s + now_s
+            self.bill = self.bill.plus(self.rates.bill(self.meter.draw_w, from_s, until_s))
+        self._at_s = now_s
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        """Booting a node takes its joules at once, in this account as in the meter's."""
+        del event
+        wakes = sum(type(one) is WakeNode for one in commands)
+        if wakes and self.meter.boot_j:
+            now_s = self.start_s + self._at_s
+            watts = wakes * self.meter.boot_j
+            self.bill = self.bill.plus(self.rates.bill(watts, now_s, now_s + 1.0))
+
+    def row(self) -> dict[str, object]:
+        """What it adds to the figures of a run (docs/reference/sim-json.md)."""
+        bill = self.bill
+        return {
+            "cost": bill.cost,
+            "currency": self.rates.currency,
+            "co2e_kg": bill.co2e_kg,
+            "unpriced_j": bill.unpriced_j,
+            "unrated_j": bill.unrated_j,
+        }

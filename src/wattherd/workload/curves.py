@@ -14,8 +14,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import JobCurve, Point
 from wattherd.spelling import hint_for
 from wattherd.workload.cells import CellPlace
-from wattherd.workload.numbers import finite
-from wattherd.workload.table import Layout, rows
+from wattherd.workload.table import Layout, finite, rows
 
 NATIVE = Layout(
     kind="list of curves",

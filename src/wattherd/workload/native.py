@@ -1,6 +1,7 @@
 """wattherd's own job files: CSV with a header, or JSON lines (docs/reference/job-files.md).
 
 Both have the same fields, those of `model.job.JobSpec`; only JSON lines can describe task roles.
+In a cell, names stand between semicolons and labels are `key=value`; JSON has lists and an object.
 Unknown fields are refused, jobs stand in order of submission, and dependencies must name jobs of
 the file and have no cycle.
 """
@@ -9,20 +10,165 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.spelling import hint_for
-from wattherd.workload.cells import CellPlace
-from wattherd.workload.dependencies import check_dependencies
+from wattherd.workload.cells import MAX_INTEGER, CellPlace
 from wattherd.workload.job_table import check_new, check_order
-from wattherd.workload.native_values import FROM_JSON, FROM_TEXT, FieldKind
 from wattherd.workload.source import opened, shown
 from wattherd.workload.table import Layout, rows
+
+
+class FieldKind(StrEnum):
+    """What a field holds."""
+
+    NAME = "a text"
+    NAMES = "names"
+    WORDS = "words"
+    LABELS = "labels"
+    WHOLE = "a whole number of zero or more"
+    WHOLES = "whole numbers of zero or more"
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    SECONDS = "seconds, zero or more"
+    FLAG = "true or false"
+
+
+def _bad(place: CellPlace, field: str, value: object, kind: FieldKind) -> Exception:
+    return place.error(field, f"{shown(str(value))} is not {kind}", _EXAMPLES.get(kind, ""))
+
+
+_EXAMPLES: Mapping[FieldKind, str] = {
+    FieldKind.LABELS: "team=vision;stage=2, or an object in JSON",
+    FieldKind.NAMES: "a;b, or a list in JSON",
+    FieldKind.WHOLES: "8;16, or a list in JSON",
+    FieldKind.WORDS: '["python", "train.py"]',
+    FieldKind.SECONDS: "a plain decimal number",
+}
+
+
+# From a cell ------------------------------------------------------------------------------------
+
+
+def _text(place: CellPlace, field: str, text: str) -> str:
+    del place, field
+    return text
+
+
+def _number(place: CellPlace, field: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _bad(place, field, text, FieldKind.NUMBER)
+    return value
+
+
+def _seconds(place: CellPlace, field: str, text: str) -> float:
+    value = _number(place, field, text)
+    if value < 0:
+        raise place.error(field, f"{shown(text)} is negative", str(FieldKind.SECONDS))
+    return value
+
+
+def _integer(place: CellPlace, field: str, text: str) -> int:
+    sign = -1 if text.startswith("-") else 1
+    return sign * place.integer(field, text.removeprefix("-"))
+
+
+def _labels(place: CellPlace, field: str, text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in _names(place, field, text)]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise _bad(place, field, text, FieldKind.LABELS)
+    return tuple((key.strip(), value.strip()) for key, _, value in pairs)
+
+
+def _names(place: CellPlace, field: str, text: str) -> tuple[str, ...]:
+    del place, field
+    return tuple(part.strip() for part in text.split(";") if part.strip())
+
+
+def _flag(place: CellPlace, field: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise _bad(place, field, text, FieldKind.FLAG)
+    return text.lower() == "true"
+
+
+FromText = Callable[[CellPlace, str, str], Any]
+FROM_TEXT: Mapping[FieldKind, FromText] = {
+    FieldKind.NAME: _text,
+    FieldKind.NAMES: _names,
+    FieldKind.LABELS: _labels,
+    FieldKind.WHOLE: lambda place, field, text: place.integer(field, text),
+    FieldKind.WHOLES: lambda place, field, text: tuple(
+        place.integer(field, part) for part in _names(place, field, text)
+    ),
+    FieldKind.INTEGER: _integer,
+    FieldKind.NUMBER: _number,
+    FieldKind.SECONDS: _seconds,
+    FieldKind.FLAG: _flag,
+}
+
+
+# From JSON --------------------------------------------------------------------------------------
+
+
+def _is_number(value: Any) -> bool:
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return numeric and math.isfinite(value) and abs(value) <= MAX_INTEGER
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
+
+
+def _are_whole(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_whole(one) and one >= 0 for one in value)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one for one in value)
+
+
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _checked(
+    kind: FieldKind, holds: Callable[[Any], bool], made: Callable[[Any], Any]
+) -> Callable[[CellPlace, str, Any], Any]:
+    def read(place: CellPlace, field: str, value: Any) -> Any:
+        if not holds(value):
+            raise _bad(place, field, value, kind)
+        return made(value)
+
+    return read
+
+
+FROM_JSON: Mapping[FieldKind, Callable[[CellPlace, str, Any], Any]] = {
+    FieldKind.NAME: _checked(FieldKind.NAME, lambda value: isinstance(value, str), str),
+    FieldKind.NAMES: _checked(FieldKind.NAMES, _are_names, tuple),
+    FieldKind.WORDS: _checked(FieldKind.WORDS, _are_names, tuple),
+    FieldKind.LABELS: _checked(FieldKind.LABELS, _are_labels, lambda value: tuple(value.items())),
+    FieldKind.WHOLE: _checked(FieldKind.WHOLE, lambda value: _is_whole(value) and value >= 0, int),
+    FieldKind.WHOLES: _checked(FieldKind.WHOLES, _are_whole, tuple),
+    FieldKind.INTEGER: _checked(FieldKind.INTEGER, _is_whole, int),
+    FieldKind.NUMBER: _checked(FieldKind.NUMBER, _is_number, float),
+    FieldKind.SECONDS: _checked(
+        FieldKind.SECONDS, lambda value: _is_number(value) and value >= 0, float
+    ),
+    FieldKind.FLAG: _checked(FieldKind.FLAG, lambda value: isinstance(value, bool), bool),
+}
+
 
 REQUIRED = ("id", "submit_s")
 FIELDS: Mapping[str, FieldKind] = {
@@ -246,3 +392,44 @@ def _role_values(found: Any, place: CellPlace) -> list[dict[str, Any]]:
         inner = CellPlace(f"{place.where}: {ROLES}[{number}]")
         roles.append(_values(one, ROLE_FIELDS, ROLE_FIELDS.__getitem__, inner))
     return roles
+
+
+DEPENDENCY_FIELDS = ("after", "after_any", "after_notok")
+"""Where a job says whom it waits for."""
+
+
+def check_dependencies(jobs: Iterable[JobSpec], places: Mapping[str, CellPlace]) -> None:
+    """See that dependencies name known jobs or arrays; no job waits for itself by way of others.
+
+    Raises:
+        UserError: at the place of a job that waits in vain, naming the unknown job or the cycle.
+    """
+    waits: dict[str, tuple[str, ...]] = {}
+    jobs = list(jobs)
+    for task in (job for job in jobs if job.array):  # an array is over when its tasks are
+        waits[task.array] = (*waits.get(task.array, ()), task.id)
+    known = {**places, **dict.fromkeys(waits)}
+    for job in jobs:
+        for field in DEPENDENCY_FIELDS:
+            parents: tuple[str, ...] = getattr(job, field)
+            for parent in parents:
+                if parent not in known:
+                    problem = f"unknown job {shown(parent)}"
+                    raise places[job.id].error(field, problem, hint_for(parent, known))
+            waits[job.id] = waits.get(job.id, ()) + parents
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        circle = [one for one in error.args[1][:-1] if one in places]
+        raise _circle(circle, places) from None
+
+
+def _circle(ids: list[str], places: Mapping[str, CellPlace]) -> UserError:
+    """The cycle, from its last job in the file back to it; each waits for the next."""
+    order = list(places)
+    first = max(ids, key=order.index)
+    at = ids.index(first)
+    # graphlib names each job before the one that waits for it.
+    circle = [first, *reversed(ids[:at]), *reversed(ids[at + 1 :]), first]
+    problem = f"jobs wait for each other: {' after '.join(circle)}"
+    return places[first].error("after", problem, "remove one of these dependencies")

@@ -18,8 +18,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.application import Application, Placement, Validation
 from wattherd.model.job import JobSpec, workers
 from wattherd.spelling import hint_for
-from wattherd.workload.numbers import column_values
-from wattherd.workload.table import Layout, rows
+from wattherd.workload.table import Layout, column_values, rows
 
 Floats = NDArray[np.float64]
 

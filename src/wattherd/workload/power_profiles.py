@@ -13,8 +13,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
 from wattherd.spelling import hint_for
 from wattherd.workload.cells import CellPlace
-from wattherd.workload.numbers import finite
-from wattherd.workload.table import Layout, rows
+from wattherd.workload.table import Layout, finite, rows
 
 Profiles = Mapping[str, Mapping[str, PowerCurve]]
 """Profile and GPU model to its curve."""

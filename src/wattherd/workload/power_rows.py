@@ -23,9 +23,8 @@ from wattherd.estimate.saturation import derived
 from wattherd.spelling import hint_for
 from wattherd.workload.cells import CellPlace
 from wattherd.workload.curves import EMERALD, ZEUS
-from wattherd.workload.numbers import finite
 from wattherd.workload.source import opened
-from wattherd.workload.table import Layout, rows
+from wattherd.workload.table import Layout, finite, rows
 
 NUMBERS = (
     "cap_w", "batch_size", "learning_rate", "params", "flops", "gpu_flops", "gddr", "utilisation",

@@ -17,8 +17,7 @@ from wattherd.estimate.measured_curve import JobSetting
 from wattherd.estimate.surface import Surface, SurfacePoint, accumulated, expected_epochs
 from wattherd.workload.cells import CellPlace
 from wattherd.workload.curves import ZEUS
-from wattherd.workload.numbers import finite
-from wattherd.workload.table import Layout, rows
+from wattherd.workload.table import Layout, finite, rows
 
 NATIVE = Layout(
     kind="list of surfaces",

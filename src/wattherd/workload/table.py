@@ -1,17 +1,22 @@
 """Read a CSV file row by row, refusing early whatever is no table of the expected layout.
 
 Lines are read and decoded one at a time, so that every complaint names its line and a wrong file
-of any size costs little. What the cells mean is the callers' business.
+of any size costs little. What the cells mean is the callers' business, but for tables of numbers:
+`column_values` reads those as one array.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.spelling import nearest
@@ -145,3 +150,32 @@ def _ragged(found: int, expected: int, where: str) -> UserError:
 
 def _too_many(where: str) -> UserError:
     return UserError(f"more than {MAX_ROWS:,} rows", where=where, hint=_WRONG_FILE)
+
+
+def column_values(path: Path, layout: Layout) -> NDArray[np.float64]:
+    """The required columns of `layout` (rows, columns).
+
+    Raises:
+        UserError: unreadable, or a cell that is no finite number, with file, line and column.
+    """
+    table = [
+        [finite(cell, path, line, name) for cell, name in zip(cells, layout.columns, strict=True)]
+        for line, cells in rows(path, layout)
+    ]
+    return np.array(table, dtype=np.float64)
+
+
+def finite(cell: str, path: Path, line: int, column: str) -> float:
+    """A cell as a finite number.
+
+    Raises:
+        UserError: it is none, with file, line and column.
+    """
+    try:
+        value = math.nan if "_" in cell else float(cell)  # Python would read 1_80 as 180
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        hint = "a plain decimal number"
+        raise UserError(f"{cell!r} is no number", where=f"{path}:{line}", field=column, hint=hint)
+    return value

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.errors import UserError
 from wattherd.estimate.curve_judge import CurveJudge
-from wattherd.estimate.ps_belief import PsBelief
+from wattherd.estimate.speed import PsBelief
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import JobSubmitted
 from wattherd.policy.contract import Planner
@@ -22,13 +22,11 @@ from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
 from wattherd.policy.schedule.speed_forecast import LossForesight
 from wattherd.policy.schedule.tiresias_gang import TiresiasGang
 from wattherd.sim.collector import Collector
-from wattherd.sim.ps_plant import REPORT_S, Overheads, PsPlant
-from wattherd.sim.ps_use import Utilisation, utilisation
+from wattherd.sim.ps_plant import REPORT_S, Overheads, PsPlant, Utilisation, utilisation
 from wattherd.sim.world import SimWorld
 from wattherd.spelling import hint_for
-from wattherd.workload.ps_history import judge_of_the_past
 from wattherd.workload.ps_jobs import Mix, generate
-from wattherd.workload.ps_profile import beliefs
+from wattherd.workload.ps_profile import beliefs, judge_of_the_past
 
 GPUS_PER_NODE = 8
 CORES_PER_NODE = 40

@@ -30,12 +30,11 @@ from wattherd.policy.power.fair import MaxMin, Nash, Tiers
 from wattherd.policy.power.simple import ByPriority, Pause, Proportional, Uniform
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
-from wattherd.sim.bill_meter import BillMeter
 from wattherd.sim.branch_meter import BranchMeter
 from wattherd.sim.collector import Collector, JobOutcome
 from wattherd.sim.levels import UseLevels
 from wattherd.sim.machines import SwitchTimes
-from wattherd.sim.meter import EnergyMeter
+from wattherd.sim.meter import BillMeter, EnergyMeter
 from wattherd.sim.slow_caps import SlowCaps
 from wattherd.sim.speed import by_curve
 from wattherd.sim.stretches import Stretches

@@ -5,6 +5,7 @@ All of them keep every budget of a tree, and every job between its floor and its
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,11 +13,10 @@ import numpy as np
 
 from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import CurveChoice, JobCurve
-from wattherd.policy.power.allocation import DomainRoom, best_rows
+from wattherd.policy.power.allocation import best_rows
 from wattherd.policy.power.choices import Bools, Floats, Ints, PowerChoices, menu_of
-from wattherd.policy.power.limits import SLACK_W
+from wattherd.policy.power.limits import SLACK_W, DomainRoom
 from wattherd.policy.power.market import log_welfare_menu
-from wattherd.policy.power.max_min import leximin_rows
 
 Chosen = list[int]
 
@@ -189,3 +189,42 @@ RULES: Mapping[str, Callable[[Question], Chosen]] = {
 
 PAUSING = frozenset({"priority-greedy"})
 """Rules that pause jobs whether or not pausing was asked for."""
+
+
+def leximin_rows(menu: PowerChoices, limits: DomainRoom) -> Ints:
+    """The row of each job (J,), the least rate as high as can be, then the next least.
+
+    `menu.value` are relative rates. Progressive filling: whoever has the least rate is raised by
+    one choice, until nothing above it fits; then it stays, and the next least is raised. Whoever is
+    served stands at its cheapest choice that is no worse than the job served now; so a job that
+    cannot be raised now cannot be raised in any allocation that serves all others as well, and the
+    result is the leximin optimum (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2, for
+    choices instead of flows). Only where several jobs' points have exactly the same rate is that
+    not proven; then the cheaper step goes first.
+
+    Raises:
+        UserError: the least choices do not fit.
+    """
+    row = menu.least.tolist()
+    last, watts, rate = menu.most.tolist(), menu.watts.tolist(), menu.value.tolist()
+    rooms = [*limits.left_w(menu.watts[menu.least]).tolist(), float("inf")]
+    above = [
+        list(zip(domains, scales, strict=True))
+        for domains, scales in zip(limits.path.tolist(), limits.scale.tolist(), strict=True)
+    ]
+
+    def waiting(job: int) -> tuple[float, float, int]:
+        return rate[row[job]], watts[row[job] + 1] - watts[row[job]], job
+
+    queue = [waiting(job) for job in range(menu.jobs) if row[job] < last[job]]
+    heapq.heapify(queue)
+    while queue:
+        _, more_w, job = heapq.heappop(queue)
+        if any(more_w * scale > rooms[domain] for domain, scale in above[job]):
+            continue
+        for domain, scale in above[job]:
+            rooms[domain] -= more_w * scale
+        row[job] += 1
+        if row[job] < last[job]:
+            heapq.heappush(queue, waiting(job))
+    return np.array(row, dtype=np.int64)

@@ -31,8 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from wattherd.estimate.shapes import asked_shape, shape_of
-from wattherd.estimate.speed import JobShape
+from wattherd.estimate.speed import JobShape, asked_shape, shape_of
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import role_masks

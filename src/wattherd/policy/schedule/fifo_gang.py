@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattherd.estimate.shapes import asked_shape
+from wattherd.estimate.speed import asked_shape
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, View
 from wattherd.policy.eligibility import role_masks

@@ -20,8 +20,7 @@ import numpy as np
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import NodeMask, common_mask, inside
-from wattherd.policy.schedule.node_choice import Place, consolidated
-from wattherd.policy.schedule.shares import Ints, shares_of, whole_tasks
+from wattherd.policy.schedule.node_choice import Ints, Place, consolidated, shares_of, whole_tasks
 
 PATIENCE_S = 600.0
 _MEMORY = "gang"

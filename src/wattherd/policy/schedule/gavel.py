@@ -28,8 +28,7 @@ from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import NodeMask, inside
 from wattherd.policy.schedule.gavel_goals import FIFO, GavelApplicant, IsolatedTime, fifo, question
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND
-from wattherd.policy.schedule.gavel_shuffle import Shuffle
-from wattherd.policy.schedule.most_free import most_free
+from wattherd.policy.schedule.node_choice import most_free
 
 # --- What Gavel's rounds keep of every job: the share it is owed and the time it received.
 #
@@ -469,3 +468,36 @@ def _nowhere(job: JobView, tasks: Sequence[int], now_s: float) -> Reason:
         unit="tasks on one type",
         unblocks=f"no type holds that many and has a throughput of {job.spec.profile!r}",
     )
+
+
+SEED_OFFSET = 5
+"""The published scheduler's generator for this purpose is seeded by the run's seed plus this."""
+
+
+class Shuffle:
+    """Orders in which the published simulation goes through worker types, one a round.
+
+    Policies that don't look at throughputs go through the types in an order that Python's generator
+    shuffles anew each round. Published results follow from it, so it is drawn here the same way: a
+    Mersenne Twister seeded by array, and a shuffle from the end by rejection of random bits.
+    """
+
+    def __init__(self, seed: int) -> None:
+        """`seed` is that of the published run."""
+        key = [seed + SEED_OFFSET]  # a list, because a number would be seeded in another way
+        self._words = np.random.RandomState(key)
+
+    def shuffled(self, items: Sequence[str]) -> list[str]:
+        """The items in the next order."""
+        order = list(items)
+        for last in range(len(order) - 1, 0, -1):
+            other = self._below(last + 1)
+            order[last], order[other] = order[other], order[last]
+        return order
+
+    def _below(self, limit: int) -> int:
+        bits = limit.bit_length()
+        while True:
+            drawn = int(self._words.randint(1 << 32, dtype=np.uint32)) >> (32 - bits)
+            if drawn < limit:
+                return drawn

@@ -16,7 +16,7 @@ from wattherd.estimate.application import Application
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import inside
-from wattherd.policy.schedule.most_free import most_free
+from wattherd.policy.schedule.node_choice import most_free
 
 GPUS_PER_NODE = 4
 

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from wattherd.estimate.shapes import asked_shape, shape_of
-from wattherd.estimate.speed import JobShape
+from wattherd.estimate.speed import JobShape, asked_shape, shape_of
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import role_masks

@@ -26,10 +26,9 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.eligibility import NodeMask, able_nodes, inside
 from wattherd.policy.schedule.job_order import Heads, JobOrder, RankingRules
-from wattherd.policy.schedule.node_choice import Place, consolidated
+from wattherd.policy.schedule.node_choice import Ints, Place, consolidated, shares_of, whole_tasks
 from wattherd.policy.schedule.priorities import JobStanding
 from wattherd.policy.schedule.repack import RepackTrial, admit_anew
-from wattherd.policy.schedule.shares import Ints, shares_of, whole_tasks
 
 # --- EASY backfill: the first job that waits gets a reservation, others may pass if they respect
 # it.

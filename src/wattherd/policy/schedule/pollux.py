@@ -17,7 +17,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.schedule.most_free import most_free
+from wattherd.policy.schedule.node_choice import most_free
 from wattherd.policy.schedule.pollux_genetic import GENERATIONS, POPULATION
 from wattherd.policy.schedule.pollux_problem import PolluxApplicant, question, restart_factor
 from wattherd.policy.schedule.pollux_search import KINDS

@@ -21,9 +21,8 @@ from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.eligibility import able_nodes, inside
 from wattherd.policy.schedule.job_order import Heads, JobOrder
-from wattherd.policy.schedule.node_choice import Place
+from wattherd.policy.schedule.node_choice import Place, shares_of, whole_tasks
 from wattherd.policy.schedule.priorities import JobStanding
-from wattherd.policy.schedule.shares import shares_of, whole_tasks
 
 _key = attrgetter("key")
 

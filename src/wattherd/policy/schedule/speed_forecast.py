@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from wattherd.errors import UserError
 from wattherd.estimate.curve_judge import CurveJudge, CurveLook, Point, look, thinned
-from wattherd.estimate.ps_belief import PsBelief
-from wattherd.estimate.speed import JobShape
+from wattherd.estimate.speed import JobShape, PsBelief
 from wattherd.policy.contract import JobView
 
 SURE = 0.5

@@ -18,7 +18,7 @@ from typing import ClassVar
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import inside
-from wattherd.policy.schedule.most_free import most_free
+from wattherd.policy.schedule.node_choice import most_free
 
 POLLUX_THRESHOLD_GPU_S = 57_600.0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattherd.estimate.shapes import asked_shape
+from wattherd.estimate.speed import asked_shape
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import role_masks

@@ -1,7 +1,8 @@
-"""What a keeper needs of the world around it."""
+"""What the core loop needs of the world: a log that lasts, a time that never goes back."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -52,3 +53,16 @@ class JournalTime(Protocol):
     def now_s(self) -> float:
         """Seconds since the journal began; never less than before, whatever the wall clock does."""
         ...
+
+
+class JournalClock:
+    """Follows the wall clock at the start only; from then on, jumps of it do not matter."""
+
+    def __init__(self, epoch: float, last_s: float) -> None:
+        """`epoch` is when the journal began (Unix time), `last_s` its last entry's time."""
+        self.epoch = epoch
+        self._ahead_s = max(time.time() - epoch, last_s) - time.monotonic()
+
+    def now_s(self) -> float:
+        """Seconds since the journal began."""
+        return time.monotonic() + self._ahead_s

@@ -29,7 +29,7 @@ from wattherd.server.documents.submission_room import SubmissionRoom
 from wattherd.server.hardware.discovery import FoundHardware, found
 from wattherd.server.hardware.draw import DrawMeter, DrawSample, sample_row
 from wattherd.server.hardware.instruments import SiteInstruments
-from wattherd.server.journal.clock import JournalClock
+from wattherd.server.journal.contract import JournalClock
 from wattherd.server.journal.core_loop import CoreLoop
 from wattherd.server.journal.job_history import JobHistory
 from wattherd.server.journal.run_origins import RUNS, Origins, check_journal_file

@@ -8,13 +8,17 @@ until it has caught up.
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattherd.estimate.slow_ranks import slow_ranks
 from wattherd.local.rank_reports import RankPace
 from wattherd.model.event import Event, RankLagged
 
+SLOW = 1.5
+"""Times the median of the others: beyond what unequal parts of a batch or a noisy node make."""
+LEAST_S = 1e-3
+"""Of a step: shorter ones are not told apart by clocks and systems."""
 LAG_S = 10.0
 """For how long it must: a checkpoint of one rank is no lag."""
 FRESH_S = 10.0
@@ -76,3 +80,18 @@ class RankWatch:
                 slowdown=round(slowdown, 3),
             )
         )
+
+
+def slow_ranks(own_s: Mapping[int, float], factor: float = SLOW) -> dict[int, float]:
+    """Ranks that need at least `factor` times the median of the others, and how many times.
+
+    `own_s` are mean seconds a step by rank, without waiting. A rank that is slow does not count
+    for the median it is held against; fewer than half of the ranks can be slow.
+    """
+    found = {}
+    for rank, seconds in own_s.items():
+        others = [other_s for other, other_s in own_s.items() if other != rank]
+        usual_s = max(statistics.median(others), LEAST_S) if others else seconds
+        if seconds >= LEAST_S and seconds >= factor * usual_s and others:
+            found[rank] = seconds / usual_s
+    return found

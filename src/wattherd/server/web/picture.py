@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from wattherd.report.charts import Chart
-from wattherd.report.figure import markup
+from wattherd.report.rendering import markup
 from wattherd.report.svg import Frame
 
 

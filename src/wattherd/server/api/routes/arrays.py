@@ -33,8 +33,7 @@ from wattherd.server.documents.arrays import (
     states,
 )
 from wattherd.server.documents.documents import SiteView
-from wattherd.server.documents.editing import check_edit, was_done
-from wattherd.server.documents.known_names import check_queue
+from wattherd.server.documents.job_checks import check_edit, check_queue, was_done
 from wattherd.server.documents.privacy import check_priority, seen_by
 from wattherd.server.journal.journal_writer import EventWish
 from wattherd.server.site.site import LiveSite

@@ -44,9 +44,8 @@ from wattherd.server.documents import documents
 from wattherd.server.documents.arrays import MOST_LIVE, array_of, check_room
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.dry_run import dry_run
-from wattherd.server.documents.editing import check_edit, was_done
 from wattherd.server.documents.explanation import explanation, last_words
-from wattherd.server.documents.known_names import check_names, check_queue
+from wattherd.server.documents.job_checks import check_edit, check_names, check_queue, was_done
 from wattherd.server.documents.privacy import (
     check_account,
     check_grace,
