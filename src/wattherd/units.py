@@ -14,6 +14,9 @@ _BYTES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 _RATE = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 MOST_W = 1e15
 """More than all that mankind draws; sums of smaller ones are exact in integers of milliwatts."""
+MOST_TEXT = 100
+"""Characters of a time. Parts of it are looked for at each of them, by what is left: a text of
+20,000 digits would take half a minute, during which a service answers nobody."""
 _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 
 
@@ -99,6 +102,10 @@ def seconds(given: str | float, *, field: str = "") -> float:
     """
     if isinstance(given, int | float):
         return _number(given, "time", field, hint="write 90s, 15m or 2h30m")
+    if len(given) > MOST_TEXT:
+        raise UserError(
+            f"{given[:20]!r}... is no time", field=field, hint="write 90s, 15m or 2h30m"
+        )
     text = given.strip()
     plain_number = re.fullmatch(_NUMBER, text)
     if plain_number and float(text):

@@ -312,6 +312,7 @@ OTHER |= {
     "End another tenant's trials by splendid losses in a group of the same name": "Groups are by tenant",
     "Push another tenant's trials out of sight by a thousand of its own": "Trials are chosen by tenant first",
     "Learn whether a folder that only root can read holds anything (`rerun` from a checkpoint)": "Looked at as the account",
+    "Keep the service busy for hours by a time of a million digits": "Times have 100 characters at most",
     "Stop the core by the end of a long chain of jobs": "Ends are seen through one after another",
     "Stop the core by failing a thousand times": "The wait before the next try has a bound",
     "Run any number of jobs without devices": "Each task counts as a twentieth of a processor",

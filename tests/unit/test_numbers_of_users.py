@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -107,6 +108,26 @@ def test_a_job_that_fails_for_the_thousandth_time_does_not_stop_the_core() -> No
         for wake in [one for one in core.handle(ended) if isinstance(one, WakeAt)]:
             tell(core, Woke(at_s=wake.at_s, key=wake.key))
     assert core.jobs["a"].failures == 1_199
+
+
+@pytest.mark.parametrize("text", ["1" * 50_000 + "x", "in " + "1" * 50_000, "18:00" + " " * 50_000 + "x",
+                                  "1s" * 50_000, "1." * 50_000])  # fmt: skip
+def test_a_long_text_is_no_time_and_that_is_said_at_once(text: str) -> None:
+    """Looked at with care, it would keep the service from answering anybody for minutes."""
+    fields = ({"time": {"limit": text}}, {"begin": text}, {"backoff": text},
+              {"app": {"kind": "web", "idle": text}}, {"power": {"cap": text}},
+              {"memory_per_gpu": text}, {"checkpoint": {"grace": text}}, {"array": text})  # fmt: skip
+    began_s = time.process_time()
+    for field in fields:
+        with pytest.raises((ValidationError, UserError)):
+            validated_job({"run": "true", **field}, "")
+    with pytest.raises((ValidationError, UserError)):
+        ArrayEdit.model_validate({"time": {"limit": text}})
+    with pytest.raises((ValidationError, UserError)):
+        ArrayEdit.model_validate({"begin": text}).event(
+            "a", by="b", now=datetime.now(UTC), now_s=0.0
+        )
+    assert time.process_time() - began_s < 2.0
 
 
 LARGEST: list[dict[str, Any]] = [

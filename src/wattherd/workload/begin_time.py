@@ -29,6 +29,8 @@ def begin_time(text: str, now: datetime, zone: tzinfo | None = None) -> datetime
     Raises:
         UserError: it means no time.
     """
+    if len(text) > units.MOST_TEXT:
+        raise UserError(f"{text[:20]!r}... is no time", field="begin", hint=HINT)
     given = text.strip()
     try:
         wait = _WAIT.fullmatch(given)
