@@ -279,6 +279,52 @@ def test_pods_of_others_keep_their_gpus_and_are_nobodys_to_move() -> None:
     assert len(desk.story) == 1
 
 
+def test_pods_of_others_stay_nobodys_when_nodes_change() -> None:
+    """Masks are others then, and the scheduler is told of all jobs anew; but not of these."""
+    desk = CoreDesk(machines(1), core_choice("srtf"))
+    foreign = pod_json("foreign", Request(cpu_milli=1000, gpu_count=1, gpu_milli=1000))
+    desk.scheduler.pod_seen(a_pod(bound(foreign, "n0")), 0.0)
+    desk.settle()
+    desk.nodes["n0"]["metadata"]["labels"]["new"] = "label"
+    desk.scheduler.node_seen(a_node(desk.nodes["n0"]))
+    desk.submit(GangJob(name="pair", at_s=9, duration_s=5, pods=2))
+    desk.settle()
+    core = desk.scheduler.core
+    assert core is not None
+    assert [str(job.state) for job in core.jobs.values()] == ["Running", "Queued"]
+    assert not desk.story
+
+
+def test_budgets_of_power_domains_hold_each_for_its_nodes() -> None:
+    desk = CoreDesk(machines(2), core_choice("fifo"))
+    for name, rack in (("n0", "a"), ("n1", "b")):
+        desk.nodes[name]["metadata"]["labels"]["wattherd.dev/power-domain"] = rack
+        desk.scheduler.node_seen(a_node(desk.nodes[name]))
+    # Idle, each rack draws 100 W; a GPU at its lowest cap adds 50 W.
+    tree = desk.scheduler.domains.tree
+    desk.scheduler.power_seen(tree, {"": 2_000_000, "a": 120_000, "b": 600_000})
+    story = desk.play([GangJob(name=f"j{at}", at_s=float(at), duration_s=90) for at in range(3)])
+    assert {node for line in story for node, _ in line[3]} == {"n1"}
+    assert [line[:3] for line in story][:2] == [(0, "start", "j0"), (1, "start", "j1")]
+    assert 598.0 <= desk.capped_w[1.0, "j0"] + desk.capped_w[1.0, "j1"] <= 600.0
+
+
+def test_caps_that_nobody_keeps_end_in_an_eviction() -> None:
+    """The agents never answer: after a while the newest pod goes."""
+    desk = CoreDesk(machines(1), core_choice("fifo"), answers=False)
+    for name in ("first", "later"):
+        desk.submit(GangJob(name=name, at_s=0, duration_s=1000))
+        desk.settle()
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 600_000})
+    desk.settle()
+    assert [line[1] for line in desk.story] == ["start", "start"]
+    for desk.now_s in (10.0, 50.0):
+        for order in desk.scheduler.curb_orders(desk.now_s):
+            desk._obey(order)
+        desk.settle()
+    assert desk.story[-1][1:3] == ("stop", "later")
+
+
 def test_a_new_node_changes_nothing_that_runs_nor_what_jobs_have_received() -> None:
     """A core of another cluster takes over: two jobs have had 100 s each, the first is through."""
     desk = CoreDesk(machines(1, gpus=1), core_choice("srtf"))

@@ -286,6 +286,10 @@ class WorkloadIndex:
             self._parked.setdefault(lineage_of(work.members), deque()).append((at_s, work))
             return [JobStopped(at_s=at_s, job_id=work.id, attempt=job.attempt)]
         if job.active:
+            if self.keeps_jobs and any(self._is_seated(uid) for uid in work.uids):
+                # The others run on, as another job: what they received goes with them.
+                service = Service(job.service_s(at_s), job.service_gpu_s(at_s))
+                self._served[lineage_of(work.members)] = service
             return [JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt)]
         return [JobCancelled(at_s=at_s, job_id=work.id)]
 
@@ -304,7 +308,8 @@ class WorkloadIndex:
         ours = all(self._way.is_ours(one.pod) for one in members)
         priority = self._priority(members) if ours else FOREIGN
         work = seated_work(self._new_id(members), members, seats, at_s, priority=priority)
-        work = replace(work, spec=told_of(work.spec, work.members))
+        if self.keeps_jobs:
+            work = replace(work, spec=told_of(work.spec, work.members))
         self._know(work)
         return JobSubmitted(at_s=at_s, job=work.spec)
 
@@ -320,10 +325,11 @@ class WorkloadIndex:
         work = work_of(
             self._new_id(members), members, requests, since_s, priority=priority, wishes=wishes
         )
-        adopted = self._adopt(waiting, work, at_s) if self.keeps_jobs else None
-        if adopted is not None:
-            return adopted
-        work = replace(work, spec=told_of(work.spec, work.members))
+        if self.keeps_jobs:
+            adopted = self._adopt(waiting, work, at_s)
+            if adopted is not None:
+                return adopted
+            work = replace(work, spec=told_of(work.spec, work.members))
         self._know(work)
         return [JobSubmitted(at_s=at_s, job=work.spec)]
 

@@ -141,7 +141,8 @@ class BudgetEnforcer:
     def backstop(self, at_s: float) -> list[CurbOrder]:
         """Stops, where caps that somebody else orders have not kept a budget for too long.
 
-        Watts that are on their way back are waited for.
+        Watts that are on their way back are waited for. Nothing is suspended here; what was before
+        runs again.
         """
         if self.chooser.fleet.placer is None:
             return []
@@ -158,11 +159,11 @@ class BudgetEnforcer:
             tally.take(uid)
         if not tally.short_mw(over_mw):
             self._over_s = None
-            return []
+            return list(self._resume(at_s))
         self._over_s = at_s if self._over_s is None else self._over_s
         if at_s - self._over_s <= BACKSTOP_S:
             return []
-        return list(self._stop(tally, over_mw, leaving, at_s))
+        return [replace(one, owner=None) for one in self._stop(tally, over_mw, leaving, at_s)]
 
     @property
     def at_work(self) -> bool:

@@ -124,6 +124,8 @@ class CorePlanner:
     def _is_for_scheduler(self, job: JobView) -> bool:
         """Whether a job that came waits, or runs as planned; others are seated first."""
         work = self.works.get(job.id)
+        if job.id in self._aside:  # all jobs are told of anew
+            return False
         if work is None or not work.seated or job.wanted:
             return True
         if job.id in self._shown:  # it lost its plan, to a budget for instance
@@ -150,10 +152,6 @@ class CorePlanner:
     def finding(self, member: WorkloadPod) -> PodFinding | None:
         """Why a pod that waits may go nowhere, if that is so; else it is for the core to say."""
         return None if self.eligible.allowed(member).any() else self.diagnosis.of(member)
-
-    def introduce(self) -> None:
-        """The core tells of all jobs anew."""
-        self._shown.clear()
 
 
 def _most_important_first(job: JobView) -> tuple[int, int]:
