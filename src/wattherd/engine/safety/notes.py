@@ -17,7 +17,7 @@ from wattherd.engine.safety.other_load import BaseLoad
 from wattherd.engine.safety.response import NEAR_FLOOR
 
 AFTER_S = {
-    "over-limit": 10.0, "base-load": 5.0, "floor-not-reached": 0.0, "swing": 0.0, "ramp-up": 0.0,
+    "over-limit": 10.0, "base-load": 5.0, "floor-not-reached": 5.0, "swing": 0.0, "ramp-up": 0.0,
     "ramp-down": 0.0, "swing-limit": 0.0, "limit-before-ramp": 0.0, "ramp-out-of-reach": 5.0,
 }  # fmt: skip
 COARSE = 0.005
@@ -62,7 +62,11 @@ class NoteBook:
         on_devices("late", caps.late & ~caps.defiant, caps.held_w)
         low = caps.held_w <= NEAR_FLOOR * fleet.floor_w
         reach_w = caps.response.at(caps.lowest_w)
-        stuck = low & ~caps.fixed & (reach_w > (1.0 + REACH) * caps.lowest_w)
+        # Not by what it draws beyond a higher cap: that may well be in proportion.
+        with np.errstate(invalid="ignore"):
+            beyond = seen.draw_w > (1.0 + REACH) * caps.held_w
+        beyond |= caps.response.reach_w > (1.0 + REACH) * caps.lowest_w
+        stuck = low & ~caps.fixed & beyond & (reach_w > (1.0 + REACH) * caps.lowest_w)
         on_devices("floor-not-reached", stuck, reach_w)
         with np.errstate(invalid="ignore"):
             read_w = np.concatenate((seen.draw_w, seen.level_w))

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattherd.engine.safety.contract import Bools, Fleet, Floats, no_streak
+from wattherd.engine.safety.contract import Bools, Fleet, Floats, Ints, no_streak
 from wattherd.engine.safety.hidden_draw import HiddenDraw
 from wattherd.engine.safety.meters import TrustedReadings
 
@@ -171,6 +171,9 @@ class BaseLoad:
         self._far_w = np.full((6, levels), np.nan)
         self._sums = np.zeros((4, levels))
         self._mark: tuple[float, Floats, Floats] | None = None
+        self._alike: Ints = np.zeros(levels, dtype=np.int64)
+        """Looks in a row at which the same devices were read below each level."""
+        self._alike_then: Ints = np.zeros(levels, dtype=np.int64)
         self._unproven: Bools = np.zeros(levels, dtype=np.bool_)
         self._learned_slope: Floats = np.full(levels, np.inf)
         self._hidden = HiddenDraw(fleet, unproven)
@@ -220,7 +223,7 @@ class BaseLoad:
         unread = fleet.level_read & np.isnan(read_w)
         self._settle(soft_w, hard_w, complete, unread, seen.alarmed, now_s, step_s)
         self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
-        self._regress(now_s)
+        self._regress(now_s, unread)
         self._hidden.note(
             np.minimum(np.median(self._level_w, axis=0), self.drawn_w), most_w, self._learned_slope,
             told=~unread & ~seen.alarmed, step_s=step_s,
@@ -267,10 +270,13 @@ class BaseLoad:
 
         Other load that grows with the devices takes its part of every further watt.
         """
-        left_w = room_w - self.now_w - self.reserve_w
+        # What is believed is some looks old, the devices' draw is not: what came with it since.
+        since_w = np.maximum(self.explained_w - np.median(self._own_w, axis=0), 0.0)
+        with_them_w = np.nan_to_num(self.steady_w) + self.slope * since_w
+        left_w = room_w - np.maximum(self.now_w, with_them_w) - self.reserve_w
         more_w = np.maximum(left_w - self.explained_w, 0.0)
         found_w = np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
-        return np.minimum(found_w, self._hidden.budget_w(room_w))
+        return np.asarray(np.minimum(found_w, self._hidden.budget_w(room_w)))
 
     def _risen_unread_w(
         self, read_w: Floats, news_s: Floats, now_s: float, step_s: float
@@ -322,6 +328,8 @@ class BaseLoad:
         moved_w = np.where(known != self._known, counted_w, self._counted_w - counted_w)
         much = self._fleet.levels(np.maximum(moved_w, 0.0)) > 2 * NOISE * self.drawn_w
         self._quiet.note(~much, now_s)
+        other = self._fleet.levels((known != self._known).astype(np.float64)) > 0
+        self._alike = np.where(other, 0, self._alike + 1)
         self._counted_w, self._known = counted_w.copy(), known
 
     def _settle(
@@ -391,8 +399,12 @@ class BaseLoad:
         self.peak_w = np.maximum(self.peak_w, self._peaks.second)
         self.rise_w = np.maximum(self.rise_w, self._rises.second)
 
-    def _regress(self, now_s: float) -> None:
-        """How the other load moves with the devices' draw: a regression of changes, forgetting."""
+    def _regress(self, now_s: float, unread: Bools) -> None:
+        """How the other load moves with the devices' draw: a regression of changes, forgetting.
+
+        Where meters come and go, from what was counted to what is read, nothing has changed.
+        """
+        self._alike = np.where(unread, 0, self._alike)
         if self._mark is not None and now_s - self._mark[0] < SLOPE_S:
             return
         base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
@@ -400,8 +412,10 @@ class BaseLoad:
             share = np.nan_to_num(np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
         if self._mark is not None:
             by, rise = own_w - self._mark[2], base_w - self._mark[1]
+            # Both medians are of looks at the same devices, and so are all looks between them.
+            real = (self._alike_then >= TAKEN) & (self._alike > self._alike_then)
             self._sums *= SLOPE_MEMORY
-            self._sums += np.vstack((by * by, by * rise, rise * rise, np.ones(len(by))))
+            self._sums += np.where(real, (by * by, by * rise, rise * rise, np.ones(len(by))), 0.0)
         xx, xy, yy, count = self._sums
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = xy / xx
@@ -421,7 +435,7 @@ class BaseLoad:
         for one in (self._peaks, self._lows, self._rises):
             one.forget(found)
         self._sure_slope = sure
-        self._mark = now_s, base_w, own_w
+        self._mark, self._alike_then = (now_s, base_w, own_w), self._alike
 
     def _note_swing(self, devices_w: Floats, alarmed: Bools, now_s: float, step_s: float) -> None:
         """Levels whose devices rise and fall together, and how far."""

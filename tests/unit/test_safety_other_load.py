@@ -1,0 +1,44 @@
+"""What the safety loop takes for other load that goes with devices, and what for their reach."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from safety_room import Room, a_fleet, a_loop, limits
+from wattherd.engine.safety.loop import Readings
+
+
+class LateMeters(Room):
+    """Meters of devices that say nothing for the first four seconds."""
+
+    def read(self) -> Readings:
+        readings = super().read()
+        if self.at_s >= 4:
+            return readings
+        unread = np.full(self.fleet.size, np.nan)
+        return dataclasses.replace(readings, draw_w=unread, draw_at_s=unread)
+
+
+def test_meters_that_begin_to_speak_do_not_hide_that_other_load_goes_with_devices() -> None:
+    """From what was counted to what is read nothing has changed: no point of a regression."""
+    fleet = a_fleet()
+    room = LateMeters(fleet, rest_share=0.5, sees_rest=False)
+    loop = a_loop(fleet)
+    room.run(loop, limits(fleet, 3000), 60)
+    room.run(loop, limits(fleet, 2200), 40)
+    drawn_w = room.run(loop, limits(fleet, 3000), 60)[:, -1]
+    assert 0.4 <= loop.base.slope[-1] <= 0.6
+    assert (drawn_w <= 3000).all()
+
+
+def test_caps_that_regulate_high_are_no_floor_that_is_not_reached() -> None:
+    fleet = a_fleet()
+    room = Room(fleet, regulates_at=1.045)
+    loop, kinds = a_loop(fleet), set()
+    for limit_w in (2400.0, 1000.0, 1150.0):
+        for _ in range(25):
+            room.run(loop, limits(fleet, limit_w), 1)
+            kinds |= {note.kind for note in loop.notes()}
+    assert "floor-not-reached" not in kinds
