@@ -83,8 +83,8 @@ def api() -> DocumentedApi:
     app = new_application()
     add_errors(app)
     trainer_status.routes(app)  # before the actions of jobs, whose address would hold it, too
+    jobs.routes(app)  # early: each address that is tried before it costs every submission
     sessions.routes(app)
-    jobs.routes(app)
     site_routes.routes(app)
     power.routes(app)
     nodes.routes(app)

@@ -20,8 +20,10 @@ One = TypeVar("One")
 def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add rows that have all columns of the table."""
     names = tuple(column.name for column in table.columns)
+    mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
     for part in _parts(rows):
-        connection.execute(_insert(table.name, names, len(part)), _values(names, part))
+        values = tuple(row[name] for row in part for name in names)
+        connection.exec_driver_sql(_insert(table.name, names, len(part), mark), values)
 
 
 def delete(connection: sa.Connection, key: sa.Column[Any], values: Sequence[Any]) -> None:
@@ -59,9 +61,10 @@ def _places(names: Sequence[str], count: int) -> str:
 
 
 @cache
-def _insert(table: str, names: tuple[str, ...], count: int) -> sa.TextClause:
-    text = f"INSERT INTO {table} ({', '.join(names)}) VALUES {_places(names, count)}"  # noqa: S608 - our own words
-    return sa.text(text)
+def _insert(table: str, names: tuple[str, ...], count: int, mark: str) -> str:
+    """As the driver takes it: SQLAlchemy's part in running it took as long as the driver's own."""
+    row = f"({', '.join([mark] * len(names))})"
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * count)}"  # noqa: S608 - our own words
 
 
 @cache

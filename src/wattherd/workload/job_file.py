@@ -56,6 +56,7 @@ from wattherd.workload.job_parts import (
     TimeSpec,
     WidthRange,
     no_number,
+    none_of,
 )
 from wattherd.workload.notify_spec import NotifySpec
 from wattherd.workload.scenario import load
@@ -129,16 +130,14 @@ class JobFile(Strict):
     """A job as its user describes it."""
 
     name: str = Field(default="", max_length=80, pattern=r"^[\w.-]*$")
-    labels: dict[Label, str] = Field(
-        default={}, description="NAME: VALUE, by which lists of jobs can be filtered"
-    )
+    labels: dict[Label, str] = none_of(dict, "NAME: VALUE, by which lists of jobs can be filtered")
     run: str | Annotated[list[str], Field(min_length=1)] | None = Field(
         default=None, description="a command line, or a list"
     )
     gpus: Annotated[int, Field(ge=0, le=MOST_DEVICES)] | WidthRange = Field(
         default=1, description="devices: GPUs, or slots where there is none"
     )
-    gpu_type: str | list[str] = Field(default=[], description="any of these models")
+    gpu_type: str | list[str] = none_of(list, "any of these models")
     cpus_per_gpu: float = Field(default=0, ge=0, le=1e6)
     memory_per_gpu: Size | None = None
     queue: str = Field(default="default", max_length=MOST_NAME)
@@ -151,8 +150,8 @@ class JobFile(Strict):
     checkpoint: CheckpointSpec = CheckpointSpec()
     restarts: int = Field(default=0, ge=0, le=MOST_RESTARTS)
     backoff: Time = 1.0
-    after: list[str] | AfterSpec = Field(
-        default=[], description="ids of jobs that must succeed first; or `ok`, `any`, `notok`"
+    after: list[str] | AfterSpec = none_of(
+        list, "ids of jobs that must succeed first; or `ok`, `any`, `notok`"
     )
     singleton: bool = Field(
         default=False, description="wait until all earlier jobs of this name and user are over"
@@ -163,15 +162,15 @@ class JobFile(Strict):
     array: str | Annotated[int, Field(ge=0, le=MOST_INDEX)] | None = Field(
         default=None, description="indices of its tasks: 0-9, 1,4,7 or 0-20:5; %3: three at a time"
     )
-    grid: dict[str, str | list[str | int | float | bool]] = Field(
-        default={}, description="NAME: values, a list or 1..5; a task for every combination"
+    grid: dict[str, str | list[str | int | float | bool]] = none_of(
+        dict, "NAME: values, a list or 1..5; a task for every combination"
     )
     group: str = Field(
         default="",
         max_length=MOST_NAME,
         description="name of a search group of which this is a trial",
     )
-    envs: dict[str, str | int | float] = Field(default={})
+    envs: dict[str, str | int | float] = none_of(dict)
     export: str | list[str] | None = Field(
         default=None,
         description="of the submitter's shell: ALL, NONE, NAME or NAME=VALUE; read by `submit`",
@@ -179,17 +178,15 @@ class JobFile(Strict):
     environment: Environment | None = Field(
         default=None, description="what `submit` has chosen by `export`"
     )
-    secrets: dict[str, str] = Field(default={}, description="NAME: file:/path or env:NAME")
+    secrets: dict[str, str] = none_of(dict, "NAME: file:/path or env:NAME")
     workdir: str | None = None
     user: str | None = Field(
         default=None, description="system user to run as (root's service only)"
     )
     container: ContainerSpec | None = None
-    inputs: dict[Name, Place] = Field(
-        default={}, description="brought to $WATTHERD_INPUTS/NAME before the start"
-    )
-    outputs: dict[Name, Target | OutputSpec] = Field(
-        default={}, description="$WATTHERD_OUTPUTS/NAME is taken there after success"
+    inputs: dict[Name, Place] = none_of(dict, "brought to $WATTHERD_INPUTS/NAME before the start")
+    outputs: dict[Name, Target | OutputSpec] = none_of(
+        dict, "$WATTHERD_OUTPUTS/NAME is taken there after success"
     )
     code: Place | None = Field(
         default=None, description="a folder or git repository; a copy is where tasks begin"
@@ -201,10 +198,10 @@ class JobFile(Strict):
     processes: int | None = Field(
         default=None, ge=1, le=MOST_COUNT, description="most at a time; else 4096"
     )
-    ulimits: dict[LimitName, Limit] = Field(
-        default={}, description="of each process: numbers, sizes or `unlimited`"
+    ulimits: dict[LimitName, Limit] = none_of(
+        dict, "of each process: numbers, sizes or `unlimited`"
     )
-    task_roles: dict[str, RoleSpec] = Field(default={}, alias="taskRoles")
+    task_roles: dict[str, RoleSpec] = none_of(dict, alias="taskRoles")
     notify: NotifySpec | None = Field(
         default=None, description="who is told what becomes of it: `on`, `webhook`, `email`"
     )

@@ -18,8 +18,10 @@ class Role(StrEnum):
 
     def covers(self, other: Role) -> bool:
         """Whether this role may do what `other` may."""
-        order = list(Role)
-        return order.index(self) >= order.index(other)
+        return _RANKS[self] >= _RANKS[other]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

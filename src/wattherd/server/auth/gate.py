@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -178,7 +178,9 @@ class _Visit:
 
     scope: Scope
     rule: Rule | None
-    headers: Headers
+    headers: Mapping[str, str]
+    app: bool
+    """Whether it is passed on to a job: of any length, and not ours to write down."""
     caller: Caller | None = None
     status: int = 0
     taken: int = 0
@@ -193,11 +195,6 @@ class _Visit:
     @property
     def method(self) -> str:
         return str(self.scope.get("method", "GET"))
-
-    @property
-    def app(self) -> bool:
-        """Whether it is passed on to a job: of any length, and not ours to write down."""
-        return is_app(self.scope["path"])
 
     @property
     def key(self) -> str:
@@ -238,8 +235,9 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        method = str(scope.get("method", "GET"))
-        visit = _Visit(scope, self._desk.rules.rule(method, scope["path"]), Headers(scope=scope))
+        method, path = str(scope.get("method", "GET")), scope["path"]
+        rule = self._desk.rules.rule(method, path)
+        visit = _Visit(scope, rule, _headers(scope), app=is_app(path))
         visit.there = self._desk.origins.of(visit.headers.get("host", ""))
         try:
             if visit.there is not None and scope["path"] == ENTER:
@@ -459,7 +457,7 @@ def _from_own_pages(visit: _Visit) -> None:
         raise Denied(403, "a page of another site has asked for this")
 
 
-def _from_here(headers: Headers) -> None:
+def _from_here(headers: Mapping[str, str]) -> None:
     """Without tokens, pages of other sites must not be able to speak through a browser.
 
     A name that was made to point at this machine shows in `Host`, a foreign page in `Origin`.
@@ -490,11 +488,20 @@ def is_loopback(host: str) -> bool:
 
 def _is_page(scope: Scope) -> bool:
     """Whether a person asks, not a program."""
-    wants = Headers(scope=scope).get("accept", "")
+    wants = _headers(scope).get("accept", "")
     return "text/html" in wants and not scope["path"].startswith(V1)
 
 
-def _length(headers: Headers) -> int:
+def _headers(scope: Scope) -> dict[str, str]:
+    """By name in small letters; of several the first counts, as in Starlette's `Headers`.
+
+    Those look through all headers, and encode the name, whenever one is asked for.
+    """
+    pairs = reversed(scope["headers"])
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+
+
+def _length(headers: Mapping[str, str]) -> int:
     text = headers.get("content-length", "0")
     return int(text) if text.isdigit() else 0
 

@@ -85,13 +85,15 @@ class TokenFile:
         self.path = path
         self._known: dict[str, AccessToken] = {}
         self._stamp: tuple[int, int, int] | None = None
+        self._name = os.fspath(path)
         self._asked_for = path.exists()
         self._reading = threading.Lock()
 
     @property
     def asked_for(self) -> bool:
         """Whether callers need a token."""
-        self._asked_for = self._asked_for or self.path.exists()
+        # With every request: a `Path` would take twice as long to say.
+        self._asked_for = self._asked_for or os.path.exists(self._name)  # noqa: PTH110
         return self._asked_for
 
     def caller(self, shown: str) -> Caller | None:

@@ -80,14 +80,13 @@ def _parents(look: SiteView, caller: Caller, name: str) -> list[str]:
     return array.jobs(called.chosen)
 
 
-def check_account(accounts: Accounts, caller: Caller, job: JobFile) -> None:
-    """Whether the job may run on this machine as it asks to.
+def check_account(accounts: Accounts, caller: Caller, paper: Mapping[str, Any]) -> None:
+    """Whether the job of a paper may run on this machine as it asks to.
 
     Raises:
         UserError: as somebody else, in a container, or with secrets that it may not.
     """
-    accounts.account_of(caller.tenant, caller.user, job.user, of_site=caller.of_site)
-    paper = job.paper()
+    accounts.account_of(caller.tenant, caller.user, paper["user"], of_site=caller.of_site)
     accounts.check(caller.tenant, paper)
     check_secrets(paper, accounts.secrets_for(caller.tenant))
 

@@ -186,7 +186,7 @@ def _submission_routes(app: FastAPI) -> None:
     @app.post("/api/v1/dry-run", responses=answers(DryRunDocument))
     async def try_out(site: TheSite, caller: TheCaller, job: TheJobFile) -> dict[str, Any]:
         """What would happen to a job now, or to the first task of an array; nothing is changed."""
-        job = await checked(site, caller, job)
+        job, _ = await checked(site, caller, job)
         about: dict[str, Any] = {
             "user": caller.user, "tenant": caller.tenant, "at": datetime.now(UTC)
         }  # fmt: skip
@@ -230,20 +230,20 @@ async def all_handed_in(
     Raises:
         UserError: the caller may not hand it in, or it names what is not there.
     """
-    job = await checked(site, caller, job)
+    job, paper = await checked(site, caller, job)
     about: dict[str, Any] = {
         "user": caller.user, "tenant": caller.tenant, "at": datetime.now(UTC)
     }  # fmt: skip
-    made = [(job.spec(**about), job.paper())]
+    made = [(job.spec(**about), paper)]
     if job.is_array:
         made = await asyncio.to_thread(lambda: list(job.tasks(**about)))
     taken = None
     if (caller.by, key) not in site.keeper.standing.requests:
         taken = await _room_for(site, caller, made)
-    made = [(counted(spec, paper), paper) for spec, paper in made]
+    made = [(counted(spec, one), one) for spec, one in made]
     if caller.of_site is bool(caller.tenant):  # else it shows by the tenant
-        for _, paper in made:
-            paper[OF_SITE] = caller.of_site
+        for _, one in made:
+            one[OF_SITE] = caller.of_site
     wish = site.keeper.hand_in_all(
         made, caller.by, key, lambda core, job_id: document(site.look_at(core), job_id)
     )
@@ -281,8 +281,8 @@ async def _first_document(site: LiveSite, wish: EventWish) -> dict[str, Any]:
     return documents.new_job_document(site.clock.epoch, wish.event.job, wish.paper or {})
 
 
-async def checked(site: LiveSite, caller: Caller, job: JobFile) -> JobFile:
-    """The job as the caller may hand it in here: what it waits for is named by ids of jobs.
+async def checked(site: LiveSite, caller: Caller, job: JobFile) -> tuple[JobFile, dict[str, Any]]:
+    """The job as the caller may hand it in here, what it waits for by ids of jobs; and its paper.
 
     Raises:
         UserError: why not.
@@ -293,14 +293,15 @@ async def checked(site: LiveSite, caller: Caller, job: JobFile) -> JobFile:
     if words_of(job.export or NONE) != [NONE]:
         hint = "send `environment: {variables: {NAME: VALUE}}`, as `wattherd submit` does"
         raise UserError("the service does not know your shell", field="export", hint=hint)
-    check_account(site.accounts, caller, job)
-    check_notify(site.config.notify, job.paper().get("notify"))
+    paper = job.paper()
+    check_account(site.accounts, caller, paper)
+    check_notify(site.config.notify, paper.get("notify"))
     if site.config.require_limits and site.executor.support is not None:
-        limits = asked(job.spec(), job.paper())
+        limits = asked(job.spec(), paper)
         check_enforced(unenforced(site.executor.support, limits))
     if job.after_spec().all():  # most jobs need no look at others
-        return await look_up(site, lambda look: with_dependencies(look, caller, job))
-    return job
+        job = await look_up(site, lambda look: with_dependencies(look, caller, job))
+    return job, paper
 
 
 def _look_routes(app: FastAPI) -> None:
