@@ -54,6 +54,12 @@ def _job_options(command: Any) -> Any:
             click.option("--after-notok", multiple=True, metavar="JOB", help="After its failure."),
             click.option("--singleton", is_flag=True, help="After earlier jobs of its name."),
             click.option("--begin", metavar="TIME", help="Not before: 18:00, or 'in 2h'."),
+            click.option("--deadline", metavar="TIME", help="Wanted by: 08:00, or 'in 12h'."),
+            click.option(
+                "--defer",
+                type=click.Choice(["cost", "carbon"]),
+                help="Begin when energy is cheapest, or cleanest, before the deadline.",
+            ),
             click.option("-a", "--array", metavar="0-9%3", help="A task each; %3: three at once."),
             click.option(
                 "--grid", multiple=True, metavar="NAME=A,B", help="A task for each value."
@@ -83,7 +89,9 @@ def _document(file: Path | None, command: tuple[str, ...], changes: dict[str, An
         raise UserError("nothing to run", field="COMMAND", hint="wattherd submit -- python t.py")
     if command:
         document["run"] = list(command)
+    times = {**(document.get("time") or {}), **changes["time"]}
     document |= {name: value for name, value in changes.items() if value not in (None, [], {})}
+    document |= {"time": times} if times else {}
     return validated_job(document, str(file or "job")).model_dump(
         mode="json", by_alias=True, exclude_unset=True
     )
@@ -124,11 +132,14 @@ def _ids(client: Client, after: Any) -> Any:
     return [job_called(client, one, begins=False) for one in after]
 
 
-def _begin(text: str) -> str:
+def _begin(text: str, field: str = "begin") -> str:
     """A time of day in this machine's zone, which the service need not share."""
     from wattherd.workload.begin_time import begin_time
 
-    return begin_time(text, datetime.now(UTC)).isoformat()
+    try:
+        return begin_time(text, datetime.now(UTC)).isoformat()
+    except UserError as error:
+        raise UserError(error.problem, field=field, hint=error.hint) from None
 
 
 def _deadline(text: str) -> str:
@@ -156,6 +167,8 @@ def _changes(
     after_notok: tuple[str, ...],
     singleton: bool,
     begin: str | None,
+    deadline: str | None,
+    defer: str | None,
     array: str | None,
     grid: tuple[str, ...],
     app: str | None,
@@ -172,7 +185,7 @@ def _changes(
         "labels": dict(_pair(one, "--label") for one in label),
         "queue": queue_name,
         "priority": _number(priority),
-        "time": {"limit": limit} if limit else None,
+        "time": _times(limit=limit, deadline=deadline, defer=defer),
         "restarts": restarts,
         "after": _after(after, after_any, after_notok),
         "singleton": singleton or None,
@@ -185,6 +198,13 @@ def _changes(
         "stdin": stdin or None,
         "export": export,
     }
+
+
+def _times(**given: str | None) -> dict[str, str]:
+    times = {name: value for name, value in given.items() if value}
+    if "deadline" in times:
+        times["deadline"] = _begin(times["deadline"], "--deadline")
+    return times
 
 
 def _grid(given: tuple[str, ...]) -> dict[str, str]:

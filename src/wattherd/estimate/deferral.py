@@ -80,8 +80,8 @@ Rule = Callable[[Deferrable, "RateSignal"], list[Piece]]
 class RateSignal:
     """One figure of rates, by which rules choose: the first steps of it that have no gap."""
 
-    def __init__(self, rates: EnergyRates, what: str) -> None:
-        """`what` is `cost` or `carbon`.
+    def __init__(self, rates: EnergyRates, what: str, from_s: float = -math.inf) -> None:
+        """`what` is `cost` or `carbon`; rows that end by `from_s` are left out.
 
         Raises:
             UserError: it is not known at the beginning.
@@ -89,6 +89,8 @@ class RateSignal:
         self.edges_s: list[float] = []
         self.values: list[float] = []
         for row in rates.rows:
+            if row.end_s <= from_s:
+                continue
             value = row.price if what == "cost" else row.carbon_g
             if value is None or (self.edges_s and row.start_s > self.edges_s[-1]):
                 break
@@ -144,6 +146,18 @@ def lowest_window(job: Deferrable, signal: RateSignal) -> list[Piece]:
     """Where the whole run is the cheapest, of equal starts the first."""
     start_s = min(_starts(job, signal), key=lambda one: (_run(job, signal, one), one))
     return [Piece(start_s, start_s + job.work_s)]
+
+
+def cheapest_known_start(job: Deferrable, signal: RateSignal) -> float:
+    """The same among runs that end while the rate is known; at once where none does.
+
+    Nothing is gained by guessing what comes after the last rate: it is asked again when more is
+    known, and until then a run that is known to be cheap is not given up.
+    """
+    starts = [one for one in _starts(job, signal) if one + job.work_s <= signal.ends_s]
+    if job.submit_s < signal.ends_s - job.work_s < job.latest_s:
+        starts.append(signal.ends_s - job.work_s)
+    return min(starts, key=lambda one: (_run(job, signal, one), one), default=job.submit_s)
 
 
 def carbon_time(job: Deferrable, signal: RateSignal) -> list[Piece]:

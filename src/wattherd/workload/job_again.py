@@ -25,9 +25,9 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
     """The fields of its file that are not as they are by default, in the order of the reference.
 
     It waits as long for its begin as it did. A deadline is left out, as it was reckoned from the
-    submission; so is the environment of the submitter's shell, and without `secrets` where secrets
-    come from and who is told of the job. A task of an array becomes a job of its own by this; see
-    `tasks_again`.
+    submission, and with it that the job waited for cheap energy; so is the environment of the
+    submitter's shell, and without `secrets` where secrets come from and who is told of the job. A
+    task of an array becomes a job of its own by this; see `tasks_again`.
     """
     spec = uncounted(spec, paper)
     fields = {
@@ -51,7 +51,8 @@ def file_again(spec: JobSpec, paper: Mapping[str, Any], *, secrets: bool) -> dic
         "backoff": None if spec.backoff_s == 1.0 else _seconds(spec.backoff_s),
         "after": _after(spec),
         "singleton": spec.singleton or None,
-        "begin": None if spec.begin_s is None else f"in {_seconds(spec.begin_s)}",
+        "begin": None if spec.begin_s is None or "defer" in paper
+                 else f"in {_seconds(spec.begin_s)}",
         "group": spec.group,
         "envs": dict(paper.get("envs") or {}),
         "secrets": dict(paper.get("secrets") or {}) if secrets else {},

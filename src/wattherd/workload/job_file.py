@@ -355,6 +355,7 @@ class JobFile(Strict):
             **({"environment": environment} if environment else {}),
             **({} if self.notify is None else {"notify": self.notify.model_dump(mode="json")}),
             **({"stdin": True} if self.stdin else {}),
+            **({} if self.time.defer is None else {"defer": {"by": self.time.defer}}),
             "name": self.name,
             "launch": "node" if self.run is not None else "task",
             "envs": {name: str(value) for name, value in self.envs.items()},

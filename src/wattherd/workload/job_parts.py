@@ -107,18 +107,30 @@ def no_number(time: Any) -> Any:
 
 
 class TimeSpec(Strict):
-    """How long it takes, may take, and by when it is wanted."""
+    """How long it takes, may take, by when it is wanted, and whether it waits for cheap energy."""
 
     model_config = SHARED
 
     expected: Time | None = None
     limit: Time | None = None
     deadline: datetime | None = None
+    defer: Literal["cost", "carbon"] | None = Field(
+        default=None,
+        description="begin when that is lowest, early enough for the deadline",
+    )
 
     @field_validator("deadline", mode="before")
     @classmethod
     def _is_date(cls, deadline: Any) -> Any:
         return no_number(deadline)
+
+    @model_validator(mode="after")
+    def _can_be_deferred(self) -> TimeSpec:
+        if self.defer is not None and self.deadline is None:
+            raise ValueError("`defer` needs a `deadline`: how long it may wait")
+        if self.defer is not None and self.expected is None and self.limit is None:
+            raise ValueError("`defer` needs `expected` or `limit`: how long it takes")
+        return self
 
 
 class PowerSpec(Strict):

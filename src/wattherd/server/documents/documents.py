@@ -24,7 +24,7 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.server.hardware.draw import DrawBook, DrawSample
 from wattherd.server.journal.job_history import PastJob
-from wattherd.server.settings.energy_rates import bill_of, bill_row
+from wattherd.server.settings.energy_rates import RatesWatch, bill_of, bill_row, why_deferred
 from wattherd.units import show_ahead
 
 JOB, JOBS, NODES, POWER = (
@@ -58,6 +58,8 @@ class SiteView:
     """By job: the last notification that could not be sent."""
     unkept: Mapping[tuple[str, int], list[str]] = field(default_factory=dict)
     """By job and attempt: limits that the kernel does not keep although it was asked to."""
+    rates: RatesWatch | None = None
+    """What energy costs and emits, where the service is told."""
 
     @property
     def stated(self) -> str:
@@ -252,7 +254,7 @@ def _reason(look: SiteView, record: JobRecord | None, past: PastJob) -> dict[str
         trouble = look.troubles.get((record.id, record.attempt), "")
         return {"code": TROUBLED, "text": trouble} if trouble else None
     if record.state is State.BLOCKED:
-        return _blocked(look, record)
+        return _blocked(look, record, past)
     if record.state in (State.HELD, State.BACKING_OFF):
         return {"code": str(record.state), "text": str(record.state)}
     if record.reason is None:
@@ -261,14 +263,17 @@ def _reason(look: SiteView, record: JobRecord | None, past: PastJob) -> dict[str
     return _reason_document(look, record.reason)
 
 
-def _blocked(look: SiteView, record: JobRecord) -> dict[str, Any]:
+def _blocked(look: SiteView, record: JobRecord, past: PastJob) -> dict[str, Any]:
     """What a job waits for before it is planned; its begin time also as a time of the day."""
     reason = look.core.waits.reason(record)
     document = _reason_document(look, reason)
     if reason.due_s is not None:
         at = datetime.fromtimestamp(look.epoch + reason.due_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
         ahead = show_ahead(reason.due_s - look.core.now_s)
-        document["text"] = f"{reason.code} ({reason.unblocks} at {at}, {ahead})"
+        begin_at, now = look.epoch + reason.due_s, look.epoch + look.core.now_s
+        why = why_deferred(past.paper, look.rates, begin_at, now)
+        text = f"{reason.unblocks} at {at}, {ahead}{'; ' * bool(why)}{why}"
+        document["text"] = f"{reason.code} ({text})"
     return document
 
 
@@ -303,6 +308,8 @@ def _spec(past: PastJob, epoch: float) -> dict[str, Any]:
         "after_notok": list(spec.after_notok),
         "singleton": spec.singleton,
         "begin": None if spec.not_before_s is None else time_of(epoch, spec.not_before_s),
+        "deadline": time_of(epoch, spec.deadline_s or 0.0) if _dated(spec) else None,
+        "defer": (past.paper.get("defer") or {}).get("by"),
         "group": spec.group,
         "envs": past.paper.get("envs", {}),
         "environment": sorted(past.paper.get("environment", {})),
@@ -310,6 +317,11 @@ def _spec(past: PastJob, epoch: float) -> dict[str, Any]:
         "stdin": bool(past.paper.get("stdin")),
         "workdir": past.paper.get("workdir"),
     }
+
+
+def _dated(spec: JobSpec) -> bool:
+    """Whether it has a deadline in seconds of the journal; those of old stores are of its wait."""
+    return spec.deadline_s is not None and spec.deadline_s >= spec.submit_s
 
 
 def positions(look: SiteView) -> dict[str, int]:

@@ -18,6 +18,7 @@ from wattherd.model.event import (
     ArrayLimited,
     Event,
     JobCancelled,
+    JobEdited,
     JobExited,
     JobProgressed,
     JobSubmitted,
@@ -25,6 +26,8 @@ from wattherd.model.event import (
 from wattherd.model.job import JobSpec
 from wattherd.store.entry import JournalEntry, StoreFailure
 
+DEFERRED_BY = "energy rates"
+"""Who edits the begin of a job that waits for cheap energy."""
 _FINAL = {str(state) for state in FINAL}
 _SPEC = TypeAdapter(JobSpec)
 
@@ -146,6 +149,11 @@ class JobHistory(Mapping[str, PastJob]):
             case JobExited() if event.job_id in self.jobs:
                 past = self.jobs[event.job_id]
                 past.exit_code, past.why = event.exit_code, event.cause
+            case JobEdited() if event.job_id in self.jobs:
+                past = self.jobs[event.job_id]
+                if event.begin_at_s is None or entry.by == DEFERRED_BY or "defer" not in past.paper:
+                    return set()
+                past.paper = {key: one for key, one in past.paper.items() if key != "defer"}
             case ArrayLimited():
                 return self._limit_array(event)
             case _:

@@ -283,7 +283,8 @@ def _numbered(event: Event, number: int, first: int, now_s: float) -> Event:
         return replace(event, at_s=now_s)
     job = event.job
     array = array_id(first) if job.array else ""
-    job = replace(job, id=f"j-{number}", submit_s=now_s, array=array)
+    due_s = None if job.deadline_s is None else now_s + job.deadline_s
+    job = replace(job, id=f"j-{number}", submit_s=now_s, deadline_s=due_s, array=array)
     return replace(event, at_s=now_s, job=job)
 
 

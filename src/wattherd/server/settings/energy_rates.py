@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -131,3 +132,22 @@ def bill_row(found: tuple[Bill, str] | None, energy_j: float) -> dict[str, Any] 
         "unpriced_j": unpriced_j if unpriced_j > least_j else 0.0,
         "unrated_j": unrated_j if unrated_j > least_j else 0.0,
     }
+
+
+def why_deferred(
+    paper: Mapping[str, Any], watch: RatesWatch | None, begin_at: float, now: float
+) -> str:
+    """Why a job begins at a Unix time and not now, with both rates; empty where it is not so."""
+    what = (paper.get("defer") or {}).get("by")
+    if not what or watch is None or watch.rates is None:
+        return ""
+    then, today = watch.rates.at(begin_at), watch.rates.at(now)
+    currency = watch.rates.currency
+    price = f"{currency}/kWh" if currency else "a kWh"
+    unit = price if what == "cost" else "gCO2e/kWh"
+    if then is None or today is None:
+        return f"energy: lowest {what} that is known"
+    values = [row.price if what == "cost" else row.carbon_g for row in (then, today)]
+    if None in values:
+        return f"energy: lowest {what} that is known"
+    return f"energy: {values[0]:g} {unit} then, {values[1]:g} now"

@@ -48,6 +48,7 @@ from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.config import ServeConfig
 from wattherd.server.settings.energy_rates import RatesWatch
 from wattherd.server.settings.tenant_accounts import accounts_of
+from wattherd.server.site.deferral import DeferWatch
 from wattherd.server.site.draw_reports import DrawReports
 from wattherd.server.site.fault_watch import FaultWatch
 from wattherd.server.site.idle_apps import IdleWatch
@@ -115,7 +116,7 @@ class LiveSite:
         return SiteView(
             core, self.history, self.meter.book, self.machine, self.clock.epoch,
             self.executor.troubles, self.executor.support, self.notifier.problems,
-            self.executor.unkept,
+            self.executor.unkept, self.rates,
         )  # fmt: skip
 
     def levels(self) -> tuple[SiteLevel, ...]:
@@ -319,6 +320,7 @@ def _begin(
         ExitStack(),
     )  # fmt: skip
     site.limits, site.tree, site.rates = limits, tree, rates
+    _defer(site, ending)
     _begin_limits(config, limits, keeper)
     _set_budget(site, said)
     said.keep(config)
@@ -326,6 +328,14 @@ def _begin(
     site.notes = (*site.notes, *here.notes)
     site.ending = ending.pop_all()
     return site
+
+
+def _defer(site: LiveSite, ending: ExitStack) -> None:
+    """Jobs may wait for cheap energy where rates are configured."""
+    if site.rates is not None:
+        defer = DeferWatch(site.keeper, site.history, site.rates, site.clock.epoch)
+        ending.callback(defer.end)
+        defer.begin()
 
 
 def _watch(

@@ -58,6 +58,7 @@ from wattherd.server.documents.task_logs import LogReader, TaskLog
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.journal.journal_writer import EventWish
 from wattherd.server.notify.channels import check_notify
+from wattherd.server.site.deferral import deferred
 from wattherd.server.site.listing import ListPage, job_list
 from wattherd.server.site.site import LiveSite
 from wattherd.store.projection import JobFilter
@@ -193,6 +194,7 @@ def _submission_routes(app: FastAPI) -> None:
         spec = next((first for first, _ in job.tasks(**about)), None) or job.spec(**about)
         spec = counted(spec, {})
         now_s = site.clock.now_s()
+        spec, _ = deferred(spec, job.paper(), site.rates, now_s, site.clock.epoch)
         return await look_up(site, lambda look: dry_run(look, spec, now_s))
 
 
@@ -237,6 +239,9 @@ async def all_handed_in(
     made = [(job.spec(**about), paper)]
     if job.is_array:
         made = await asyncio.to_thread(lambda: list(job.tasks(**about)))
+    if job.time.defer is not None:
+        now_s, epoch = site.clock.now_s(), site.clock.epoch
+        made = [deferred(spec, one, site.rates, now_s, epoch) for spec, one in made]
     taken = None
     if (caller.by, key) not in site.keeper.standing.requests:
         taken = await _room_for(site, caller, made)

@@ -132,6 +132,8 @@ class JobRequest(ApiShape):
         default=False, description="it waits for all earlier jobs of its name", examples=[False]
     )
     begin: str | None = told("it does not start before", None)
+    deadline: str | None = told("by when it is wanted", None)
+    defer: str | None = told("it waits until this is low: `cost` or `carbon`", None)
     group: str = told("search group, if any", "")
     envs: dict[str, str] = told("variables that the job sets", {"EPOCHS": "90"})
     environment: list[str] = told(
