@@ -153,7 +153,7 @@ OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("--image", "--container", "--container-image"), "`container:` in a job file"),
     **dict.fromkeys(("--power", "--max-slowdown"), "`power:` in a job file"),
     **dict.fromkeys(("--nodes", "--ntasks", "--ntasks-per-node"), "`taskRoles:` in a job file"),
-    **dict.fromkeys(("--deadline", "--expected"), "`time:` in a job file"),
+    "--expected": "`time:` in a job file",
     **dict.fromkeys(("--error", "--out"), "`wattherd logs JOB`: what jobs print is kept"),
     **dict.fromkeys(("--account", "--uid"), "the token or account you use says whose job it is"),
 }
