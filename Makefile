@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack demo-schedule test quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock clean
+.PHONY: help setup demo demo-pack demo-schedule test kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,7 +52,14 @@ demo-schedule: .venv/.demo ## training jobs under a power budget that is cut by 
 	@$(WATTHERD) report $(DEMO_JOBS)
 
 test: .venv/.dev lint ## lint, types and quick tests: needs nothing but Python; says what it leaves out
-	@$(MAKE) --no-print-directory --keep-going -j2 quick type
+	@$(MAKE) --no-print-directory --keep-going -j2 kernels type
+	@$(MAKE) --no-print-directory quick
+
+kernels: .venv/.dev # what places pods is compiled once, and not by each worker for itself
+	@mkdir -p runs/kernels
+	@$(WATTHERD) traces generate --family default --nodes 8 --seed 1 --out runs/kernels/input >/dev/null
+	@$(WATTHERD) sim pack --nodes runs/kernels/input/nodes.csv --pods runs/kernels/input/pods.csv \
+	  --policy fgd --out runs/kernels >/dev/null
 
 quick: .venv/.dev # tests in milliseconds
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \

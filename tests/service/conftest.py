@@ -11,6 +11,14 @@ from pack_cli import NODES, Outcome, Run
 from wattherd.cli.main import main
 from wattherd.workload.generate import generate_cluster, generate_pods, write_openb
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Pages in a browser take seconds each."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "browser" in item.fixturenames:
+            item.add_marker(pytest.mark.long)
+
+
 PLACEMENTS = [*"1234", *(f"{one}{two}" for one in "1234" for two in "1234")]
 
 
