@@ -80,7 +80,12 @@ def attempts(
     ruled = {"metadata": {"labels": {"wattherd.dev/admission": RULED[mode]}}}
     plane.api.merge(f"/api/v1/namespaces/{namespace}", ruled)
     with policies(plane.api, mode), a_tenant(plane.api, namespace) as tenant:
-        yield Attempts(tenant, namespace, mode)
+        made = Attempts(tenant, namespace, mode)
+        tried = as_meant(mode, "tried")
+        field = {"admit": "schedulingGates", "dra": "resourceClaims"}.get(mode, "containers")
+        see = lambda: plane.api.create(f"{made.pods}?dryRun=All", tried)["spec"].get(field)  # noqa: E731
+        wait_until(see, "pods are changed as they are made")
+        yield made
 
 
 def as_meant(mode: str, name: str, gpus: int = 1, **more: Any) -> Object:

@@ -376,8 +376,8 @@ def test_who_need_not_stop_stays_through_ten_cuts_and_raises(
 def test_who_need_not_stop_stays_in_the_other_modes(
     plane: ControlPlane, namespace: str, name: str
 ) -> None:
-    with _cluster(plane, namespace, name, 3) as cluster:
-        _try(cluster, 5)
+    with _cluster(plane, namespace, name, 1) as cluster:
+        _try(cluster, 10)
 
 
 @pytest.mark.slow
