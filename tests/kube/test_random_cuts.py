@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ BESIDE = (*STOCK, "kueue")
 EMPTY_W = {"hall": NODES * GPUS * IDLE_W, "rack-0": NODES * GPUS * IDLE_W // 2}
 SLOW = "test.wattherd.dev/slow"
 EVERY_S, SETTLED_S, LONG_S = 0.2, 1.2, 240.0
+ADMITTED_S = 15.0
+"""Pods of what Kueue has let in may take so long to be there, and watts count from then on."""
 BUDGETS = {"hall": "now", "rack-0": "of-rack-0"}
 
 
@@ -139,6 +142,11 @@ class Seen:
         newest = self.since.get(_owner(pods[0]), newest)
         given = {domain: watts for domain, watts in gives.items() if watts}
         return Work(work, pods[0]["spec"].get("priority", 0), newest, not _owner(pods[0]), given)
+
+
+def _conditions(one: Object) -> set[tuple[str, str]]:
+    found = one.get("status", {}).get("conditions", ())
+    return {(condition["type"], condition["status"]) for condition in found}
 
 
 def _is_going(pod: Object) -> bool:
@@ -261,7 +269,7 @@ class Cluster:
         """Nobody was bound, told to go or gone for a while."""
         deadline = time.monotonic() + LONG_S
         before, since_s = self._standing(), time.monotonic()
-        while time.monotonic() - since_s < SETTLED_S:
+        while time.monotonic() - since_s < (SETTLED_S if not before[2] else ADMITTED_S):
             assert time.monotonic() < deadline, "it never comes to rest"
             time.sleep(EVERY_S)
             now = self._standing()
@@ -269,9 +277,20 @@ class Cluster:
                 before, since_s = now, time.monotonic()
         return self.seen()
 
-    def _standing(self) -> object:
+    def _standing(self) -> tuple[set[str], set[str], set[str]]:
+        """Who is bound, who is going, and which jobs Kueue has let in whose pods are not bound."""
         seen = self.seen()
-        return set(seen.bound), seen.going
+        staying = Counter(_owner(pod) for name, pod in seen.bound.items() if name not in seen.going)
+        return set(seen.bound), seen.going, {one for one in self._let_in() if not staying[one]}
+
+    def _let_in(self) -> list[str]:
+        if not isinstance(self.mode, ByQueue):
+            return []
+        return [
+            one["metadata"]["ownerReferences"][0]["name"]
+            for one in workloads(self.api, self.namespace)
+            if ("Admitted", "True") in _conditions(one)
+        ]
 
     def change(self) -> dict[str, float]:
         """One budget is cut or raised; or one is raised and the other cut, in one instant."""
