@@ -29,7 +29,11 @@ def a_scheduler(plane: ControlPlane, name: str, *options: str) -> Iterator[str]:
         try:
             assert process.stderr is not None
             line = process.stderr.readline()
-            assert name in line, line + process.stderr.read()
+            if line.startswith("planned by"):  # who decides is told first
+                line = process.stderr.readline()
+            if name not in line:
+                process.terminate()
+                raise AssertionError(line + process.stderr.read())
             yield name
         finally:
             process.terminate()
