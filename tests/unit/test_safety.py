@@ -341,3 +341,10 @@ def test_a_meter_that_cried_wolf_is_believed_as_soon_as_it_says_it_twice() -> No
     for _ in range(2):
         room.follow(loop.cycle(room.read(feed_w=limits(3600.0 + room.at_s)), limits(1300, 1300)))
     assert room.cap_w.sum() == 400.0
+
+
+def test_a_feed_rated_nothing_is_cool_without_draw_and_trips_with_any() -> None:
+    breaker = Breaker(rated_w=np.array([0.0, 0.0, 1000.0]))
+    heat = breaker.heated(np.array([0.5, 0.5, 0.5]), np.array([0.0, 1.0, 1000.0]), 3.0)
+    assert heat[0] < 0.5 < heat[2] + 1e-12
+    assert heat[1] > 1.0

@@ -115,6 +115,10 @@ def _generations(above: Ints) -> tuple[Ints, ...]:
     return tuple(np.flatnonzero(depth == far) for far in range(int(depth.max()), 0, -1))
 
 
+_FAR_ABOVE = 10.0
+"""Times its rating that a breaker of 0 W carries when anything draws there: it trips in seconds."""
+
+
 # Inverse time: a thermal-magnetic breaker carries a small overload for minutes and a large one for
 # seconds, because its bimetal warms with the square of the current. Watts stand for amperes here,
 # as voltage is constant. The magnetic release at several times the rating is instantaneous and no
@@ -133,7 +137,10 @@ class Breaker:
 
     def heated(self, heat: Floats, draw_w: Floats, seconds: float) -> Floats:
         """The thermal states (F + 1,) after `seconds` at `draw_w` (F + 1,)."""
-        rate = (np.square(draw_w / self.rated_w) - 1.0) / self.constant_s
+        # A feed on which nothing hangs may be rated 0 W: at rest without draw, else far above.
+        rests = np.where(np.asarray(draw_w) > 0, _FAR_ABOVE, 0.0)
+        loaded = np.divide(draw_w, self.rated_w, out=rests, where=np.asarray(self.rated_w) > 0)
+        rate = (np.square(loaded) - 1.0) / self.constant_s
         return np.asarray(np.maximum(heat + rate * seconds, 0.0))
 
 
