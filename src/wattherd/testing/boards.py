@@ -250,10 +250,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         threading.Event().wait()
 
 
-if __name__ == "__main__":
-    main()
-
-
 class BoardReply(NamedTuple):
     """Status and JSON; status 0 is no answer at all."""
 
@@ -320,3 +316,7 @@ def serving(answer: Answer, port: int = 0) -> Iterator[int]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+if __name__ == "__main__":
+    main()
