@@ -646,7 +646,10 @@ class _Day:
         self.energy_j[step + 1] = self.energy_j[step] + self.draw_w * DT_S
         self.level_j[step + 1] = self.level_j[step] + level_w * DT_S
         carried, constant = room.trips_at
-        loaded = level_w / fleet.breaker.rated_w
+        rated_w = fleet.breaker.rated_w  # 0 where nothing hangs on a feed
+        loaded = np.divide(
+            level_w, rated_w, out=np.where(level_w > 0, 10.0, 0.0), where=rated_w > 0
+        )
         self.heat = np.maximum(self.heat + (np.square(loaded) - carried**2) / constant * DT_S, 0.0)
         for level in np.flatnonzero(self.heat >= 1.0):
             self.trips.append(f"level {level} at {now_s:.1f} s with {100 * loaded[level]:.0f} %")

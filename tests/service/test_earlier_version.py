@@ -49,7 +49,8 @@ queues:
 
 def unpack(name: str, folder: Path) -> Path:
     with tarfile.open(OLD / f"before-rooms-{name}.tar.xz") as packed:
-        packed.extractall(folder, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.11.2
+        packed.extractall(folder)
     for told in folder.rglob("sim.json"):  # where the jobs of a run were read from
         told.write_text(told.read_text().replace("@FOLDER@", str(folder)))
     return folder
