@@ -35,8 +35,6 @@ SEGMENT_S = 204.8
 LEAST_SAMPLES = 32
 RANGE_S = 10.0
 """Swing is the range of the draw within a window of this length."""
-BELIEVED = 0.5
-"""What a meter's averaging leaves of an amplitude, at least, for us to speak of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,12 @@ from wattherd.report.svg import (
     Element,
     Frame,
     PlotAxis,
-    Point,
     Scale,
     band,
+    curve_points,
     document,
     label,
+    limit_steps,
     number,
     polyline,
     room_for_ticks,
@@ -118,8 +119,8 @@ def draw_draw(plot: DrawPicture, frame: Frame, key: str) -> Element:
         x_axis(time, x, frame),
         y_axis(watts, y, frame),
         *_violations(plot, x, y, key),
-        polyline(_points(plot.at, plot.most_w, x, y), "total"),
-        *(polyline(part, "ceiling") for part in _budget(plot, x, y)),
+        polyline(curve_points(plot.at, plot.most_w, x, y), "total"),
+        *(polyline(part, "ceiling") for part in limit_steps(plot.at, plot.budget_w, x, y)),
         Element("g", *_key(plot, frame)),
         *_marks(plot, x, frame),
         title="Draw against budget, by job",
@@ -162,16 +163,12 @@ def _hatch(key: str) -> Element:
     )
 
 
-def _points(at: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:
-    return [(x(one), y(value)) for one, value in zip(at.tolist(), values.tolist(), strict=True)]
-
-
 def _areas(plot: DrawPicture, x: Scale, y: Scale, frame: Frame) -> Iterator[Element]:
     below = np.zeros(len(plot.at))
     for layer in plot.layers:
         above = below + layer.watts
         class_ = "area rest" if layer.hue is None else f"bar stack k{layer.hue}"
-        area = band(_points(plot.at, above, x, y), _points(plot.at, below, x, y), class_)
+        area = band(curve_points(plot.at, above, x, y), curve_points(plot.at, below, x, y), class_)
         yield area.add(Element("title", layer.name))
         yield from _name(layer, below, above, y, frame)
         below = above
@@ -204,7 +201,7 @@ def _violations(plot: DrawPicture, x: Scale, y: Scale, key: str) -> Iterator[Ele
         return
     budget_w = np.where(np.isfinite(plot.budget_w), plot.budget_w, plot.most_w)
     upper = np.maximum(plot.most_w, budget_w)
-    above = band(_points(plot.at, upper, x, y), _points(plot.at, budget_w, x, y), "over")
+    above = band(curve_points(plot.at, upper, x, y), curve_points(plot.at, budget_w, x, y), "over")
     above.attributes["fill"] = f"url(#{key}-hatch)"
     yield above
     bottom = y.start
@@ -212,19 +209,6 @@ def _violations(plot: DrawPicture, x: Scale, y: Scale, key: str) -> Iterator[Ele
     for at in plot.at[plot.over].tolist():
         left = max(x(at) - each / 2, x.start)
         yield segment((left, bottom), (min(left + max(each, 2.0), x.stop), bottom), "offence")
-
-
-def _budget(plot: DrawPicture, x: Scale, y: Scale) -> list[list[Point]]:
-    """The budget as steps, cut where there is none."""
-    parts: list[list[Point]] = [[]]
-    for one, value in zip(plot.at.tolist(), plot.budget_w.tolist(), strict=True):
-        if math.isinf(value):
-            parts.append([])
-            continue
-        if parts[-1]:
-            parts[-1].append((x(one), parts[-1][-1][1]))
-        parts[-1].append((x(one), y(value)))
-    return [part for part in parts if len(part) > 1]
 
 
 def _key(plot: DrawPicture, frame: Frame) -> Iterator[Element]:

@@ -12,6 +12,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 Point = tuple[float, float]
 Value = str | float | int | None
 
@@ -240,6 +244,24 @@ def y_axis(axis: PlotAxis, scale: Scale, frame: Frame) -> Element:
 def segment(start: Point, end: Point, class_: str) -> Element:
     """A straight line."""
     return Element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
+
+
+def curve_points(at: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:
+    """Where a curve (N,) over `at` (N,) lies on the picture."""
+    return [(x(one), y(value)) for one, value in zip(at.tolist(), values.tolist(), strict=True)]
+
+
+def limit_steps(at: Floats, values: Floats, x: Scale, y: Scale) -> list[list[Point]]:
+    """A limit (N,) that holds until its next value, cut where it is infinite."""
+    parts: list[list[Point]] = [[]]
+    for one, value in zip(at.tolist(), values.tolist(), strict=True):
+        if math.isinf(value):
+            parts.append([])
+            continue
+        if parts[-1]:
+            parts[-1].append((x(one), parts[-1][-1][1]))
+        parts[-1].append((x(one), y(value)))
+    return [part for part in parts if len(part) > 1]
 
 
 def polyline(points: Iterable[Point], class_: str, **more: Value) -> Element:

@@ -14,11 +14,12 @@ from wattherd.report.svg import (
     Element,
     Frame,
     PlotAxis,
-    Point,
     Scale,
     band,
+    curve_points,
     document,
     label,
+    limit_steps,
     polyline,
     room_for_ticks,
     round_domain,
@@ -188,8 +189,8 @@ def draw_stack(plot: Stack, frame: Frame, key: str) -> Element:
         Element("g", *_areas(plot, x, y)),
         x_axis(span, x, frame),
         y_axis(y_span, y, frame),
-        polyline(_points(plot.x, plot.peak, x, y), "peak"),
-        *(polyline(part, "ceiling") for part in _finite_parts(plot, x, y)),
+        polyline(curve_points(plot.x, plot.peak, x, y), "peak"),
+        *(polyline(part, "ceiling") for part in limit_steps(plot.x, plot.ceiling, x, y)),
         Element("g", *_key(plot, frame)),
         title=plot.title,
         about=plot.about,
@@ -197,29 +198,14 @@ def draw_stack(plot: Stack, frame: Frame, key: str) -> Element:
     )
 
 
-def _points(at: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:
-    return [(x(one), y(value)) for one, value in zip(at.tolist(), values.tolist(), strict=True)]
-
-
 def _areas(plot: Stack, x: Scale, y: Scale) -> Iterable[Element]:
     below = np.zeros(len(plot.x))
     for class_, _, heights in plot.layers:
         above = below + heights
-        yield band(_points(plot.x, above, x, y), _points(plot.x, below, x, y), f"area {class_}")
+        yield band(
+            curve_points(plot.x, above, x, y), curve_points(plot.x, below, x, y), f"area {class_}"
+        )
         below = above
-
-
-def _finite_parts(plot: Stack, x: Scale, y: Scale) -> list[list[Point]]:
-    """The ceiling as steps, cut where there is none."""
-    parts: list[list[Point]] = [[]]
-    for one, value in zip(plot.x.tolist(), plot.ceiling.tolist(), strict=True):
-        if math.isinf(value):
-            parts.append([])
-            continue
-        if parts[-1]:
-            parts[-1].append((x(one), parts[-1][-1][1]))
-        parts[-1].append((x(one), y(value)))
-    return [part for part in parts if len(part) > 1]
 
 
 def _key(plot: Stack, frame: Frame) -> list[Element]:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.placement.placer import Placer
-from wattherd.engine.placement.state import ClusterState
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import StartJob
 from wattherd.model.event import JobStarted, JobSubmitted
@@ -120,14 +119,3 @@ def ready_placer(placer: Placer, requests: Sequence[Request]) -> Placer:
     for request in requests:
         placer.state.shapes.intern(request)
     return placer
-
-
-def empty_state(state: ClusterState) -> Steps:
-    """The one step before anything arrives, for curves that start at zero load."""
-    return Steps(
-        arrived_milli=np.zeros(1, dtype=np.int64),
-        used_milli=np.array([state.used_gpu_milli]),
-        fragment_milli=np.array([state.fragment_gpu_milli]),
-        cpu_w=np.array([state.cpu_power_w]),
-        gpu_w=np.array([state.gpu_power_w]),
-    )

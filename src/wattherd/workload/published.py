@@ -48,13 +48,9 @@ CLASS_PODS = (1088, 3078, 3911, 16, 15, 44)
 """Pods of the `default` list in each of `CLASSES`."""
 CLASS_GPUS = (0, 1, 1, 2, 4, 8)
 GPU_MILLI = 6_086_800
-VCPU = 85_436
-MEMORY_MIB = 303_546_211
 SHAPES = 91
 HEAD_SHAPES, HEAD_SHARE = 35, 0.9526
 """The most frequent 35 of the 91 shapes make up 95.26 % of the pods."""
-HEAD_CLASS_SHARE = (0.13598, 0.37317, 0.49086)
-"""Of these: CPU-only, sharing, one GPU; none of them asks for several GPUs."""
 CPU_MILLI_RANGE = (1000, 120_200)
 MEMORY_MIB_RANGE = (0, 737_280)
 

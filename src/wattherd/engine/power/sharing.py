@@ -72,11 +72,6 @@ class SharedDevices:
         """By how much the draw of one of its devices would fall without a job."""
         return max(self._jobs_mw[device][job_id] - self._others_mw(job_id, device), 0)
 
-    def above_idle_of(self, device: Device) -> int:
-        """What one device draws beyond idling; 0 where it is not shared."""
-        idle_mw, jobs = self._idle_mw[device[0]], self._jobs_mw.get(device, {})
-        return max([idle_mw, *jobs.values()]) - idle_mw
-
     def devices(self, job_id: str) -> list[Device]:
         """The shared devices of a job."""
         return self._devices.get(job_id, [])

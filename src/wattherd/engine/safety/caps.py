@@ -43,8 +43,6 @@ MEANS = 2.5
 FLAT = 0.03
 FLAT_S = 30.0
 """Draw that stands still for so long, whatever is ordered, is all there is to expect."""
-LATEST_S = 12.0
-"""Where knobs are slow, so long is waited until a device's share is taken from the others."""
 GIVE_UP_S = 45.0
 """No knob on record takes longer: then the order has been answered, if by another number."""
 

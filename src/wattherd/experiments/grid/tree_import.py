@@ -26,7 +26,6 @@ from wattherd.workload.tree_spec import DomainSpec, tree_of
 
 SCHEMA = "wattherd.tree-import/1"
 HEADER = "# Imported by `wattherd power tree import`; edits are kept when it is imported again.\n"
-SYSTEMS = ("netbox", "nautobot", "csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

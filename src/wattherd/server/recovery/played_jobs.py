@@ -28,7 +28,7 @@ from wattherd.model.job import JobSpec
 
 LEAST_S = 0.001
 ENDLESS_S = 1e9
-MEASURED, CANCELLED, PROJECTED, EXPECTED, TYPICAL, UNKNOWN = BASES = (
+MEASURED, CANCELLED, PROJECTED, EXPECTED, TYPICAL, UNKNOWN = (
     "measured",
     "until it was cancelled",
     "projected from its progress",
