@@ -157,6 +157,25 @@ def test_a_notice_is_passed_on(run: RunDir) -> None:
     assert not job.should_stop
 
 
+def test_a_pod_finds_its_notice_in_the_file_that_its_annotation_is_shown_in(tmp_path: Path) -> None:
+    file = tmp_path / "stop-at"
+    file.write_text("")
+    job = current({"WATTHERD_NOTICE": str(file)})
+    assert job.notice is None
+    file.write_text("2026-01-31T12:00:00Z Reclaimed")
+    assert job.notice == {"by": 1769860800.0, "reason": "Reclaimed"}
+    assert not job.should_stop
+    assert not job.managed
+
+
+@pytest.mark.parametrize("content", ["soon", "\x00", "2026-13-01T00:00:00Z x"])
+def test_a_notice_that_cannot_be_read_announces_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "stop-at").write_text(content)
+    job = current({"WATTHERD_NOTICE": str(tmp_path / "stop-at")})
+    assert job.notice is None
+    assert job.failures == 1
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"stop": 7}', '{"stop": null}', "\x00"])
 def test_half_a_control_file_stops_nobody(run: RunDir, content) -> None:
     job = current(run.environ())

@@ -22,6 +22,10 @@ KINDS = {
     "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     "TrainJob": ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
     "PyTorchJob": ("kubeflow.org", "v1", "pytorchjobs"),
+    "MPIJob": ("kubeflow.org", "v2beta1", "mpijobs"),
+    "RayJob": ("ray.io", "v1", "rayjobs"),
+    "RayCluster": ("ray.io", "v1", "rayclusters"),
+    "AppWrapper": ("workload.codeflare.dev", "v1beta2", "appwrappers"),
 }
 GPUS, IDLE_W, RISE_W = 8, 10, 60
 EMPTY_W = GPUS * IDLE_W
@@ -157,3 +161,48 @@ def test_gangs_of_owners_start_whole_and_are_suspended_at_the_top(
         wait_until(lambda: not api.get(pods)["items"], "their controllers end what is theirs")
         budget(EMPTY_W + GPUS * RISE_W)
         wait_until(lambda: suspended() == (False, False), "they run again", within_s=LONG_S)
+
+
+@pytest.mark.usefixtures("kinds")
+def test_mpi_and_ray_jobs_and_what_wraps_others_are_suspended_and_run_again(
+    plane: ControlPlane, namespace: str, hall: str
+) -> None:
+    """Each of a pod, as their controllers make them; a cluster of Ray of its own, too."""
+    api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    here = {"nodeSelector": {"matchLabels": {"hall": hall}}}
+    full = f"{EMPTY_W + GPUS * RISE_W}W"
+    api.create(path_of("PowerDomain"), an_object("PowerDomain", hall, **here))
+    api.create(path_of("PowerBudget"), an_object("PowerBudget", hall, domain=hall, constant=full))
+    alone = create(api, "RayCluster", namespace, "alone", {})
+    job = create(api, "RayJob", namespace, "job", {})
+    of_job = create(api, "RayCluster", namespace, "job-x2x4z", {}, ownerReferences=owned(job))
+    mpi = create(api, "MPIJob", namespace, "mpi", {})
+    wrapper = create(api, "AppWrapper", namespace, "wrapper", {})
+    wrapped = create(api, "PyTorchJob", namespace, "wrapped", {"pytorchReplicaSpecs": {
+        "Worker": {"replicas": 1}}}, ownerReferences=owned(wrapper))  # fmt: skip
+    made = [
+        a_pod_of(alone, "alone-head", **{"ray.io/cluster": "alone"}),
+        a_pod_of(of_job, "job-head", **{"ray.io/cluster": "job-x2x4z"}),
+        a_pod_of(mpi, "mpi-worker-0", **{"training.kubeflow.org/job-name": "mpi"}),
+        a_pod_of(wrapped, "wrapped-worker-0", **{"workload.codeflare.dev/appwrapper": "wrapper"}),
+    ]
+    tops = {"RayCluster": "alone", "RayJob": "job", "MPIJob": "mpi", "AppWrapper": "wrapper"}
+
+    def spec(kind: str, name: str) -> Object:
+        found: Object = api.get(path(kind, namespace, name)).get("spec", {})
+        return found.get("runPolicy", {}) if kind in ("MPIJob", "PyTorchJob") else found
+
+    def suspended() -> set[str]:
+        return {kind for kind, name in tops.items() if spec(kind, name).get("suspend")}
+
+    with a_scheduler(plane, NAME):
+        api.create_all(pods, made)
+        wait_until(lambda: len(bound(api, namespace)) == 4, "all run", within_s=LONG_S)
+        api.merge(path_of("PowerBudget", hall), {"spec": {"constant": f"{EMPTY_W}W"}})
+        wait_until(lambda: suspended() == tops.keys(), lambda: f"{suspended()}", within_s=LONG_S)
+        assert not spec("RayCluster", "job-x2x4z").get("suspend")
+        assert not spec("PyTorchJob", "wrapped").get("suspend")
+        for pod in made:
+            api.delete(f"{pods}/{pod['metadata']['name']}", gracePeriodSeconds=0)
+        api.merge(path_of("PowerBudget", hall), {"spec": {"constant": full}})
+        wait_until(lambda: not suspended(), lambda: f"{suspended()}", within_s=LONG_S)

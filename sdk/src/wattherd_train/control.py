@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ class StopOrder:
 class Control:
     """One look costs one `stat` unless something changed."""
 
-    def __init__(self, path: Path | None, trouble: Trouble) -> None:
-        """Without a path nothing is ever wanted."""
-        self._path, self._trouble = path, trouble
+    def __init__(self, path: Path | None, trouble: Trouble, announced: Path | None = None) -> None:
+        """Without a path nothing is ever wanted; `announced` is where a pod finds its notice."""
+        self._path, self._trouble, self._announced = path, trouble, announced
         self._seen: tuple[int, int] | None = None
         self._document: dict[str, Any] = {}
 
@@ -50,7 +51,18 @@ class Control:
     def notice(self) -> dict[str, Any] | None:
         """What the scheduler has announced, if anything."""
         found = self._look().get("notice")
-        return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else self._notice_of_pod()
+
+    def _notice_of_pod(self) -> dict[str, Any] | None:
+        """`2026-01-31T12:00:00Z Reclaimed`; the file is empty as long as nothing is announced."""
+        if self._announced is None:
+            return None
+        with self._trouble.swallowed("cannot read what is announced", ValueError):
+            at, _, reason = self._announced.read_text().strip().partition(" ")
+            if at:
+                by = datetime.fromisoformat(f"{at.removesuffix('Z')}+00:00").timestamp()
+                return {"by": by, "reason": reason}
+        return None
 
     @property
     def micro_batch(self) -> int | None:

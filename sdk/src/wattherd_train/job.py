@@ -63,7 +63,9 @@ class Job:
         """The latest step that was told."""
         self._run_dir = _path(environ, protocol.RUN_DIR)
         self._trouble = Trouble()
-        self._control = Control(_path(environ, protocol.CONTROL), self._trouble)
+        self._control = Control(
+            _path(environ, protocol.CONTROL), self._trouble, _path(environ, protocol.NOTICE)
+        )
         progress = _path(environ, protocol.PROGRESS) if self.world.leads else None
         self._reporter = Reporter(progress, self._trouble)
         self._reporter.announce()
@@ -139,7 +141,7 @@ class Job:
 
     @property
     def notice(self) -> dict[str, Any] | None:
-        """What the scheduler announced of a later stop, if anything."""
+        """What the scheduler announced of a later stop, if anything: `reason`, `by` (Unix time)."""
         return self._control.notice
 
     @property

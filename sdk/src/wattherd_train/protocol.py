@@ -13,6 +13,8 @@ RUN_DIR = "WATTHERD_RUN_DIR"
 CHECKPOINT_DIR = "WATTHERD_CHECKPOINT_DIR"
 CONTROL = "WATTHERD_CONTROL"
 PROGRESS = "WATTHERD_PROGRESS"
+NOTICE = "WATTHERD_NOTICE"
+"""On Kubernetes: the file in which the pod finds its annotation `wattherd.dev/stop-at`."""
 
 CHECKPOINTED = "checkpointed"
 """File of the run directory: the run has ended early because it was asked to, its state saved."""

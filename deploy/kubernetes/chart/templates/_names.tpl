@@ -131,7 +131,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   resources: [trainjobs]
   verbs: [get, list, watch, patch]
 - apiGroups: [kubeflow.org]
-  resources: [pytorchjobs]
+  resources: [pytorchjobs, mpijobs]
+  verbs: [get, list, watch, patch]
+- apiGroups: [ray.io]
+  resources: [rayjobs, rayclusters]
+  verbs: [get, list, watch, patch]
+- apiGroups: [workload.codeflare.dev]
+  resources: [appwrappers]
   verbs: [get, list, watch, patch]
 {{- end }}
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from wattherd.errors import UserError
 from wattherd.kube.account.capping import CappablePod
 from wattherd.kube.account.chooser import Chooser
 from wattherd.kube.account.fleet import Holding
 from wattherd.kube.api import names
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import OwnerReference, Pod
+from wattherd.kube.facts.orders import EvictPod, StopRun
 from wattherd.kube.facts.pod_groups import GroupId, group_of, priority_of
+from wattherd.model.reason import StopReason
+from wattherd.units import plain, seconds
 
-_WITH_SETS = ("jobsets", "trainjobs")
+_NAMED_BY = {
+    "jobsets": names.JOBSET_NAME,
+    "trainjobs": names.JOBSET_NAME,  # a TrainJob calls its JobSet by its own name
+    "appwrappers": names.APPWRAPPER_NAME,
+    "mpijobs": names.MPIJOB_NAME,
+    "rayjobs": names.RAY_CLUSTER,
+}
+"""By plural, the label by which pods name what is above their controller."""
+_LABELS = tuple(dict.fromkeys(_NAMED_BY.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +40,86 @@ class Suspended:
 
 
 def ids_of(suspended: Mapping[str, Suspended]) -> set[str]:
-    """By which pods of these jobs are known: its uid, or where a JobSet is between, by its name.
-
-    A TrainJob calls its JobSet by its own name.
-    """
-    sets = set[str]()
+    """By which pods of these jobs are known: its uid, or its name where others are between."""
+    named = set[str]()
     for job in suspended.values():
         namespace, _, rest = job.path.rpartition("/namespaces/")[2].partition("/")
         plural, _, name = rest.partition("/")
-        if plural in _WITH_SETS:
-            sets.add(f"{namespace}/{name}")
-    return suspended.keys() | sets
+        if plural in _NAMED_BY:
+            named.add(f"{_NAMED_BY[plural]} {namespace}/{name}")
+    return suspended.keys() | named
 
 
 def job_ids(pod: Pod) -> set[str]:
     """What `ids_of` calls the jobs that a pod may be of."""
     owner, about = owner_of(pod), pod.metadata
     ids = set() if owner is None else {owner.uid}
-    name = about.label(names.JOBSET_NAME)
-    return ids | {f"{about.namespace}/{name}"} if name else ids
+    for label in _LABELS:
+        if name := about.label(label):
+            ids.add(f"{label} {about.namespace}/{_job_named(label, name)}")
+    return ids
+
+
+def _job_named(label: str, name: str) -> str:
+    """A RayJob's cluster has its name, and `-raycluster` (before KubeRay 1.4), and five letters."""
+    if label != names.RAY_CLUSTER:
+        return name
+    return name.rpartition("-")[0].removesuffix("-raycluster")
+
+
+MOST_NOTICE_S = 300.0
+"""The longest time between the notice of a stop and the stop."""
+_AT_ONCE = frozenset({StopReason.BUDGET_CUT, StopReason.NODE_LOST, StopReason.DEVICE_DRAINED})
+"""Nobody waits with these for a checkpoint."""
+_BY_CORE = frozenset(map(str, StopReason))
+
+
+def stops_of(evictions: Sequence[EvictPod], pods: Mapping[str, Pod]) -> list[StopRun]:
+    """Pods that are to go, by job; `pods` are all that are known, by uid.
+
+    A job may be suspended for it if its turn is over as a whole: none of its pods that are on nodes
+    stays. What Kueue admitted is Kueue's to suspend.
+    """
+    by_job: dict[str, list[EvictPod]] = {}
+    for one in evictions:
+        pod = pods.get(one.uid)
+        by_job.setdefault(_job_of(pod) if pod is not None else one.uid, []).append(one)
+    partly = set[str]()
+    going = {one.uid for one in evictions}
+    for uid, pod in pods.items() if evictions else ():
+        stays = pod.spec.node_name and pod.metadata.deletion_timestamp is None and uid not in going
+        if stays and (job := _job_of(pod)) in by_job:
+            partly.add(job)
+    return [_stop_of(ones, pods, whole=job not in partly) for job, ones in by_job.items()]
+
+
+def _job_of(pod: Pod) -> str:
+    """One name for all pods of a job, as far as pods tell; its own uid of one that is of none."""
+    ids = job_ids(pod)
+    named = sorted(one for one in ids if " " in one)
+    return (named or sorted(ids) or [pod.metadata.uid])[0]
+
+
+def _stop_of(ones: Sequence[EvictPod], pods: Mapping[str, Pod], *, whole: bool) -> StopRun:
+    known = [pods[one.uid] for one in ones if one.uid in pods]
+    owner = owner_of(known[0]) if known else None
+    theirs = any(pod.metadata.label(names.KUEUE_POD_SET) for pod in known)
+    suspends = whole and not theirs and all(one.why in _BY_CORE for one in ones)
+    waits = all(one.why not in _AT_ONCE for one in ones)
+    return StopRun(
+        evictions=tuple(ones),
+        owner=owner if suspends else None,
+        notice_s=max(map(_notice_s, known), default=0.0) if waits else 0.0,
+    )
+
+
+def _notice_s(pod: Pod) -> float:
+    """As its user wants it, within bounds; none where that cannot be read."""
+    text = pod.metadata.annotation(names.CHECKPOINT_NOTICE)
+    try:
+        return 0.0 if text is None else min(MOST_NOTICE_S, seconds(plain(text)))
+    except UserError:
+        return 0.0
 
 
 @dataclass(slots=True)

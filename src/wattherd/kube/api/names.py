@@ -50,6 +50,11 @@ GATE = OURS + "power"
 ASKED_AGAIN = OURS + "asked-again"
 """Annotation: when kube-scheduler was last told, by this, to look at a pod again."""
 
+CHECKPOINT_NOTICE = OURS + "checkpoint-notice"
+"""Annotation, by users: how long before its stop a pod is told of it, as in `2min`."""
+STOP_AT = OURS + "stop-at"
+"""Annotation: when the pod will be stopped and why, as in `2026-01-31T12:00:00Z Reclaimed`."""
+
 # On pods, between who decides and the agent on the node.
 CAP_ASKED_W = OURS + "cap-w"
 """Annotation: what all of its GPUs together are to be held to, in watts."""
@@ -122,15 +127,18 @@ KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_POD_SET = "kueue.x-k8s.io/podset"
 KUEUE_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
+APPWRAPPER_NAME = "workload.codeflare.dev/appwrapper"
+MPIJOB_NAME = "training.kubeflow.org/job-name"
+RAY_CLUSTER = "ray.io/cluster"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 
-# On jobs that were suspended for want of watts.
+# On jobs that were suspended by us.
 SUSPENDED = OURS + "suspended"
-"""Label `power`: suspended by us; it runs again when there are watts."""
+"""Label: suspended by us until there are watts (`power`), or until its pods are gone (`turn`)."""
 SUSPENDED_W = OURS + "suspended-w"
 """Annotation: what it needs by power domain, as JSON, in watts."""
 SUSPENDED_WHY = OURS + "suspended-why"

@@ -42,6 +42,15 @@ class EvictPod:
 
 
 @dataclass(frozen=True, slots=True)
+class StopRun:
+    """Stop pods of one job that are told so `notice_s` before; their `owner` may be suspended."""
+
+    evictions: tuple[EvictPod, ...]
+    owner: OwnerReference | None = None
+    notice_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TellPod:
     """Why a pod waits, as soon as it is known and whenever that changed."""
 

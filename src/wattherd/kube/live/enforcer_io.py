@@ -3,18 +3,25 @@
 A job is suspended at the object that decides over it: a Job of a JobSet would be started again at
 once, so that the JobSet is suspended, and the TrainJob above that. What was suspended is labelled
 (`names.SUSPENDED`) and found again by that, whoever leads then.
+
+A run whose turn is over is stopped in the same way, and its job runs again as soon as the pods are
+gone: the pods that are made then wait for their turn. A pod that is evicted counts as failed for a
+Job, one that its own controller deletes does not (KEP-2232; the finalizer by which pods are counted
+is taken off first).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from wattherd.kube.account.enforcement_tally import Suspended, owner_of
+from wattherd.kube.account.enforcement_tally import Suspended, ids_of, job_ids, owner_of
 from wattherd.kube.api import names
 from wattherd.kube.api.api_objects import (
     DeleteOptions,
@@ -29,10 +36,12 @@ from wattherd.kube.api.objects import Object, ObjectMeta, OwnerReference, Pod
 from wattherd.kube.api.reflector import Selection, Served
 from wattherd.kube.api.transport import MERGE, ApiUnreachable, RefusedByApi, Transport
 from wattherd.kube.decide.budget_enforcer import BudgetEnforcer
-from wattherd.kube.facts.orders import CapPod, EvictPod, ResumeOwner, StopPods
+from wattherd.kube.facts.orders import CapPod, EvictPod, ResumeOwner, StopPods, StopRun
+from wattherd.kube.facts.stopping import WAIT_S
 
 AGAIN_S = 5.0
-POWER = "power"
+POWER, TURN = "power", "turn"
+"""Why something was suspended: it runs again when there are watts, or when its pods are gone."""
 PRIORITY = "priority"
 """Beside the domains in the annotation of what a suspended job needs."""
 
@@ -79,6 +88,10 @@ KINDS = (
     Suspendable("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets"),
     Suspendable("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"),
     Suspendable("PyTorchJob", "kubeflow.org", "v1", "pytorchjobs", ("runPolicy", "suspend")),
+    Suspendable("MPIJob", "kubeflow.org", "v2beta1", "mpijobs", ("runPolicy", "suspend")),
+    Suspendable("RayJob", "ray.io", "v1", "rayjobs"),
+    Suspendable("RayCluster", "ray.io", "v1", "rayclusters"),
+    Suspendable("AppWrapper", "workload.codeflare.dev", "v1beta2", "appwrappers"),
 )
 
 
@@ -102,11 +115,13 @@ class EnforcerIo:
     ) -> None:
         """Nothing is asked for yet."""
         self._feed, self._decider, self._evict = feed, decider, evict
-        self._by_kind: dict[str, dict[str, Suspended]] = {}
+        self.returning: dict[str, Suspended] = {}
+        """Jobs by uid that run again once their pods are gone."""
+        self._resumed: set[str] = set()
 
     def begin(self) -> None:
         """Follow what was suspended, of those kinds that the API server knows at the time."""
-        labels = f"{names.SUSPENDED}={POWER}"
+        labels = f"{names.SUSPENDED} in ({POWER},{TURN})"
         for kind in KINDS:
             path = f"{kind.api}/{kind.plural}"
             selection = Selection(path, PodOwner, labels=labels, served=Served.WHILE_INSTALLED)
@@ -116,11 +131,24 @@ class EnforcerIo:
         def hear(batch: list[ObjectChange[PodOwner]]) -> None:
             suspended = self._decider.curb.suspended
             for change in batch:
-                suspended.pop(change.key.uid, None)
+                uid = change.key.uid
+                for known in (suspended, self.returning):
+                    known.pop(uid, None)
+                self._resumed.discard(uid)
                 if change.item is not None:
-                    suspended[change.key.uid] = _suspended(kind, change.item.metadata)
+                    about = change.item.metadata
+                    returns = about.label(names.SUSPENDED) == TURN
+                    (self.returning if returns else suspended)[uid] = _suspended(kind, about)
 
         return hear
+
+    def resume_those_without(self, pods: Iterable[Pod]) -> None:
+        """Of the jobs whose turn was over, those that have none of these `pods` run again."""
+        there = {name for pod in pods for name in job_ids(pod)} if self.returning else set()
+        for uid, job in self.returning.items():
+            if uid not in self._resumed and there.isdisjoint(ids_of({uid: job})):
+                self._resumed.add(uid)
+                self._feed.loop.begin(self._resume(ResumeOwner(uid, job.path)))
 
     def carry_out(self, order: CapPod | StopPods | ResumeOwner) -> None:
         """Begin to."""
@@ -153,30 +181,80 @@ class EnforcerIo:
 
     async def _stop(self, order: StopPods) -> None:
         try:
-            found = await self._top(order)
-            if found is None:
-                self._feed.turns.submit(self._evict, order.uids, order.why)
-                return
-            kind, about = found
             needs = json.dumps({**order.needs_w, PRIORITY: order.priority}, sort_keys=True)
-            meta = {
-                "uid": about.uid,
-                "labels": {names.SUSPENDED: POWER},
-                "annotations": {names.SUSPENDED_W: needs, names.SUSPENDED_WHY: order.why},
-            }
-            path = kind.path(about.namespace, about.name)
-            await self._patch(path, {"metadata": meta, "spec": kind.spec(suspend=True)})
+            notes = {names.SUSPENDED_W: needs, names.SUSPENDED_WHY: order.why}
+            if not await self._suspend(order.namespace, order.owner, POWER, notes):
+                self._feed.turns.submit(self._evict, order.uids, order.why)
         except RefusedByApi:
             self._feed.turns.submit(self._evict, order.uids, order.why)
         except ApiUnreachable:
             await asyncio.sleep(AGAIN_S)
             self._feed.turns.submit(self._decider.curb.not_stopped, order.uids)
 
-    async def _top(self, order: StopPods) -> tuple[Suspendable, ObjectMeta] | None:
+    async def stop_run(self, order: StopRun, leads: Callable[[], bool]) -> list[str]:
+        """Tell pods, wait, and stop them; the uids of those whose eviction was refused.
+
+        What is suspended in vain is evicted, as is what nothing can be suspended for.
+        """
+        if order.notice_s:
+            await self._announce(order)
+            await asyncio.sleep(order.notice_s)
+        if not leads():
+            return [one.uid for one in order.evictions]  # whoever does decides anew
+        if order.owner is not None and await self._end_turn(order, order.owner):
+            await asyncio.sleep(WAIT_S)
+        done = await asyncio.gather(
+            *(evicted(self._feed.transport, one) for one in order.evictions)
+        )
+        return [one.uid for one, gone in zip(order.evictions, done, strict=True) if not gone]
+
+    async def _announce(self, order: StopRun) -> None:
+        """Write on the pods when they are stopped, and why; who cannot be told is stopped then."""
+        at = datetime.now(UTC) + timedelta(seconds=order.notice_s)
+
+        async def tell(one: EvictPod) -> None:
+            namespace, _, name = one.key.partition("/")
+            notes = {names.STOP_AT: f"{at:%Y-%m-%dT%H:%M:%SZ} {one.why}"}
+            about = {"metadata": {"uid": one.uid, "annotations": notes}}
+            with contextlib.suppress(RefusedByApi, ApiUnreachable):
+                await self._patch(f"/api/v1/namespaces/{namespace}/pods/{name}", about)
+
+        await asyncio.gather(*map(tell, order.evictions))
+
+    async def _end_turn(self, order: StopRun, owner: OwnerReference) -> bool:
+        """Suspend the job until its pods are gone; whether that was done."""
+        first = order.evictions[0]
+        namespace = first.key.partition("/")[0]
+        try:
+            return await self._suspend(namespace, owner, TURN, {names.SUSPENDED_WHY: first.why})
+        except (RefusedByApi, ApiUnreachable):
+            return False
+
+    async def _suspend(
+        self, namespace: str, owner: OwnerReference | None, label: str, notes: dict[str, str]
+    ) -> bool:
+        """Suspend the highest owner of pods that can be; whether there is one.
+
+        Raises:
+            RefusedByApi: it may not be, or is gone.
+            ApiUnreachable: nobody knows.
+        """
+        found = await self._top(namespace, owner)
+        if found is None:
+            return False
+        kind, about = found
+        meta = {"uid": about.uid, "labels": {names.SUSPENDED: label}, "annotations": notes}
+        path = kind.path(about.namespace, about.name)
+        await self._patch(path, {"metadata": meta, "spec": kind.spec(suspend=True)})
+        return True
+
+    async def _top(
+        self, namespace: str, owner: OwnerReference | None
+    ) -> tuple[Suspendable, ObjectMeta] | None:
         """The highest owner that can be suspended."""
-        found, owner = None, order.owner
+        found = None
         while owner is not None and (kind := _kind(owner)) is not None:
-            path = kind.path(order.namespace, owner.name)
+            path = kind.path(namespace, owner.name)
             answer = await self._feed.transport.request("GET", path)
             about = _OWNER.decode(answer.body).metadata
             found = kind, about
@@ -191,7 +269,11 @@ class EnforcerIo:
             await self._patch(order.path, {"metadata": meta, "spec": kind.spec(suspend=False)})
         except (RefusedByApi, ApiUnreachable):
             await asyncio.sleep(AGAIN_S)
-            self._feed.turns.submit(self._decider.curb.not_resumed, order.uid)
+            self._feed.turns.submit(self._not_resumed, order.uid)
+
+    def _not_resumed(self, uid: str) -> None:
+        self._resumed.discard(uid)
+        self._decider.curb.not_resumed(uid)
 
 
 def _kind(owner: OwnerReference) -> Suspendable | None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from wattherd.kube.account.cluster_news import NODES, PODS, each, follow_volumes
+from wattherd.kube.account.enforcement_tally import stops_of
 from wattherd.kube.account.power_metrics import ledger_text
 from wattherd.kube.api import names
 from wattherd.kube.api.access import Access
@@ -36,13 +37,14 @@ from wattherd.kube.facts.orders import (
     ReleasePod,
     ResumeOwner,
     StopPods,
+    StopRun,
     TellGroup,
     TellPod,
 )
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.kube.facts.power_plan import PowerPlan
 from wattherd.kube.facts.reason_throttle import SCHEDULED, ReasonNotice, ReasonThrottle
-from wattherd.kube.live.enforcer_io import EnforcerIo, evicted
+from wattherd.kube.live.enforcer_io import EnforcerIo
 from wattherd.kube.live.fencing_notes import FencingNotes
 from wattherd.kube.live.leadership import Leadership
 from wattherd.kube.live.lookup import found_pod, note_overfull
@@ -208,6 +210,7 @@ class LiveScheduler:
         orders = self.scheduler.plan(at_s)
         for order in orders:
             self._tell(order)
+        self.steward.resume_those_without(self.scheduler.curb.pods.values())
         return orders
 
     def _look_after(self) -> None:
@@ -225,12 +228,20 @@ class LiveScheduler:
 
     def _carry_out_all(self, orders: Iterable[Order]) -> None:
         binds: list[BindPod] = []
+        going: list[EvictPod] = []
         for order in orders:
             if isinstance(order, BindPod):
                 binds.append(order)
+            elif isinstance(order, EvictPod):
+                going.append(order)
             else:
                 self._carry_out(order)
         self.feed.loop.begin_all(map(self._bind, binds))
+        if going:
+            for stop in self.feed.turn(stops_of, going, self.scheduler.curb.pods):
+                self.feed.loop.begin(self._stop(stop))
+            for one in going:
+                self.voice.say(_stopped(one))
 
     def _bind(self, order: BindPod) -> Coroutine[Any, Any, None]:
         """Of the term that it was decided in, though it may begin in another."""
@@ -253,13 +264,10 @@ class LiveScheduler:
 
     def _carry_out(self, order: Order) -> None:
         match order:
-            case BindPod():
+            case BindPod() | EvictPod():
                 self._carry_out_all([order])
             case ReleasePod():
                 self.feed.loop.begin(self._release(order))
-            case EvictPod():
-                self.feed.loop.begin(self._evict(order))
-                self.voice.say(_stopped(order))
             case CapPod() | StopPods() | ResumeOwner():
                 self.steward.carry_out(order)
             case TellPod() | TellGroup():
@@ -295,10 +303,13 @@ class LiveScheduler:
             pause_s = _AGAIN_S if denied else _SEEN_S
             self.feed.loop.begin(self._later(self.scheduler.not_bound, uid, pause_s))
 
-    async def _evict(self, order: EvictPod) -> None:
+    async def _stop(self, order: StopRun) -> None:
         """Asked again when refused."""
-        if not await evicted(self.feed.transport, order):
-            await self._later(self.scheduler.not_evicted, order.uid)
+        refused = await self.steward.stop_run(order, self.seat.leads)
+        if refused:
+            await asyncio.sleep(_AGAIN_S)
+        for uid in refused:
+            await self._later(self.scheduler.not_evicted, uid, 0.0)
 
     async def _later(
         self, tell: Callable[[str], None], uid: str, pause_s: float = _AGAIN_S
