@@ -93,7 +93,6 @@ def test_a_bare_pod_and_an_undone_gang_are_evicted() -> None:
         ("soon", RECLAIMED, 0.0),
         ("-5s", RECLAIMED, 0.0),
         ("2min", str(StopReason.BUDGET_CUT), 0.0),
-        ("2min", str(StopReason.NODE_LOST), 0.0),
     ],
 )
 def test_a_notice_is_as_long_as_asked_within_bounds(

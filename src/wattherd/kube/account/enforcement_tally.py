@@ -69,8 +69,6 @@ def _job_named(label: str, name: str) -> str:
 
 MOST_NOTICE_S = 300.0
 """The longest time between the notice of a stop and the stop."""
-_AT_ONCE = frozenset({StopReason.BUDGET_CUT, StopReason.NODE_LOST, StopReason.DEVICE_DRAINED})
-"""Nobody waits with these for a checkpoint."""
 _BY_CORE = frozenset(map(str, StopReason))
 
 
@@ -105,7 +103,7 @@ def _stop_of(ones: Sequence[EvictPod], pods: Mapping[str, Pod], *, whole: bool) 
     owner = owner_of(known[0]) if known else None
     theirs = any(pod.metadata.label(names.KUEUE_POD_SET) for pod in known)
     suspends = whole and not theirs and all(one.why in _BY_CORE for one in ones)
-    waits = all(one.why not in _AT_ONCE for one in ones)
+    waits = all(one.why != StopReason.BUDGET_CUT for one in ones)
     return StopRun(
         evictions=tuple(ones),
         owner=owner if suspends else None,

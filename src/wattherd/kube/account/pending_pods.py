@@ -219,6 +219,8 @@ class Queueing:
             least = max((stated_size(pod) or 1 for pod in pods), default=1)
             return (self._together(group, pods, least),)
         least = least_members(known)
+        if group.kind is GroupKind.JOB and not known.status.phase:
+            return (self._together(group, pods, least),)  # those beyond are about to be deleted
         pods = sorted(pods, key=lambda pod: self._member(pod)[1] is not None)
         first = self._together(group, pods[:least], least)
         if least == 1:
@@ -246,6 +248,8 @@ class Queueing:
         """What a gang lacks before it may start."""
         if there < least:
             text = f"{there} of {least} pods of {group.name} are there; create the others"
+        elif group.kind is GroupKind.JOB and there > least:
+            text = f"{there} pods of {group.name} are there, {least} are to be"
         elif group.kind in self._stated and group not in self._groups:
             text = f"the PodGroup {group.name} is not there; create it"
         else:

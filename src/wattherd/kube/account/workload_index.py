@@ -27,16 +27,25 @@ from wattherd.kube.account.pending_pods import News, Waiting
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.finding import PodFinding
-from wattherd.kube.facts.pod_groups import GroupId, group_of, priority_of
+from wattherd.kube.facts.orders import ResizeOwner
+from wattherd.kube.facts.pod_groups import (
+    GroupId,
+    GroupKind,
+    group_of,
+    least_members,
+    priority_of,
+)
 from wattherd.kube.facts.workload import (
     FOREIGN,
     Workload,
     WorkloadPod,
+    elastic,
     seated_work,
     told_of,
     work_of,
 )
 from wattherd.model.allocation import Allocation
+from wattherd.model.command import StartJob
 from wattherd.model.event import (
     Event,
     JobCancelled,
@@ -46,6 +55,7 @@ from wattherd.model.event import (
     JobStopped,
     JobSubmitted,
 )
+from wattherd.model.job import JobSpec
 from wattherd.model.request import Request
 from wattherd.policy.contract import Share
 
@@ -98,6 +108,8 @@ class WorkloadIndex:
         """Parked jobs of which the core knows that they have no pods."""
         self._leaving: set[str] = set()
         """Jobs that were told to stop."""
+        self.awaited: dict[str, tuple[float, StartJob]] = {}
+        """Jobs that were started and whose pods are still to be made, since when and on what."""
         self._served: dict[Lineage, Service] = {}
         """What jobs received of cores before this one, until it is told."""
 
@@ -112,6 +124,7 @@ class WorkloadIndex:
         self._early.clear()
         self._held.clear()
         self._leaving.clear()
+        self.awaited.clear()
 
     def _service_of(self, core: Core, at_s: float) -> dict[Lineage, Service]:
         """What jobs received up to now, by what their pods are known by."""
@@ -180,7 +193,7 @@ class WorkloadIndex:
         for one in (*wanted.values(), *self._early_ones()):
             if not any(uid in self._work_of for uid in one.uids):
                 events += self._submit(one, at_s)
-        return events + self._hold_those_without_pods(parked, at_s)
+        return events + self._hold_those_without_pods(core, parked, at_s)
 
     # Jobs that outlive their pods -----------------------------------------------------------------
 
@@ -230,8 +243,40 @@ class WorkloadIndex:
                     found.append(one)
         return found
 
-    def _hold_those_without_pods(self, before: AbstractSet[str], at_s: float) -> list[Event]:
-        """Jobs that were parked just now, or wait for too long."""
+    def await_pods(self, order: StartJob, at_s: float) -> ResizeOwner | None:
+        """A job was started of which the pods are not there, or not as many as it is to have.
+
+        What has its owner make them; None where their owner makes as many by itself.
+        """
+        self.awaited[order.job_id] = at_s, order
+        work = self.works.get(order.job_id) or self._parked_of(order.job_id)
+        owner = owner_of(work.members[0].pod) if work is not None else None
+        if work is None or owner is None or work.spec.most_width == work.spec.least_width:
+            return None
+        pods = sum(one.tasks for one in order.allocations)
+        return ResizeOwner(owner.uid, work.members[0].pod.metadata.namespace, owner.name, pods)
+
+    def _parked_of(self, job_id: str) -> Workload | None:
+        line = (work for parked in self._parked.values() for _, work in parked)
+        return next((work for work in line if work.id == job_id), None)
+
+    def give_up(self, job_id: str, at_s: float, cause: str) -> list[Event]:
+        """Pods of a started job are not waited for any more: it is held until they are there."""
+        _, order = self.awaited.pop(job_id)
+        stopped = JobStopped(at_s=at_s, job_id=job_id, attempt=order.attempt, cause=cause)
+        if job_id in self.works:
+            return [stopped]
+        self._held.add(job_id)
+        return [stopped, JobHeld(at_s=at_s, job_id=job_id, cause=cause)]
+
+    def _hold_those_without_pods(
+        self, core: Core, before: AbstractSet[str], at_s: float
+    ) -> list[Event]:
+        """Jobs that were parked just now, or wait for too long.
+
+        One that is planned to run again, elsewhere or in another size, is not held: its places are
+        kept, and it is started on them as soon as its pods are made.
+        """
         events: list[Event] = []
         for lineage in list(self._parked):
             line = self._parked[lineage]
@@ -241,7 +286,10 @@ class WorkloadIndex:
                     line.remove((since_s, work))
                     self._held.discard(work.id)
                     events.append(JobCancelled(at_s=at_s, job_id=work.id))
-                elif work.id not in before:
+                elif work.id not in before and work.id not in self.awaited:
+                    job = core.jobs.get(work.id)
+                    if job is not None and job.wanted:
+                        continue
                     self._held.add(work.id)
                     events.append(JobHeld(at_s=at_s, job_id=work.id, cause="its pods are gone"))
             if not line:
@@ -279,6 +327,9 @@ class WorkloadIndex:
         del self.works[work.id]
         self.rejected.pop(work.id, None)
         job = core.jobs.get(work.id)
+        if work.id in self.awaited and not work.seated:
+            self._parked.setdefault(lineage_of(work.members), deque()).append((at_s, work))
+            return []
         outlives = self._outlives(work, core)
         if job is None:
             return []
@@ -309,9 +360,19 @@ class WorkloadIndex:
         priority = self._priority(members) if ours else FOREIGN
         work = seated_work(self._new_id(members), members, seats, at_s, priority=priority)
         if self.keeps_jobs:
-            work = replace(work, spec=told_of(work.spec, work.members))
+            work = replace(work, spec=self._told(work))
         self._know(work)
         return JobSubmitted(at_s=at_s, job=work.spec)
+
+    def _told(self, work: Workload) -> JobSpec:
+        """What its pods say of the job; one whose group is whole may change its size."""
+        spec, members = told_of(work.spec, work.members), work.members
+        group = group_of(members[0].pod)
+        known = self._groups.get(group) if group is not None else None
+        if known is None or group is None or group.kind is not GroupKind.JOB:
+            return spec
+        whole = least_members(known) == len(members) and not known.status.phase
+        return elastic(spec, members) if whole else spec
 
     def _submit(self, waiting: Waiting, at_s: float) -> list[Event]:
         members = waiting.members
@@ -326,10 +387,10 @@ class WorkloadIndex:
             self._new_id(members), members, requests, since_s, priority=priority, wishes=wishes
         )
         if self.keeps_jobs:
+            work = replace(work, spec=self._told(work))
             adopted = self._adopt(waiting, work, at_s)
             if adopted is not None:
                 return adopted
-            work = replace(work, spec=told_of(work.spec, work.members))
         self._know(work)
         return [JobSubmitted(at_s=at_s, job=work.spec)]
 

@@ -19,6 +19,10 @@ DEADLINE = OURS + "deadline"
 POWER_PROFILE = OURS + "power-profile"
 """Annotation or label: what kind of job it is, for its power curve, as in `resnet50`."""
 
+# On Jobs and their pods, by users.
+ELASTIC = OURS + "elastic"
+"""Label: with how many pods a Job runs, as in `1-4`; it asks for the first."""
+
 # On pods, by us, with the binding.
 GPUS = OURS + "gpus"
 """Annotation: numbers of the GPUs on its node, as in `0,3`."""

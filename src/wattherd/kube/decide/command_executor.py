@@ -27,6 +27,9 @@ from wattherd.kube.facts.workload import Workload, WorkloadPod
 from wattherd.model.command import Command, FinishJob, RejectJob, SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobHeld, JobStopped
 
+AWAITED_S = 60.0
+"""For the pods of a job that was moved or resized to be made; then its places are given up."""
+
 
 @dataclass(slots=True, kw_only=True)
 class CommandExecutor:
@@ -64,13 +67,34 @@ class CommandExecutor:
                 made, news = self._start(command, at_s)
             elif isinstance(command, SetCap) and self.caps is not None:
                 made, news = self._cap(command, at_s)
+            elif isinstance(command, StopJob) and command.job_id in self.book.awaited:
+                made, news = [], self.book.give_up(command.job_id, at_s, str(command.reason))
             else:
                 made, news = self._carry_out(command), []
             orders.extend(made)
             return news
 
         self.dialogue.say(events, at_s, obey)
+        self.dialogue.say(self._start_awaited(orders, at_s), at_s, obey)
         return orders
+
+    def is_late(self, at_s: float) -> bool:
+        """Whether pods of a started job are to be waited for no longer."""
+        return any(at_s - since_s > AWAITED_S for since_s, _ in self.book.awaited.values())
+
+    def _start_awaited(self, orders: list[Order], at_s: float) -> list[Event]:
+        """Those whose pods have been made have their places; those that took too long have not."""
+        news = list[Event]()
+        for job_id, (since_s, command) in list(self.book.awaited.items()):
+            work = self.book.works.get(job_id)
+            if work is not None and len(work.members) == _pods_of(command):
+                del self.book.awaited[job_id]
+                made, heard = self._start(command, at_s)
+                orders.extend(made)
+                news += heard
+            elif at_s - since_s > AWAITED_S:
+                news += self.book.give_up(job_id, at_s, "its pods were not made")
+        return news
 
     def evict(self, job_id: str, why: str) -> None:
         """Those pods of a work that are ours to stop must go."""
@@ -113,7 +137,10 @@ class CommandExecutor:
 
         A place that the core named and the account cannot give is taken back at once.
         """
-        work = self.book.works[command.job_id]
+        work = self.book.works.get(command.job_id)
+        if work is None or not (work.seated or len(work.members) == _pods_of(command)):
+            resize = self.book.await_pods(command, at_s)
+            return [] if resize is None else [resize], []
         if work.seated:
             return [], [] if self.caps is None else self.caps.found(command, at_s)
         if self.places is not None and not self.places.take(work, command.allocations, at_s):
@@ -148,3 +175,7 @@ class CommandExecutor:
         return ChosenPod(
             member=member, holding=holding, facts=facts, needs=needs, decision=decision
         )
+
+
+def _pods_of(command: StartJob) -> int:
+    return sum(one.tasks for one in command.allocations)

@@ -292,7 +292,7 @@ class KubeScheduler:
         planner = self._planner
         if isinstance(planner, GangPlanner) and planner.gives_up(at_s):
             self._dirty = self._freed = True
-        if not (self._dirty or awake):
+        if not (self._dirty or awake or self._fulfilment.is_late(at_s)):
             return []
         self._dirty = False
         for uid in self._seats.call_in(self._pods, at_s):

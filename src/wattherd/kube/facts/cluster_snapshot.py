@@ -93,6 +93,7 @@ _GROUPS = (
 _SETS = (
     SnapshotPart(SET_FIELDS[one.group], f"{one.api}/{one.plural}", one.made, optional=True)
     for one in SETS
+    if one.group in SET_FIELDS
 )
 PARTS = (
     SnapshotPart("nodes", "/api/v1/nodes", Node),

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wattherd.kube.api.api_objects import PodGroup, PodGroupSpec
+from wattherd.kube.api import names
+from wattherd.kube.api.api_objects import PodGroup, PodGroupSpec, PodGroupStatus
 from wattherd.kube.api.changes import ObjectChange
 from wattherd.kube.api.objects import Object, ObjectMeta
 from wattherd.kube.facts.pod_groups import GroupKind
 
+ENDING = "Ending"
+"""Phase of a group of which pods are through."""
 _IN_ORDER = "InOrder"
 _LEADER_FIRST = "LeaderReady"
 
@@ -138,7 +141,24 @@ class LeaderWorkerSet(Object, frozen=True):
         return 1 if waits else self.spec.leader_worker_template.size
 
 
-Set = JobSet | PyTorchJob | LeaderWorkerSet
+class _JobStatus(Object, frozen=True):
+    succeeded: int = 0
+
+
+class ElasticJob(Object, frozen=True):
+    """batch/v1, as far as it says how many pods start together."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _JobSpec = _JobSpec()
+    status: _JobStatus = _JobStatus()
+
+    @property
+    def least(self) -> int:
+        """All that there are now."""
+        return 1 if self.status.succeeded else self.spec.pods
+
+
+Set = JobSet | PyTorchJob | LeaderWorkerSet | ElasticJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +169,7 @@ class SetKind:
     api: str
     plural: str
     made: type[Set]
+    labels: str = ""
 
 
 SETS = (
@@ -157,6 +178,7 @@ SETS = (
     SetKind(
         GroupKind.LWS, "/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", LeaderWorkerSet
     ),
+    SetKind(GroupKind.JOB, "/apis/batch/v1", "jobs", ElasticJob, labels=names.ELASTIC),
 )
 
 
@@ -178,4 +200,9 @@ def as_groups(
 
 def as_group(one: Set) -> PodGroup:
     """The group of a set's pods; of a LeaderWorkerSet what holds for each of its groups."""
-    return PodGroup(metadata=one.metadata, spec=PodGroupSpec(min_member=max(1, one.least)))
+    ending = isinstance(one, ElasticJob) and one.status.succeeded > 0
+    return PodGroup(
+        metadata=one.metadata,
+        spec=PodGroupSpec(min_member=max(1, one.least)),
+        status=PodGroupStatus(phase=ENDING if ending else ""),
+    )

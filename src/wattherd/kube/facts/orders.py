@@ -109,6 +109,16 @@ class ResumeOwner:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeOwner:
+    """Have a Job make so many pods, and let it run if it was suspended for that."""
+
+    uid: str
+    namespace: str
+    name: str
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskAgain:
     """Have the scheduler of a pod look at it again: what it was refused for is not so any more."""
 
@@ -116,4 +126,14 @@ class AskAgain:
     key: str
 
 
-Order = BindPod | ReleasePod | EvictPod | TellPod | TellGroup | CapPod | StopPods | ResumeOwner
+Order = (
+    BindPod
+    | ReleasePod
+    | EvictPod
+    | TellPod
+    | TellGroup
+    | CapPod
+    | StopPods
+    | ResumeOwner
+    | ResizeOwner
+)

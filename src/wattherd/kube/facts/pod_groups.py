@@ -2,8 +2,8 @@
 
 Accepted, in this order: the native group (`spec.schedulingGroup`), the label of the older pod
 groups, Volcano's annotation, Kueue's label, and the set it was made for (JobSet, LeaderWorkerSet,
-PyTorchJob). How many members a gang has at least is said by its group object, by the set
-(`job_sets`), or by the pod where none is.
+PyTorchJob, an elastic Job). How many members a gang has at least is said by its group object, by
+the set (`job_sets`), or by the pod where none is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class GroupKind(StrEnum):
     JOBSET = "jobset.x-k8s.io"
     LWS = "leaderworkerset.x-k8s.io"
     PYTORCH = "kubeflow.org"
+    JOB = "batch"
 
 
 GROUP_APIS: Mapping[GroupKind, tuple[str, ...]] = MappingProxyType(
@@ -131,6 +132,11 @@ def _pytorch(pod: Pod) -> str | None:
     return _owner(pod.metadata, "PyTorchJob")
 
 
+def _elastic_job(pod: Pod) -> str | None:
+    """Pods of other Jobs are no gang: each is placed as it comes."""
+    return _owner(pod.metadata, "Job") if pod.metadata.label(names.ELASTIC) else None
+
+
 def _owner(meta: ObjectMeta, kind: str) -> str | None:
     owners = meta.owner_references or ()
     return next((one.name for one in owners if one.kind == kind and one.controller), None)
@@ -144,4 +150,5 @@ _FINDERS: tuple[tuple[GroupKind, Callable[[Pod], str | None]], ...] = (
     (GroupKind.JOBSET, _jobset),
     (GroupKind.LWS, _lws),
     (GroupKind.PYTORCH, _pytorch),
+    (GroupKind.JOB, _elastic_job),
 )

@@ -124,6 +124,37 @@ def seated_work(
     return Workload(spec, tuple(members), seated=True, shares=tuple(shares))
 
 
+def widths_of(pod: Pod) -> tuple[int, int] | None:
+    """With how few and how many pods its Job runs; None where it does not say so.
+
+    Raises:
+        UserError: what it says cannot be read.
+    """
+    text = pod.metadata.label(names.ELASTIC)
+    if text is None:
+        return None
+    least, dash, most = text.partition("-")
+    if not (dash and _is_width(least) and _is_width(most) and int(least) <= int(most)):
+        raise UserError(f"{text} are no numbers of pods", field=names.ELASTIC, hint="as in 1-4")
+    return int(least), int(most)
+
+
+def _is_width(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 5 and int(text) > 0
+
+
+def elastic(spec: JobSpec, members: Sequence[WorkloadPod]) -> JobSpec:
+    """The job as one that runs with more pods or fewer, if its pods are alike and say so."""
+    try:
+        widths = widths_of(members[0].pod)
+    except UserError:
+        return spec
+    if widths is None or len(spec.roles) > 1 or not widths[0] <= len(members) <= widths[1]:
+        return spec
+    role = replace(spec.roles[0], count=widths[0])
+    return replace(spec, roles=(role,), min_width=widths[0], max_width=widths[1])
+
+
 def told_of(spec: JobSpec, members: Sequence[WorkloadPod]) -> JobSpec:
     """The job with all that its first pod says of it: how long it runs, by when, what kind it is.
 
@@ -151,6 +182,7 @@ def check_told(pod: Pod) -> None:
     try:
         for name in (names.DURATION, names.DEADLINE):
             _seconds(pod, name)
+        widths_of(pod)
     except UserError as error:
         raise PodRefused(NodeRefusal(RefusalToken.INVALID_POD, error.line())) from None
 

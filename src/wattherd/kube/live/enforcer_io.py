@@ -36,7 +36,14 @@ from wattherd.kube.api.objects import Object, ObjectMeta, OwnerReference, Pod
 from wattherd.kube.api.reflector import Selection, Served
 from wattherd.kube.api.transport import MERGE, ApiUnreachable, RefusedByApi, Transport
 from wattherd.kube.decide.budget_enforcer import BudgetEnforcer
-from wattherd.kube.facts.orders import CapPod, EvictPod, ResumeOwner, StopPods, StopRun
+from wattherd.kube.facts.orders import (
+    CapPod,
+    EvictPod,
+    ResizeOwner,
+    ResumeOwner,
+    StopPods,
+    StopRun,
+)
 from wattherd.kube.facts.stopping import WAIT_S
 
 AGAIN_S = 5.0
@@ -52,7 +59,18 @@ class PodOwner(Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-_OWNER = decoder(PodOwner)
+class _SizeOfJob(Object, frozen=True):
+    completion_mode: str = ""
+
+
+class _SizedJob(Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _SizeOfJob = _SizeOfJob()
+
+
+_OWNER, _JOB = decoder(PodOwner), decoder(_SizedJob)
+_INDEXED = "Indexed"
+"""Such a Job has as many completions as pods, and both may be changed together (since 1.31)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +168,7 @@ class EnforcerIo:
                 self._resumed.add(uid)
                 self._feed.loop.begin(self._resume(ResumeOwner(uid, job.path)))
 
-    def carry_out(self, order: CapPod | StopPods | ResumeOwner) -> None:
+    def carry_out(self, order: CapPod | StopPods | ResumeOwner | ResizeOwner) -> None:
         """Begin to."""
         match order:
             case CapPod():
@@ -159,6 +177,9 @@ class EnforcerIo:
                 self._feed.loop.begin(self._stop(order))
             case ResumeOwner():
                 self._feed.loop.begin(self._resume(order))
+            case ResizeOwner():
+                self._resumed.add(order.uid)
+                self._feed.loop.begin(self._resize(order))
 
     async def _patch(self, path: str, body: dict[str, Any]) -> None:
         text = json.dumps(body).encode()
@@ -267,6 +288,25 @@ class EnforcerIo:
         meta = {"uid": order.uid, "labels": {names.SUSPENDED: None}, "annotations": gone}
         try:
             await self._patch(order.path, {"metadata": meta, "spec": kind.spec(suspend=False)})
+        except (RefusedByApi, ApiUnreachable):
+            await asyncio.sleep(AGAIN_S)
+            self._feed.turns.submit(self._not_resumed, order.uid)
+
+    async def _resize(self, order: ResizeOwner) -> None:
+        """Pods beyond that number are deleted by the Job's controller, which counts no failure."""
+        path = KINDS[0].path(order.namespace, order.name)
+        try:
+            answer = await self._feed.transport.request("GET", path)
+            job = _JOB.decode(answer.body)
+            spec: dict[str, Any] = {"parallelism": order.pods}
+            if job.spec.completion_mode == _INDEXED:
+                spec["completions"] = order.pods
+            meta: dict[str, Any] = {"uid": order.uid}
+            if job.metadata.label(names.SUSPENDED) == TURN:
+                spec["suspend"] = False
+                meta |= {"labels": {names.SUSPENDED: None}}
+                meta |= {"annotations": {names.SUSPENDED_WHY: None}}
+            await self._patch(path, {"metadata": meta, "spec": spec})
         except (RefusedByApi, ApiUnreachable):
             await asyncio.sleep(AGAIN_S)
             self._feed.turns.submit(self._not_resumed, order.uid)

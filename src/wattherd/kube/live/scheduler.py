@@ -35,6 +35,7 @@ from wattherd.kube.facts.orders import (
     EvictPod,
     Order,
     ReleasePod,
+    ResizeOwner,
     ResumeOwner,
     StopPods,
     StopRun,
@@ -67,6 +68,10 @@ _UNDONE = "GangUndone"
 _GONE_FOR = {
     str(StopReason.PREEMPTED_FOR_PRIORITY): "pods of higher priority take its place",
     str(StopReason.BUDGET_CUT): "the power budget is less than what runs needs",
+    str(StopReason.RECLAIMED): "its queue had borrowed what is wanted back",
+    str(StopReason.RESIZED): "it goes on with more or fewer pods",
+    str(StopReason.MIGRATED): "it goes on elsewhere",
+    str(StopReason.TIME_SLICE): "its turn is over, and comes round again",
 }
 """What the owner of an evicted pod is told, by the reason for stopping it."""
 
@@ -187,7 +192,7 @@ class LiveScheduler:
         for kind in SETS:
             path, there = f"{kind.api}/{kind.plural}", Served.WHILE_INSTALLED
             hear = as_groups(self._hear_groups(kind.group))
-            self._follow(Selection(path, kind.made, served=there), hear)
+            self._follow(Selection(path, kind.made, labels=kind.labels, served=there), hear)
 
     # Work -----------------------------------------------------------------------------------------
 
@@ -201,6 +206,8 @@ class LiveScheduler:
             if not self.seat.ready():
                 continue
             self._carry_out_all(self.feed.turn(self._plan, planned_s))
+            if self.steward.returning:  # after whoever is to return in another size
+                self.feed.turn(self._resume)
             if time.monotonic() - looked_s > LOOK_S:
                 looked_s = time.monotonic()
                 self._look_after()
@@ -210,8 +217,10 @@ class LiveScheduler:
         orders = self.scheduler.plan(at_s)
         for order in orders:
             self._tell(order)
-        self.steward.resume_those_without(self.scheduler.curb.pods.values())
         return orders
+
+    def _resume(self) -> None:
+        self.steward.resume_those_without(self.scheduler.curb.pods.values())
 
     def _look_after(self) -> None:
         self._notes.write(self.feed.turn(self.scheduler.unfenced.to_write))
@@ -268,7 +277,7 @@ class LiveScheduler:
                 self._carry_out_all([order])
             case ReleasePod():
                 self.feed.loop.begin(self._release(order))
-            case CapPod() | StopPods() | ResumeOwner():
+            case CapPod() | StopPods() | ResumeOwner() | ResizeOwner():
                 self.steward.carry_out(order)
             case TellPod() | TellGroup():
                 pass  # it was told in the turn of the plan

@@ -1,0 +1,128 @@
+"""Jobs that move, grow and shrink: their owner makes pods anew, and as many as it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from kube_builders import pod_json
+from kube_core_desk import CoreDesk, GangJob, _Run
+
+from wattherd.kube.facts.job_sets import ElasticJob, as_group
+from wattherd.kube.facts.orders import BindPod, EvictPod, Order, ResizeOwner
+from wattherd.kube.facts.pod_groups import GroupId, GroupKind
+from wattherd.model.cluster import NodeSpec
+from wattherd.model.request import Request
+from wattherd.server.kube.core_choice import core_choice
+
+NODES = [NodeSpec(name="n", cpu_milli=64000, memory_mib=1 << 20, gpu_count=4, gpu_model="T4")]
+SLICES_S = 3000.0
+ELASTIC = "wattherd.dev/elastic"
+
+
+class Desk(CoreDesk):
+    """Of one elastic Job, whose controller makes pods only when it is told to."""
+
+    def __init__(self, widths: str, pods: int) -> None:
+        super().__init__(NODES, core_choice("gandiva", "pause"), agents=False)
+        self.widths, self.size, self.round = widths, pods, 0
+        self.seen: list[Order] = []
+        self.say()
+        self.make()
+
+    def say(self) -> None:
+        spec: Any = {"parallelism": self.size}
+
+        job = msgspec.convert(
+            {"metadata": {"name": "el", "namespace": "t"}, "spec": spec}, ElasticJob
+        )
+        self.scheduler.group_seen(GroupId(GroupKind.JOB, "t", "el"), as_group(job))
+
+    def make(self) -> None:
+        """As many pods as the Job says by now."""
+        self.say()
+        self.round += 1
+        for number in range(self.size):
+            made = pod_json(
+                f"el-{number}-{self.round}",
+                Request(cpu_milli=1000, gpu_count=1, gpu_milli=1000),
+                schedulerName="wattherd",
+                terminationGracePeriodSeconds=0,
+            )
+            meta = made["metadata"]
+            meta["namespace"] = "t"
+            meta["labels"] = {ELASTIC: self.widths}
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "el", "uid": "job-el"}
+            meta["ownerReferences"] = [owner | {"controller": True}]
+            self._of[meta["uid"]] = _Run(
+                GangJob(name="el", at_s=0, duration_s=1e6, pods=self.size), 1e6
+            )
+            self._put(made)
+
+    def _obey(self, order: Order) -> None:
+        self.seen.append(order)
+        if isinstance(order, ResizeOwner):
+            self.size = order.pods
+        elif isinstance(order, EvictPod):
+            self._gone(order.uid)
+        else:
+            super()._obey(order)
+
+    def at(self, now_s: float) -> None:
+        """Let time pass, second by second."""
+        while self.now_s < now_s:
+            self.now_s += 1.0
+            self.settle()
+
+    def until_resized(self) -> None:
+        """At a slice's end: what was idle for one is lent."""
+        until_s = self.now_s + SLICES_S
+        while self.now_s < until_s and not any(isinstance(one, ResizeOwner) for one in self.seen):
+            self.at(self.now_s + 1)
+
+    def take(self, kind: type[Any]) -> list[Any]:
+        found = [one for one in self.seen if isinstance(one, kind)]
+        self.seen.clear()
+        return found
+
+
+def test_a_job_grows_into_idle_gpus_and_gives_them_back() -> None:
+    desk = Desk("1-4", pods=1)
+    desk.at(1)
+    assert len(desk.take(BindPod)) == 1
+    desk.until_resized()
+    assert [one.pods for one in desk.take(ResizeOwner)] == [4]
+    desk.make()
+    desk.at(desk.now_s + 2)
+    assert len(desk.take(BindPod)) == 4
+    # Somebody else comes.
+    desk.submit(GangJob(name="other", at_s=desk.now_s, duration_s=1e6, pods=2))
+    desk.until_resized()
+    (resize,) = desk.take(ResizeOwner)
+    assert resize.pods == 1
+    desk.make()
+    desk.at(desk.now_s + 5)
+    assert len([one for one in desk.take(BindPod) if "el-" in one.key]) == 1
+    core = desk.scheduler.core
+    assert core is not None
+    assert len([job for job in core.jobs.values() if job.active]) == 2
+
+
+def test_who_waits_too_long_for_its_pods_gives_its_places_back_and_runs_once_they_come() -> None:
+    desk = Desk("1-4", pods=1)
+    desk.until_resized()
+    desk.at(desk.now_s + 70)
+    core = desk.scheduler.core
+    assert core is not None
+    assert not [job for job in core.jobs.values() if job.active]
+    desk.make()
+    desk.at(desk.now_s + 70)
+    assert [job for job in core.jobs.values() if job.active]
+
+
+@pytest.mark.parametrize("widths", ["four", "4-1", "0-3", "1-", "1-99999"])
+def test_widths_that_cannot_be_read_are_told(widths: str) -> None:
+    desk = Desk(widths, pods=1)
+    desk.at(1)
+    assert [one.reason for one in desk.told.values()] == ["InvalidPod"]
