@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wattherd.cli.client import Client
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 POLL_S = 0.3
 

@@ -18,7 +18,7 @@ from amdsmi_driver import COMPILER, AmdDriver, wrapper
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from wattherd.cli.client import Client
+from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
 from wattherd.server.hardware.amd import model_of
 from wattherd.server.hardware.boards import FoundGpu

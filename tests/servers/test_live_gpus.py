@@ -24,7 +24,7 @@ from nvml_driver import COMPILER, LOST, NO_PERMISSION, Driver
 from test_knobs_zeusd import Daemon
 from test_knobs_zeusd import serving as zeusd
 
-from wattherd.cli.client import Client
+from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
 from wattherd.server.hardware.boards import FoundGpu
 from wattherd.server.hardware.nvidia import model_of

@@ -23,7 +23,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from wattherd.cli.client import Client
+from wattherd.library.client import Client
 
 PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]

@@ -17,7 +17,7 @@ from test_live_site import Service
 
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
-from wattherd.cli.client import Client
+from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
 from wattherd.testing.boards import Board, BoardRoom, a_room
 

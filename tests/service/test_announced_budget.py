@@ -8,8 +8,8 @@ import time
 import pytest
 from test_live_site import Service, service
 
-from wattherd.cli.client import Client
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 pytestmark = pytest.mark.long
 

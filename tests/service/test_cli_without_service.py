@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from wattherd.cli import client
 from wattherd.cli.main import cli, main
+from wattherd.library import client
 
 pytestmark = pytest.mark.long
 

@@ -14,9 +14,9 @@ import yaml
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service.guarded import Guarded
-from wattherd.cli.contexts import chosen
 from wattherd.cli.main import main
 from wattherd.errors import UserError
+from wattherd.library.contexts import chosen
 from wattherd.server.auth.caller import Role
 
 Say = Callable[..., tuple[int, str, str]]

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from service.test_live_site import Service
-from wattherd.cli.client import Client
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 from wattherd.local.gpu_faults import GpuFault, KernelLog, fault_of
 from wattherd.local.orphans import end_stray
 

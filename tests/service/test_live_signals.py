@@ -14,7 +14,7 @@ from test_live_site import Service, service
 from service.serving import until as within
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
-from wattherd.cli.client import Client
+from wattherd.library.client import Client
 
 pytestmark = pytest.mark.long
 

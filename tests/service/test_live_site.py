@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from wattherd.cli.client import Client
+from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
 
 pytestmark = pytest.mark.long

@@ -118,9 +118,9 @@ class _Flaky(BaseHTTPRequestHandler):
 
 
 def test_the_command_line_asks_again_with_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wattherd.cli.client import Client
+    from wattherd.library.client import Client
 
-    monkeypatch.setattr("wattherd.cli.client.PAUSES_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("wattherd.library.client.PAUSES_S", (0.01, 0.01, 0.01))
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Flaky)
     server.keys = []
     thread = threading.Thread(target=server.serve_forever)

@@ -17,8 +17,8 @@ from test_live_site import Service
 
 from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
-from wattherd.cli.client import Client
 from wattherd.errors import ClusterError, UserError
+from wattherd.library.client import Client
 from wattherd.local.devices import slots
 from wattherd.local.orphans import end_stray
 from wattherd.server.limits.site_limits import SiteLimits, SiteWatch, StartRamps, start_ramps

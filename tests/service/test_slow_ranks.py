@@ -14,7 +14,7 @@ import pytest
 
 from service.serving import until as within
 from service.test_live_site import Service
-from wattherd.cli.client import Client
+from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
 
 pytestmark = pytest.mark.long

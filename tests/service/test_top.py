@@ -15,10 +15,10 @@ pytest.importorskip("textual", reason="the extra `tui` is not installed")
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from wattherd.cli.client import ServiceUnreachable
 from wattherd.cli.top import top
 from wattherd.cli.top_app import Top, line_text, watts_text
 from wattherd.errors import UserError
+from wattherd.library.client import ServiceUnreachable
 
 POWER = {"draw_w": 7.5, "budget_w": 10.0, "headroom_w": 2.5, "stated": "model",
          "samples": [{"draw_w": 5.0}, {"draw_w": 7.5}]}  # fmt: skip

@@ -85,7 +85,7 @@ def test_a_refusal_is_words(
 def test_names_in_documents_are_words(hostile: Any) -> None:
     """In JSON, too: what is no text is of no use to a program either."""
     body = json.dumps({"schema": "wattherd.context/1", "jobs": [JOB]}).encode()
-    from wattherd.cli.client import Client
+    from wattherd.library.client import Client
 
     hostile.answer = (200, "OK", body)
     found = Client(f"http://127.0.0.1:{hostile.server_port}").get("jobs")

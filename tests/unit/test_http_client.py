@@ -17,7 +17,6 @@ from typing import Self
 import pytest
 from web_server import Certificates, Site, certificates, serving
 
-from wattherd.cli.client import Client, ServiceUnreachable
 from wattherd.devices.wire import http_client
 from wattherd.devices.wire.device_errors import Trouble
 from wattherd.devices.wire.http_client import (
@@ -28,6 +27,7 @@ from wattherd.devices.wire.http_client import (
     Origin,
     origin_of,
 )
+from wattherd.library.client import Client, ServiceUnreachable
 
 TOKEN = {"authorization": "Bearer wh_secret"}
 ELSEWHERE = "gpu1.example"

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.options import server_option
 from wattherd.cli.options import since as moment
 from wattherd.cli.output import lists, show
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 
 @click.command()

@@ -22,10 +22,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from wattherd.cli.client import Client
 from wattherd.cli.examples import folder
 from wattherd.cli.live_tables import where_or_why
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 # --- The live picture of a demonstration in a terminal: draw against budget, and the jobs.
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.client import TIMEOUT_S, Client
 from wattherd.cli.job_names import FINAL, job_called
 from wattherd.cli.job_output import outcome, print_runs
 from wattherd.cli.kube_what_if import POD
 from wattherd.cli.options import server_option
 from wattherd.errors import UserError
+from wattherd.library.client import TIMEOUT_S, Client
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

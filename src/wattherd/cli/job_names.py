@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wattherd.cli.client import Client
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 from wattherd.workload.job_array import shown, tasks_called
 
 FINAL = ("Succeeded", "Failed", "Cancelled", "TimedOut")

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL
+from wattherd.library.client import Client
 
 POLL_S = 0.5
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.inside import follow
 from wattherd.cli.job_names import FINAL, array_called, job_called
 from wattherd.cli.job_output import outcome, print_chunks, print_runs
@@ -29,6 +28,7 @@ from wattherd.cli.output import lists, prints, show
 from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 from wattherd.workload.job_array import at_a_time as tasks_at_a_time
 from wattherd.workload.job_array import indices
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from wattherd.cli import contexts
-from wattherd.cli.client import Client, RefusedByService
-from wattherd.cli.contexts import ChosenService, Context, Contexts
 from wattherd.cli.output import lists, prints, show
 from wattherd.cli.tables import print_table
 from wattherd.errors import UserError
+from wattherd.library import contexts
+from wattherd.library.client import Client, RefusedByService
+from wattherd.library.contexts import ChosenService, Context, Contexts
 
 SCHEMA = "wattherd.contexts/1"
 MOST_TOKEN = 65_536

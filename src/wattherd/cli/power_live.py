@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.options import server_option
 from wattherd.cli.output import prints, show
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 WINDOW = "window.csv"
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.options import server_option
 from wattherd.cli.output import lists, printed, prints
 from wattherd.errors import UserError, harmless
+from wattherd.library.client import Client
 from wattherd.units import show_seconds
 
 if TYPE_CHECKING:

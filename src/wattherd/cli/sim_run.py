@@ -18,10 +18,8 @@ from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup
-    from wattherd.store.run_dir import RunDir
     from wattherd.workload.scenario import Scenario
 
-SCHEMA = "wattherd.sim/1"
 _SHOWN = 3
 
 
@@ -82,6 +80,7 @@ def run(
         _run_snapshot(snapshot, policies, given["budget"], output, afresh=afresh)
         return 0
     from wattherd.experiments.schedule.run import simulate
+    from wattherd.experiments.schedule.run_files import keep_logs, keep_runs, run_document
     from wattherd.experiments.schedule.setup import setting_of
 
     if log and out is None:
@@ -96,11 +95,11 @@ def run(
     _tell_budgets(setting, chosen.policies)
     runs = (simulate(setting, name) for name in chosen.policies)
     results = list(tracked(runs, len(chosen.policies), "simulating"))
-    document = _document(chosen, setting, results)
+    document = run_document(chosen, setting, results, command_line())
     if out:
-        _keep(out, document, results)
+        click.echo(f"wrote {keep_runs(out, document, results)}", err=True)
         if log:
-            _keep_log(out, results)
+            keep_logs(out, results)
     for result in results:
         _tell_rejected(result)
         tell_unfinished(result)
@@ -210,66 +209,6 @@ _OF_JOBS = {
     "profiles": "profiles",
     "power_profiles": "power_profiles",
 }
-
-
-def _document(
-    scenario: Scenario, setting: ComparisonSetup, results: Sequence[ComparedRun]
-) -> dict[str, object]:
-    from wattherd import __version__
-    from wattherd.engine.core.config import RULES
-
-    nodes = setting.given.cluster.nodes
-    return {
-        "schema": SCHEMA,
-        "rules": RULES,
-        "version": __version__,
-        "command": command_line(),
-        "jobs": scenario.jobs.file,
-        "format": scenario.jobs.format,
-        "profiles": scenario.jobs.profiles,
-        "cluster": scenario.cluster,
-        "capacity": {
-            "nodes": len(nodes),
-            "gpus": sum(node.gpu_count for node in nodes),
-            "cpus": sum(node.cpu_milli for node in nodes) / 1000,
-        },
-        "preset": scenario.preset,
-        "budget": scenario.budgets[0],
-        "power": scenario.power[0],
-        "scenario": scenario.stated(),
-        "policies": [result.row for result in results],
-    }
-
-
-def _keep(out: Path, document: Mapping[str, object], results: Sequence[ComparedRun]) -> None:
-    from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
-    from wattherd.store.run_dir import RunDir
-
-    directory = RunDir(out)
-    for result in results:
-        rows = job_rows(result.outcomes)
-        directory.write_csv(f"jobs-{result.policy}.csv", JOB_COLUMNS, rows)
-        _keep_history(directory, result)
-    click.echo(f"wrote {directory.write_json('sim.json', document)}", err=True)
-
-
-def _keep_history(directory: RunDir, result: ComparedRun) -> None:
-    """Who held what, and how much of everything was in use, over time."""
-    from wattherd.sim import levels, stretches
-
-    if result.stretches is not None:
-        rows = result.stretches.rows()
-        directory.write_csv(f"runs-{result.policy}.csv", stretches.COLUMNS, rows)
-    if result.levels is not None:
-        rows = result.levels.rows()
-        directory.write_csv(f"power-{result.policy}.csv", levels.COLUMNS, rows)
-
-
-def _keep_log(out: Path, results: Sequence[ComparedRun]) -> None:
-    from wattherd.store.event_log import write_log
-
-    for result in results:
-        write_log(out / f"log-{result.policy}.jsonl.gz", result.recording)
 
 
 _HEAD = ("POLICY", "JOBS", "FINISHED", "AVG JCT", "MEDIAN", "P99", "MAKESPAN", "GPU %",

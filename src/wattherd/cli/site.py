@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.job_names import FINAL, STATES
 from wattherd.cli.live_tables import SORT, ordered, show_jobs
 from wattherd.cli.options import server_option
@@ -15,6 +14,7 @@ from wattherd.cli.options import since as moment
 from wattherd.cli.output import lists, more, prints, show
 from wattherd.cli.tables import interactive
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 SCREEN = 100
 """Jobs that are shown at once at a terminal."""

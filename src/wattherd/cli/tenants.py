@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.options import server_option
 from wattherd.cli.output import lists, prints, show
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 
 @click.group(invoke_without_command=True)

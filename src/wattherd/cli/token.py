@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from wattherd.cli.client import Client
 from wattherd.cli.options import server_option
 from wattherd.cli.output import lists, prints, show
 from wattherd.errors import UserError
+from wattherd.library.client import Client
 
 SCHEMA = "wattherd.tokens/1"
 ROLES = ("viewer", "user", "operator", "admin")

@@ -16,7 +16,7 @@ def top(*, every: float, server: str | None) -> None:
 
     Arrows choose a job, Enter tells why it waits or what became of it, q leaves.
     """
-    from wattherd.cli.client import Client
+    from wattherd.library.client import Client
 
     if every <= 0:
         raise UserError(f"{every:g} is no time", field="--every", hint="write 1")

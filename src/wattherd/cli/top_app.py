@@ -24,7 +24,7 @@ DEVICES = ("NODE", "GPU", "MODEL", "STATE", "JOBS")
 
 
 class TopSource(Protocol):
-    """What the screen asks for; `cli.client.Client` is one."""
+    """What the screen asks for; `library.client.Client` is one."""
 
     def get(self, path: str, **query: object) -> Any:
         """A document."""

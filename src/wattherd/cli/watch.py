@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
-from wattherd.cli.client import Client, ServiceUnreachable, document_of
 from wattherd.cli.options import server_option
+from wattherd.library.client import Client, ServiceUnreachable, parsed
 
 KINDS = ("job", "power", "budget", "decision")
 AGAIN_S = 2.0
@@ -50,18 +50,6 @@ def _events(
 ) -> Iterator[dict[str, Any]]:
     query: dict[str, object] = {"job": job or None, "after": after or None, "follow": follow}
     return parsed(client.stream("events", kind=kinds, **query))
-
-
-def parsed(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Events of a stream as it comes, each with its kind as `event` and its `event_id`."""
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n\n")
-        for block in whole:
-            fields = dict(one.split(": ", 1) for one in block.decode().split("\n") if ": " in one)
-            if "data" in fields:
-                named = {"event": fields.get("event", ""), "event_id": fields.get("id", "")}
-                yield {**named, **document_of(fields["data"].encode())}
 
 
 def line(event: Mapping[str, Any]) -> str:

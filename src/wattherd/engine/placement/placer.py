@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from wattherd.engine.placement.reference import decide_reference
-from wattherd.engine.placement.score_table import NEVER, NO_NODE, Table, empty_table, plan_of
+from wattherd.engine.placement.score_table import NEVER, NO_NODE, ScoreTable, empty_table, plan_of
 from wattherd.engine.placement.score_table import decide as decide_by_kernels
 from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.expected_packing import follow
@@ -59,7 +59,7 @@ class Placer:
         self._level = np.full_like(state.world.outlook.level, np.nan)
         self._parked: list[Allocation] = []
 
-    def _sized_table(self) -> Table:
+    def _sized_table(self) -> ScoreTable:
         shapes, nodes = self.state.shapes.capacity, len(self.state.cluster.nodes)
         return empty_table(len(self.policy.parts), shapes, nodes)
 

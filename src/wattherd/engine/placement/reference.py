@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.placement.kernels import MAX_PODS_PER_NODE
-from wattherd.engine.placement.score_table import NEVER, NO_NODE, Table
+from wattherd.engine.placement.score_table import NEVER, NO_NODE, ScoreTable
 from wattherd.engine.placement.state import ClusterState
 from wattherd.policy.place.contract import INFEASIBLE, Ints, Normalise, ScoredWorld
 from wattherd.policy.place.registry import PlacePolicy, ScorerPart
@@ -22,7 +22,7 @@ from wattherd.policy.place.registry import PlacePolicy, ScorerPart
 def decide_reference(
     state: ClusterState,
     world: ScoredWorld,
-    table: Table,
+    table: ScoreTable,
     policy: PlacePolicy,
     shape: int,
     memory: int,
@@ -43,7 +43,7 @@ def decide_reference(
 
 
 def _refresh(
-    world: ScoredWorld, table: Table, policy: PlacePolicy, log: Ints, now: int, shape: int
+    world: ScoredWorld, table: ScoreTable, policy: PlacePolicy, log: Ints, now: int, shape: int
 ) -> None:
     seen = int(table.cursor[shape])
     table.cursor[shape] = now
@@ -89,7 +89,7 @@ def _normalised(part: ScorerPart, keys: Ints) -> Ints:
     return spread
 
 
-def _gpu_mask(world: ScoredWorld, table: Table, shape: int, n: int, pick: float) -> int:
+def _gpu_mask(world: ScoredWorld, table: ScoreTable, shape: int, n: int, pick: float) -> int:
     count, need = int(world.shapes.gpu_count[shape]), world.shapes.gpu_milli[shape]
     if count == 0:
         return 0

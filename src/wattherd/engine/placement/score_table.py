@@ -27,7 +27,7 @@ NO_NODE = -1
 
 # Keys are integers, also where a paper's score is real: with floats the last bit decides ties, and
 # the NumPy definition and the kernel would part ways (docs/concepts/exactness.md).
-class Table(NamedTuple):
+class ScoreTable(NamedTuple):
     """K scorers x S shapes x N nodes.
 
     `cursor` (S,) is how much of the change log each shape has seen, `stamp` (N,) and `query` (1,)
@@ -51,9 +51,9 @@ class ScoringPlan(NamedTuple):
     modes: Ints
 
 
-def empty_table(scorers: int, shapes: int, nodes: int) -> Table:
+def empty_table(scorers: int, shapes: int, nodes: int) -> ScoreTable:
     """A table in which every shape has yet to be scored."""
-    return Table(
+    return ScoreTable(
         keys=np.full((scorers, shapes, nodes), INFEASIBLE, dtype=np.int64),
         gpus=np.full((shapes, nodes), NO_GPU, dtype=np.int16),
         cursor=np.full(shapes, NEVER, dtype=np.int64),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import getpass
 import json
 import re
+import shlex
 import ssl
 import time
 import urllib.parse
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from wattherd import __version__
-from wattherd.cli.contexts import DEFAULT_SERVER, ChosenService, chosen
 from wattherd.devices.wire.http_client import (
     HttpAnswer,
     HttpClient,
@@ -24,6 +24,8 @@ from wattherd.devices.wire.http_client import (
     origin_of,
 )
 from wattherd.errors import MOST_WORDS, UserError, harmless
+from wattherd.library.contexts import DEFAULT_SERVER, ChosenService, chosen
+from wattherd.library.table import Table
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 """For a whole answer. The service itself waits 30 s for a plan under way."""
 MOST_BYTES = 256 << 20
+POLL_S = 0.5
+"""Between looks at a job that is waited for."""
+ENERGY_BY = ("job", "user", "tenant", "queue", "state")
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 """Before a job is handed in again that the service could not keep, or does not know whether."""
 _LATER = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
@@ -155,6 +160,93 @@ class Client:
         except (OSError, InvalidHandshake) as error:
             raise ServiceUnreachable(f"no answer: {error}", where=self.server) from None
 
+    # What people ask for most, by its name; everything else is `get` and `post` with a path of the
+    # API (docs/reference/api.md).
+
+    def submit(self, run: str | Sequence[str], **fields: Any) -> dict[str, Any]:
+        """Hand in a job and say what became of it: its id, state and reason.
+
+        Args:
+            run: a command line for the shell, or a program and its arguments.
+            fields: of a job file (docs/reference/job-files.md), such as `gpus`, `name`, `queue`.
+
+        Raises:
+            UserError: refused, with the field; or nobody answers. Handing in is never done twice.
+        """
+        command = run if isinstance(run, str) else shlex.join(run)
+        return dict(self.post("jobs", {"run": command, **fields}))
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """A job's document; as `get`."""
+        return dict(self.get(f"jobs/{_part(job_id)}"))
+
+    def explain(self, job_id: str) -> dict[str, Any]:
+        """Why a job waits, and what would help; as `get`."""
+        return dict(self.get(f"jobs/{_part(job_id)}/explain"))
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Stop a job, or take it from its queue; as `get`."""
+        return dict(self.post(f"jobs/{_part(job_id)}/cancel"))
+
+    def queue(self, **asked: Any) -> Table:
+        """Live jobs, in order of submission; `user`, `queue`, `state`, `label` narrow them."""
+        return _job_table(self._live(asked))
+
+    def history(self, limit: int = 1000, **asked: Any) -> Table:
+        """Jobs that ended and those that live, the newest first, at most `limit`."""
+        return _job_table(self.get("jobs", over=True, limit=limit, **asked)["jobs"])
+
+    def power(self) -> dict[str, Any]:
+        """What the site draws of its budget; as `get`."""
+        return dict(self.get("power"))
+
+    def set_budget(self, budget: str | None) -> dict[str, Any]:
+        """Set the site's budget, as `12kW`; None lifts it. Of operators only; as `get`."""
+        return dict(self.put("power", {"budget": budget}))
+
+    def wait(self, job_id: str, timeout_s: float | None = None) -> dict[str, Any]:
+        """The job's document once it is over, or when `timeout_s` have passed."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.job(job_id)
+            if found["finished"] or (end_s is not None and time.monotonic() >= end_s):
+                return found
+            time.sleep(POLL_S)
+
+    def watch(self, **asked: Any) -> Iterator[dict[str, Any]]:
+        """What happens, as it happens: state changes, watts, budgets (docs/reference/api.md).
+
+        Ends when the service does, or with `follow=False` once the past is told.
+        """
+        yield from parsed(self.stream("events", **asked))
+
+    def energy(self, by: str = "tenant", limit: int = 100_000) -> Table:
+        """Joules of jobs, live and ended, by `job`, `user`, `tenant`, `queue` or `state`.
+
+        Raises:
+            UserError: there is no such way to sum; or as `get`.
+        """
+        if by not in ENERGY_BY:
+            raise UserError(f"energy by {by!r}", field="by", hint=", ".join(ENERGY_BY))
+        key = "id" if by == "job" else by
+        sums: dict[str, list[float]] = {}
+        for one in self.get("jobs", over=True, limit=limit)["jobs"]:
+            jobs, energy_j = sums.get(str(one[key]), [0, 0.0])
+            sums[str(one[key])] = [jobs + 1, energy_j + one["energy_j"]]
+        return Table.of_rows(
+            {by: name, "jobs": int(jobs), "energy_j": energy_j}
+            for name, (jobs, energy_j) in sorted(sums.items(), key=lambda item: -item[1][1])
+        )
+
+    def _live(self, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        after: int | None = None
+        while True:
+            page = self.get("jobs", **{**asked, "after": after})
+            yield from page["jobs"]
+            after = page.get("after")
+            if after is None:
+                return
+
     def _json(self, method: str, path: str, query: dict[str, object], body: Any = None) -> Any:
         if method != "GET":  # where no token says who it is, the name of the account does
             query = {"user": getpass.getuser(), **query}
@@ -192,6 +284,33 @@ class Client:
         return ServiceUnreachable(
             f"no answer: {failure.problem}", where=self.server, hint=failure.hint or hint
         )
+
+
+def parsed(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Events of a stream as it comes, each with its kind as `event` and its `event_id`."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n\n")
+        for block in whole:
+            fields = dict(one.split(": ", 1) for one in block.decode().split("\n") if ": " in one)
+            if "data" in fields:
+                named = {"event": fields.get("event", ""), "event_id": fields.get("id", "")}
+                yield {**named, **document_of(fields["data"].encode())}
+
+
+def _job_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
+    """What jobs' documents say in one word or number, and their reason."""
+    rows = []
+    for one in jobs:
+        row = {k: v for k, v in one.items() if v is None or isinstance(v, str | int | float)}
+        reason = one.get("reason")
+        rows.append({**row, "reason": reason["text"] if reason else None})
+    return Table.of_rows(rows)
+
+
+def _part(name: str) -> str:
+    """A name as one part of a path."""
+    return urllib.parse.quote(name, safe="")
 
 
 def _text(value: object) -> str | list[str]:

@@ -1,0 +1,74 @@
+"""What runs of training-job schedulers leave behind: `wattherd.sim/1` and its tables.
+
+The command line writes them for `--out`, the library for `Simulation.save` (docs/reference/
+sim-json.md says what is in each file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from wattherd import __version__
+from wattherd.engine.core.config import RULES
+from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup
+from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
+from wattherd.sim import levels, stretches
+from wattherd.store.event_log import write_log
+from wattherd.store.run_dir import RunDir
+from wattherd.workload.scenario import Scenario
+
+SCHEMA = "wattherd.sim/1"
+SIM_FILE = "sim.json"
+
+
+def run_document(
+    scenario: Scenario, setting: ComparisonSetup, results: Sequence[ComparedRun], command: str
+) -> dict[str, object]:
+    """The document of a scenario's runs under its first budget."""
+    nodes = setting.given.cluster.nodes
+    return {
+        "schema": SCHEMA,
+        "rules": RULES,
+        "version": __version__,
+        "command": command,
+        "jobs": scenario.jobs.file,
+        "format": scenario.jobs.format,
+        "profiles": scenario.jobs.profiles,
+        "cluster": scenario.cluster,
+        "capacity": {
+            "nodes": len(nodes),
+            "gpus": sum(node.gpu_count for node in nodes),
+            "cpus": sum(node.cpu_milli for node in nodes) / 1000,
+        },
+        "preset": scenario.preset,
+        "budget": scenario.budgets[0],
+        "power": scenario.power[0],
+        "scenario": scenario.stated(),
+        "policies": [result.row for result in results],
+    }
+
+
+def keep_runs(out: Path, document: dict[str, object], results: Sequence[ComparedRun]) -> Path:
+    """Write the document and each policy's tables; the document's path.
+
+    Raises:
+        UserError: the directory cannot be written.
+    """
+    directory = RunDir(out)
+    for result in results:
+        directory.write_csv(f"jobs-{result.policy}.csv", JOB_COLUMNS, job_rows(result.outcomes))
+        # Who held what, and how much of everything was in use, over time.
+        if result.stretches is not None:
+            rows = result.stretches.rows()
+            directory.write_csv(f"runs-{result.policy}.csv", stretches.COLUMNS, rows)
+        if result.levels is not None:
+            rows = result.levels.rows()
+            directory.write_csv(f"power-{result.policy}.csv", levels.COLUMNS, rows)
+    return directory.write_json(SIM_FILE, document)
+
+
+def keep_logs(out: Path, results: Sequence[ComparedRun]) -> None:
+    """Write every event of the runs, for `sim explain` and `sim replay`."""
+    for result in results:
+        write_log(out / f"log-{result.policy}.jsonl.gz", result.recording)

@@ -1,0 +1,1 @@
+"""wattherd for programs and notebooks: the names that `import wattherd` offers are made here."""

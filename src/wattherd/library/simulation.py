@@ -1,0 +1,286 @@
+"""Schedulers on a workload, from Python: what `wattherd sim run` and `sim compare` do."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from wattherd.engine.core.core import Core
+from wattherd.errors import UserError
+from wattherd.experiments.schedule.compare import mark_front
+from wattherd.experiments.schedule.explain import JobStory, explain
+from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, core_config, simulate
+from wattherd.experiments.schedule.run_files import keep_logs, keep_runs, run_document
+from wattherd.experiments.schedule.setup import setting_of
+from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
+from wattherd.experiments.schedule.workloads import TIMED
+from wattherd.library.given import Source, input_file
+from wattherd.library.table import Cell, Table
+from wattherd.report import theme
+from wattherd.report.charts import Chart
+from wattherd.report.export import standalone
+from wattherd.report.page import write_report
+from wattherd.report.schedule_charts import sim_charts
+from wattherd.report.schedule_runs import load_sim
+from wattherd.sim import levels
+from wattherd.spelling import hint_for
+from wattherd.store.run_dir import RunDir
+from wattherd.workload.scenario import Scenario, beside, load, validated
+
+JOBS_FILE = "jobs.jsonl"
+Watts = str | float | int
+"""`40kW`, steps `0:40kW,2h:30kW`, or a number of watts."""
+
+
+def run_schedulers(
+    jobs: Source,
+    cluster: str,
+    policies: str | Sequence[str] = ("fifo-backfill",),
+    *,
+    budget: Watts | None = None,
+    power: str = "water-filling",
+    format: str = "native",  # noqa: A002 - as the command line calls it
+    profiles: str | Path | None = None,
+    power_profiles: Source | None = None,
+    preset: str | None = None,
+    restart: str | float | None = None,
+    seed: int = 1,
+    **fields: Any,
+) -> Simulation:
+    """Run each scheduler on the jobs and keep what became of them.
+
+    Args:
+        jobs: a file, a frame with its columns, or rows (docs/reference/job-files.md): `id` and
+            `submit_s` at least, in order of submission.
+        cluster: `8x8:V100M16,4x8:A100` (nodes x GPUs : model) or `V100M16=8`.
+        policies: schedulers of the preset; `wattherd policies` lists them.
+        budget: watts for all GPUs, constant or in steps; None for no limit.
+        power: how watts are shared.
+        format: of the job file; `native` unless it is another's.
+        profiles: files that the format needs beside the jobs.
+        power_profiles: measured points instead of the built-in ones.
+        preset: a published simulator's rules; for jobs that say how long they run it is `none`.
+        restart: pause after every start, as `30s` or seconds.
+        seed: of everything that is drawn.
+        fields: any other field of a scenario (docs/guides/scenarios.md), such as `power_tree`,
+            `queues`, `faults`, `caps`, `until`.
+
+    Raises:
+        UserError: an input that cannot be used; names file, row or field.
+    """
+    chosen = preset or ("none" if format in TIMED else None)
+    budgets = [_budget_text(budget)]
+    with input_file(jobs, "jobs", lines=True) as file:
+        document: dict[str, Any] = {
+            "cluster": cluster,
+            "jobs": {"file": str(file), "format": format},
+            "policies": [policies] if isinstance(policies, str) else list(policies),
+            "budgets": budgets,
+            "power": [power],
+            "seed": seed,
+            **fields,
+        }
+        optional = {"preset": chosen, "restart": restart}
+        document |= {name: value for name, value in optional.items() if value is not None}
+        if profiles is not None:
+            document["jobs"]["profiles"] = str(profiles)
+        with ExitStack() as stack:
+            if power_profiles is not None:
+                measured = stack.enter_context(input_file(power_profiles, "power_profiles"))
+                document["jobs"]["power_profiles"] = str(measured)
+            found = _run(beside(validated(document, "simulate"), Path()))
+        return found if isinstance(jobs, str | Path) else replace(found, frame=file.read_text())
+
+
+def _budget_text(budget: Watts | None) -> str | None:
+    if budget is None or isinstance(budget, str):
+        return budget
+    if not math.isfinite(budget):
+        raise UserError(f"{budget} is no budget", field="budget", hint="watts, or None")
+    return f"{budget:g}W" if abs(budget) < 1e5 else f"{round(budget)}W"
+
+
+def _run(scenario: Scenario) -> Simulation:
+    budget, power = scenario.budgets[0], scenario.power[0]
+    setting = setting_of(scenario, budget=budget, power=power, record=True)
+    setting = replace(setting, history=True)
+    for name in scenario.policies:
+        setting.preset.scheduler(name, setting.given)
+    runs = tuple(simulate(setting, name) for name in scenario.policies)
+    return Simulation(scenario=scenario, runs=runs, setting=setting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What became of the jobs under each scheduler; times in seconds, energy in joules."""
+
+    scenario: Scenario
+    runs: tuple[ComparedRun, ...] = field(repr=False)
+    setting: ComparisonSetup = field(repr=False)
+    frame: str = field(default="", repr=False)
+    """The jobs as JSON lines, where they came from no file."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All figures as `wattherd.sim/1`, with version, seed and every choice."""
+        return self._document("a frame" if self.frame else self.scenario.jobs.file)
+
+    def _document(self, jobs: str) -> dict[str, Any]:
+        file = self.scenario.jobs.model_copy(update={"file": jobs})
+        scenario = self.scenario.model_copy(update={"jobs": file})
+        return run_document(scenario, self.setting, self.runs, "wattherd.simulate")
+
+    @property
+    def summary(self) -> Table:
+        """A row for each scheduler."""
+        return Table.of_rows(_flat(run.row) for run in self.runs)
+
+    @property
+    def jobs(self) -> Table:
+        """A row for each job under each scheduler."""
+        return Table.of_rows(
+            {"policy": run.policy, **_cells(JOB_COLUMNS, row)}
+            for run in self.runs
+            for row in job_rows(run.outcomes)
+        )
+
+    @property
+    def power(self) -> Table:
+        """Devices in use and watts over time: means and the peak of each step."""
+        return Table.of_rows(
+            {"policy": run.policy, **_cells(levels.COLUMNS, row)}
+            for run in self.runs
+            if run.levels is not None
+            for row in run.levels.rows()
+        )
+
+    @property
+    def unfinished(self) -> Table:
+        """Jobs that were not over at the end, and why."""
+        return Table.of_rows(
+            {"policy": run.policy, "job": job_id, "why": why}
+            for run in self.runs
+            for job_id, why in run.unfinished
+        )
+
+    def explain(self, job: str, policy: str | None = None) -> JobStory:
+        """What happened to a job, and why, under a scheduler (the first unless told).
+
+        Raises:
+            UserError: no such job, or no such run.
+        """
+        names = [run.policy for run in self.runs]
+        wanted = names[0] if policy is None else policy
+        if wanted not in names:
+            raise UserError(f"no run of {wanted!r}", field="policy", hint=hint_for(wanted, names))
+        run = self.runs[names.index(wanted)]
+        scheduler = self.setting.preset.scheduler(wanted, self.setting.given)
+        return explain(Core(core_config(self.setting, scheduler)), run.recording.events, job)
+
+    def save(self, folder: Path | str, *, log: bool = True, parquet: bool = False) -> Path:
+        """Write the run directory that `wattherd sim run --out` writes; its path.
+
+        Args:
+            folder: where; it is made.
+            log: with every event, for `sim explain` and `sim replay`.
+            parquet: with the tables as Parquet files as well (extra `tables`).
+
+        Raises:
+            UserError: it cannot be written, or the extra is missing.
+        """
+        out = Path(folder)
+        jobs = self.scenario.jobs.file
+        if self.frame:  # the run directory is whole: whoever replays it finds the jobs there
+            jobs = str(RunDir(out).write_text(JOBS_FILE, self.frame))
+        keep_runs(out, self._document(jobs), self.runs)
+        if log:
+            keep_logs(out, self.runs)
+        if parquet:
+            for name in ("summary", "jobs", "power"):
+                getattr(self, name).write_parquet(out / f"{name}.parquet")
+        return out
+
+    def report(self, page: Path | str) -> Path:
+        """Write one self-contained page with tables and plots; its path.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
+            return write_report(self.save(folder, log=False), out=Path(page))[0]
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the figures, and the first plot of the report."""
+        with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
+            found = load_sim(self.save(folder, log=False))
+            numbers = theme.series_numbers(found.policies)
+            series = theme.series_count(numbers)
+            pictures = [_picture(chart, series) for chart in sim_charts(found, numbers)[:1]]
+        return "".join([self.summary._repr_html_(), *pictures])
+
+
+def _picture(chart: Chart, series: int) -> str:
+    return standalone(chart, series, chart.key).partition("\n")[2]
+
+
+def _flat(row: Mapping[str, object]) -> dict[str, Cell]:
+    """Figures without parts: energy as a sum, levels of a tree in the document only."""
+    found: dict[str, Cell] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            found[name] = math.fsum(value.values())
+        elif value is None or isinstance(value, str | int | float | bool):
+            found[name] = value
+    return found
+
+
+def _cells(columns: Iterable[str], row: Iterable[object]) -> dict[str, Cell]:
+    """A row of a run directory's file, whose empty cells are no values."""
+    return {name: None if cell == "" else cell for name, cell in zip(columns, row, strict=True)}  # type: ignore[misc]
+
+
+# Comparisons --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Every scheduler with every way of sharing every budget of a scenario."""
+
+    scenario: Scenario
+    runs: Table
+    """A row for each; `on_front` marks the Pareto front of completion time and energy."""
+
+    def _repr_html_(self) -> str:
+        return self.runs._repr_html_()
+
+
+def compare(scenario: str | Path | Mapping[str, Any]) -> Comparison:
+    """Run every policy of a scenario with every budget and way of sharing power.
+
+    Args:
+        scenario: a YAML file (docs/guides/scenarios.md), or its fields.
+
+    Raises:
+        UserError: a field or a file that cannot be used.
+    """
+    if isinstance(scenario, Mapping):
+        given = beside(validated(dict(scenario), "compare"), Path())
+    else:
+        path = Path(scenario)
+        given = beside(validated(load(path), str(path)), path.parent)
+    rows: list[dict[str, Any]] = []
+    for policy, power, budget in product(given.policies, given.power, given.budgets):
+        # Without a budget nothing is shared: one run stands for every way of sharing.
+        shared = budget is not None or given.power_tree is not None
+        if not shared and power != given.power[0]:
+            continue
+        setting = setting_of(given, budget=budget, power=power)
+        row = simulate(setting, policy).row
+        rows.append({"power": power if shared else None, "budget": budget, **row})
+    return Comparison(scenario=given, runs=Table.of_rows(map(_flat, mark_front(rows))))
