@@ -36,7 +36,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src/wattherd")
 UNIT, PROPERTY = "tests/unit/test_", "tests/property/test_"
 TESTS = {
-    "engine/core/draft.py": ("unit core", "property draft_books", "unit set_aside", "unit joules"),
+    "engine/core/draft.py": (
+        "unit core", "property draft_books", "property draft_undo", "property eligible",
+        "unit set_aside", "unit joules",
+    ),
     "engine/power/account.py": (
         "unit core", "property draft_books", "property held_watts", "unit shared_gpus",
         "unit set_aside", "unit power_tree",

@@ -12,14 +12,16 @@ from collections import Counter
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.cluster.capacity import Book
-from wattherd.engine.core.draft import GuardedDraft
+from wattherd.engine.core.draft import GuardedDraft, share_request
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
@@ -57,7 +59,7 @@ QUOTA = QueueTree(
 )
 ROLES = (
     (TaskRole(count=2, cpu_milli=500),),
-    (TaskRole(count=4, cpu_milli=1000, memory_mib=2000, min_count=1, max_count=6),),
+    (TaskRole(count=4, cpu_milli=1000, memory_mib=15_000, min_count=1, max_count=6),),
     (TaskRole(count=1, gpu_count=2, min_gpu_count=1, max_gpu_count=4),),
     (TaskRole(count=1, cpu_milli=500, gpu_memory_mib=2_000),),
     (TaskRole(count=1, cpu_milli=500, gpu_memory_mib=7_000),),
@@ -186,6 +188,7 @@ class Desk:
             assert sum(self.strikes.values()) - struck <= 1
         elif what == "start":
             assert job.wanted
+            check_asked(job, shares)
             self.check_within_limits()
         else:
             assert job.wanted == ()
@@ -248,6 +251,26 @@ class Desk:
                 if job.spec.tenant == tenant
             )
             assert held <= most
+
+
+def check_asked(job: JobRecord, shares: list[Share]) -> None:
+    """An accepted start gives what its roles and shares ask for, node by node."""
+    asked: Counter[tuple[int, str]] = Counter()
+    for share in shares:
+        role = job.spec.roles[share.role]
+        cpu_milli = role.cpu_milli if share.cpu_milli is None else share.cpu_milli
+        gpus = role.gpu_count if share.gpu_count is None else share.gpu_count
+        asked[share.node, "cpu"] += cpu_milli * share.tasks
+        asked[share.node, "memory"] += role.memory_mib * share.tasks
+        asked[share.node, "gpus"] += gpus * share.tasks
+    given: Counter[tuple[int, str]] = Counter()
+    for one in job.wanted:
+        given[one.node, "cpu"] += one.request.cpu_milli
+        given[one.node, "memory"] += one.request.memory_mib
+        given[one.node, "gpus"] += len(one.gpus)
+        assert len(set(one.gpus)) == len(one.gpus)
+        assert (one.request.gpu_milli > 0) == bool(one.gpus)
+    assert +asked == +given
 
 
 class FlatDesk(Desk):
@@ -375,3 +398,70 @@ def test_what_was_shared_before_a_budget_was_lifted_is_forgotten() -> None:
     desk.watts.plan(shares)
     desk.watts.set_budget(900.0, [])
     assert desk.watts.room_mw() == desk.left_w() * 1000
+
+
+class EvenNodes:
+    """Jobs may run on nodes with an even number only."""
+
+    def nodes(self, spec: JobSpec, role: int) -> NDArray[np.bool_]:
+        del spec, role
+        return np.arange(len(NODES)) % 2 == 0
+
+    def why(self, spec: JobSpec, role: int) -> str:
+        del spec, role
+        return "odd nodes are closed"
+
+
+@settings(max_examples=times(60), deadline=None)
+@given(lost=LOST, proposals=PROPOSALS, closed=st.booleans())
+def test_room_is_what_the_guard_then_gives(lost: set[int], proposals: Any, closed: bool) -> None:
+    """Without quotas and budgets a node takes as many tasks as it shows, and not one more."""
+    desk = FlatDesk(None, Pause(), lost, {}, False)
+    if closed:
+        desk.draft._eligible = EvenNodes()  # type: ignore[assignment]
+    for proposal in proposals:
+        desk.propose(*proposal)
+    for job in desk.jobs.values():
+        # Parts of a device by memory are sized by the guard, and what ended in this plan stays so.
+        sized = job.spec.roles[0].gpu_memory_mib
+        if len(job.spec.roles) > 1 or sized or job.wanted or job.id in desk.draft.ended:
+            continue
+        able = job.spec.counts(0)
+        for node, most in enumerate(desk.draft.room(job).tolist()):
+            for tasks in {most, most + 1} & set(able):
+                refusal = desk.draft.start(job, [Share(node, tasks)])
+                assert (refusal is None) == (tasks <= most), (job.spec, node, tasks, most)
+                if refusal is None:
+                    desk.draft.stop(job, StopReason.RECLAIMED)
+
+
+@settings(max_examples=times(60), deadline=None)
+@given(lost=LOST, policy=POLICIES, proposals=PROPOSALS)
+def test_what_can_start_below_a_tree_is_shown_room(
+    lost: set[int], policy: Any, proposals: Any
+) -> None:
+    """Budgets hide GPUs that no start could power, and none that one could."""
+    desk = TreeDesk(policy, lost, {}, False)
+    for proposal in proposals:
+        desk.propose(*proposal)
+    for job in desk.jobs.values():
+        if len(job.spec.roles) > 1 or job.wanted or job.id in desk.draft.ended:
+            continue
+        least = job.spec.counts(0).start
+        shown = int(desk.draft.room(job).sum())
+        for node in range(len(NODES)):
+            if desk.draft.start(job, [Share(node, least)]) is None:
+                assert shown >= least, (job.spec, node, shown)
+                desk.draft.stop(job, StopReason.RECLAIMED)
+
+
+def test_a_share_asks_for_all_its_tasks_together() -> None:
+    worker = TaskRole(count=3, cpu_milli=500, memory_mib=2_000, gpu_count=2)
+    asked = share_request(worker, Share(0, 3), ("T4",))
+    assert (asked.cpu_milli, asked.memory_mib) == (1_500, 6_000)
+    assert (asked.gpu_count, asked.gpu_milli, asked.models) == (6, 1_000, ("T4",))
+    narrow = share_request(worker, Share(0, 2, cpu_milli=250, gpu_count=1, gpu_milli=400), ())
+    assert (narrow.cpu_milli, narrow.memory_mib) == (500, 4_000)
+    assert (narrow.gpu_count, narrow.gpu_milli) == (2, 400)
+    without = share_request(TaskRole(count=2, cpu_milli=100, gpu_count=0), Share(1, 2), ("T4",))
+    assert (without.gpu_count, without.gpu_milli, without.models) == (0, 0, ())
