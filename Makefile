@@ -66,7 +66,7 @@ quick: .venv/.dev # tests in milliseconds
 	  $(TESTS) -m "not slow and not long and not kube" $(PYTEST)
 
 test-all: .venv/.dev test-servers lint type ## all that CI runs: real servers, and a control plane where it is built
-	@$(TESTS) -m "not slow and not kube" $(PYTEST)
+	@$(WAITING) -m "not slow and not kube" $(PYTEST)
 	@.venv/bin/pytest -m "not slow and kube" $(PYTEST)
 
 test-slow: .venv/.dev ## what takes long: every published bin of every trace
