@@ -6,6 +6,7 @@ import copy
 import time
 from datetime import UTC, datetime
 
+import kube_ledger
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
 from kube_server import wait_until
@@ -46,9 +47,10 @@ def test_who_is_preempted_is_told_first_comes_back_and_has_not_failed(
     """Two jobs of two GPUs each on a node of two; the one that runs says how long it needs."""
     api, jobs = plane.api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
     pods = f"/api/v1/namespaces/{namespace}/pods"
+    health = kube_ledger.an_address()
     with (
         nodes_of(api, [a_node(f"{namespace}-n", gpus=2, labels=T4)]),
-        a_scheduler(plane, NAME, "--scheduler=priority"),
+        a_scheduler(plane, NAME, "--scheduler=priority", f"--health={health}"),
     ):
         notice = {"wattherd.dev/checkpoint-notice": f"{NOTICE_S}s"}
         api.create(jobs, a_job("low", priorities["low"], 2, **notice))
@@ -86,6 +88,10 @@ def test_who_is_preempted_is_told_first_comes_back_and_has_not_failed(
         assert not status(api, namespace, "low").get("failed")
         api.delete(f"{jobs}/high", propagationPolicy="Background")
         wait_until(lambda: runs(api, namespace, "low") == 2, "it runs again", within_s=LONG_S)
+        told = kube_ledger.counted(health)
+        stopped = 'stopped_pods_total{reason="PreemptedForPriority",way="suspended"}'
+        assert (told[stopped], told["wait_seconds_count"]) == (2, 6)
+        assert told['attempts_total{outcome="bound"}'] == 6
         last = copy.deepcopy(status(api, namespace, "low"))
         assert not last.get("failed"), last
         assert not any(one["type"] == "Failed" for one in last.get("conditions", ())), last

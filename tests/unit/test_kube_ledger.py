@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from test_kube_scheduler import IDLE_MW, RISE_MW, World
 
-from wattherd.kube.account.power_metrics import ledger_text
+from wattherd.kube.account.power_metrics import ledger
+from wattherd.server.kube.shell_metrics import ShellMetrics
 
 
 def rows(world: World) -> dict[str, float]:
-    lines = ledger_text(world.scheduler.chooser).splitlines()
-    found = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    lines = ShellMetrics().text(ledger(world.scheduler.chooser)).splitlines()
+    told = (
+        *(f"wattherd_kube_{name}_watts" for name in ("counted", "budget")),
+        "wattherd_kube_pods",
+    )
+    found = (line.rpartition(" ") for line in lines if line.startswith(told))
     return {name.removeprefix("wattherd_kube_"): float(value) for name, _, value in found}
 
 

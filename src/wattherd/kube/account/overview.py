@@ -60,7 +60,7 @@ def overview(
     for pod in pods:
         if pod.spec.node_name:
             fleet.hold(_held(pod))
-    drawn = [w for node in nodes if (w := _draw_w(node, now_s)) is not None]
+    drawn = [w for node in nodes if (w := draw_of(node, now_s)) is not None]
     used = sum(len(seat.gpus) for pod in pods for seat in fleet.seats(pod.metadata.uid))
     gpus = sum(facts.spec.gpu_count for facts in fleet.nodes.values())
     return Overview(
@@ -72,7 +72,7 @@ def overview(
         pods_waiting=sum(not pod.spec.node_name for pod in pods),
         metered=len(drawn),
         draw_w=math.fsum(drawn) if drawn else None,
-        may_draw_w=_may_draw_w(fleet),
+        may_draw_w=_maydraw_of(fleet),
         budget_w=_budget_w(domains),
     )
 
@@ -94,7 +94,7 @@ def _is_ready(node: Node) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in conditions)
 
 
-def _draw_w(node: Node, now_s: float) -> float | None:
+def draw_of(node: Node, now_s: float) -> float | None:
     """What its agent wrote, unless that is old."""
     written, stamp = (node.metadata.annotation(key) for key in (names.DRAW_W, names.DRAW_AT))
     try:
@@ -104,7 +104,7 @@ def _draw_w(node: Node, now_s: float) -> float | None:
         return None
 
 
-def _may_draw_w(fleet: NodeFleet) -> float:
+def _maydraw_of(fleet: NodeFleet) -> float:
     placer = fleet.placer
     if placer is None:
         return 0.0

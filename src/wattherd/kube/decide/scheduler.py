@@ -17,6 +17,7 @@ cluster as it was last heard.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -404,6 +405,16 @@ class KubeScheduler:
             self._planner.queues, self._planner.preempting = state.tree, state.preempting
         self._seen_version = -1
         self._dirty = self._freed = True
+
+    def pending(self) -> Counter[tuple[str, str]]:
+        """Pods that wait, by the first word of why, and their queue."""
+        found: Counter[tuple[str, str]] = Counter()
+        for one in self._queueing.waiting:
+            for member in one.members:
+                if member.uid not in self.fleet.holdings:
+                    reason = self._reasons.told(member.uid).partition(":")[0]
+                    found[reason, queue_of(member.pod)] += 1
+        return found
 
     def queue_figures(self) -> QueueFigures:
         """Who waits and runs of each queue."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from wattherd.kube.account.cluster_news import NODES, PODS, each
-from wattherd.kube.account.power_metrics import ledger_text
+from wattherd.kube.account.power_metrics import Series, ledger
 from wattherd.kube.api.access import Access
 from wattherd.kube.api.binder import FREES, BindingState
 from wattherd.kube.api.changes import Key
@@ -88,9 +88,9 @@ class LiveExtender:
         self.onlooking.follow_groups(self.extender.groups)
         self.feed.begin(*self.seat.beside(), self.voice.run())
 
-    def metrics(self) -> str:
+    def series(self) -> Series:
         """The account in numbers, asked for in turn."""
-        return self.feed.turn(ledger_text, self.extender.chooser)
+        return self.feed.turn(ledger, self.extender.chooser)
 
     def close(self) -> None:
         """Stop; a lease is given back, what was decided and not bound is decided anew by others."""

@@ -17,14 +17,21 @@ import numpy as np
 
 from wattherd.kube.account.cluster_news import NODES, PODS, each, follow_volumes
 from wattherd.kube.account.enforcement_tally import stops_of
-from wattherd.kube.account.power_metrics import ledger_text
+from wattherd.kube.account.power_metrics import (
+    PREFIX,
+    MeasuredDraw,
+    Series,
+    Tally,
+    Untold,
+    ledger,
+)
 from wattherd.kube.api import names
 from wattherd.kube.api.access import Access
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.binder import FREES, Bind, BindingOutcome, BindingState
 from wattherd.kube.api.changes import Key, ObjectChange
 from wattherd.kube.api.feed import LOOK_S, ApiFeed
-from wattherd.kube.api.objects import ObjectMeta, Pod
+from wattherd.kube.api.objects import Node, ObjectMeta, Pod
 from wattherd.kube.api.reflector import Selection, Served
 from wattherd.kube.decide.budget_enforcer import BUDGET_CUT
 from wattherd.kube.decide.scheduler import KubeScheduler
@@ -65,6 +72,7 @@ _SEEN_S = 0.5
 _PAUSE_S = 0.01
 """From one plan to the next at least: news of one burst are planned together."""
 _UNDONE = "GangUndone"
+_JOB_ORDERS: dict[type, str] = {StopPods: "suspend", ResumeOwner: "resume", ResizeOwner: "resize"}
 _GONE_FOR = {
     str(StopReason.PREEMPTED_FOR_PRIORITY): "pods of higher priority take its place",
     str(StopReason.BUDGET_CUT): "the power budget is less than what runs needs",
@@ -97,7 +105,11 @@ class LiveScheduler:
         self.feed = ApiFeed(access, draws)
         self._news = threading.Event()
         follow = self._follow
-        follow(NODES, each(scheduler.node_seen, lambda key: scheduler.node_gone(key.name)))
+        self.tally: Tally = Untold()
+        self._draws = MeasuredDraw(scheduler.chooser, self)
+        self._waits_s: dict[str, float] = {}
+        """Since when pods wait that have no place."""
+        follow(NODES, each(self._node_seen, self._node_gone))
         follow(PODS, each(self._pod_seen, self._pod_gone))
         follow_volumes(follow, scheduler)
         self.feed.also(self._work)
@@ -130,9 +142,23 @@ class LiveScheduler:
                 self.queues.begin()
         self.feed.begin(*self.seat.beside(), self.voice.run())
 
-    def metrics(self) -> str:
+    def series(self) -> Series:
         """The account in numbers, asked for in turn."""
-        return self.feed.turn(ledger_text, self.scheduler.chooser)
+        return self.feed.turn(self._series)
+
+    def _series(self) -> Series:
+        found = ledger(self.scheduler.chooser) | self._draws.series()
+        pending = self.scheduler.pending().items()
+        found[f"{PREFIX}pending_pods"] = [(labels, count) for labels, count in pending]
+        return found
+
+    def count(self, name: str, *labels: str, by: float = 1.0) -> None:
+        """Implements Tally for what works here, whoever counts."""
+        self.tally.count(name, *labels, by=by)
+
+    def took(self, name: str, seconds: float, *labels: str) -> None:
+        """Implements Tally."""
+        self.tally.took(name, seconds, *labels)
 
     def close(self) -> None:
         """Stop; a lease is given back, what runs stays."""
@@ -163,13 +189,34 @@ class LiveScheduler:
 
     # News -----------------------------------------------------------------------------------------
 
+    def _node_seen(self, node: Node) -> None:
+        self.scheduler.node_seen(node)
+        self._draws.node_seen(node, time.monotonic())
+
+    def _node_gone(self, key: Key) -> None:
+        self.scheduler.node_gone(key.name)
+        self._draws.node_gone(key.name, time.monotonic())
+
     def _pod_seen(self, pod: Pod) -> None:
-        self.scheduler.pod_seen(pod, time.monotonic())
+        uid, now_s = pod.metadata.uid, time.monotonic()
+        known = self.scheduler.curb.pods.get(uid)
+        read_back = pod.metadata.annotation(names.CAP_APPLIED_W)
+        if known is not None and read_back not in (
+            None,
+            known.metadata.annotation(names.CAP_APPLIED_W),
+        ):
+            self.count("caps_read_back_total")
+        self.scheduler.pod_seen(pod, now_s)
+        if self.scheduler.way.waits(pod):
+            self._waits_s.setdefault(uid, now_s)
+        else:
+            self._waits_s.pop(uid, None)
         if self.scheduler.way.seat(pod):
             self.voice.forget(pod_subject(f"{pod.metadata.namespace}/{pod.metadata.name}"))
 
     def _pod_gone(self, key: Key) -> None:
         self.scheduler.pod_gone(key.uid)
+        self._waits_s.pop(key.uid, None)
         self.voice.forget(pod_subject(f"{key.namespace}/{key.name}"))
 
     def _hear_groups(self, kind: GroupKind) -> Callable[[list[ObjectChange[PodGroup]]], None]:
@@ -215,6 +262,8 @@ class LiveScheduler:
     def _plan(self, at_s: float) -> list[Order]:
         """In turn: no word about a pod comes after the news that it is gone."""
         orders = self.scheduler.plan(at_s)
+        if orders:
+            self.took("plan_seconds", time.monotonic() - at_s)
         for order in orders:
             self._tell(order)
         return orders
@@ -223,6 +272,7 @@ class LiveScheduler:
         self.steward.resume_those_without(self.scheduler.curb.pods.values())
 
     def _look_after(self) -> None:
+        self.feed.turn(self._draws.look, time.monotonic())
         self._notes.write(self.feed.turn(self.scheduler.unfenced.to_write))
         if not self.scheduler.way.moves:  # where a pod may turn up elsewhere, that is no news
             note_overfull(self.feed, self.feed.turn(self.scheduler.fleet.overfull))
@@ -277,7 +327,11 @@ class LiveScheduler:
                 self._carry_out_all([order])
             case ReleasePod():
                 self.feed.loop.begin(self._release(order))
-            case CapPod() | StopPods() | ResumeOwner() | ResizeOwner():
+            case CapPod():
+                self.count("cap_orders_total", "lift" if order.cap_w is None else "set")
+                self.steward.carry_out(order)
+            case StopPods() | ResumeOwner() | ResizeOwner():
+                self.count("job_orders_total", _JOB_ORDERS[type(order)])
                 self.steward.carry_out(order)
             case TellPod() | TellGroup():
                 pass  # it was told in the turn of the plan
@@ -297,7 +351,11 @@ class LiveScheduler:
 
     def _bound(self, result: BindingOutcome) -> None:
         self._heard("pods are not bound", result.bind.uid, result.outcome, result.why)
+        self.count("attempts_total", str(result.outcome))
         if result.outcome is BindingState.BOUND:
+            since_s = self._waits_s.pop(result.bind.uid, None)
+            if since_s is not None:
+                self.took("wait_seconds", time.monotonic() - since_s)
             self.voice.say(_placed(result.bind))
 
     def _heard(self, trouble: str, uid: str, outcome: BindingState, why: str) -> None:
@@ -314,6 +372,10 @@ class LiveScheduler:
 
     async def _stop(self, order: StopRun) -> None:
         """Asked again when refused."""
+        reason = order.evictions[0].why.partition(":")[0]
+        told = _UNDONE if " " in reason else reason
+        way = "evicted" if order.owner is None else "suspended"
+        self.count("stopped_pods_total", told, way, by=len(order.evictions))
         refused = await self.steward.stop_run(order, self.seat.leads)
         if refused:
             await asyncio.sleep(_AGAIN_S)

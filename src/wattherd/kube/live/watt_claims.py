@@ -14,7 +14,6 @@ import http
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from wattherd.kube.account.cluster_news import by_name, by_place, each, kept
 from wattherd.kube.account.domains import columns_of
 from wattherd.kube.account.lacking_claims import Claimable
+from wattherd.kube.account.power_metrics import PREFIX, Series
 from wattherd.kube.account.watt_claims import (
     ClaimCover,
     allocated_mw,
@@ -244,19 +244,14 @@ class LiveClaims(LiveScheduler):
 
     # Telling --------------------------------------------------------------------------------------
 
-    def metrics(self) -> str:
-        """Watts that may be claimed of each domain, and that are."""
-        rows: dict[str, Any] = self.feed.turn(self._rows)
-        lines = []
-        for name, what in (
-            ("claimable", "Watts of a power domain that pods may claim."),
-            ("claimed", "Watts of a power domain that pods have claimed."),
-        ):
-            metric = f"wattherd_kube_{name}_watts"
-            lines += [f"# HELP {metric} {what}", f"# TYPE {metric} gauge"]
-            lines += [f'{metric}{{domain="{domain}"}} {row[name] / 1000:g}'
-                      for domain, row in rows.items()]  # fmt: skip
-        return "\n".join(lines) + "\n" + super().metrics()
+    def _series(self) -> Series:
+        """Beside the account, the watts that may be claimed of each domain, and that are."""
+        rows = self._rows()
+        found = super()._series()
+        for name in ("claimable", "claimed"):
+            values = [((domain,), row[name] / 1000) for domain, row in rows.items()]
+            found[f"{PREFIX}{name}_watts"] = [*values]
+        return found
 
     def _rows(self) -> dict[str, dict[str, int]]:
         held = self._held_mw()

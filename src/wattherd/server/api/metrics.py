@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -24,6 +21,7 @@ from wattherd.model.job import JobSpec
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.hardware.draw import WORST_CASE, DrawBook, DrawSample
 from wattherd.server.limits.site_limits import SiteLevel
+from wattherd.server.site.installed import commit
 from wattherd.server.site.metric_names import COUNTER, INFO, METRICS
 from wattherd.server.site.power_tree import TreeBook
 from wattherd.server.site.site import LiveSite
@@ -268,14 +266,3 @@ def _family(name: str, kind: str, series: Series) -> Any:
     for labels, value in series:
         family.add_metric(list(labels), value)
     return family
-
-
-@cache
-def commit() -> str:
-    """The revision that was installed, where the installer noted it."""
-    try:
-        noted = distribution("wattherd").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return "unknown"
-    source = json.loads(noted) if noted else {}
-    return str(source.get("vcs_info", {}).get("commit_id", "unknown"))

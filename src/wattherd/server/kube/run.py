@@ -36,6 +36,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request, TracePod
 from wattherd.server.kube.budgets import open_timetable
 from wattherd.server.kube.core_choice import GANG, POWER, core_choice
+from wattherd.server.kube.shell_metrics import ShellMetrics
 from wattherd.units import seconds, watts
 from wattherd.workload.openb import read_pods
 
@@ -151,17 +152,19 @@ def live_claims(options: KubeOptions) -> LiveClaims:
 
 def claims_checkup(live: LiveClaims) -> Checkup:
     """What kubelets and Prometheus may know of what publishes watts."""
-    return Checkup(live.feed, live.seat.leads, live.metrics)
+    return scheduler_checkup(live)
 
 
 def scheduler_checkup(live: LiveScheduler) -> Checkup:
     """What kubelets and Prometheus may know of a second scheduler."""
-    return Checkup(live.feed, live.seat.leads, live.metrics)
+    shown = live.tally = ShellMetrics()
+    return Checkup(live.feed, live.seat.leads, lambda: shown.text(live.series()))
 
 
 def extender_checkup(live: LiveExtender, app: ExtenderApp) -> Checkup:
     """What kubelets and Prometheus may know of an extender."""
-    return Checkup(live.feed, live.seat.leads, lambda: app.tally.text() + live.metrics())
+    shown = ShellMetrics()
+    return Checkup(live.feed, live.seat.leads, lambda: app.tally.text() + shown.text(live.series()))
 
 
 def an_identity() -> str:

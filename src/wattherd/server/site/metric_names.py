@@ -14,6 +14,7 @@ GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 LONG_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86_400.0, 7 * 86_400.0)
 SHORT_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 CAP_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+WAIT_S = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 3600.0, 4 * 3600.0, 86_400.0)
 JOULES = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
 RATIO = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 
@@ -28,11 +29,13 @@ class MetricFamily:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     by_job: bool = False
+    by_kube: bool = False
 
 
 _SITE = ("scope",)
 _LEVEL = ("level", "parent")
 _GPU = ("node", "gpu", "uuid", "model")
+_DOMAIN = ("domain",)
 _ALL = (
     MetricFamily(name="wattherd_power_budget_watts", kind=GAUGE, labels=_SITE,
            help="What may be drawn now; absent without a budget."),
@@ -149,9 +152,49 @@ _ALL = (
            help="What it has emitted, as far as the carbon intensity was known."),
     MetricFamily(name="wattherd_job_progress_ratio", kind=GAUGE, labels=("job",), by_job=True,
            help="Part that is done, where the job says how much there is."),
+    MetricFamily(name="wattherd_kube_pods", kind=GAUGE, labels=("state",), by_kube=True,
+           help="Pods that count: seen on their nodes, or promised and not seen there yet."),
+    MetricFamily(name="wattherd_kube_counted_watts", kind=GAUGE, labels=_DOMAIN, by_kube=True,
+           help="What a power domain may draw at most with the pods that count."),
+    MetricFamily(name="wattherd_kube_budget_watts", kind=GAUGE, labels=_DOMAIN, by_kube=True,
+           help="What a power domain may draw now."),
+    MetricFamily(name="wattherd_kube_over_budget_seconds_total", kind=COUNTER,
+           labels=("domain", "basis"), by_kube=True,
+           help="Time above the budget, by what counts (`counted`), or by what metered nodes "
+           "alone draw (`measured`)."),
+    MetricFamily(name="wattherd_kube_node_draw_watts", kind=GAUGE, labels=("node",), by_kube=True,
+           help="What a node draws, as its agent read it last."),
+    MetricFamily(name="wattherd_kube_node_energy_joules_total", kind=COUNTER, labels=("node",),
+           by_kube=True,
+           help="Energy of a node since this copy started, by those readings."),
+    MetricFamily(name="wattherd_kube_pending_pods", kind=GAUGE, labels=("reason", "queue"),
+           by_kube=True, help="Pods that wait, by the reason that they are told."),
+    MetricFamily(name="wattherd_kube_attempts_total", kind=COUNTER, labels=("outcome",),
+           by_kube=True, help="Bindings that were tried, and what came of them."),
+    MetricFamily(name="wattherd_kube_wait_seconds", kind=HISTOGRAM, buckets=WAIT_S, by_kube=True,
+           help="From a pod's first being seen until it was bound."),
+    MetricFamily(name="wattherd_kube_plan_seconds", kind=HISTOGRAM, buckets=SHORT_S, by_kube=True,
+           help="For a plan of which orders came."),
+    MetricFamily(name="wattherd_kube_stopped_pods_total", kind=COUNTER, labels=("reason", "way"),
+           by_kube=True,
+           help="Pods that were told to go, why (preemptions: `PreemptedForPriority`), and whether "
+           "by suspending their job or by eviction."),
+    MetricFamily(name="wattherd_kube_job_orders_total", kind=COUNTER, labels=("order",),
+           by_kube=True,
+           help="Jobs that were ordered suspended for want of watts, resumed or resized."),
+    MetricFamily(name="wattherd_kube_cap_orders_total", kind=COUNTER, labels=("order",),
+           by_kube=True, help="Caps that were ordered of pods: `set`, or `lift`."),
+    MetricFamily(name="wattherd_kube_caps_read_back_total", kind=COUNTER, by_kube=True,
+           help="Caps that agents said they had read back."),
+    MetricFamily(name="wattherd_kube_claimable_watts", kind=GAUGE, labels=_DOMAIN, by_kube=True,
+           help="Watts of a power domain that pods may claim (mode `dra`)."),
+    MetricFamily(name="wattherd_kube_claimed_watts", kind=GAUGE, labels=_DOMAIN, by_kube=True,
+           help="Watts of a power domain that pods have claimed (mode `dra`)."),
 )  # fmt: skip
-METRICS = {metric.name: metric for metric in _ALL}
-"""By name, in the order of the page."""
+METRICS = {metric.name: metric for metric in _ALL if not metric.by_kube}
+"""Of the service, by name, in the order of the page."""
+KUBE_METRICS = {metric.name: metric for metric in _ALL if metric.by_kube}
+"""Of `wattherd kube`, by name."""
 
 _HEAD = """\
 # Metrics
@@ -171,11 +214,24 @@ A series per job outlives its job by weeks in a Prometheus. They are there with
 `wattherd serve --job-metrics` only.
 """
 
+_BY_KUBE = """
+## Kubernetes
+
+`GET /metrics` of `wattherd kube` at the address of `--health`: of whoever decides in any mode. What
+is counted begins at zero with each copy; only the copy that leads orders. The extender tells the
+gauges of pods and watts alone. Beside these there are `wattherd_kube_sees`, `wattherd_kube_leads`
+and `wattherd_kube_troubles`, of the extender `wattherd_extender_answer_seconds` and
+`wattherd_extender_late_total` ([health](../guides/kubernetes-install.md)), `wattherd_build_info` as
+above, and `process_*` of this process (processor time, memory, open files).
+"""
+
 
 def page() -> str:
     """The reference page, in Markdown."""
-    site = [metric for metric in _ALL if not metric.by_job]
-    return f"{_HEAD}\n{_table(site)}{_BY_JOB}\n{_table([m for m in _ALL if m.by_job])}"
+    site = [metric for metric in METRICS.values() if not metric.by_job]
+    jobs = [metric for metric in METRICS.values() if metric.by_job]
+    parts = (_HEAD, _table(site) + _BY_JOB, _table(jobs) + _BY_KUBE)
+    return "\n".join((*parts, _table(list(KUBE_METRICS.values()))))
 
 
 def _table(metrics: list[MetricFamily]) -> str:
